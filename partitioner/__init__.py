@@ -1,0 +1,1 @@
+"""Offline: from changes to a snapshot in one of the two layouts (§3.1)."""

@@ -1,0 +1,181 @@
+"""The local partitioner: from a snapshot and a sequence of changes to the next snapshot, on one machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from partitioner.balanced import balanced_partitions
+from partitioner.rows import frequencies_of, gather, keys_left, relabel
+from partitioner.sorting import equal_to_previous, group_by, lexicographic_order
+from partitioner.vocabulary import gather_strings, rank_tags
+from tagmatch.arrays import (
+    BoolArray,
+    I64Array,
+    Lists,
+    Strings,
+    U32Array,
+    U64Array,
+    narrow_offsets,
+    offsets_of,
+)
+from tagmatch.errors import InvalidValueError
+from tagmatch.kernels.signature import signatures_of
+from tagmatch.kernels.tag_table import UNKNOWN, build_slots, find_all
+from tagmatch.kernels.xxh64 import hash_strings
+from tagmatch.options import LayoutOptions
+from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
+
+MAX_ROWS = 2**32 - 2
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Additions and removals of one key of one set each, oldest first.
+
+    Attributes
+    ----------
+    tags : Strings
+        Different tags; a tag's place is its number.
+    rows : Lists of uint32
+        Tag numbers of each change's set, ascending and different within a row.
+    keys : uint64 array
+    removed : bool array
+        Whether the change removes the key (else it adds it).
+    """
+
+    tags: Strings
+    rows: Lists
+    keys: U64Array
+    removed: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def build_snapshot(base: Snapshot, changes: Changes, options: LayoutOptions, *, threads: int = 1) -> Snapshot:
+    """The snapshot that holds what `base` holds after the changes, in the layout of `options`.
+
+    The result depends on the sets and keys it holds and on the options alone, not on the order in which they came
+    nor on `threads`.
+    """
+    tags, rows, sets_of_pairs, keys, removed = _join(base, changes, threads)
+    vocabulary, rows, first_rows, order = _rank(tags, rows, threads)
+
+    repeated = equal_to_previous(rows, order, threads=threads)
+    firsts = np.flatnonzero(~repeated)
+    group_of_row = np.empty(len(order), np.uint32)
+    group_of_row[order] = np.cumsum(~repeated, dtype=np.int64) - 1
+    del repeated
+    pair_groups = group_of_row if sets_of_pairs is None else group_of_row[sets_of_pairs]
+    del group_of_row, sets_of_pairs
+    first_pairs, by_group = group_by(pair_groups, len(firsts), threads=threads)
+    del pair_groups
+    key_offsets, keys = keys_left(first_pairs, by_group, keys, removed, threads=threads)
+    del first_pairs, by_group, removed
+    alive = np.flatnonzero(np.diff(key_offsets))
+
+    changed = len(alive) < len(order)
+    if changed:
+        key_offsets = offsets_of(np.diff(key_offsets)[alive])
+        order = order[firsts[alive]]
+    del firsts, alive
+    rows = gather(rows, order, threads=threads)
+    if changed:
+        # Fewer rows: tags are rarer than they were when the rows were ranked
+        vocabulary, rows, first_rows, order = _rank(vocabulary.tags, rows, threads)
+        rows = gather(rows, order, threads=threads)
+        key_lists = gather(Lists(key_offsets, keys), order, threads=threads)
+    else:
+        key_lists = Lists(key_offsets, keys)
+    del order, keys
+    return _lay_out(options, vocabulary, rows, _narrow(key_lists), first_rows, threads)
+
+
+def _join(
+    base: Snapshot, changes: Changes, threads: int
+) -> tuple[Strings, Lists, U32Array | None, U64Array, BoolArray]:
+    """Rows of the base's sets followed by those of the changes, under one numbering of tags; and all (set, key) pairs.
+
+    Returns
+    -------
+    tags : Strings
+    rows : Lists of uint32
+    rows_of_pairs : uint32 array, or None when pair `i` is of row `i`
+    keys, removed
+        Of each pair.
+    """
+    if len(base) == 0:
+        return changes.tags, changes.rows, None, changes.keys, changes.removed
+    total = len(base) + len(changes)
+    if total > MAX_ROWS or len(base.keys.keys.values) + len(changes) > MAX_ROWS:
+        raise InvalidValueError(f"an index holds at most {MAX_ROWS} sets and changes; split the data over several")
+    known = base.vocabulary
+    numbers = np.empty(len(changes.tags), np.uint32)
+    hashes = hash_strings(changes.tags, seed=known.seed, threads=threads)
+    find_all(
+        hashes, changes.tags.offsets, changes.tags.data, 0,
+        build_slots(known.hashes), known.tags.offsets, known.tags.data, numbers,
+    )  # fmt: skip
+    new = np.flatnonzero(numbers == UNKNOWN)
+    numbers[new] = len(known) + np.arange(len(new), dtype=np.uint32)
+    new_tags = gather_strings(changes.tags, new, threads=threads)
+    tags = Strings(
+        np.concatenate([known.tags.offsets, new_tags.offsets[1:].astype(np.int64) + len(known.tags.data)]),
+        np.concatenate([known.tags.data, new_tags.data]),
+    )
+    held = base.tagsets.ranks
+    rows = Lists(
+        np.concatenate([held.offsets, changes.rows.offsets[1:].astype(np.int64) + len(held.values)]),
+        np.concatenate([held.values, numbers[changes.rows.values]]),
+    )
+    keys = base.keys.keys
+    rows_of_pairs = np.concatenate([
+        np.repeat(np.arange(len(base), dtype=np.uint32), keys.lengths()),
+        np.arange(len(base), total, dtype=np.uint32),
+    ])  # fmt: skip
+    all_keys = np.concatenate([keys.values, changes.keys], dtype=np.uint64)
+    removed = np.concatenate([np.zeros(len(keys.values), np.bool_), changes.removed])
+    return tags, rows, rows_of_pairs, all_keys, removed
+
+
+def _rank(tags: Strings, rows: Lists, threads: int) -> tuple[Vocabulary, Lists, I64Array, U32Array]:
+    """The vocabulary of the rows, the rows as ascending ranks, and their lexicographic order with its clusters."""
+    vocabulary, ranks = rank_tags(tags, frequencies_of(rows, len(tags)), threads=threads)
+    values = np.array(rows.values, np.uint32)
+    relabel(rows.offsets, values, ranks, threads=threads)
+    rows = Lists(rows.offsets, values)
+    first_rows, order = lexicographic_order(rows, len(vocabulary), threads=threads)
+    return vocabulary, rows, first_rows, order
+
+
+def _narrow(keys: Lists) -> KeyTable:
+    """The key table, 32-bit where all keys fit."""
+    if len(keys.values) == 0 or int(keys.values.max()) < 2**32:
+        return KeyTable(Lists(keys.offsets, keys.values.astype(np.uint32)))
+    return KeyTable(keys)
+
+
+def _lay_out(
+    options: LayoutOptions,
+    vocabulary: Vocabulary,
+    rows: Lists,
+    keys: KeyTable,
+    first_rows: I64Array,
+    threads: int,
+) -> Snapshot:
+    """A snapshot from distinct rows in lexicographic order; `first_rows` as `lexicographic_order` returns them."""
+    signatures = signatures_of(rows, vocabulary.hashes, threads=threads)
+    if options.layout == "rarest":
+        clusters = ClusterTable(narrow_offsets(first_rows[1:]))
+        return Snapshot(options, vocabulary, TagsetTable(signatures, rows), keys, clusters)
+    partitions: PartitionTable
+    partitions, order = balanced_partitions(signatures, int(first_rows[1]), options.max_partition_size, threads=threads)
+    return Snapshot(
+        options,
+        vocabulary,
+        TagsetTable(signatures[order], gather(rows, order, threads=threads)),
+        KeyTable(gather(keys.keys, order, threads=threads)),
+        partitions,
+    )

@@ -1,0 +1,123 @@
+"""Rows of tag numbers: relabelling, gathering, and which keys are left after a sequence of changes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tagmatch.arrays import BoolArray, I64Array, IntArray, Lists, U32Array, U64Array, UIntArray, offsets_of
+from tagmatch.kernels.jit import kernel
+from tagmatch.kernels.rows import sort_values
+from tagmatch.parallel import even_ranges, even_work, run_rows
+
+
+@kernel
+def _relabel(offsets, values, labels, first, last):
+    for row in range(first, last):
+        begin, end = offsets[row], offsets[row + 1]
+        for i in range(begin, end):
+            values[i] = labels[values[i]]
+        sort_values(values[begin:end])
+
+
+def relabel(offsets: IntArray, values: U32Array, labels: U32Array, *, threads: int = 1) -> None:
+    """Replace, in place, each value `v` by `labels[v]` and sort every row ascending."""
+    run_rows(lambda a, b: _relabel(offsets, values, labels, a, b), even_work(offsets, threads), threads)
+
+
+@kernel
+def _gather(offsets, values, order, new_offsets, new_values, first, last):
+    for i in range(first, last):
+        row = order[i]
+        at = new_offsets[i]
+        for j in range(offsets[row], offsets[row + 1]):
+            new_values[at] = values[j]
+            at += 1
+
+
+def gather(rows: Lists, order: UIntArray, *, threads: int = 1) -> Lists:
+    """Rows in the order given; `order` may leave rows out."""
+    offsets = offsets_of(rows.lengths()[order])
+    values = np.empty(int(offsets[-1]), rows.values.dtype)
+
+    def work(first: int, last: int) -> None:
+        _gather(rows.offsets, rows.values, order, offsets, values, first, last)
+
+    run_rows(work, even_ranges(len(order), threads), threads)
+    return Lists(offsets, values)
+
+
+@kernel
+def _keys_left(first_pairs, order, keys, removed, first, last, out, counts):
+    """For each group the keys whose last change is an addition, ascending, written from the group's place on."""
+    for group in range(first, last):
+        begin, end = first_pairs[group], first_pairs[group + 1]
+        if end - begin == 1:
+            pair = order[begin]
+            out[begin] = keys[pair]
+            counts[group] = 0 if removed[pair] else 1
+            continue
+        pairs = order[begin:end]
+        group_keys = np.empty(end - begin, np.uint64)
+        for i in range(end - begin):
+            group_keys[i] = keys[pairs[i]]
+        by_key = np.argsort(group_keys, kind="mergesort")  # stable: changes of one key stay in time order
+        at = begin
+        for i in range(end - begin):
+            is_last = i + 1 == end - begin or group_keys[by_key[i]] != group_keys[by_key[i + 1]]
+            if is_last and not removed[pairs[by_key[i]]]:
+                out[at] = group_keys[by_key[i]]
+                at += 1
+        counts[group] = at - begin
+
+
+@kernel
+def _close_gaps(first_pairs, counts, keys, offsets, out, first, last):
+    for group in range(first, last):
+        for i in range(counts[group]):
+            out[offsets[group] + i] = keys[first_pairs[group] + i]
+
+
+def keys_left(
+    first_pairs: I64Array, order: U32Array, keys: U64Array, removed: BoolArray, *, threads: int = 1
+) -> tuple[I64Array, U64Array]:
+    """Keys of each group after its changes, applied in order.
+
+    Parameters
+    ----------
+    first_pairs, order
+        Changes grouped by set, oldest first, as `group_by` returns them.
+    keys : uint64 array
+        Key of each change.
+    removed : bool array
+        Whether the change removes the key (else it adds it).
+
+    Returns
+    -------
+    offsets : int64 array, length groups + 1
+    keys : uint64 array
+        Ascending within each group, each key once; a group may have none left.
+    """
+    loose = np.empty(len(keys), np.uint64)
+    counts = np.empty(len(first_pairs) - 1, np.int64)
+    ranges = even_work(first_pairs, threads)
+    run_rows(lambda a, b: _keys_left(first_pairs, order, keys, removed, a, b, loose, counts), ranges, threads)
+    offsets = offsets_of(counts)
+    if offsets[-1] == len(loose):
+        return offsets, loose
+    tight = np.empty(int(offsets[-1]), np.uint64)
+    run_rows(lambda a, b: _close_gaps(first_pairs, counts, loose, offsets, tight, a, b), ranges, threads)
+    return offsets, tight
+
+
+@kernel
+def _count_values(values, first, last, lowest, highest, counts):
+    for i in range(first, last):
+        if lowest <= values[i] < highest:
+            counts[values[i]] += np.uint32(1)
+
+
+def frequencies_of(rows: Lists, labels: int) -> U32Array:
+    """Number of rows that hold each label."""
+    counts = np.zeros(labels, np.uint32)
+    _count_values(rows.values, 0, len(rows.values), 0, labels, counts)
+    return counts

@@ -1,0 +1,225 @@
+"""Stage 2, subset match, for the `balanced` layout: Algorithms 2 and 3 of the paper on signatures.
+
+Where the paper filters a batch of queries by the common prefix of a block of sets (Algorithm 4), this filters by all
+bits that the block's sets have in common, which include the prefix's one-bits, and does so on two levels of blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pipeline.preprocess import QueryBatch
+from pipeline.verify import contains_ranks
+from tagmatch.arrays import I64Array, Lists, U64Array, offsets_of
+from tagmatch.kernels.jit import inlined, kernel
+from tagmatch.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS, contains, signatures_of
+from tagmatch.parallel import even_ranges, run_rows
+from tagmatch.tables import PartitionTable, Snapshot
+
+_U = np.uint64
+
+# Rows in a block, and blocks in a group of blocks
+_BLOCK_ROWS = 32
+_GROUP_BLOCKS = 32
+
+
+@inlined
+def _leftmost_bit(signature):
+    for bit in range(SIGNATURE_BITS):
+        if (signature[bit >> 6] >> _U(63 - (bit & 63))) & _U(1) != _U(0):
+            return bit
+    return SIGNATURE_BITS
+
+
+@kernel
+def _leftmost_bits(masks, out):
+    for i in range(len(masks)):
+        out[i] = _leftmost_bit(masks[i])
+
+
+@kernel
+def _relevant(queries, first_masks, masks, partitions, counts, places, out):
+    """Algorithm 2. Counts each partition's queries in `counts`; with `places`, writes them to `out` instead."""
+    for i in range(len(queries)):
+        for bit in range(SIGNATURE_BITS):
+            if (queries[i, bit >> 6] >> _U(63 - (bit & 63))) & _U(1) == _U(0):
+                continue
+            for m in range(first_masks[bit], first_masks[bit + 1]):
+                if contains(queries[i], masks[m]):
+                    partition = partitions[m]
+                    if len(places):
+                        out[places[partition]] = i
+                        places[partition] += 1
+                    else:
+                        counts[partition] += 1
+
+
+class PartitionIndex:
+    """The partition table as 192 vectors of masks, by the mask's leftmost one-bit (§3.2)."""
+
+    def __init__(self, table: PartitionTable) -> None:
+        leftmost = np.empty(len(table), np.int64)
+        _leftmost_bits(table.masks, leftmost)
+        self._partitions: I64Array = np.argsort(leftmost, kind="stable")
+        self._masks: U64Array = table.masks[self._partitions]
+        self._first_masks = offsets_of(np.bincount(leftmost, minlength=SIGNATURE_BITS))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self._partitions.nbytes + self._masks.nbytes + self._first_masks.nbytes
+
+    def relevant(self, signatures: U64Array) -> tuple[I64Array, I64Array]:
+        """Queries to be matched within each partition, as list offsets and query numbers."""
+        counts = np.zeros(len(self._masks), np.int64)
+        none = np.empty(0, np.int64)
+        tables = (signatures, self._first_masks, self._masks, self._partitions)
+        _relevant(*tables, counts, none, none)
+        offsets = offsets_of(counts)
+        queued = np.empty(int(offsets[-1]), np.int64)
+        if len(queued):
+            _relevant(*tables, counts, offsets[:-1].copy(), queued)
+        return offsets, queued
+
+
+@kernel
+def _common_bits(signatures, first_rows, first_blocks, first, last, out):
+    for partition in range(first, last):
+        for block in range(first_blocks[partition], first_blocks[partition + 1]):
+            begin = first_rows[partition] + (block - first_blocks[partition]) * _BLOCK_ROWS
+            end = min(begin + _BLOCK_ROWS, first_rows[partition + 1])
+            out[block] = signatures[begin]
+            for row in range(begin + 1, end):
+                for w in range(SIGNATURE_WORDS):
+                    out[block, w] &= signatures[row, w]
+
+
+@kernel
+def _filter(small, queries, candidates, count, passed):
+    """Write to `passed` those candidates whose query contains the bits `small`; returns how many."""
+    a, b, c = small[0], small[1], small[2]
+    left = 0
+    for i in range(count):
+        q = candidates[i]
+        passed[left] = q
+        left += ((a & ~queries[q, 0]) | (b & ~queries[q, 1]) | (c & ~queries[q, 2])) == _U(0)
+    return left
+
+
+@kernel
+def _match_partitions(
+    first_queued, queued, query_signatures, query_offsets, query_ranks, batch_size, exact,
+    signatures, offsets, ranks, first_rows, first_blocks, common,
+):  # fmt: skip
+    """Algorithm 3 on every partition, a batch of queries at a time; returns matching (query, set id) pairs."""
+    found_query = np.empty(1024, np.uint32)
+    found_set = np.empty(1024, np.uint32)
+    used = 0
+    batch = np.empty((batch_size, SIGNATURE_WORDS), np.uint64)
+    everyone = np.arange(batch_size)
+    in_group = np.empty(batch_size + 1, np.int64)
+    in_block = np.empty(batch_size + 1, np.int64)
+    in_row = np.empty(batch_size + 1, np.int64)
+    for partition in range(len(first_rows) - 1):
+        for start in range(first_queued[partition], first_queued[partition + 1], batch_size):
+            size = min(batch_size, first_queued[partition + 1] - start)
+            for i in range(size):
+                batch[i] = query_signatures[queued[start + i]]
+            first_block, last_block = first_blocks[partition], first_blocks[partition + 1]
+            for group in range(first_block, last_block, _GROUP_BLOCKS):
+                group_end = min(group + _GROUP_BLOCKS, last_block)
+                shared = common[group].copy()
+                for block in range(group + 1, group_end):
+                    for w in range(SIGNATURE_WORDS):
+                        shared[w] &= common[block, w]
+                group_size = _filter(shared, batch, everyone, size, in_group)
+                if group_size == 0:
+                    continue
+                for block in range(group, group_end):
+                    block_size = _filter(common[block], batch, in_group, group_size, in_block)
+                    if block_size == 0:
+                        continue
+                    begin = first_rows[partition] + (block - first_block) * _BLOCK_ROWS
+                    for row in range(begin, min(begin + _BLOCK_ROWS, first_rows[partition + 1])):
+                        hits = _filter(signatures[row], batch, in_block, block_size, in_row)
+                        for hit in range(hits):
+                            query = queued[start + in_row[hit]]
+                            if exact and not contains_ranks(
+                                query_ranks, query_offsets[query], query_offsets[query + 1],
+                                ranks, offsets[row], offsets[row + 1],
+                            ):  # fmt: skip
+                                continue
+                            if used == len(found_query):
+                                found_query = np.concatenate((found_query, found_query))
+                                found_set = np.concatenate((found_set, found_set))
+                            found_query[used], found_set[used] = query, row
+                            used += 1
+    return found_query[:used], found_set[:used]
+
+
+@kernel
+def _by_query(found_query, found_set, has_empty, ends, out):
+    """Set ids in query order, each query's ascending by partition; the empty set's first, where it is stored."""
+    for query in found_query:
+        ends[query + 1] += 1
+    for query in range(len(ends) - 1):
+        ends[query + 1] += ends[query] + has_empty
+    places = ends[:-1].copy()
+    if has_empty:
+        for query in range(len(places)):
+            out[places[query]] = 0
+            places[query] += 1
+    for i in range(len(found_query)):
+        query = found_query[i]
+        out[places[query]] = found_set[i]
+        places[query] += 1
+
+
+class BalancedSubsetMatch:
+    """Subset match over a snapshot in the `balanced` layout; exact, or by signature only."""
+
+    def __init__(self, snapshot: Snapshot, *, exact: bool, batch_size: int, threads: int = 1) -> None:
+        table = snapshot.partitions
+        assert isinstance(table, PartitionTable)
+        self._exact = exact
+        self._batch_size = batch_size
+        self._hashes = snapshot.vocabulary.hashes
+        self._has_empty = snapshot.tagsets.has_empty_set
+        self._index = PartitionIndex(table)
+        first_blocks = offsets_of(-(-np.diff(table.first_rows) // _BLOCK_ROWS))
+        self._common = np.empty((int(first_blocks[-1]), SIGNATURE_WORDS), np.uint64)
+        signatures, ranks = snapshot.tagsets.signatures, snapshot.tagsets.ranks
+        run_rows(
+            lambda a, b: _common_bits(signatures, table.first_rows, first_blocks, a, b, self._common),
+            even_ranges(len(table), threads),
+            threads,
+        )
+        self._tables: tuple[Any, ...] = (
+            signatures, ranks.offsets, ranks.values, table.first_rows, first_blocks, self._common
+        )  # fmt: skip
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes beside the snapshot's tables."""
+        return self._common.nbytes + self._index.nbytes
+
+    def __call__(self, batch: QueryBatch) -> Lists:
+        """Set ids, uint32, of the stored sets that match each query."""
+        signatures = signatures_of(Lists(batch.offsets, batch.ranks), self._hashes)
+        first_queued, queued = self._index.relevant(signatures)
+        found_query, found_set = _match_partitions(
+            first_queued,
+            queued,
+            signatures,
+            batch.offsets,
+            batch.ranks,
+            self._batch_size,
+            self._exact,
+            *self._tables,
+        )
+        ends = np.zeros(len(batch) + 1, np.int64)
+        out = np.empty(len(found_set) + self._has_empty * len(batch), np.uint32)
+        _by_query(found_query, found_set, self._has_empty, ends, out)
+        return Lists(ends, out)

@@ -1,0 +1,57 @@
+"""Stages 3 and 4: key lookup turns set ids into keys, merge makes each query's keys unique (§3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tagmatch.arrays import Lists
+from tagmatch.kernels.jit import kernel
+from tagmatch.tables import KeyTable
+
+
+@kernel
+def _key_ends(ends, set_ids, key_offsets, out):
+    total = 0
+    for query in range(len(ends) - 1):
+        for i in range(ends[query], ends[query + 1]):
+            total += key_offsets[set_ids[i] + 1] - key_offsets[set_ids[i]]
+        out[query + 1] = total
+
+
+@kernel
+def _copy_keys(set_ids, key_offsets, keys, out):
+    at = 0
+    for set_id in set_ids:
+        for i in range(key_offsets[set_id], key_offsets[set_id + 1]):
+            out[at] = keys[i]
+            at += 1
+
+
+def look_up_keys(matches: Lists, table: KeyTable) -> Lists:
+    """Keys, uint64, of each query's set ids; a key once for each matching set that carries it."""
+    ends = np.zeros(len(matches) + 1, np.int64)
+    _key_ends(matches.offsets, matches.values, table.keys.offsets, ends)
+    keys = np.empty(int(ends[-1]), np.uint64)
+    _copy_keys(matches.values, table.keys.offsets, table.keys.values, keys)
+    return Lists(ends, keys)
+
+
+@kernel
+def _unique(ends, keys, new_ends, out):
+    used = 0
+    for query in range(len(ends) - 1):
+        ascending = np.sort(keys[ends[query] : ends[query + 1]])
+        for i in range(len(ascending)):
+            if i == 0 or ascending[i] != ascending[i - 1]:
+                out[used] = ascending[i]
+                used += 1
+        new_ends[query + 1] = used
+    return used
+
+
+def merge_unique(answers: Lists) -> Lists:
+    """Each query's keys ascending, each once (the merge stage of `match-unique`)."""
+    ends = np.zeros(len(answers) + 1, np.int64)
+    out = np.empty(len(answers.values), np.uint64)
+    used = _unique(answers.offsets, answers.values, ends, out)
+    return Lists(ends, out[:used])

@@ -1,0 +1,54 @@
+"""Stage 1, preprocess: a query's tags become ascending ranks; tags that no stored set has are dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tagmatch.arrays import I64Array, TagLists, U32Array, U64Array
+from tagmatch.kernels.rows import ascending_known
+from tagmatch.kernels.tag_table import build_slots, find_all
+from tagmatch.kernels.xxh64 import hash_strings
+from tagmatch.tables import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBatch:
+    """Queries as ranks: query `i` has `ranks[offsets[i]:offsets[i + 1]]`, ascending, each rank once.
+
+    Attributes
+    ----------
+    offsets : int64 array, length n + 1
+    ranks : uint32 array
+    """
+
+    offsets: I64Array
+    ranks: U32Array
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+class TagIndex:
+    """Looks up the ranks of tags."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._slots: U64Array = build_slots(vocabulary.hashes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self._slots.nbytes
+
+    def ranks(self, queries: TagLists, first: int, last: int) -> QueryBatch:
+        """Queries `first` to `last` as ranks."""
+        tags, known = queries.tags, self.vocabulary.tags
+        begin, end = int(queries.offsets[first]), int(queries.offsets[last])
+        hashes = hash_strings(tags, seed=self.vocabulary.seed, first=begin, last=end)
+        numbers = np.empty(end - begin, np.uint32)
+        find_all(hashes, tags.offsets, tags.data, begin, self._slots, known.offsets, known.data, numbers)
+        offsets = np.zeros(last - first + 1, np.int64)
+        known_tags = ascending_known(queries.offsets, first, numbers, offsets)
+        return QueryBatch(offsets, numbers[:known_tags])

@@ -1,0 +1,63 @@
+"""Exact subset matching: the keys of every stored tag set that is contained in a query set.
+
+>>> from tagmatch import TagMatch
+>>> tm = TagMatch()
+>>> tm.add_set(["cat", "fr"], 7)
+>>> tm.consolidate()
+>>> tm.match(["cat", "dog", "fr"])
+[7]
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tagmatch.version import VERSION
+
+if TYPE_CHECKING:
+    from tagmatch.engine import TagMatch as TagMatch
+    from tagmatch.errors import ClosedError as ClosedError
+    from tagmatch.errors import DeviceError as DeviceError
+    from tagmatch.errors import IndexCorruptError as IndexCorruptError
+    from tagmatch.errors import IndexExistsError as IndexExistsError
+    from tagmatch.errors import IndexNotFoundError as IndexNotFoundError
+    from tagmatch.errors import IndexVersionError as IndexVersionError
+    from tagmatch.errors import InputFileError as InputFileError
+    from tagmatch.errors import InvalidTypeError as InvalidTypeError
+    from tagmatch.errors import InvalidValueError as InvalidValueError
+    from tagmatch.errors import InvariantError as InvariantError
+    from tagmatch.errors import ResultTooLargeError as ResultTooLargeError
+    from tagmatch.errors import TagMatchError as TagMatchError
+
+__version__ = VERSION
+
+_HOME = {
+    "TagMatch": "tagmatch.engine",
+    "ClosedError": "tagmatch.errors",
+    "DeviceError": "tagmatch.errors",
+    "IndexCorruptError": "tagmatch.errors",
+    "IndexExistsError": "tagmatch.errors",
+    "IndexNotFoundError": "tagmatch.errors",
+    "IndexVersionError": "tagmatch.errors",
+    "InputFileError": "tagmatch.errors",
+    "InvalidTypeError": "tagmatch.errors",
+    "InvalidValueError": "tagmatch.errors",
+    "InvariantError": "tagmatch.errors",
+    "ResultTooLargeError": "tagmatch.errors",
+    "TagMatchError": "tagmatch.errors",
+}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    # Names load on first use: `partitioner` and `pipeline` import the data model from this package while the
+    # engine imports them, so importing the engine here would close a circle.
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

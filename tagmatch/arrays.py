@@ -1,0 +1,117 @@
+"""NumPy array types and the two list shapes (strings, lists) that all tables are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+U8Array = npt.NDArray[np.uint8]
+U32Array = npt.NDArray[np.uint32]
+U64Array = npt.NDArray[np.uint64]
+I64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+#: int32 or int64, as Arrow's offsets are
+IntArray = npt.NDArray[np.signedinteger[Any]]
+#: uint32 or uint64
+UIntArray = npt.NDArray[np.unsignedinteger[Any]]
+
+_INT32_MAX = 2**31 - 1
+
+
+def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A read-only view. Kernels compile once for read-only arrays, whether built in memory or memory-mapped."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def narrow_offsets(offsets: npt.NDArray[Any]) -> IntArray:
+    """Offsets as int32 where their last value fits, else int64 (Arrow's `list` and `large_list`)."""
+    small = len(offsets) == 0 or int(offsets[-1]) <= _INT32_MAX
+    return offsets.astype(np.int32 if small else np.int64, copy=False)
+
+
+def offsets_of(lengths: npt.NDArray[Any]) -> I64Array:
+    """List offsets, length `len(lengths) + 1`, of lists with these lengths."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """UTF-8 strings: string `i` is `data[offsets[i]:offsets[i + 1]]`, as in an Arrow string array.
+
+    Attributes
+    ----------
+    offsets : int32 or int64 array, length n + 1, read-only
+    data : uint8 array, read-only
+    """
+
+    offsets: IntArray
+    data: U8Array
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets", frozen(self.offsets))
+        object.__setattr__(self, "data", frozen(self.data))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.offsets.nbytes + self.data.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Lists of unsigned integers: list `i` is `values[offsets[i]:offsets[i + 1]]` (compressed sparse rows).
+
+    Attributes
+    ----------
+    offsets : int32 or int64 array, length n + 1, read-only
+    values : uint32 or uint64 array, read-only
+    """
+
+    offsets: IntArray
+    values: UIntArray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets", frozen(narrow_offsets(self.offsets)))
+        object.__setattr__(self, "values", frozen(self.values))
+
+    def lengths(self) -> I64Array:
+        """Length of every list."""
+        return np.diff(self.offsets).astype(np.int64, copy=False)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.offsets.nbytes + self.values.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class TagLists:
+    """Rows of tags before they are looked up: row `i` has strings `offsets[i]` to `offsets[i + 1]` of `tags`.
+
+    Attributes
+    ----------
+    offsets : int32 or int64 array, length n + 1, read-only; need not start at 0
+    tags : Strings
+    """
+
+    offsets: IntArray
+    tags: Strings
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets", frozen(self.offsets))

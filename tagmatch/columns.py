@@ -1,0 +1,273 @@
+"""What callers hand over, in any shape Arrow or Python has for it, as the columns that kernels work on.
+
+Everything is validated here, before anything is changed. `name` is the argument or column that messages speak of;
+rows are counted from 0 over all chunks.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tagmatch.arrays import Strings, TagLists, U64Array, frozen, offsets_of
+from tagmatch.errors import InvalidTypeError, InvalidValueError, NullError
+
+KEY_LIMIT = 2**64
+
+_SEQUENCES = frozenset({list, tuple, set, frozenset})
+
+
+def tag_list(tags: object, name: str = "tags") -> list[str]:
+    """The tags of one set or query.
+
+    Raises
+    ------
+    InvalidTypeError
+        `tags` is not an iterable of `str`, or is a bare `str` or `bytes`.
+    InvalidValueError
+        A tag has no UTF-8 form (a lone surrogate).
+    """
+    found = _strings_in(tags, name)
+    for tag in found:
+        if not isinstance(tag, str):
+            raise _null_or_type(tag, f"{name} must hold strings only, not {_shown(tag)}")
+        if not tag.isascii():
+            try:
+                tag.encode()
+            except UnicodeEncodeError:
+                raise InvalidValueError(_no_utf8(name, tag)) from None
+    return found
+
+
+def one_row(tags: list[str]) -> TagLists:
+    """One row with these tags, as `tag_list` returned them."""
+    encoded = [tag.encode() for tag in tags]
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    return TagLists(np.array([0, len(encoded)], np.int64), Strings(offsets, data))
+
+
+def tag_lists(rows: object, name: str, *, first_row: int = 0, stored: bool = False) -> list[TagLists]:
+    """Many sets or queries: an Arrow array of lists of strings, chunked or not, or any iterable of iterables.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError, NullError
+        As `tag_list`; the message names the row, counted from `first_row`. With `stored`, strings in Arrow arrays
+        are also checked to be UTF-8, which Arrow itself does not enforce; a query's need not be, as they would only
+        match nothing.
+    """
+    chunks = _arrow_chunks(rows, name)
+    if chunks is None:
+        return [_from_python(rows, name, first_row)]
+    found = []
+    for chunk in chunks:
+        found.append(_from_arrow(chunk, name, first_row, stored))
+        first_row += len(chunk)
+    return found
+
+
+def key_value(key: object, name: str = "key") -> int:
+    """One key.
+
+    Raises
+    ------
+    InvalidTypeError
+        Not an integer (`bool` is none).
+    InvalidValueError
+        Not in [0, 2**64).
+    """
+    if key is None:
+        raise NullError(f"{name} must be an integer, not None")
+    if isinstance(key, bool | np.bool_) or not hasattr(type(key), "__index__"):
+        raise InvalidTypeError(f"{name} must be an integer, not {_shown(key)}")
+    value = operator.index(key)  # type: ignore[arg-type]
+    if not 0 <= value < KEY_LIMIT:
+        raise InvalidValueError(f"{name} must be from 0 to 2**64 - 1, not {value}")
+    return value
+
+
+def key_values(keys: object, name: str = "keys", *, first_row: int = 0) -> U64Array:
+    """Many keys: an Arrow or NumPy array of integers or any iterable of them.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError, NullError
+        As `key_value`; the message names the row, counted from `first_row`.
+    """
+    chunks = _arrow_chunks(keys, name)
+    if chunks is not None:
+        parts = []
+        for chunk in chunks:
+            parts.append(_keys_from_arrow(chunk, name, first_row))
+            first_row += len(chunk)
+        return np.concatenate([np.zeros(0, np.uint64), *parts])
+    if isinstance(keys, np.ndarray):
+        if keys.ndim != 1:
+            raise InvalidTypeError(f"{name} must be one-dimensional, not of shape {keys.shape}")
+        if keys.dtype.kind in "iu":
+            return _unsigned(keys, name, first_row)
+        if keys.dtype.kind != "O":
+            raise InvalidTypeError(f"{name} must be integers, not a NumPy array of {keys.dtype}")
+    if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
+        raise InvalidTypeError(f"{name} must be a sequence of integers, not {_shown(keys)}")
+    if isinstance(keys, range):
+        return _keys_from_range(keys, name, first_row)
+    listed = list(keys)
+    if set(map(type, listed)) <= {int}:
+        try:
+            return np.array(listed, np.uint64)
+        except OverflowError:
+            pass  # a key out of range, which the loop below names
+    return np.array([key_value(key, f"{name}: row {first_row + i}") for i, key in enumerate(listed)], np.uint64)
+
+
+def _keys_from_range(keys: range, name: str, first_row: int) -> U64Array:
+    for place in (0, len(keys) - 1) if len(keys) else ():
+        key_value(keys[place], f"{name}: row {first_row + place}")
+    return np.array(keys, np.uint64) if len(keys) else np.zeros(0, np.uint64)
+
+
+def _unsigned(keys: npt.NDArray[Any], name: str, first_row: int) -> U64Array:
+    if keys.dtype.kind == "i" and len(keys) and keys.min() < 0:
+        row = int(np.argmax(keys < 0))
+        raise InvalidValueError(f"{name}: row {first_row + row} must be from 0 to 2**64 - 1, not {keys[row]}")
+    return keys.astype(np.uint64)
+
+
+def _keys_from_arrow(chunk: pa.Array, name: str, first_row: int) -> U64Array:
+    if pa.types.is_null(chunk.type) and len(chunk) == 0:
+        return np.zeros(0, np.uint64)
+    _reject_nulls(chunk, name, first_row, "a key")
+    if not pa.types.is_integer(chunk.type):
+        raise InvalidTypeError(f"{name} must be integers, not {chunk.type}")
+    return _unsigned(chunk.to_numpy(zero_copy_only=False), name, first_row)
+
+
+def _arrow_chunks(data: object, name: str) -> list[pa.Array] | None:
+    """The chunks of an Arrow array, chunked array or object with Arrow's C interfaces; `None` for anything else."""
+    if isinstance(data, pa.Array):
+        return [data]
+    if isinstance(data, pa.ChunkedArray):
+        return list(data.chunks)
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        raise InvalidTypeError(f"{name} must be one column, not a {type(data).__name__}; pick one, as in table['tags']")
+    if hasattr(data, "__arrow_c_array__"):
+        return [pa.array(data)]
+    if hasattr(data, "__arrow_c_stream__"):
+        return list(pa.chunked_array(data).chunks)
+    return None
+
+
+def _from_arrow(lists: pa.Array, name: str, first_row: int, stored: bool) -> TagLists:
+    _reject_nulls(lists, name, first_row, "a set of tags")
+    kind = lists.type
+    if pa.types.is_null(kind):
+        return _empty_rows(0)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        offsets = lists.offsets.to_numpy()
+        values = lists.values
+    elif pa.types.is_fixed_size_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        offsets = offsets_of(pc.list_value_length(lists).to_numpy())
+        values = lists.flatten()
+    else:
+        raise InvalidTypeError(f"{name} must be lists of strings, not {kind}")
+    begin, end = int(offsets[0]), int(offsets[-1])
+    values = values.slice(begin, end - begin)
+    if begin:
+        offsets = offsets - offsets.dtype.type(begin)
+    if values.null_count:
+        tag = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+        row = int(np.searchsorted(offsets, tag, side="right")) - 1
+        raise NullError(f"{name}: row {first_row + row} holds a null where a tag must be")
+    if pa.types.is_null(values.type):
+        return _empty_rows(len(lists))
+    if stored:
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise InvalidValueError(f"{name}: rows {first_row} to {first_row + len(lists) - 1}: {error}") from None
+    return TagLists(offsets, _strings(values, name, kind))
+
+
+def _strings(values: pa.Array, name: str, kind: pa.DataType) -> Strings:
+    held = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if pa.types.is_run_end_encoded(held):
+        held = held.value_type
+    if not (pa.types.is_string(held) or pa.types.is_large_string(held) or pa.types.is_string_view(held)):
+        raise InvalidTypeError(f"{name} must be lists of strings, not {kind}")
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        values = values.cast(pa.large_string())
+    width = np.int32 if pa.types.is_string(values.type) else np.int64
+    _, offset_buffer, data_buffer = values.buffers()
+    if offset_buffer is None or len(values) == 0:
+        return Strings(np.zeros(1, width), np.zeros(0, np.uint8))
+    offsets = np.frombuffer(offset_buffer, width)[values.offset : values.offset + len(values) + 1]
+    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    return Strings(np.require(offsets, requirements="A"), data)
+
+
+def _empty_rows(count: int) -> TagLists:
+    return TagLists(np.zeros(count + 1, np.int64), Strings(np.zeros(1, np.int64), frozen(np.zeros(0, np.uint8))))
+
+
+def _from_python(rows: object, name: str, first_row: int) -> TagLists:
+    if rows is None or isinstance(rows, str | bytes | bytearray | Mapping) or not isinstance(rows, Iterable):
+        raise _null_or_type(rows, f"{name} must be a sequence of tag lists, not {_shown(rows)}")
+    listed = rows.tolist() if isinstance(rows, np.ndarray) else list(rows)
+    if not set(map(type, listed)) <= _SEQUENCES:
+        listed = [_strings_in(row, f"{name}: row {first_row + i}") for i, row in enumerate(listed)]
+    flat = list(chain.from_iterable(listed))
+    if not all(issubclass(kind, str) for kind in set(map(type, flat))):
+        for i, row in enumerate(listed):
+            tag_list(row, f"{name}: row {first_row + i}")
+    try:
+        strings = pa.array(flat, pa.large_string())
+    except UnicodeEncodeError as error:
+        row = next(i for i, tags in enumerate(listed) if error.object in tags)
+        raise InvalidValueError(_no_utf8(f"{name}: row {first_row + row}", error.object)) from None
+    offsets = offsets_of(np.fromiter(map(len, listed), np.int64, len(listed)))
+    return TagLists(offsets, _strings(strings, name, strings.type))
+
+
+def _strings_in(tags: object, name: str) -> list[Any]:
+    """The items of one row of tags, still of any type."""
+    if type(tags) in _SEQUENCES:
+        return list(tags)  # type: ignore[call-overload, no-any-return]
+    if isinstance(tags, pa.Array | pa.ChunkedArray):
+        return list(tags.to_pylist())
+    if isinstance(tags, str):
+        raise InvalidTypeError(
+            f"{name} must be an iterable of strings, not the bare string {_shown(tags)}; write [{_shown(tags)}]"
+        )
+    if isinstance(tags, bytes | bytearray | memoryview) or not isinstance(tags, Iterable):
+        raise _null_or_type(tags, f"{name} must be an iterable of strings, not {_shown(tags)}")
+    return list(tags)
+
+
+def _null_or_type(value: object, message: str) -> InvalidTypeError:
+    return NullError(message) if value is None else InvalidTypeError(message)
+
+
+def _reject_nulls(array: pa.Array, name: str, first_row: int, expected: str) -> None:
+    if array.null_count:
+        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+        raise NullError(f"{name}: row {first_row + row} is null where {expected} must be")
+
+
+def _no_utf8(name: str, tag: str) -> str:
+    return f"{name} holds the tag {_shown(tag)}, which has a lone surrogate and so no UTF-8 form"
+
+
+def _shown(value: object) -> str:
+    text = ascii(value)
+    text = text if len(text) <= 60 else text[:57] + "..."
+    return text if isinstance(value, str | bytes) else f"{text} ({type(value).__name__})"

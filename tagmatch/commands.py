@@ -1,0 +1,196 @@
+"""The command line `tagmatch build | match | info | check`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tagmatch import __version__
+from tagmatch.engine import TagMatch
+from tagmatch.errors import IndexExistsError, TagMatchError
+from tagmatch.files import answer_writer, read_queries, read_sets, rows_in
+from tagmatch.storage import files_nbytes, index_exists
+
+app = typer.Typer(
+    help="Exact subset matching: the keys of every stored tag set that is contained in a query set.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class _Layout(StrEnum):
+    rarest = "rarest"
+    balanced = "balanced"
+
+
+_Index = Annotated[str, typer.Argument(metavar="INDEX", help="Folder of the index.", show_default=False)]
+_Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use.  [default: all processors]")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tagmatch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Exact subset matching: the keys of every stored tag set that is contained in a query set."""
+
+
+@app.command()
+def build(
+    sets: Annotated[
+        str,
+        typer.Argument(
+            metavar="SETS",
+            help="Parquet or JSON Lines file (by suffix) with columns `tags` and `key`; - for JSON Lines on standard "
+            "input.",
+            show_default=False,
+        ),
+    ],
+    index: _Index,
+    layout: Annotated[_Layout, typer.Option(help="How stored sets are grouped and ordered.")] = _Layout.rarest,
+    max_partition_size: Annotated[
+        int, typer.Option(min=1, max=2**32 - 1, help="Most sets in a partition (layout balanced).")
+    ] = 200_000,
+    threads: _Threads = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there already.")] = False,
+) -> None:
+    """Build an index from a file of sets."""
+    folder = Path(index)
+    if index_exists(folder) and not overwrite:
+        raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
+    with TagMatch(layout=layout.value, max_partition_size=max_partition_size, threads=threads) as tm:
+        for batch in _with_progress("reading sets", read_sets(sets), rows_in(sets)):
+            tm.add_sets(batch["tags"], batch["key"])
+        with _status("building the index"):
+            tm.consolidate()
+            tm.save(folder)
+        stats = tm.stats()
+    _note(f"{index}: {stats['sets']} sets, {stats['keys']} keys, {stats['tags']} tags, layout {stats['layout']}")
+
+
+@app.command()
+def match(
+    index: _Index,
+    queries: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUERIES",
+            help="Parquet or JSON Lines file (by suffix) with column `tags` and optionally `id`; - for JSON Lines on "
+            "standard input.",
+            show_default=False,
+        ),
+    ],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", help="Parquet or JSON Lines file (by suffix); - for JSON Lines on standard output."
+        ),
+    ] = "-",
+    unique: Annotated[bool, typer.Option("--unique", help="Give each key of a query once.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact/--no-exact", help="Verify matches, or answer by signature (layout balanced).")
+    ] = True,
+    threads: _Threads = None,
+) -> None:
+    """Write, for each query, its id (or row number) and the keys of all sets that it contains."""
+    with TagMatch.open(index, exact=exact, threads=threads) as tm, answer_writer(output) as writer:
+        for batch in _with_progress("matching", read_queries(queries), rows_in(queries)):
+            writer.write(batch["id"], tm.match_many(batch["tags"], unique=unique))
+
+
+@app.command()
+def info(
+    index: _Index,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show what an index holds."""
+    with TagMatch.open(index) as tm:
+        stats = tm.stats()
+    shown: dict[str, Any] = {
+        name: stats[name]
+        for name in ("layout", "sets", "keys", "tags", "partitions", "max_partition_size", "seed", "index_bytes")
+    }
+    shown["file_bytes"] = files_nbytes(Path(index))
+    if as_json:
+        typer.echo(json.dumps(shown))
+        return
+    table = Table(show_header=False, box=None)
+    for name, value in shown.items():
+        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
+    Console().print(table)
+
+
+@app.command()
+def check(index: _Index, threads: _Threads = None) -> None:
+    """Verify the checksums and every invariant of an index."""
+    with TagMatch.open(index, threads=threads) as tm:
+        with _status("checking"):
+            tm.check()
+        typer.echo(f"{index}: ok, {len(tm)} sets")
+
+
+def run(command: Callable[[], object]) -> None:
+    """Run a command line: errors of tagmatch become one line on standard error and exit code 1."""
+    try:
+        command()
+        sys.stdout.flush()
+    except TagMatchError as error:
+        typer.echo(f"tagmatch: {' '.join(str(error).split())}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:
+        # The reader of our output has gone; nothing more can be written, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("tagmatch: interrupted", err=True)
+        sys.exit(130)
+
+
+def main() -> None:
+    """Entry point of the command `tagmatch`."""
+    run(app)
+
+
+def _with_progress(what: str, batches: Iterable[pa.RecordBatch], total: int | None) -> Iterator[pa.RecordBatch]:
+    """The batches, with a progress bar on standard error where that is a terminal."""
+    console = Console(stderr=True)
+    columns = (
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    )  # fmt: skip
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        for batch in batches:
+            yield batch
+            progress.advance(task, len(batch))
+
+
+def _status(what: str) -> contextlib.AbstractContextManager[object]:
+    console = Console(stderr=True)
+    return console.status(what) if console.is_terminal else contextlib.nullcontext()
+
+
+def _note(text: str) -> None:
+    """Tell a person at the terminal; keep logs of scripts quiet."""
+    if sys.stderr.isatty():
+        typer.echo(text, err=True)

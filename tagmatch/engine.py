@@ -1,0 +1,427 @@
+"""`TagMatch`, the engine's façade: staged changes, consolidation, matching."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from partitioner.local import Changes, build_snapshot
+from pipeline.cpu import CpuMatcher
+from tagmatch.arrays import Lists
+from tagmatch.check import check_snapshot
+from tagmatch.columns import key_value, key_values, one_row, tag_list, tag_lists
+from tagmatch.errors import ClosedError, DeviceError, InvalidTypeError, InvalidValueError, ResultTooLargeError
+from tagmatch.options import Device, Layout, LayoutOptions, MatchOptions, available_threads
+from tagmatch.staging import StagedChanges
+from tagmatch.storage import index_exists, open_snapshot, save_snapshot
+from tagmatch.tables import Snapshot, empty_snapshot
+
+_MAX_KEYS = 2**31 - 1
+
+
+class TagMatch:
+    """A database of tag sets with keys, and the keys of all sets that are contained in a query.
+
+    Changes are *staged* by `add_set`, `remove_set` and their bulk forms, and take effect, in order, when
+    `consolidate` is called (Table 2 of the paper). A set holds each of its keys once. All methods may be called from
+    many threads; matching during a consolidation answers from the snapshot before it, wholly.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        Folder of the index. If one is there it is loaded; `consolidate` saves to it. Without a path the sets are kept
+        in memory only.
+    layout : {"rarest", "balanced"}
+        `rarest` orders sets by their rarest tag and is the faster; `balanced` is the paper's partitioning.
+    exact : bool
+        With `False`, the `balanced` layout answers by signature alone, as the paper does: every exact answer and
+        some wrong ones. The `rarest` layout compares tags in any case.
+    device : {"auto", "cpu", "cuda"}
+        Where to match. This version matches on the CPU.
+    threads : int, optional
+        Threads that build and match; default: the processors this process may use.
+    max_partition_size : int
+        Most sets in a partition of the `balanced` layout.
+    batch_size : int
+        Queries matched together against a partition of the `balanced` layout.
+    flush_timeout : float or None
+        Seconds that a query may wait for others to be matched with; `None`: no limit.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        For an option that cannot be used.
+    DeviceError
+        The device asked for is not there.
+    IndexExistsError, IndexCorruptError, IndexVersionError
+        For what stands at `path`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        layout: Layout = "rarest",
+        exact: bool = True,
+        device: Device = "auto",
+        threads: int | None = None,
+        max_partition_size: int = 200_000,
+        batch_size: int = 256,
+        flush_timeout: float | None = 0.1,
+    ) -> None:
+        layout_options = LayoutOptions(layout, max_partition_size)
+        options = MatchOptions(
+            exact, device, available_threads() if threads is None else threads, batch_size, flush_timeout
+        )
+        folder = None if path is None else _folder(path)
+        if folder is not None and index_exists(folder):
+            snapshot = open_snapshot(folder)
+        else:
+            snapshot = empty_snapshot(layout_options)
+        self._start(folder, snapshot, layout_options, options)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], **overrides: Any) -> Self:
+        """An existing index, in its own layout.
+
+        Parameters
+        ----------
+        path
+            Folder of the index.
+        **overrides
+            Any option of `TagMatch`. A `layout` or `max_partition_size` other than the index's own lays the sets out
+            anew in memory; the next `consolidate` saves them so.
+
+        Raises
+        ------
+        IndexNotFoundError, IndexCorruptError, IndexVersionError
+            There is no index at `path`, it is damaged, or a newer version wrote it.
+        """
+        folder = _folder(path)
+        snapshot = open_snapshot(folder)
+        unknown = set(overrides) - _OPTIONS
+        if unknown:
+            raise InvalidTypeError(
+                f"open() has no option {', '.join(sorted(unknown))}; there are {', '.join(sorted(_OPTIONS))}"
+            )
+        layout_options = LayoutOptions(
+            overrides.pop("layout", snapshot.options.layout),
+            overrides.pop("max_partition_size", snapshot.options.max_partition_size),
+        )
+        threads = overrides.pop("threads", None)
+        options = MatchOptions(threads=available_threads() if threads is None else threads, **overrides)
+        opened = cls.__new__(cls)
+        opened._start(folder, snapshot, layout_options, options)
+        return opened
+
+    def _start(
+        self, folder: Path | None, snapshot: Snapshot, layout_options: LayoutOptions, options: MatchOptions
+    ) -> None:
+        if options.device == "cuda":
+            raise DeviceError('device="cuda" is not available: this version has no CUDA backend; use "auto" or "cpu"')
+        if snapshot.options != layout_options:
+            snapshot = build_snapshot(snapshot, _no_changes(), layout_options, threads=options.threads)
+        self._folder = folder
+        self._layout_options = layout_options
+        self._options = options
+        self._matcher: CpuMatcher | None = CpuMatcher(snapshot, options)
+        self._staged = StagedChanges(options.threads)
+        self._staging = threading.Lock()
+        self._consolidating = threading.Lock()
+        self._counting = threading.Lock()
+        self._queries = 0
+        self._matches = 0
+        self._submitter = ThreadPoolExecutor(options.threads, thread_name_prefix="tagmatch-submit")
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def add_set(self, tags: Iterable[str], key: int) -> None:
+        """Stage the addition of `key` to the set `tags`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `tags` is not an iterable of `str`, or `key` not an integer in [0, 2**64).
+        """
+        self._stage_one(tags, key, removed=False)
+
+    def remove_set(self, tags: Iterable[str], key: int) -> None:
+        """Stage the removal of `key` from the set `tags`; a set without keys is no longer stored.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add_set`.
+        """
+        self._stage_one(tags, key, removed=True)
+
+    def add_sets(self, tags: Any, keys: Any) -> None:
+        """Stage the addition of many sets, each with one key.
+
+        Parameters
+        ----------
+        tags
+            Arrow array of lists of strings (any list and string type, chunked or not), or a sequence of iterables of
+            `str`.
+        keys
+            As many integers: Arrow or NumPy array, or a sequence.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add_set`, naming the row, or the lengths differ. Nothing is staged then.
+        """
+        self._stage_many(tags, keys, removed=False)
+
+    def remove_sets(self, tags: Any, keys: Any) -> None:
+        """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`."""
+        self._stage_many(tags, keys, removed=True)
+
+    def consolidate(self) -> None:
+        """Make all changes staged so far take effect; save the new snapshot if there is a path.
+
+        Raises
+        ------
+        TagMatchError
+            The snapshot cannot be saved. The changes stay staged and the old snapshot goes on answering.
+        """
+        with self._consolidating:
+            base = self._current().snapshot
+            with self._staging:
+                staged, self._staged = self._staged, StagedChanges(self._options.threads)
+            try:
+                snapshot = base
+                if len(staged):
+                    snapshot = build_snapshot(
+                        base, staged.freeze(), self._layout_options, threads=self._options.threads
+                    )
+                matcher = self._current() if snapshot is base else CpuMatcher(snapshot, self._options)
+                if self._folder is not None:
+                    save_snapshot(snapshot, self._folder)
+            except BaseException:
+                with self._staging:
+                    self._staged = staged.followed_by(self._staged)
+                raise
+            with self._staging:
+                if self._matcher is not None:
+                    self._matcher = matcher
+
+    # -- queries -----------------------------------------------------------------------------------------------------
+
+    def match(self, tags: Iterable[str]) -> list[int]:
+        """Keys of all stored sets contained in `tags`, in no particular order; a key once per set that carries it.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `tags` is not an iterable of `str`.
+        """
+        return self._answer(self._current(), tag_list(tags), unique=False)
+
+    def match_unique(self, tags: Iterable[str]) -> set[int]:
+        """Keys of all stored sets contained in `tags`; errors as `match`."""
+        return set(self._answer(self._current(), tag_list(tags), unique=True))
+
+    def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
+        """Answers to many queries.
+
+        Parameters
+        ----------
+        queries
+            As the `tags` of `add_sets`: one row per query.
+        unique : bool
+            Give each key of a query once (ascending), as `match_unique` does.
+
+        Returns
+        -------
+        pyarrow.ListArray of uint64
+            The keys of each query, in the queries' order.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add_sets`.
+        ResultTooLargeError
+            All answers together have 2**31 keys or more.
+        """
+        matcher = self._current()
+        answers = matcher.keys(tag_lists(queries, "queries"), unique=bool(unique))
+        self._count(answers)
+        return _list_array(answers)
+
+    def submit(self, tags: Iterable[str], *, unique: bool = False) -> Future[Any]:
+        """`match`, or `match_unique` when `unique`, as a future; errors in `tags` are raised at once."""
+        query = tag_list(tags)
+        matcher = self._current()
+
+        def work() -> list[int] | set[int]:
+            answer = self._answer(matcher, query, unique=unique)
+            return set(answer) if unique else answer
+
+        try:
+            return self._submitter.submit(work)
+        except RuntimeError:
+            raise ClosedError(_CLOSED) from None
+
+    def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[int, ...]]]:
+        """Every matching set with its keys, ascending; errors as `match`."""
+        matcher = self._current()
+        snapshot = matcher.snapshot
+        vocabulary, ranks, keys = snapshot.vocabulary.tags, snapshot.tagsets.ranks, snapshot.keys.keys
+
+        def tag(rank: int) -> str:
+            return vocabulary.data[vocabulary.offsets[rank] : vocabulary.offsets[rank + 1]].tobytes().decode()
+
+        return [
+            (
+                frozenset(map(tag, ranks.values[ranks.offsets[row] : ranks.offsets[row + 1]].tolist())),
+                tuple(keys.values[keys.offsets[row] : keys.offsets[row + 1]].tolist()),
+            )
+            for row in matcher.set_ids([one_row(tag_list(tags))]).values.tolist()
+        ]
+
+    # -- the object --------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Distinct stored sets, not counting staged changes."""
+        return len(self._current().snapshot)
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of the index and of the work done; sizes in bytes."""
+        matcher = self._current()
+        snapshot = matcher.snapshot
+        return {
+            "sets": len(snapshot),
+            "keys": len(snapshot.keys.keys.values),
+            "tags": len(snapshot.vocabulary),
+            "partitions": len(snapshot.partitions),
+            "staged": len(self._staged),
+            "layout": snapshot.options.layout,
+            "max_partition_size": snapshot.options.max_partition_size,
+            "exact": self._options.exact or snapshot.options.layout == "rarest",
+            "device": "cpu",
+            "threads": self._options.threads,
+            "seed": snapshot.vocabulary.seed,
+            "index_bytes": matcher.nbytes,
+            "key_bytes": snapshot.keys.nbytes,
+            "queries": self._queries,
+            "matches": self._matches,
+            "path": None if self._folder is None else str(self._folder),
+        }
+
+    def check(self) -> None:
+        """Verify every invariant of the current snapshot.
+
+        Raises
+        ------
+        InvariantError
+            Names the table, the row and the invariant that is broken.
+        """
+        check_snapshot(self._current().snapshot, threads=self._options.threads)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the current snapshot as an index at `path`, replacing, in one step, an index that is there.
+
+        Raises
+        ------
+        IndexExistsError
+            Something else than an index is there.
+        TagMatchError
+            It cannot be written.
+        """
+        save_snapshot(self._current().snapshot, _folder(path))
+
+    def close(self) -> None:
+        """Answer what was submitted and let go of all memory. Staged changes that were not consolidated are lost."""
+        with self._staging:
+            self._matcher = None
+            self._staged = StagedChanges()
+        self._submitter.shutdown(wait=True)
+
+    def __enter__(self) -> Self:
+        self._current()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        matcher = self._matcher
+        if matcher is None:
+            return "<TagMatch, closed>"
+        return f"<TagMatch, {len(matcher.snapshot)} sets, layout {self._layout_options.layout}>"
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _current(self) -> CpuMatcher:
+        matcher = self._matcher
+        if matcher is None:
+            raise ClosedError(_CLOSED)
+        return matcher
+
+    def _stage_one(self, tags: Iterable[str], key: int, *, removed: bool) -> None:
+        row, value = tag_list(tags), key_value(key)
+        with self._staging:
+            self._current()
+            self._staged.append(row, value, removed=removed)
+
+    def _stage_many(self, tags: Any, keys: Any, *, removed: bool) -> None:
+        chunks, values = tag_lists(tags, "tags", stored=True), key_values(keys)
+        rows = sum(map(len, chunks))
+        if rows != len(values):
+            raise InvalidValueError(
+                f"tags and keys must have the same length; there are {rows} sets, {len(values)} keys"
+            )
+        with self._staging:
+            self._current()
+            self._staged.extend(chunks, values, removed=removed)
+
+    def _answer(self, matcher: CpuMatcher, query: list[str], *, unique: bool) -> list[int]:
+        answers = matcher.keys([one_row(query)], unique=unique)
+        self._count(answers)
+        found: list[int] = answers.values.tolist()
+        return found
+
+    def _count(self, answers: Lists) -> None:
+        with self._counting:
+            self._queries += len(answers)
+            self._matches += len(answers.values)
+
+
+_CLOSED = "this TagMatch is closed; open the index again"
+_OPTIONS = frozenset({"layout", "exact", "device", "threads", "max_partition_size", "batch_size", "flush_timeout"})
+
+
+def _folder(path: object) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidTypeError(f"path must be a string or a path, not {path!r}")
+    return Path(path)
+
+
+def _no_changes() -> Changes:
+    return StagedChanges().freeze()
+
+
+def _list_array(answers: Lists) -> pa.ListArray:
+    if len(answers.values) > _MAX_KEYS:
+        raise ResultTooLargeError(
+            f"{len(answers)} queries have {len(answers.values)} keys, more than one Arrow list array can hold "
+            f"({_MAX_KEYS}); ask with fewer queries at a time"
+        )
+    offsets = answers.offsets.astype(np.int32, copy=False)
+    return pa.Array.from_buffers(
+        pa.list_(pa.uint64()),
+        len(answers),
+        [None, pa.py_buffer(offsets)],
+        children=[pa.array(answers.values)],
+    )

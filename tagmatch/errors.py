@@ -1,0 +1,55 @@
+"""Every error that tagmatch raises on purpose; each message says what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+
+class TagMatchError(Exception):
+    """Base of all errors of tagmatch."""
+
+
+class InvalidTypeError(TagMatchError, TypeError):
+    """An argument has the wrong type: a bare string as tags, a float as key, ..."""
+
+
+class InvalidValueError(TagMatchError, ValueError):
+    """An argument has the right type but a value that cannot be used: a negative key, lengths that differ, ..."""
+
+
+class NullError(InvalidTypeError, InvalidValueError):
+    """A null (`None`) stands where a tag, a set or a key must be."""
+
+
+class ClosedError(TagMatchError):
+    """The object was closed; open the index again to go on."""
+
+
+class DeviceError(TagMatchError):
+    """The device that was asked for cannot be used on this machine."""
+
+
+class InputFileError(TagMatchError):
+    """A file of sets or queries cannot be read: missing, cut short, a column missing or of the wrong type."""
+
+
+class IndexNotFoundError(TagMatchError):
+    """There is no index at the path."""
+
+
+class IndexExistsError(TagMatchError):
+    """Something that must not be overwritten already stands at the path."""
+
+
+class IndexVersionError(TagMatchError):
+    """The index was written by a newer version of tagmatch."""
+
+
+class IndexCorruptError(TagMatchError):
+    """A file of the index is missing, cut short, or does not have the checksum it was written with."""
+
+
+class InvariantError(TagMatchError):
+    """A snapshot breaks one of its invariants; the message names the table, the row and the invariant."""
+
+
+class ResultTooLargeError(TagMatchError):
+    """One answer holds more keys than an Arrow list array can address; ask with fewer queries at a time."""

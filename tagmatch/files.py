@@ -1,0 +1,304 @@
+"""Files of sets, queries and answers: Parquet or JSON Lines by suffix, streamed in Arrow batches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pa_json
+import pyarrow.parquet as pq
+
+from tagmatch.columns import key_value, key_values, tag_list, tag_lists
+from tagmatch.errors import InputFileError, TagMatchError
+
+STANDARD_STREAM = "-"
+
+_JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
+_PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
+_BATCH_ROWS = 65_536
+_BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column that a file must (or may) have, and how its values are checked.
+
+    Attributes
+    ----------
+    name : str
+    kind : pyarrow.DataType
+        Type given to the column of a JSON Lines file.
+    check : callable
+        `check(array, name, first_row)` raises a `TagMatchError` for values that cannot be used.
+    check_one : callable
+        The same for one Python value, `check_one(value, name)`.
+    """
+
+    name: str
+    kind: pa.DataType
+    check: Callable[[pa.Array, str, int], object]
+    check_one: Callable[[Any, str], object]
+
+
+def _any_value(*_: object) -> None:
+    """Every value will do."""
+
+
+_STORED_TAGS = Column(
+    "tags",
+    pa.list_(pa.string()),
+    lambda array, name, row: tag_lists(array, name, first_row=row, stored=True),
+    tag_list,
+)
+_QUERY_TAGS = Column(
+    "tags", pa.list_(pa.string()), lambda array, name, row: tag_lists(array, name, first_row=row), tag_list
+)
+_KEY = Column("key", pa.uint64(), lambda array, name, row: key_values(array, name, first_row=row), key_value)
+
+
+def read_sets(path: str) -> Iterator[pa.RecordBatch]:
+    """Batches with columns `tags` and `key`, validated.
+
+    Raises
+    ------
+    InputFileError
+        The file cannot be read, or lacks a column; names file, column and row.
+    InvalidTypeError, InvalidValueError, NullError
+        For values that cannot be used; names file, column and row.
+    """
+    return _read(path, (_STORED_TAGS, _KEY))
+
+
+def read_queries(path: str) -> Iterator[pa.RecordBatch]:
+    """Batches with columns `tags` and `id`, which is the row number where the file has none; errors as `read_sets`."""
+    first_row = 0
+    for batch in _read(path, (_QUERY_TAGS,), optional="id"):
+        ids = batch["id"] if "id" in batch.schema.names else pa.array(np.arange(first_row, first_row + len(batch)))
+        first_row += len(batch)
+        yield pa.record_batch([ids, batch["tags"]], names=["id", "tags"])
+
+
+def rows_in(path: str) -> int | None:
+    """Rows of a Parquet file, None where they are not known before reading."""
+    if Path(path).suffix.lower() not in _PARQUET_SUFFIXES:
+        return None
+    with contextlib.suppress(OSError, pa.ArrowException):
+        return int(pq.read_metadata(path).num_rows)
+    return None
+
+
+def _read(path: str, columns: tuple[Column, ...], optional: str | None = None) -> Iterator[pa.RecordBatch]:
+    if path == STANDARD_STREAM:
+        return _read_json(sys.stdin.buffer, "standard input", columns, optional)
+    file = Path(path)
+    suffix = file.suffix.lower()
+    if suffix not in _PARQUET_SUFFIXES | _JSON_SUFFIXES:
+        raise InputFileError(
+            f"{path}: cannot tell the format; the name must end in {_one_of(_PARQUET_SUFFIXES | _JSON_SUFFIXES)}"
+        )
+    if not file.exists():
+        raise InputFileError(f"{path}: no such file")
+    if file.is_dir():
+        raise InputFileError(f"{path} is a folder; name one file")
+    if suffix in _PARQUET_SUFFIXES:
+        return _read_parquet(path, columns, optional)
+    return _read_json_file(file, columns, optional)
+
+
+def _one_of(suffixes: frozenset[str]) -> str:
+    return ", ".join(sorted(suffixes))
+
+
+def _label(path: str, column: Column) -> str:
+    return f"{path}: column {column.name!r}"
+
+
+def _read_parquet(path: str, columns: tuple[Column, ...], optional: str | None) -> Iterator[pa.RecordBatch]:
+    try:
+        with pq.ParquetFile(path, memory_map=True) as file:
+            schema = file.schema_arrow
+            for column in columns:
+                if column.name not in schema.names:
+                    raise InputFileError(
+                        f"{path} has no column {column.name!r}; it has {', '.join(map(repr, schema.names)) or 'none'}"
+                    )
+                column.check(pa.array([], schema.field(column.name).type), _label(path, column), 0)
+            names = [column.name for column in columns] + ([optional] if optional in schema.names else [])
+            first_row = 0
+            for batch in file.iter_batches(_BATCH_ROWS, columns=names):
+                for column in columns:
+                    column.check(batch[column.name], _label(path, column), first_row)
+                yield batch
+                first_row += len(batch)
+    except (OSError, pa.ArrowException) as error:
+        raise InputFileError(f"{path}: not a whole Parquet file: {_first_line(error)}") from None
+
+
+def _read_json_file(file: Path, columns: tuple[Column, ...], optional: str | None) -> Iterator[pa.RecordBatch]:
+    try:
+        with file.open("rb") as stream:
+            yield from _read_json(stream, str(file), columns, optional)
+    except OSError as error:
+        raise InputFileError(f"{file}: cannot be read: {error.strerror or error}") from None
+
+
+def _read_json(
+    stream: BinaryIO, path: str, columns: tuple[Column, ...], optional: str | None
+) -> Iterator[pa.RecordBatch]:
+    fields = [(column.name, column.kind) for column in columns]
+    first_row = first_line = 0
+    for block in _whole_lines(stream):
+        if first_row == 0 and optional is not None:
+            kind = _json_kind(block, optional)
+            fields += [(optional, kind)] if kind is not None else []
+        options = pa_json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
+        lines = block.count(b"\n")
+        if block.strip():
+            try:
+                table = pa_json.read_json(
+                    pa.BufferReader(block), pa_json.ReadOptions(block_size=len(block) + 1), options
+                )
+                batch = table.combine_chunks().to_batches()[0]
+                for column in columns:
+                    column.check(batch[column.name], _label(path, column), first_row)
+            except (pa.ArrowException, TagMatchError) as error:
+                _find_json_fault(block, path, columns, first_row, first_line)
+                raise InputFileError(f"{path}: after line {first_line}: {_first_line(error)}") from None
+            yield batch
+            first_row += len(batch)
+        first_line += lines
+
+
+def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """The stream's bytes in blocks that end where a line ends."""
+    rest = b""
+    while more := stream.read(_BLOCK_BYTES):
+        end = more.rfind(b"\n") + 1
+        if end:
+            yield rest + more[:end]
+            rest = more[end:]
+        else:
+            rest += more
+    if rest:
+        yield rest + b"\n"
+
+
+def _json_kind(block: bytes, name: str) -> pa.DataType | None:
+    """Arrow type of a field as the first line has it; None where it lacks the field."""
+    try:
+        value = json.loads(block.strip().split(b"\n", 1)[0]).get(name)
+    except (ValueError, AttributeError):
+        return None
+    if value is None:
+        return None
+    return pa.int64() if isinstance(value, int) else pa.string()
+
+
+def _find_json_fault(block: bytes, path: str, columns: tuple[Column, ...], first_row: int, first_line: int) -> None:
+    """Raise the error for the first bad line, in words that name line, row and column."""
+    row = first_row
+    for line, text in enumerate(block.split(b"\n"), first_line + 1):
+        if not text.strip():
+            continue
+        place = f"{path}: line {line}"
+        try:
+            record = json.loads(text)
+        except ValueError as error:
+            raise InputFileError(f"{place} (row {row}) is not JSON: {error}") from None
+        if not isinstance(record, dict):
+            raise InputFileError(f"{place} (row {row}) is not a JSON object")
+        for column in columns:
+            if column.name not in record:
+                raise InputFileError(f"{place} (row {row}) has no column {column.name!r}")
+            column.check_one(record[column.name], f"{place}: column {column.name!r}: row {row}")
+        row += 1
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+class AnswerWriter(Protocol):
+    """Takes answers batch by batch."""
+
+    def write(self, ids: pa.Array, keys: pa.ListArray) -> None:
+        """Append one row per query."""
+
+
+class _JsonLines:
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def write(self, ids: pa.Array, keys: pa.ListArray) -> None:
+        if not len(ids):
+            return
+        joined = pc.binary_join(keys.cast(pa.list_(pa.string())), ",")
+        lines = pc.binary_join_element_wise('{"id":', _json_values(ids), ',"keys":[', joined, "]}\n", "")
+        _, _, data = lines.buffers()
+        self._stream.write(memoryview(data))
+
+
+def _json_values(ids: pa.Array) -> pa.Array:
+    """JSON text of integers or strings; null for nulls."""
+    if pa.types.is_integer(ids.type):
+        return ids.cast(pa.string()).fill_null("null")
+    return pa.array([json.dumps(value, default=str) for value in ids.to_pylist()], pa.string())
+
+
+class _Parquet:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, ids: pa.Array, keys: pa.ListArray) -> None:
+        batch = pa.record_batch([ids, keys], names=["id", "keys"])
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, batch.schema)
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        if self._writer is None:
+            self.write(pa.array([], pa.int64()), pa.array([], pa.list_(pa.uint64())))
+        assert self._writer is not None
+        self._writer.close()
+
+
+@contextlib.contextmanager
+def answer_writer(path: str) -> Iterator[AnswerWriter]:
+    """A writer of rows (`id`, `keys`); a file appears under its name only when it is whole.
+
+    Raises
+    ------
+    TagMatchError
+        The suffix is none that can be written, or writing fails.
+    """
+    if path == STANDARD_STREAM:
+        yield _JsonLines(sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return
+    target = Path(path)
+    suffix = target.suffix.lower()
+    if suffix not in _PARQUET_SUFFIXES | _JSON_SUFFIXES:
+        raise TagMatchError(f"{path}: the name must end in {_one_of(_PARQUET_SUFFIXES | _JSON_SUFFIXES)}")
+    part = target.with_name(f".{target.name}.part")
+    try:
+        if suffix in _PARQUET_SUFFIXES:
+            writer = _Parquet(part)
+            yield writer
+            writer.close()
+        else:
+            with part.open("wb") as stream:
+                yield _JsonLines(stream)
+        part.replace(target)
+    except OSError as error:
+        raise TagMatchError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        part.unlink(missing_ok=True)

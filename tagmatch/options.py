@@ -1,0 +1,93 @@
+"""Options, checked once where they enter and passed on as frozen dataclasses."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from tagmatch.errors import InvalidTypeError, InvalidValueError
+
+Layout = Literal["rarest", "balanced"]
+Device = Literal["auto", "cpu", "cuda"]
+
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutOptions:
+    """How stored sets are grouped and ordered; saved with a snapshot.
+
+    Attributes
+    ----------
+    layout : {"rarest", "balanced"}
+        `rarest` groups sets by their rarest tag; `balanced` is the paper's Algorithm 1.
+    max_partition_size : int
+        Most sets in a partition of the `balanced` layout (`MAX_P` of Algorithm 1); `rarest` has no use for it.
+    """
+
+    layout: Layout = "rarest"
+    max_partition_size: int = 200_000
+
+    def __post_init__(self) -> None:
+        _one_of("layout", self.layout, get_args(Layout))
+        _integer("max_partition_size", self.max_partition_size, 1, 2**32 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class MatchOptions:
+    """How queries are answered; chosen anew each time an index is opened.
+
+    Attributes
+    ----------
+    exact : bool
+        Verify every signature match on the tags themselves. `False` gives the `balanced` layout the paper's
+        probabilistic answers; `rarest` compares tags in any case and stays exact.
+    device : {"auto", "cpu", "cuda"}
+        Where the subset match runs.
+    threads : int
+        Threads that build and match.
+    batch_size : int
+        Queries that are matched together against one partition of the `balanced` layout (§3.3).
+    flush_timeout : float or None
+        Seconds after which a waiting batch is matched although it is not full; `None`: never.
+    """
+
+    exact: bool = True
+    device: Device = "auto"
+    threads: int = 1
+    batch_size: int = 256
+    flush_timeout: float | None = 0.1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.exact, bool):
+            raise InvalidTypeError(f"exact must be True or False, not {self.exact!r}")
+        _one_of("device", self.device, get_args(Device))
+        _integer("threads", self.threads, 1, MAX_THREADS)
+        _integer("batch_size", self.batch_size, 1, 2**20)
+        timeout = self.flush_timeout
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise InvalidTypeError(f"flush_timeout must be seconds or None, not {timeout!r}")
+        if timeout is not None and not timeout >= 0:
+            raise InvalidValueError(f"flush_timeout must be zero or more seconds, not {timeout!r}")
+
+
+def available_threads() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return min(len(os.sched_getaffinity(0)), MAX_THREADS)
+    return min(os.cpu_count() or 1, MAX_THREADS)
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"{name} must be a string, not {value!r}")
+    if value not in allowed:
+        raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+
+
+def _integer(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        raise InvalidTypeError(f"{name} must be an integer, not {value!r}")
+    if not low <= cast(int, value) <= high:
+        raise InvalidValueError(f"{name} must be from {low} to {high}, not {value!r}")

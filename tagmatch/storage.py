@@ -1,0 +1,339 @@
+"""Snapshots on disk: a folder with one Arrow IPC file per table, made current by one atomic rename.
+
+Layout of an index folder ::
+
+    MANIFEST.json            format version, options, counts, and size and XXH3-64 of every file; its own checksum
+    snapshot-<checksum>/     vocabulary.arrow, tagsets.arrow, keys.arrow, partitions.arrow
+
+A snapshot is written to a folder of its own, synced, and only then named by a new manifest that replaces the old one
+in one step: a reader sees the old snapshot or the new one, wholly. The name comes from the contents, so writing the
+same snapshot twice changes nothing. Files are memory-mapped when opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from tagmatch.arrays import Lists, Strings, U64Array, UIntArray
+from tagmatch.errors import (
+    IndexCorruptError,
+    IndexExistsError,
+    IndexNotFoundError,
+    IndexVersionError,
+    TagMatchError,
+)
+from tagmatch.kernels.signature import SIGNATURE_WORDS
+from tagmatch.options import LayoutOptions
+from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
+
+FORMAT_VERSION = 1
+
+_MANIFEST = "MANIFEST.json"
+_SNAPSHOT_PREFIX = "snapshot-"
+_UNFINISHED_PREFIX = "unfinished-"
+_TABLES = ("vocabulary", "tagsets", "keys", "partitions")
+_CHECKSUM_BLOCK = 1 << 24
+_ADVICE = "build the index again or restore it from a copy"
+
+
+def index_exists(path: Path) -> bool:
+    """Whether an index stands at the path.
+
+    Raises
+    ------
+    IndexExistsError
+        Something else does, so that no index can be written there.
+    """
+    if (path / _MANIFEST).is_file():
+        return True
+    if path.exists() and not path.is_dir():
+        raise IndexExistsError(f"{path} is a file, not an index folder; choose another path")
+    if path.is_dir() and any(not _is_ours(entry.name) for entry in path.iterdir()):
+        raise IndexExistsError(f"{path} is a folder with other files in it; choose an empty or a new folder")
+    return False
+
+
+def save_snapshot(snapshot: Snapshot, path: Path) -> None:
+    """Make `snapshot` the current one of the index at `path`, which is created if need be.
+
+    Raises
+    ------
+    IndexExistsError
+        `path` holds something else than an index.
+    TagMatchError
+        The files cannot be written (disk full, no permission); the index stays as it was.
+    """
+    index_exists(path)
+    created = not path.exists()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED_PREFIX, dir=path))
+        try:
+            manifest = _write_files(snapshot, unfinished)
+            folder = path / manifest["snapshot"]
+            if not _is_whole(folder, manifest["files"]):
+                shutil.rmtree(folder, ignore_errors=True)
+                unfinished.rename(folder)
+            _replace(path / _MANIFEST, _manifest_text(manifest))
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    except (OSError, pa.ArrowException) as error:
+        if created:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise TagMatchError(f"cannot write the index {path}: {error}") from error
+    for entry in path.iterdir():
+        if entry.name != manifest["snapshot"] and entry.name.startswith(_SNAPSHOT_PREFIX):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def open_snapshot(path: Path) -> Snapshot:
+    """The current snapshot of the index at `path`, its files memory-mapped and their checksums verified.
+
+    Raises
+    ------
+    IndexNotFoundError
+        There is no index: no folder, or one without a manifest (nothing was ever consolidated into it).
+    IndexVersionError
+        A newer version of tagmatch wrote it.
+    IndexCorruptError
+        A file is missing, cut short or changed.
+    """
+    while True:
+        manifest = _read_manifest(path)
+        try:
+            return _read_snapshot(path, manifest)
+        except IndexCorruptError:
+            # Another process may have made a newer snapshot current and removed the files of this one.
+            if _read_manifest(path) == manifest:
+                raise
+
+
+def files_nbytes(path: Path) -> int:
+    """Bytes of the index's files."""
+    manifest = _read_manifest(path)
+    return sum(entry["bytes"] for entry in manifest["files"].values())
+
+
+def _is_ours(name: str) -> bool:
+    return name == f"{_MANIFEST}.new" or name.startswith((_SNAPSHOT_PREFIX, _UNFINISHED_PREFIX))
+
+
+def _write_files(snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+    """Write and sync the tables; returns the manifest, without its own checksum."""
+    folder.chmod(0o755)
+    whole = xxhash.xxh3_64()
+    files = {}
+    for name, table in _to_arrow(snapshot):
+        file = folder / f"{name}.arrow"
+        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+        checksum = _checksum(file)
+        _sync(file)
+        files[file.name] = {"bytes": file.stat().st_size, "xxh3_64": checksum}
+        whole.update(f"{file.name} {checksum}\n".encode())
+    _sync(folder)
+    return {
+        "format": FORMAT_VERSION,
+        "layout": snapshot.options.layout,
+        "max_partition_size": snapshot.options.max_partition_size,
+        "seed": snapshot.vocabulary.seed,
+        "sets": len(snapshot),
+        "tags": len(snapshot.vocabulary),
+        "snapshot": _SNAPSHOT_PREFIX + whole.hexdigest(),
+        "files": files,
+    }
+
+
+def _to_arrow(snapshot: Snapshot) -> Iterator[tuple[str, pa.Table]]:
+    vocabulary, tagsets, partitions = snapshot.vocabulary, snapshot.tagsets, snapshot.partitions
+    yield (
+        "vocabulary",
+        _table(
+            tag=_arrow_strings(vocabulary.tags),
+            hash=pa.array(vocabulary.hashes),
+            frequency=pa.array(vocabulary.frequencies),
+        ),
+    )
+    yield "tagsets", _table(signature=_arrow_words(tagsets.signatures), ranks=_arrow_lists(tagsets.ranks))
+    yield "keys", _table(keys=_arrow_lists(snapshot.keys.keys))
+    if isinstance(partitions, PartitionTable):
+        yield (
+            "partitions",
+            _table(
+                mask=_arrow_words(partitions.masks),
+                first_row=pa.array(partitions.first_rows[:-1]),
+                rows=pa.array(np.diff(partitions.first_rows)),
+            ),
+        )
+    else:
+        yield "partitions", _table(first_row=pa.array(partitions.first_rows))
+
+
+def _table(**columns: pa.Array) -> pa.Table:
+    return pa.table([*columns.values()], pa.schema([(name, array.type) for name, array in columns.items()]))
+
+
+def _arrow_strings(strings: Strings) -> pa.Array:
+    kind = pa.string() if strings.offsets.dtype == np.int32 else pa.large_string()
+    buffers = [None, pa.py_buffer(strings.offsets), pa.py_buffer(strings.data)]
+    return pa.Array.from_buffers(kind, len(strings), buffers)
+
+
+def _arrow_lists(lists: Lists) -> pa.Array:
+    values = pa.array(lists.values)
+    kind = (pa.list_ if lists.offsets.dtype == np.int32 else pa.large_list)(values.type)
+    return pa.Array.from_buffers(kind, len(lists), [None, pa.py_buffer(lists.offsets)], children=[values])
+
+
+def _arrow_words(words: U64Array) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(words).reshape(-1)), SIGNATURE_WORDS)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise IndexNotFoundError(f"there is no index at {path}: no such folder")
+    if not path.is_dir():
+        raise IndexNotFoundError(f"there is no index at {path}: it is a file, not a folder")
+    file = path / _MANIFEST
+    try:
+        text = file.read_bytes()
+    except FileNotFoundError:
+        raise IndexNotFoundError(
+            f"there is no index at {path}: it has no {_MANIFEST}; it is not an index, or its build did not finish"
+        ) from None
+    except OSError as error:
+        raise TagMatchError(f"cannot read {file}: {error}") from error
+    try:
+        manifest = json.loads(text)
+        version = manifest["format"]
+        newer = isinstance(version, int) and version > FORMAT_VERSION
+    except (ValueError, KeyError, TypeError):
+        raise IndexCorruptError(f"{file} is damaged; {_ADVICE}") from None
+    if newer:
+        raise IndexVersionError(
+            f"the index {path} has format {version}, this version of tagmatch reads up to {FORMAT_VERSION}; "
+            "upgrade tagmatch"
+        )
+    checksum = manifest.pop("checksum", None)
+    # Written one way only: any other spelling of the same contents has been tampered with or damaged.
+    if text != _manifest_text(manifest) or checksum is None:
+        raise IndexCorruptError(f"{file} does not have the checksum that it was written with; {_ADVICE}")
+    return manifest  # type: ignore[no-any-return]
+
+
+def _manifest_text(manifest: dict[str, Any]) -> bytes:
+    body = json.dumps(manifest, indent=1, sort_keys=True)
+    checksum = xxhash.xxh3_64_hexdigest(body.encode())
+    return (json.dumps({**manifest, "checksum": checksum}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _read_snapshot(path: Path, manifest: dict[str, Any]) -> Snapshot:
+    folder = path / manifest["snapshot"]
+    tables = {name: _read_table(folder / f"{name}.arrow", manifest["files"][f"{name}.arrow"]) for name in _TABLES}
+    vocabulary, tagsets, partitions = tables["vocabulary"], tables["tagsets"], tables["partitions"]
+    options = LayoutOptions(manifest["layout"], manifest["max_partition_size"])
+    first_rows = _numbers(partitions["first_row"])
+    return Snapshot(
+        options,
+        Vocabulary(
+            _strings(vocabulary["tag"]),
+            _numbers(vocabulary["hash"]),
+            _numbers(vocabulary["frequency"]),
+            manifest["seed"],
+        ),
+        TagsetTable(_words(tagsets["signature"]), _lists(tagsets["ranks"])),
+        KeyTable(_lists(tables["keys"]["keys"])),
+        PartitionTable(_words(partitions["mask"]), np.append(first_rows, len(tagsets["ranks"])))
+        if options.layout == "balanced"
+        else ClusterTable(first_rows),
+    )
+
+
+def _read_table(file: Path, expected: dict[str, Any]) -> dict[str, pa.Array]:
+    """Columns of a table, each one chunk of the memory-mapped file."""
+    try:
+        size = file.stat().st_size
+        if size != expected["bytes"]:
+            raise IndexCorruptError(f"{file} has {size} bytes instead of {expected['bytes']}; {_ADVICE}")
+        if _checksum(file) != expected["xxh3_64"]:
+            raise IndexCorruptError(f"{file} does not have the checksum that it was written with; {_ADVICE}")
+        table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+    except FileNotFoundError:
+        raise IndexCorruptError(f"{file} is missing; {_ADVICE}") from None
+    except OSError as error:
+        raise TagMatchError(f"cannot read {file}: {error}") from error
+    return {
+        name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+
+
+def _numbers(array: pa.Array) -> Any:
+    return array.to_numpy()
+
+
+def _words(array: pa.Array) -> U64Array:
+    words: UIntArray = array.flatten().to_numpy()
+    return words.reshape(-1, SIGNATURE_WORDS)
+
+
+def _lists(array: pa.Array) -> Lists:
+    offsets = array.offsets.to_numpy() if len(array) else np.zeros(1, np.int32)
+    return Lists(offsets, array.values.to_numpy())
+
+
+def _strings(array: pa.Array) -> Strings:
+    width: type[np.signedinteger[Any]] = np.int32 if pa.types.is_string(array.type) else np.int64
+    if len(array) == 0:
+        return Strings(np.zeros(1, width), np.zeros(0, np.uint8))
+    _, offsets, data = array.buffers()
+    text = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    return Strings(np.frombuffer(offsets, width)[: len(array) + 1], text)
+
+
+def _is_whole(folder: Path, files: dict[str, Any]) -> bool:
+    """Whether the folder holds these files already, undamaged: then readers may be using it."""
+    try:
+        return all(_checksum(folder / name) == expected["xxh3_64"] for name, expected in files.items())
+    except OSError:
+        return False
+
+
+def _checksum(file: Path) -> str:
+    digest = xxhash.xxh3_64()
+    with file.open("rb", buffering=0) as source:
+        block = bytearray(_CHECKSUM_BLOCK)
+        view = memoryview(block)
+        while count := source.readinto(block):
+            digest.update(view[:count])
+    return digest.hexdigest()
+
+
+def _replace(file: Path, text: bytes) -> None:
+    """Replace a file's contents in one step that survives a crash."""
+    new = file.with_name(file.name + ".new")
+    new.write_bytes(text)
+    _sync(new)
+    _sync(file.parent)
+    new.replace(file)
+    _sync(file.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

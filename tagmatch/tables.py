@@ -1,0 +1,201 @@
+"""The data model: a snapshot is four tables (vocabulary, tagset, key and partition table), all of them columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tagmatch.arrays import I64Array, IntArray, Lists, Strings, U64Array, UIntArray, frozen
+from tagmatch.kernels.signature import SIGNATURE_WORDS
+from tagmatch.options import LayoutOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Every stored tag; the row number is the tag's *rank*: rarest first, equal frequencies by hash.
+
+    Attributes
+    ----------
+    tags : Strings
+        Tag strings, UTF-8.
+    hashes : uint64 array
+        XXH64 of each tag with `seed`; all different.
+    frequencies : uint32 array
+        Stored sets that contain the tag; ascending, never 0.
+    seed : int
+        The first of `tagmatch.kernels.xxh64.tag_seeds` under which no two stored tags have the same hash.
+    """
+
+    tags: Strings
+    hashes: U64Array
+    frequencies: UIntArray
+    seed: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hashes", frozen(self.hashes))
+        object.__setattr__(self, "frequencies", frozen(self.frequencies))
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.tags.nbytes + self.hashes.nbytes + self.frequencies.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class TagsetTable:
+    """One row per distinct stored set, in layout order; the row number is the *set id*.
+
+    The empty set, when stored, is row 0 and belongs to no partition.
+
+    Attributes
+    ----------
+    signatures : uint64[n, 3] array
+        Signature of each set (`tagmatch.kernels.signature`).
+    ranks : Lists of uint32
+        Ranks of each set's tags, ascending.
+    """
+
+    signatures: U64Array
+    ranks: Lists
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "signatures", frozen(self.signatures))
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def has_empty_set(self) -> bool:
+        """Whether row 0 is the empty set."""
+        return len(self) > 0 and self.ranks.offsets[1] == self.ranks.offsets[0]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.signatures.nbytes + self.ranks.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTable:
+    """Keys of each set id.
+
+    Attributes
+    ----------
+    keys : Lists of uint32 or uint64
+        Keys of each set, ascending, at least one; 32-bit where all keys of the snapshot fit.
+    """
+
+    keys: Lists
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.keys.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTable:
+    """Partitions of the `balanced` layout: contiguous runs of rows of the tagset table (§3.1, Figure 1).
+
+    Attributes
+    ----------
+    masks : uint64[p, 3] array
+        Bits that all signatures of the partition share by construction; never empty.
+    first_rows : int64 array, length p + 1
+        Partition `i` has rows `first_rows[i]` to `first_rows[i + 1]`.
+    """
+
+    masks: U64Array
+    first_rows: I64Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "masks", frozen(self.masks))
+        object.__setattr__(self, "first_rows", frozen(self.first_rows))
+
+    def __len__(self) -> int:
+        return len(self.masks)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.masks.nbytes + self.first_rows.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTable:
+    """Clusters of the `rarest` layout: the sets whose rarest tag has rank `r` are adjacent rows.
+
+    Attributes
+    ----------
+    first_rows : int32 or int64 array, length vocabulary + 1
+        Cluster `r` has rows `first_rows[r]` to `first_rows[r + 1]`; it may be empty.
+    """
+
+    first_rows: IntArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first_rows", frozen(self.first_rows))
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(np.diff(self.first_rows)))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.first_rows.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One immutable consolidated index.
+
+    Attributes
+    ----------
+    options : LayoutOptions
+        The layout the tables are in.
+    vocabulary, tagsets, keys
+        See the classes.
+    partitions : PartitionTable or ClusterTable
+        `PartitionTable` in the `balanced` layout, `ClusterTable` in the `rarest` layout.
+    """
+
+    options: LayoutOptions
+    vocabulary: Vocabulary
+    tagsets: TagsetTable
+    keys: KeyTable
+    partitions: PartitionTable | ClusterTable
+
+    def __len__(self) -> int:
+        return len(self.tagsets)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tables."""
+        return self.vocabulary.nbytes + self.tagsets.nbytes + self.keys.nbytes + self.partitions.nbytes
+
+
+def empty_snapshot(options: LayoutOptions) -> Snapshot:
+    """The snapshot that holds no set."""
+    no_offsets = np.zeros(1, np.int32)
+    no_words = np.zeros((0, SIGNATURE_WORDS), np.uint64)
+    no_hashes: U64Array = np.zeros(0, np.uint64)
+    no_ranks = Lists(no_offsets, np.zeros(0, np.uint32))
+    strings = Strings(no_offsets, np.zeros(0, np.uint8))
+    if options.layout == "balanced":
+        partitions: PartitionTable | ClusterTable = PartitionTable(no_words, np.zeros(1, np.int64))
+    else:
+        partitions = ClusterTable(no_offsets)
+    return Snapshot(
+        options,
+        Vocabulary(strings, no_hashes, np.zeros(0, np.uint32), 0),
+        TagsetTable(no_words, no_ranks),
+        KeyTable(no_ranks),
+        partitions,
+    )

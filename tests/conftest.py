@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import secrets
+from typing import Any
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("dev", max_examples=25, deadline=None, print_blob=True)
+settings.register_profile("ci", settings.get_profile("dev"), max_examples=50)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+SEED = int(os.environ.get("TEST_SEED") or secrets.randbits(32))
+
+ENGINES = [
+    {"layout": layout, "threads": threads, **size}
+    for layout, threads, size in itertools.product(
+        ("rarest", "balanced"), (1, 4), ({"max_partition_size": 1}, {"max_partition_size": 7}, {})
+    )
+]
+
+
+def _name(options: dict[str, Any]) -> str:
+    return "{layout}-threads{threads}-size{}".format(options.get("max_partition_size", "default"), **options)
+
+
+@pytest.fixture(scope="session", params=ENGINES, ids=_name)
+def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Options of `TagMatch` that must not change any answer."""
+    return request.param
+
+
+@pytest.fixture(scope="session", params=["rarest", "balanced"])
+def layout(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """Starts every random workload; shown after a failure."""
+    return SEED
+
+
+@pytest.fixture
+def rng(seed: int) -> random.Random:
+    return random.Random(seed)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
+        terminalreporter.write_line(f"repeat these random workloads with TEST_SEED={SEED}")

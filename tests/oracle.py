@@ -1,0 +1,60 @@
+"""The right answers, from Python sets alone; shares nothing with the library, so none of its mistakes either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+Stored = tuple[frozenset[str], set[int]]
+
+
+class Oracle:
+    """Stored sets grouped by their greatest tag: only groups of a query's own tags can hold subsets of it."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str | None, dict[frozenset[str], set[int]]] = {}
+        self._staged: list[tuple[bool, frozenset[str], int]] = []
+
+    def add_set(self, tags: Iterable[str], key: int) -> None:
+        self._staged.append((True, frozenset(tags), key))
+
+    def remove_set(self, tags: Iterable[str], key: int) -> None:
+        self._staged.append((False, frozenset(tags), key))
+
+    def add_sets(self, tags: Iterable[Iterable[str]], keys: Iterable[int]) -> None:
+        for row, key in zip(tags, keys, strict=True):
+            self.add_set(row, key)
+
+    def remove_sets(self, tags: Iterable[Iterable[str]], keys: Iterable[int]) -> None:
+        for row, key in zip(tags, keys, strict=True):
+            self.remove_set(row, key)
+
+    def consolidate(self) -> None:
+        for added, tags, key in self._staged:
+            group = self._groups.setdefault(max(tags, default=None), {})
+            keys = group.setdefault(tags, set())
+            if added:
+                keys.add(key)
+            else:
+                keys.discard(key)
+            if not keys:
+                del group[tags]
+        self._staged.clear()
+
+    def match(self, tags: Iterable[str]) -> list[int]:
+        return sorted(key for _, keys in self._matching(tags) for key in keys)
+
+    def match_unique(self, tags: Iterable[str]) -> set[int]:
+        return set(self.match(tags))
+
+    def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[int, ...]]]:
+        return [(stored, tuple(sorted(keys))) for stored, keys in self._matching(tags)]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._groups.values()))
+
+    def _matching(self, tags: Iterable[str]) -> Iterator[Stored]:
+        query = frozenset(tags)
+        for group in (None, *query):
+            for stored, keys in self._groups.get(group, {}).items():
+                if stored <= query:
+                    yield stored, keys

@@ -1,0 +1,44 @@
+"""Hypothesis strategies for tags, sets, queries, keys and changes."""
+
+from __future__ import annotations
+
+import operator
+
+from hypothesis import strategies as st
+
+#: few enough that one set is often contained in another; among them all kinds of tags that could be confused
+COMMON_TAGS = (
+    "", "a", "b", "A", "ab", "abc", "a b", "é", "e\u0301", "\0", "a\0", "日本語", "🙂", "x" * 70, "x" * 71,
+)  # fmt: skip
+NUMBERED_TAGS = tuple(f"n{i}" for i in range(5_000))
+
+BOUNDARY_KEYS = (0, 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
+
+common_tags = st.sampled_from(COMMON_TAGS)
+long_tags = st.builds(operator.mul, st.text(min_size=1, max_size=3), st.integers(1, 5_000))
+tags = common_tags | st.text(max_size=20) | long_tags
+
+
+def _run_of_tags(start: int, size: int) -> list[str]:
+    return list(NUMBERED_TAGS[start : start + size])
+
+
+#: 1 to 300 tags, overlapping
+large_sets = st.builds(_run_of_tags, st.integers(0, 20), st.integers(1, 300))
+#: may repeat tags
+tag_sets = st.lists(common_tags, max_size=6) | st.lists(tags, max_size=6) | large_sets
+
+huge_queries = st.builds(operator.add, st.lists(tags, max_size=6), st.just(list(NUMBERED_TAGS)))
+queries = st.lists(common_tags, max_size=2 * len(COMMON_TAGS)) | tag_sets | huge_queries
+query_lists = st.lists(queries, max_size=6)
+
+keys = st.integers(0, 5) | st.sampled_from(BOUNDARY_KEYS) | st.integers(0, 2**64 - 1)
+pairs = st.tuples(tag_sets, keys)
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> list[tuple[bool, list[str], int]]:
+    """Additions (true) and removals of few different pairs, so that removals often meet what was added."""
+    pool = draw(st.lists(pairs, min_size=1, max_size=12))
+    added = st.sampled_from([True, True, False])
+    return [(draw(added), *pair) for pair in draw(st.lists(st.sampled_from(pool), max_size=2 * len(pool)))]
