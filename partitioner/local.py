@@ -166,16 +166,24 @@ def _lay_out(
     threads: int,
 ) -> Snapshot:
     """A snapshot from distinct rows in lexicographic order; `first_rows` as `lexicographic_order` returns them."""
-    signatures = signatures_of(rows, vocabulary.hashes, threads=threads)
     if options.layout == "rarest":
         clusters = ClusterTable(narrow_offsets(first_rows[1:]))
-        return Snapshot(options, vocabulary, TagsetTable(signatures, rows), keys, clusters)
+        return Snapshot(options, vocabulary, TagsetTable(None, rows), keys, clusters)
+    signatures = signatures_of(rows, vocabulary.hashes, threads=threads)
     partitions: PartitionTable
     partitions, order = balanced_partitions(signatures, int(first_rows[1]), options.max_partition_size, threads=threads)
     return Snapshot(
         options,
         vocabulary,
-        TagsetTable(signatures[order], gather(rows, order, threads=threads)),
+        TagsetTable(_columnwise(signatures, order), gather(rows, order, threads=threads)),
         KeyTable(gather(keys.keys, order, threads=threads)),
         partitions,
     )
+
+
+def _columnwise(signatures: U64Array, order: U32Array) -> U64Array:
+    """Signatures in the order given, each word's column contiguous, as matching reads them."""
+    out = np.empty(signatures.shape, np.uint64, order="F")
+    for word in range(signatures.shape[1]):
+        np.take(signatures[:, word], order, out=out[:, word], mode="clip")
+    return out

@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.preprocess import QueryBatch
 from pipeline.verify import contains_ranks
-from tagmatch.arrays import I64Array, Lists, U64Array, offsets_of
+from tagmatch.arrays import I64Array, Lists, U64Array, frozen, offsets_of
 from tagmatch.kernels.jit import inlined, kernel
 from tagmatch.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS, contains, signatures_of
 from tagmatch.parallel import even_ranges, run_rows
@@ -85,15 +85,17 @@ class PartitionIndex:
 
 
 @kernel
-def _common_bits(signatures, first_rows, first_blocks, first, last, out):
+def _common_bits(words, first_rows, first_blocks, first, last, out):
     for partition in range(first, last):
         for block in range(first_blocks[partition], first_blocks[partition + 1]):
             begin = first_rows[partition] + (block - first_blocks[partition]) * _BLOCK_ROWS
             end = min(begin + _BLOCK_ROWS, first_rows[partition + 1])
-            out[block] = signatures[begin]
-            for row in range(begin + 1, end):
-                for w in range(SIGNATURE_WORDS):
-                    out[block, w] &= signatures[row, w]
+            for w in range(SIGNATURE_WORDS):
+                out[block, w] = ~_U(0)
+            for row in range(begin, end):
+                out[block, 0] &= words[0][row]
+                out[block, 1] &= words[1][row]
+                out[block, 2] &= words[2][row]
 
 
 @kernel
@@ -108,10 +110,25 @@ def _filter(small, queries, candidates, count, passed):
     return left
 
 
+@inlined
+def _count_contained(words, begin, end, query):
+    """How many of the sets from `begin` to `end` have only bits of the query: Algorithm 3's check.
+
+    Without a branch, on words that stand together, at unsigned places (which need no test for a negative one): so the
+    compiler checks several sets with one instruction.
+    """
+    first, second, third = words
+    a, b, c = ~query[0], ~query[1], ~query[2]
+    count = _U(0)
+    for row in range(_U(begin), _U(end)):
+        count += _U(((first[row] & a) | (second[row] & b) | (third[row] & c)) == _U(0))
+    return count
+
+
 @kernel
 def _match_partitions(
     first_queued, queued, query_signatures, query_offsets, query_ranks, batch_size, exact,
-    signatures, offsets, ranks, first_rows, first_blocks, common,
+    words, offsets, ranks, first_rows, first_blocks, common,
 ):  # fmt: skip
     """Algorithm 3 on every partition, a batch of queries at a time; returns matching (query, set id) pairs."""
     found_query = np.empty(1024, np.uint32)
@@ -121,7 +138,6 @@ def _match_partitions(
     everyone = np.arange(batch_size)
     in_group = np.empty(batch_size + 1, np.int64)
     in_block = np.empty(batch_size + 1, np.int64)
-    in_row = np.empty(batch_size + 1, np.int64)
     for partition in range(len(first_rows) - 1):
         for start in range(first_queued[partition], first_queued[partition + 1], batch_size):
             size = min(batch_size, first_queued[partition + 1] - start)
@@ -142,13 +158,19 @@ def _match_partitions(
                     if block_size == 0:
                         continue
                     begin = first_rows[partition] + (block - first_block) * _BLOCK_ROWS
-                    for row in range(begin, min(begin + _BLOCK_ROWS, first_rows[partition + 1])):
-                        hits = _filter(signatures[row], batch, in_block, block_size, in_row)
-                        for hit in range(hits):
-                            query = queued[start + in_row[hit]]
-                            if exact and not contains_ranks(
-                                query_ranks, query_offsets[query], query_offsets[query + 1],
-                                ranks, offsets[row], offsets[row + 1],
+                    end = min(begin + _BLOCK_ROWS, first_rows[partition + 1])
+                    for i in range(block_size):
+                        query_signature = batch[in_block[i]]
+                        if _count_contained(words, begin, end, query_signature) == 0:
+                            continue
+                        query = queued[start + in_block[i]]
+                        for row in range(begin, end):
+                            if _count_contained(words, row, row + 1, query_signature) == 0 or (
+                                exact
+                                and not contains_ranks(
+                                    query_ranks, query_offsets[query], query_offsets[query + 1],
+                                    ranks, offsets[row], offsets[row + 1],
+                                )
                             ):  # fmt: skip
                                 continue
                             if used == len(found_query):
@@ -191,19 +213,22 @@ class BalancedSubsetMatch:
         first_blocks = offsets_of(-(-np.diff(table.first_rows) // _BLOCK_ROWS))
         self._common = np.empty((int(first_blocks[-1]), SIGNATURE_WORDS), np.uint64)
         signatures, ranks = snapshot.tagsets.signatures, snapshot.tagsets.ranks
+        assert signatures is not None
+        words = tuple(frozen(np.ascontiguousarray(signatures[:, w])) for w in range(SIGNATURE_WORDS))
+        self._copied = 0 if np.shares_memory(words[0], signatures) else signatures.nbytes
         run_rows(
-            lambda a, b: _common_bits(signatures, table.first_rows, first_blocks, a, b, self._common),
+            lambda a, b: _common_bits(words, table.first_rows, first_blocks, a, b, self._common),
             even_ranges(len(table), threads),
             threads,
         )
         self._tables: tuple[Any, ...] = (
-            signatures, ranks.offsets, ranks.values, table.first_rows, first_blocks, self._common
+            words, ranks.offsets, ranks.values, table.first_rows, first_blocks, self._common
         )  # fmt: skip
 
     @property
     def nbytes(self) -> int:
         """Bytes beside the snapshot's tables."""
-        return self._common.nbytes + self._index.nbytes
+        return self._copied + self._common.nbytes + self._index.nbytes
 
     def __call__(self, batch: QueryBatch) -> Lists:
         """Set ids, uint32, of the stored sets that match each query."""

@@ -30,7 +30,7 @@ class CpuMatcher:
         self._tag_index = TagIndex(snapshot.vocabulary)
         self._subset_match: RarestSubsetMatch | BalancedSubsetMatch
         if snapshot.options.layout == "rarest":
-            self._subset_match = RarestSubsetMatch(snapshot)
+            self._subset_match = RarestSubsetMatch(snapshot, threads=options.threads)
         else:
             self._subset_match = BalancedSubsetMatch(
                 snapshot, exact=options.exact, batch_size=options.batch_size, threads=options.threads

@@ -27,8 +27,18 @@ def _copy_keys(set_ids, key_offsets, keys, out):
             at += 1
 
 
+@kernel
+def _only_keys(set_ids, keys, out):
+    for i in range(len(set_ids)):
+        out[i] = keys[set_ids[i]]
+
+
 def look_up_keys(matches: Lists, table: KeyTable) -> Lists:
     """Keys, uint64, of each query's set ids; a key once for each matching set that carries it."""
+    if len(table.keys.values) == len(table):  # one key a set
+        keys = np.empty(len(matches.values), np.uint64)
+        _only_keys(matches.values, table.keys.values, keys)
+        return Lists(matches.offsets, keys)
     ends = np.zeros(len(matches) + 1, np.int64)
     _key_ends(matches.offsets, matches.values, table.keys.offsets, ends)
     keys = np.empty(int(ends[-1]), np.uint64)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from tagmatch.kernels.jit import kernel
 
+# Up to this many of the query's ranks walking beats galloping
+_FEW_RANKS = 16
+
 
 @kernel
 def seek(query, at, end, rank):
@@ -29,8 +32,16 @@ def seek(query, at, end, rank):
 @kernel
 def contains_ranks(query, at, end, ranks, begin, stop):
     """Whether all of `ranks[begin:stop]` are in `query[at:end]`; both ascending."""
+    if end - at > _FEW_RANKS:
+        for i in range(begin, stop):
+            at = seek(query, at, end, ranks[i])
+            if at == end or query[at] != ranks[i]:
+                return False
+            at += 1
+        return True
     for i in range(begin, stop):
-        at = seek(query, at, end, ranks[i])
+        while at < end and query[at] < ranks[i]:
+            at += 1
         if at == end or query[at] != ranks[i]:
             return False
         at += 1

@@ -8,7 +8,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from tagmatch.arrays import Lists, frozen
+from tagmatch.arrays import Lists
 from tagmatch.errors import InvariantError
 from tagmatch.kernels.jit import kernel
 from tagmatch.kernels.signature import SIGNATURE_WORDS, signatures_of
@@ -105,15 +105,14 @@ def _compare_rows(offsets, values, a, b):
 
 
 @kernel
-def _first_out_of_order(signatures, offsets, values, first, last, by_signature):
-    """First row from `first + 1` on that is not after the row before it, -1 if there is none."""
+def _first_out_of_order(signatures, offsets, values, first, last):
+    """First row from `first + 1` on that is not after the row before it by words and ranks, -1 if there is none."""
     for row in range(first + 1, last):
         order = 0
-        if by_signature:
-            for w in range(SIGNATURE_WORDS):
-                if signatures[row - 1, w] != signatures[row, w]:
-                    order = -1 if signatures[row - 1, w] < signatures[row, w] else 1
-                    break
+        for w in range(signatures.shape[1]):
+            if signatures[row - 1, w] != signatures[row, w]:
+                order = -1 if signatures[row - 1, w] < signatures[row, w] else 1
+                break
         if order == 0:
             order = _compare_rows(offsets, values, row - 1, row)
         if order >= 0:
@@ -134,12 +133,14 @@ def _first_without_mask(signatures, masks, first_rows):
 def _check_tagsets(tagsets: TagsetTable, vocabulary: Vocabulary, threads: int) -> None:
     name = "tagset table"
     ranks = tagsets.ranks
-    if tagsets.signatures.shape != (len(ranks), SIGNATURE_WORDS):
-        _fail(name, None, "columns differ in length")
     row = _first_not_ascending(ranks.offsets, ranks.values)
     if row >= 0:
         _fail(name, row, "ranks do not ascend")
     _require(ranks.lengths()[1:] > 0, name, "only row 0 may be the empty set", 1)
+    if tagsets.signatures is None:
+        return
+    if tagsets.signatures.shape != (len(ranks), SIGNATURE_WORDS):
+        _fail(name, None, "columns differ in length")
     expected = signatures_of(ranks, vocabulary.hashes, threads=threads)
     _require((expected == tagsets.signatures).all(axis=1), name, "signature is not that of the set's tags")
 
@@ -177,15 +178,18 @@ def _check_partitions(tagsets: TagsetTable, table: PartitionTable, max_size: int
     sizes = np.diff(first_rows)
     _require(sizes > 0, name, "partition without sets")
     _require((masks != 0).any(axis=1), name, "mask is empty")
-    row = _first_without_mask(tagsets.signatures, masks, first_rows)
+    signatures = tagsets.signatures
+    if signatures is None:
+        _fail("tagset table", None, "has no signatures")
+    row = _first_without_mask(signatures, masks, first_rows)
     if row >= 0:
         _fail("tagset table", row, "signature lacks a bit of its partition's mask")
     ranks = tagsets.ranks
     for partition, (first, last) in enumerate(zip(first_rows[:-1].tolist(), first_rows[1:].tolist(), strict=True)):
-        row = _first_out_of_order(tagsets.signatures, ranks.offsets, ranks.values, first, last, True)
+        row = _first_out_of_order(signatures, ranks.offsets, ranks.values, first, last)
         if row >= 0:
             _fail("tagset table", row, "is not after the row before it in signature order")
-        if last - first > max_size and (tagsets.signatures[first] != tagsets.signatures[last - 1]).any():
+        if last - first > max_size and (signatures[first] != signatures[last - 1]).any():
             _fail(name, partition, f"has {last - first} sets, more than {max_size}, and their signatures differ")
 
 
@@ -198,6 +202,6 @@ def _check_clusters(tagsets: TagsetTable, table: ClusterTable, tags: int) -> Non
     rarest = ranks.values[ranks.offsets[first_rows[0] : -1]]
     expected = np.repeat(np.arange(tags, dtype=np.uint32), np.diff(first_rows))
     _require(rarest == expected, "tagset table", "set is not in the cluster of its rarest tag", int(first_rows[0]))
-    row = _first_out_of_order(frozen(tagsets.signatures), ranks.offsets, ranks.values, 0, len(tagsets), False)
+    row = _first_out_of_order(np.zeros((len(tagsets), 0), np.uint64), ranks.offsets, ranks.values, 0, len(tagsets))
     if row >= 0:
         _fail("tagset table", row, "is not after the row before it in rank order")

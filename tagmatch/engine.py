@@ -196,20 +196,19 @@ class TagMatch:
         with self._consolidating:
             base = self._current().snapshot
             with self._staging:
-                staged, self._staged = self._staged, StagedChanges(self._options.threads)
+                changes = self._staged.take()
             try:
                 snapshot = base
-                if len(staged):
-                    snapshot = build_snapshot(
-                        base, staged.freeze(), self._layout_options, threads=self._options.threads
-                    )
+                if len(changes):
+                    snapshot = build_snapshot(base, changes, self._layout_options, threads=self._options.threads)
                 matcher = self._current() if snapshot is base else CpuMatcher(snapshot, self._options)
                 if self._folder is not None:
                     save_snapshot(snapshot, self._folder)
             except BaseException:
                 with self._staging:
-                    self._staged = staged.followed_by(self._staged)
+                    self._staged.put_back(changes)
                 raise
+            del changes
             with self._staging:
                 if self._matcher is not None:
                     self._matcher = matcher
@@ -409,7 +408,7 @@ def _folder(path: object) -> Path:
 
 
 def _no_changes() -> Changes:
-    return StagedChanges().freeze()
+    return StagedChanges().take()
 
 
 def _list_array(answers: Lists) -> pa.ListArray:

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from partitioner.local import Changes
-from tagmatch.arrays import BoolArray, I64Array, Lists, TagLists, U32Array, U64Array, offsets_of
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.local import MAX_ROWS, Changes
+from tagmatch.arrays import BoolArray, IntArray, Lists, Strings, TagLists, U32Array, U64Array, offsets_of
 from tagmatch.columns import tag_lists
 from tagmatch.errors import InvalidValueError
 from tagmatch.kernels.rows import ascending_known
 from tagmatch.kernels.tag_table import TagInterner
 from tagmatch.kernels.xxh64 import hash_strings
 
-MAX_CHANGES = 2**32 - 2
-
 # Single changes wait as Python objects until there are this many
 _FLUSH_ROWS = 4096
+
+# Rows of a bulk change that are hashed and numbered together, which bounds the memory that takes
+_BLOCK_ROWS = 65_536
+
+
+class _Blocks:
+    """A column that grows block by block and is joined once, letting go of each block as it is copied."""
+
+    def __init__(self, dtype: npt.DTypeLike) -> None:
+        self._dtype = dtype
+        self._blocks: list[npt.NDArray[Any]] = []
+
+    def append(self, block: npt.NDArray[Any]) -> None:
+        self._blocks.append(block)
+
+    def take(self) -> npt.NDArray[Any]:
+        joined = np.empty(sum(map(len, self._blocks)), self._dtype)
+        self._blocks.reverse()
+        at = 0
+        while self._blocks:
+            block = self._blocks.pop()
+            joined[at : at + len(block)] = block
+            at += len(block)
+        return joined
 
 
 class StagedChanges:
@@ -23,15 +48,19 @@ class StagedChanges:
 
     def __init__(self, threads: int = 1) -> None:
         self._threads = threads
+        self._start()
+
+    def _start(self) -> None:
         self._interner = TagInterner()
-        self._rows: list[tuple[I64Array, U32Array]] = []  # (lengths, tag numbers)
-        self._keys: list[U64Array] = []
-        self._removed: list[BoolArray] = []
-        self._count = 0
+        self._lengths = _Blocks(np.uint32)
+        self._numbers = _Blocks(np.uint32)
+        self._keys = _Blocks(np.uint64)
+        self._removed = _Blocks(np.bool_)
+        self._logged = 0
         self._single: list[tuple[list[str], int, bool]] = []
 
     def __len__(self) -> int:
-        return self._count + len(self._single)
+        return self._logged + len(self._single)
 
     def append(self, tags: list[str], key: int, *, removed: bool) -> None:
         """Log one change of a validated set and key."""
@@ -41,65 +70,57 @@ class StagedChanges:
 
     def extend(self, chunks: list[TagLists], keys: U64Array, *, removed: bool) -> None:
         """Log a change for each row of all chunks; `keys` has one key for each."""
-        if len(self) + len(keys) > MAX_CHANGES:
-            raise InvalidValueError(f"more than {MAX_CHANGES} staged changes; call consolidate() before adding more")
+        if len(self) + len(keys) > MAX_ROWS:
+            raise InvalidValueError(f"more than {MAX_ROWS} staged changes; call consolidate() before adding more")
         self._flush()
-        self._extend(chunks, keys, np.full(len(keys), removed))
+        first = 0
+        for chunk in chunks:
+            last = first + len(chunk)
+            self._log(chunk, keys[first:last], np.full(last - first, removed))
+            first = last
 
-    def followed_by(self, later: StagedChanges) -> StagedChanges:
-        """These changes and, after them, `later`'s (which must not be used any more)."""
-        changes = later.freeze()
-        tags = changes.tags
-        numbers = self._interner.intern(tags, hash_strings(tags))
+    def take(self) -> Changes:
+        """The log as one table; the object is left empty."""
         self._flush()
-        rows = changes.rows
-        values = numbers[rows.values]
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        ascending_known(rows.offsets, 0, values, offsets)
-        self._log(offsets, values, changes.keys, changes.removed)
-        return self
+        tags = self._interner.strings()
+        del self._interner
+        lengths = self._lengths.take()
+        rows = Lists(offsets_of(lengths), self._numbers.take())
+        keys, removed = self._keys.take(), self._removed.take()
+        self._start()
+        return Changes(tags, rows, keys, removed)
 
-    def freeze(self) -> Changes:
-        """The log as one table; the log goes on holding the same arrays."""
-        self._flush()
-        lengths = np.concatenate([np.zeros(0, np.int64), *(lengths for lengths, _ in self._rows)])
-        values = np.concatenate([np.zeros(0, np.uint32), *(values for _, values in self._rows)])
-        self._rows = [(lengths, values)]
-        self._keys = [np.concatenate([np.zeros(0, np.uint64), *self._keys])]
-        self._removed = [np.concatenate([np.zeros(0, np.bool_), *self._removed])]
-        return Changes(self._interner.strings(), Lists(offsets_of(lengths), values), self._keys[0], self._removed[0])
+    def put_back(self, changes: Changes) -> None:
+        """Log again, before all changes logged since, what `take` returned."""
+        later = self.take()
+        for part in (changes, later):
+            self._log_numbers(part.tags, part.rows, part.keys, part.removed)
 
     def _flush(self) -> None:
         if self._single:
             tags, keys, removed = zip(*self._single, strict=True)
             self._single = []
-            self._extend(tag_lists(tags, "tags"), np.array(keys, np.uint64), np.array(removed, np.bool_))
+            (chunk,) = tag_lists(tags, "tags")
+            self._log(chunk, np.array(keys, np.uint64), np.array(removed, np.bool_))
 
-    def _extend(self, chunks: list[TagLists], keys: U64Array, removed: BoolArray) -> None:
-        first = 0
-        for chunk in chunks:
-            begin, end = int(chunk.offsets[0]), int(chunk.offsets[-1])
+    def _log(self, chunk: TagLists, keys: U64Array, removed: BoolArray) -> None:
+        for first in range(0, len(chunk), _BLOCK_ROWS):
+            last = min(first + _BLOCK_ROWS, len(chunk))
+            begin, end = int(chunk.offsets[first]), int(chunk.offsets[last])
             hashes = hash_strings(chunk.tags, first=begin, last=end, threads=self._threads)
             numbers = self._interner.intern(chunk.tags, hashes, begin)
-            offsets = np.zeros(len(chunk) + 1, np.int64)
-            used = ascending_known(chunk.offsets, 0, numbers, offsets)
-            last = first + len(chunk)
-            self._log(
-                offsets,
-                numbers[:used].copy() if used < len(numbers) else numbers,
-                keys[first:last],
-                removed[first:last],
-            )
-            first = last
+            self._log_block(chunk.offsets, first, numbers, keys[first:last], removed[first:last])
 
-    def _log(
-        self,
-        offsets: I64Array,
-        numbers: U32Array,
-        keys: U64Array,
-        removed: BoolArray,
-    ) -> None:
-        self._rows.append((np.diff(offsets), numbers))
-        self._keys.append(keys)
+    def _log_numbers(self, tags: Strings, rows: Lists, keys: U64Array, removed: BoolArray) -> None:
+        numbers = self._interner.intern(tags, hash_strings(tags, threads=self._threads))
+        self._log_block(rows.offsets, 0, numbers[rows.values], keys, removed)
+
+    def _log_block(self, offsets: IntArray, first: int, numbers: U32Array, keys: U64Array, removed: BoolArray) -> None:
+        """Log `len(keys)` rows of numbers, whose lengths are those of the rows of `offsets` from `first` on."""
+        new_offsets = np.zeros(len(keys) + 1, np.int64)
+        used = ascending_known(offsets, first, numbers, new_offsets)
+        self._lengths.append(np.diff(new_offsets).astype(np.uint32))
+        self._numbers.append(numbers[:used].copy() if used < len(numbers) else numbers)
+        self._keys.append(keys.copy())
         self._removed.append(removed)
-        self._count += len(keys)
+        self._logged += len(keys)

@@ -33,7 +33,7 @@ from tagmatch.errors import (
     IndexVersionError,
     TagMatchError,
 )
-from tagmatch.kernels.signature import SIGNATURE_WORDS
+from tagmatch.kernels.signature import SIGNATURE_WORDS, signatures_of
 from tagmatch.options import LayoutOptions
 from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
 
@@ -166,7 +166,10 @@ def _to_arrow(snapshot: Snapshot) -> Iterator[tuple[str, pa.Table]]:
             frequency=pa.array(vocabulary.frequencies),
         ),
     )
-    yield "tagsets", _table(signature=_arrow_words(tagsets.signatures), ranks=_arrow_lists(tagsets.ranks))
+    signatures = tagsets.signatures
+    if signatures is None:
+        signatures = signatures_of(tagsets.ranks, vocabulary.hashes)
+    yield "tagsets", _table(signature=_arrow_words(signatures), ranks=_arrow_lists(tagsets.ranks))
     yield "keys", _table(keys=_arrow_lists(snapshot.keys.keys))
     if isinstance(partitions, PartitionTable):
         yield (

@@ -53,17 +53,19 @@ class TagsetTable:
 
     Attributes
     ----------
-    signatures : uint64[n, 3] array
-        Signature of each set (`tagmatch.kernels.signature`).
+    signatures : uint64[n, 3] array, or None
+        Signature of each set (`tagmatch.kernels.signature`), in any memory order. The `rarest` layout does not match
+        by signature, so a snapshot built in that layout has none in memory; they are derived when it is saved.
     ranks : Lists of uint32
         Ranks of each set's tags, ascending.
     """
 
-    signatures: U64Array
+    signatures: U64Array | None
     ranks: Lists
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "signatures", frozen(self.signatures))
+        if self.signatures is not None:
+            object.__setattr__(self, "signatures", frozen(self.signatures))
 
     def __len__(self) -> int:
         return len(self.ranks)
@@ -76,7 +78,7 @@ class TagsetTable:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.signatures.nbytes + self.ranks.nbytes
+        return self.ranks.nbytes + (0 if self.signatures is None else self.signatures.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ def empty_snapshot(options: LayoutOptions) -> Snapshot:
     return Snapshot(
         options,
         Vocabulary(strings, no_hashes, np.zeros(0, np.uint32), 0),
-        TagsetTable(no_words, no_ranks),
+        TagsetTable(no_words if options.layout == "balanced" else None, no_ranks),
         KeyTable(no_ranks),
         partitions,
     )

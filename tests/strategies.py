@@ -23,12 +23,16 @@ def _run_of_tags(start: int, size: int) -> list[str]:
     return list(NUMBERED_TAGS[start : start + size])
 
 
+def _with_all_numbered_tags(others: list[str]) -> list[str]:
+    return [*others, *NUMBERED_TAGS]
+
+
 #: 1 to 300 tags, overlapping
 large_sets = st.builds(_run_of_tags, st.integers(0, 20), st.integers(1, 300))
 #: may repeat tags
 tag_sets = st.lists(common_tags, max_size=6) | st.lists(tags, max_size=6) | large_sets
 
-huge_queries = st.builds(operator.add, st.lists(tags, max_size=6), st.just(list(NUMBERED_TAGS)))
+huge_queries = st.builds(_with_all_numbered_tags, st.lists(tags, max_size=6))
 queries = st.lists(common_tags, max_size=2 * len(COMMON_TAGS)) | tag_sets | huge_queries
 query_lists = st.lists(queries, max_size=6)
 

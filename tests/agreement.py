@@ -1,0 +1,44 @@
+"""Gives the library and the oracle the same changes and compares their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+from oracle import Oracle
+
+from tagmatch import TagMatch
+
+
+def loaded(pairs: Iterable[tuple[Iterable[str], int]], **options: Any) -> tuple[TagMatch, Oracle]:
+    """Both, with these (tags, key) pairs stored."""
+    sets, keys = zip(*pairs, strict=True)
+    tm, oracle = TagMatch(**options), Oracle()
+    for database in (tm, oracle):
+        database.add_sets(sets, keys)
+        database.consolidate()
+    return tm, oracle
+
+
+def assert_keys(answers: pa.ListArray, expected: Sequence[list[int]]) -> None:
+    """The answers of `match_many` are these, each in any order."""
+    assert isinstance(answers, pa.ListArray)
+    assert answers.type == pa.list_(pa.uint64())
+    assert answers.null_count == answers.values.null_count == 0
+    assert [sorted(keys) for keys in answers.to_pylist()] == expected
+
+
+def assert_agree(tm: TagMatch, oracle: Oracle, queries: Sequence[list[str]]) -> None:
+    """Every way to ask gives the oracle's answer."""
+    tm.check()
+    assert len(tm) == len(oracle)
+    expected = [oracle.match(query) for query in queries]
+    assert_keys(tm.match_many(queries), expected)
+    assert_keys(tm.match_many(queries, unique=True), [sorted(set(keys)) for keys in expected])
+    for query, keys in zip(queries, expected, strict=True):
+        assert sorted(tm.match(query)) == keys
+        assert tm.match_unique(query) == set(keys)
+        explained = tm.explain(query)
+        assert dict(explained) == dict(oracle.explain(query))
+        assert len(explained) == len(dict(explained))

@@ -1,0 +1,60 @@
+"""One data set for all kernels: a snapshot in each layout and one task's worth of queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.preprocess import QueryBatch, TagIndex
+from tagmatch import TagMatch
+from tagmatch.arrays import TagLists
+from tagmatch.columns import tag_lists
+from tagmatch.options import Layout
+from tagmatch.storage import open_snapshot
+from tagmatch.tables import Snapshot
+from workloads.bench.data import Workload, make_workload
+
+SETS = 200_000
+QUERIES = 2048
+
+
+@pytest.fixture(scope="session")
+def workload() -> Workload:
+    return make_workload(SETS, QUERIES, seed=1, threads=1)
+
+
+@pytest.fixture(scope="session")
+def stored(workload: Workload) -> TagLists:
+    """The tags of all stored sets."""
+    (chunk,) = tag_lists(workload.sets["tags"].combine_chunks(), "tags")
+    return chunk
+
+
+@pytest.fixture(scope="session")
+def queries(workload: Workload) -> TagLists:
+    (chunk,) = tag_lists(workload.queries, "queries")
+    return chunk
+
+
+def snapshot_of(workload: Workload, layout: Layout, folder: Path) -> Snapshot:
+    with TagMatch(folder, layout=layout) as tm:
+        tm.add_sets(workload.sets["tags"], workload.sets["key"])
+        tm.consolidate()
+    return open_snapshot(folder)
+
+
+@pytest.fixture(scope="session")
+def rarest(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return snapshot_of(workload, "rarest", tmp_path_factory.mktemp("index") / "rarest")
+
+
+@pytest.fixture(scope="session")
+def balanced(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    return snapshot_of(workload, "balanced", tmp_path_factory.mktemp("index") / "balanced")
+
+
+@pytest.fixture(scope="session")
+def query_ranks(rarest: Snapshot, queries: TagLists) -> QueryBatch:
+    """The queries as ranks, which are the same in both layouts."""
+    return TagIndex(rarest.vocabulary).ranks(queries, 0, len(queries))

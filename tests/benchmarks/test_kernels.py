@@ -1,0 +1,68 @@
+"""Micro-benchmarks of the single kernels, on one thread: `pytest tests/benchmarks --benchmark-only`."""
+
+from __future__ import annotations
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from pipeline.balanced import BalancedSubsetMatch, PartitionIndex
+from pipeline.key_lookup import look_up_keys, merge_unique
+from pipeline.preprocess import QueryBatch, TagIndex
+from pipeline.rarest import RarestSubsetMatch
+from tagmatch.arrays import Lists, TagLists
+from tagmatch.kernels.signature import signatures_of
+from tagmatch.kernels.xxh64 import hash_strings
+from tagmatch.tables import PartitionTable, Snapshot
+
+
+def test_hashing(benchmark: BenchmarkFixture, stored: TagLists) -> None:
+    """All tags of all stored sets."""
+    hashes = benchmark(hash_strings, stored.tags)
+    assert len(hashes) == len(stored.tags)
+
+
+def test_signatures(benchmark: BenchmarkFixture, rarest: Snapshot) -> None:
+    """All stored sets."""
+    signatures = benchmark(signatures_of, rarest.tagsets.ranks, rarest.vocabulary.hashes)
+    assert len(signatures) == len(rarest)
+
+
+def test_tag_look_up(benchmark: BenchmarkFixture, rarest: Snapshot, queries: TagLists) -> None:
+    """One task of queries, strings to ranks."""
+    batch = benchmark(TagIndex(rarest.vocabulary).ranks, queries, 0, len(queries))
+    assert len(batch) == len(queries)
+
+
+def test_partition_table(benchmark: BenchmarkFixture, balanced: Snapshot, query_ranks: QueryBatch) -> None:
+    """One task of queries: Algorithm 2."""
+    assert isinstance(balanced.partitions, PartitionTable)
+    signatures = signatures_of(Lists(query_ranks.offsets, query_ranks.ranks), balanced.vocabulary.hashes)
+    offsets, _ = benchmark(PartitionIndex(balanced.partitions).relevant, signatures)
+    assert offsets[-1] > 0
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "by-signature"])
+def test_subset_check(benchmark: BenchmarkFixture, balanced: Snapshot, query_ranks: QueryBatch, exact: bool) -> None:
+    """One task of queries: Algorithms 2 and 3."""
+    matches = benchmark(BalancedSubsetMatch(balanced, exact=exact, batch_size=256), query_ranks)
+    assert len(matches.values) >= len(query_ranks)
+
+
+def test_cluster_look_up(benchmark: BenchmarkFixture, rarest: Snapshot, query_ranks: QueryBatch) -> None:
+    """One task of queries."""
+    matches = benchmark(RarestSubsetMatch(rarest), query_ranks)
+    assert len(matches.values) >= len(query_ranks)
+
+
+def test_key_lookup(benchmark: BenchmarkFixture, rarest: Snapshot, query_ranks: QueryBatch) -> None:
+    """The matches of one task of queries."""
+    matches = RarestSubsetMatch(rarest)(query_ranks)
+    keys = benchmark(look_up_keys, matches, rarest.keys)
+    assert len(keys) == len(query_ranks)
+
+
+def test_merge(benchmark: BenchmarkFixture, rarest: Snapshot, query_ranks: QueryBatch) -> None:
+    """The keys of one task of queries, made unique."""
+    keys = look_up_keys(RarestSubsetMatch(rarest)(query_ranks), rarest.keys)
+    unique = benchmark(merge_unique, keys)
+    assert len(unique.values) <= len(keys.values)

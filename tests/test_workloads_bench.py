@@ -1,0 +1,96 @@
+"""The command `tagmatch-bench`: what it reports, not how fast anything is."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from workloads.bench.data import make_workload
+from workloads.bench.report import Report, Target
+from workloads.bench.timing import Samples, alternate, rates
+from workloads.commands import app
+
+SMALL = ["cpu", "--sets", "300", "--queries", "50", "--threads", "2"]
+
+
+def test_cpu(tmp_path: Path) -> None:
+    file = tmp_path / "cpu.json"
+    result = CliRunner().invoke(app, [*SMALL, "--json", str(file)], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "queries/s" in result.stdout
+    found = json.loads(file.read_text())
+    assert found["parameters"] == {"sets": 300, "queries": 50, "threads": 2, "growth": True, "seed": 1}
+    assert found["machine"]["usable_cores"] >= 1
+    assert {"python", "numpy", "numba", "pyarrow", "tagmatch"} <= found["versions"].keys()
+    assert {"date", "commit"} <= found.keys()
+    lines = [line for section in found["sections"].values() for line in section]
+    assert all(line["value"] == 0 for line in lines if line["target"] and line["target"]["required"])
+    rates_of = {line["what"]: line["value"] for line in found["sections"]["match_many"]}
+    assert rates_of.keys() == {"rarest", "balanced", "balanced, exact=False", "RarestTagDict", "SignatureScan"}
+    assert all(rate > 0 for rate in rates_of.values())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--sets", "0"],
+        ["--queries", "0"],
+        ["--threads", "0"],
+        ["--seed", "-1"],
+        ["--sets", "many"],
+        ["--json", "no/such/folder/cpu.json"],
+        ["--unknown"],
+    ],
+)
+def test_bad_parameters(wrong: list[str]) -> None:
+    result = CliRunner().invoke(app, ["cpu", *wrong])
+    assert result.exit_code == 2
+    assert wrong[0] in result.stderr
+
+
+def test_workload_has_distinct_sets() -> None:
+    workload = make_workload(5000, 100, seed=3, threads=2)
+    stored = [frozenset(tags) for tags in workload.sets["tags"].to_pylist()]
+    assert len(stored) == len(set(stored)) == 5000
+    for query in workload.queries.to_pylist():
+        assert any(tags <= set(query) for tags in stored)
+
+
+def test_targets() -> None:
+    assert Target(8).met_by(8)
+    assert not Target(8).met_by(7.9)
+    assert Target(6, at_most=True).met_by(6)
+    assert not Target(6, at_most=True).met_by(6.1)
+    assert str(Target(10, goal=8.5, at_most=True)) == "≤ 10, goal ≤ 8.5"
+
+
+def test_report() -> None:
+    report = Report("cpu", {"sets": 5})
+    report.add("speed", "ours", Samples((1.0, 4.0, 2.004)), "queries/s")
+    report.add("speed", "ours / theirs", 7, "times", Target(8))
+    report.add("answers", "wrong", 3, "keys", Target(0, at_most=True, required=True))
+    assert report.failures() == ["answers: wrong 3 keys"]
+    printed = io.StringIO()
+    report.print(Console(file=printed, width=100))
+    lines = printed.getvalue().splitlines()
+    assert any("ours" in line and "2.00 queries/s" in line for line in lines)
+    assert any("ours / theirs" in line and "not met" in line for line in lines)
+
+
+def test_alternation() -> None:
+    calls: list[str] = []
+    alternate({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=3)
+    assert calls == ["a", "b"] * 3
+
+
+def test_rates() -> None:
+    asked: list[int] = []
+    found = rates({"fast": asked.append}, 1000, rounds=3, seconds=1e-9)
+    assert len(found["fast"].values) == 3
+    assert all(1 <= count <= 1000 for count in asked)
+    assert found["fast"].over(found["fast"]) == 1

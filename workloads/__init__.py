@@ -1,0 +1,1 @@
+"""Workloads: generators of sets and queries, baseline matchers, benchmarks."""

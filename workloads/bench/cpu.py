@@ -1,0 +1,192 @@
+"""`tagmatch-bench cpu`: both layouts on the CPU, beside a pure-Python dict and a NumPy scan."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tagmatch import TagMatch
+from workloads.bench.data import Workload, make_workload
+from workloads.bench.memory import build, peak_of_build
+from workloads.bench.report import Report, Target
+from workloads.bench.timing import alternate, rates
+from workloads.matchers import Matcher, RarestTagDict, SignatureScan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from rich.console import Console
+
+    from tagmatch.options import Layout
+
+_DICT = "RarestTagDict"
+_SCAN = "SignatureScan"
+_LAYOUTS: tuple[Layout, ...] = ("rarest", "balanced")
+_INDEXES: tuple[tuple[Layout, bool], ...] = (("rarest", True), ("balanced", True), ("balanced", False))
+_GROWTH = 8
+_MATCH_ROUNDS = 7
+_BUILD_ROUNDS = 3
+_SECONDS_A_CALL = 1.0
+_CHECKED_QUERIES = 1000
+_WARM_UP_SETS = 1000
+
+_AGAINST_DICT = Target(8, goal=30)
+_AGAINST_SCAN = Target(20)
+_BUILD_SECONDS = Target(6, at_most=True)
+_PEAK_BYTES = Target(400, at_most=True)
+_INDEX_BYTES = Target(80, goal=40, at_most=True)
+_GROWTH_RATIO = Target(10, goal=8.5, at_most=True)
+_NONE = Target(0, at_most=True, required=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOptions:
+    """Parameters of the benchmark; see the command's help."""
+
+    sets: int = 1_000_000
+    queries: int = 200_000
+    threads: int = 1
+    growth: bool = True
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _System:
+    """A system that answers queries; `ask(n)` gives its answers to the first `n`, as Arrow or Python lists."""
+
+    exact: bool
+    ask: Callable[[int], Any]
+
+
+def measure(options: CpuOptions, console: Console) -> Report:
+    """Run the benchmark; tells on `console`, if it is a terminal, what it is doing."""
+    report = Report("cpu", asdict(options))
+
+    def doing(what: str) -> contextlib.AbstractContextManager[object]:
+        return console.status(what) if console.is_terminal else contextlib.nullcontext()
+
+    with doing("generating the workload"):
+        workload = make_workload(options.sets, options.queries, options.seed, options.threads)
+    with doing("compiling"):
+        _warm_up(workload, options.threads)
+    with doing("building"):
+        _measure_builds(report, workload.sets, options)
+    with doing("building in processes of their own"):
+        _measure_memory(report, workload.sets, options)
+    if options.growth:
+        with doing(f"building {_GROWTH} times as many sets"):
+            _measure_growth(report, workload.sets, options)
+    with doing("building the baselines"):
+        systems = _systems(report, workload, options)
+    with doing("matching"):
+        _measure_matching(report, systems, options)
+    with doing("checking answers"):
+        _check_answers(report, systems, options)
+    return report
+
+
+def _warm_up(workload: Workload, threads: int) -> None:
+    few = workload.sets.slice(0, _WARM_UP_SETS)
+    for layout, exact in _INDEXES:
+        with build(few, layout=layout, exact=exact, threads=threads) as tm:
+            tm.match_many(workload.queries.slice(0, _WARM_UP_SETS))
+
+
+def _builds(sets: pa.Table, threads: int) -> dict[str, Callable[[], TagMatch]]:
+    return {layout: partial(build, sets, layout=layout, threads=threads) for layout in _LAYOUTS}
+
+
+def _measure_builds(report: Report, sets: pa.Table, options: CpuOptions) -> None:
+    for layout, seconds in alternate(_builds(sets, options.threads), _BUILD_ROUNDS).items():
+        report.add("build: add_sets, consolidate", layout, seconds, "s", _BUILD_SECONDS)
+
+
+def _measure_memory(report: Report, sets: pa.Table, options: CpuOptions) -> None:
+    for layout in _LAYOUTS:
+        peak = peak_of_build(sets, layout, options.threads) / options.sets
+        report.add("peak memory of build and input", layout, peak, "B a set", _PEAK_BYTES)
+
+
+def _measure_growth(report: Report, sets: pa.Table, options: CpuOptions) -> None:
+    more = make_workload(_GROWTH * options.sets, 1, options.seed, options.threads).sets
+    few_builds, more_builds = _builds(sets, options.threads), _builds(more, options.threads)
+    for layout in _LAYOUTS:
+        seconds = alternate({"few": few_builds[layout], "more": more_builds[layout]}, _BUILD_ROUNDS)
+        section = f"build of {_GROWTH} times as many sets"
+        report.add(section, layout, seconds["more"], "s")
+        report.add(section, f"{layout}, growth", seconds["more"].over(seconds["few"]), "times", _GROWTH_RATIO)
+
+
+def _systems(report: Report, workload: Workload, options: CpuOptions) -> dict[str, _System]:
+    """Build all systems; what the indexes take in memory is reported."""
+    systems = {}
+    for layout, exact in _INDEXES:
+        tm = build(workload.sets, layout=layout, exact=exact, threads=options.threads)
+        systems[_index_name(layout, exact)] = _System(exact, partial(_ask, tm.match_many, workload.queries))
+        if exact:
+            stats = tm.stats()
+            report.add("memory of index", layout, stats["index_bytes"] / len(tm), "B a set")
+            beyond_keys = (stats["index_bytes"] - stats["key_bytes"]) / len(tm)
+            report.add("memory of index", f"{layout}, beyond the keys", beyond_keys, "B a set", _INDEX_BYTES)
+    matchers: dict[str, Matcher[Any]] = {_DICT: RarestTagDict(workload.sets), _SCAN: SignatureScan(workload.sets)}
+    for name, matcher in matchers.items():
+        queries = matcher.prepare(workload.queries)
+        systems[name] = _System(name == _DICT, partial(_ask, matcher.match_many, queries))
+    return systems
+
+
+def _ask(match_many: Callable[[Any], Any], queries: Any, count: int) -> Any:
+    return match_many(queries[:count])
+
+
+def _index_name(layout: Layout, exact: bool) -> str:
+    return layout if exact else f"{layout}, exact=False"
+
+
+def _measure_matching(report: Report, systems: dict[str, _System], options: CpuOptions) -> None:
+    works = {name: system.ask for name, system in systems.items()}
+    measured = rates(works, options.queries, rounds=_MATCH_ROUNDS, seconds=_SECONDS_A_CALL)
+    for name, rate in measured.items():
+        report.add("match_many", name, rate, "queries/s")
+    for layout, exact in _INDEXES:
+        baseline, target = (_DICT, _AGAINST_DICT) if layout == "rarest" else (_SCAN, _AGAINST_SCAN)
+        name = _index_name(layout, exact)
+        report.add(f"against {baseline}", name, measured[name].over(measured[baseline]), "times", target)
+
+
+def _check_answers(report: Report, systems: dict[str, _System], options: CpuOptions) -> None:
+    count = min(options.queries, _CHECKED_QUERIES)
+    answers = {name: list(map(Counter, _rows(system.ask(count)))) for name, system in systems.items()}
+    right = answers[_DICT]
+    section = f"keys of the first {count:,} queries"
+    report.add(section, _DICT, _total(right), "keys")
+    for name, system in systems.items():
+        if name != _DICT:
+            wrong = _total(given - due for given, due in zip(answers[name], right, strict=True))
+            missing = _total(due - given for given, due in zip(answers[name], right, strict=True))
+            report.add(section, f"{name}, wrong", wrong, "keys", _NONE if system.exact else None)
+            report.add(section, f"{name}, missing", missing, "keys", _NONE)
+    counts = {name: _key_count(system.ask(options.queries)) for name, system in systems.items() if system.exact}
+    section = f"keys of all {options.queries:,} queries"
+    report.add(section, _DICT, counts[_DICT], "keys")
+    for name, found in counts.items():
+        if name != _DICT:
+            report.add(section, f"{name}, more or fewer", abs(found - counts[_DICT]), "keys", _NONE)
+
+
+def _rows(answers: Any) -> Iterable[list[int]]:
+    """Return one list of keys per query from Arrow lists or Python lists of lists or arrays."""
+    return answers.to_pylist() if isinstance(answers, pa.Array) else [list(map(int, keys)) for keys in answers]
+
+
+def _key_count(answers: Any) -> int:
+    return len(answers.values) if isinstance(answers, pa.Array) else sum(map(len, answers))
+
+
+def _total(counters: Iterable[Counter[int]]) -> int:
+    return sum(counter.total() for counter in counters)
