@@ -10,7 +10,7 @@ from partitioner.sorting import sort_groups
 from tagmatch.arrays import I64Array, U32Array, U64Array
 from tagmatch.kernels.jit import inlined, kernel
 from tagmatch.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS
-from tagmatch.parallel import even_ranges, run
+from tagmatch.parallel import even_ranges, run, run_rows
 from tagmatch.tables import PartitionTable
 
 _U = np.uint64
@@ -28,16 +28,15 @@ def _set_bit(signature, bit):
 
 
 @kernel
-def _count_bits(signatures, order, begin, end, counts):
-    """Add to `counts`, int64[192], how many of the sets have each bit."""
+def _count_bits(signatures, begin, end, counts):
+    """Add to `counts`, int64[192], how many of the sets from `begin` to `end` have each bit."""
     # Eight counters of eight bits in a word: `bytes_[w, s]` counts the bits of word w whose place from the right is
     # s modulo 8. A counter holds 255 sets.
     bytes_ = np.zeros((SIGNATURE_WORDS, 8), np.uint64)
     while begin < end:
         stop = min(begin + 255, end)
         bytes_[:] = _U(0)
-        for i in range(begin, stop):
-            row = order[i]
+        for row in range(begin, stop):
             for w in range(SIGNATURE_WORDS):
                 word = signatures[row, w]
                 for s in range(8):
@@ -49,16 +48,23 @@ def _count_bits(signatures, order, begin, end, counts):
 
 
 @kernel
-def _scatter(signatures, order, begin, end, pivot, zeros_at, ones_at, out):
-    """Copy sets without the pivot bit to `out[zeros_at:]` and the others to `out[ones_at:]`, each in order."""
-    for i in range(begin, end):
-        row = order[i]
-        if _has_bit(signatures[row], pivot):
-            out[ones_at] = row
-            ones_at += 1
-        else:
-            out[zeros_at] = row
-            zeros_at += 1
+def _scatter(signatures, order, begin, end, pivot, zeros_at, ones_at, swap_signatures, swap_order):
+    """Move sets without the pivot bit to `zeros_at` of the swap arrays and the others to `ones_at`, each in order."""
+    for row in range(begin, end):
+        # No branch: the pivot splits evenly, so a branch would be guessed wrongly every other time.
+        bit = np.int64((signatures[row, pivot >> 6] >> _U(63 - (pivot & 63))) & _U(1))
+        at = ones_at if bit else zeros_at
+        swap_order[at] = order[row]
+        for w in range(SIGNATURE_WORDS):
+            swap_signatures[at, w] = signatures[row, w]
+        ones_at += bit
+        zeros_at += 1 - bit
+
+
+@kernel
+def _move_back(signatures, order, begin, end, swap_signatures, swap_order):
+    signatures[begin:end] = swap_signatures[begin:end]
+    order[begin:end] = swap_order[begin:end]
 
 
 @kernel
@@ -91,8 +97,8 @@ def _choose(counts, size, max_size, mask, used):
 
 
 @kernel
-def _partition_subtree(signatures, order, swap, begin, end, mask, used, max_size):
-    """Algorithm 1 on `order[begin:end]`; returns the leaves' masks and ends, in row order."""
+def _partition_subtree(signatures, order, swap_signatures, swap_order, begin, end, mask, used, max_size):
+    """Algorithm 1 on the sets from `begin` to `end`; returns the leaves' masks and ends, in row order."""
     # A path has at most 192 splits and each leaves one node waiting.
     bounds = np.empty((SIGNATURE_BITS + 1, 2), np.int64)
     masks = np.empty((SIGNATURE_BITS + 1, SIGNATURE_WORDS), np.uint64)
@@ -108,7 +114,7 @@ def _partition_subtree(signatures, order, swap, begin, end, mask, used, max_size
         waiting -= 1
         begin, end = bounds[waiting]
         counts[:] = 0
-        _count_bits(signatures, order, begin, end, counts)
+        _count_bits(signatures, begin, end, counts)
         pivot = _choose(counts, end - begin, max_size, masks[waiting], useds[waiting])
         if pivot < 0:
             if leaves == len(leaf_ends):
@@ -118,8 +124,8 @@ def _partition_subtree(signatures, order, swap, begin, end, mask, used, max_size
             leaves += 1
             continue
         middle = end - counts[pivot]
-        _scatter(signatures, order, begin, end, pivot, begin, middle, swap)
-        order[begin:end] = swap[begin:end]
+        _scatter(signatures, order, begin, end, pivot, begin, middle, swap_signatures, swap_order)
+        _move_back(signatures, order, begin, end, swap_signatures, swap_order)
         # The half without the pivot bit is taken first, so that leaves come out in row order.
         _set_bit(useds[waiting], pivot)
         masks[waiting + 1], useds[waiting + 1] = masks[waiting], useds[waiting]
@@ -132,7 +138,7 @@ def _partition_subtree(signatures, order, swap, begin, end, mask, used, max_size
 
 @dataclass(frozen=True)
 class _Node:
-    """A set of rows, `order[begin:end]`, that Algorithm 1 has still to split or to make a partition."""
+    """Sets, rows `begin` to `end`, that Algorithm 1 has still to split or to make a partition."""
 
     begin: int
     end: int
@@ -144,45 +150,76 @@ class _Node:
         return self.end - self.begin
 
 
-def _split(
-    node: _Node, signatures: U64Array, order: U32Array, swap: U32Array, max_size: int, threads: int
-) -> list[_Node]:
-    """The halves of a large node, every thread working on a part of its rows; the node itself if it is a leaf."""
-    ranges = [(node.begin + a, node.begin + b) for a, b in even_ranges(node.size, threads)]
-    counts = np.zeros((len(ranges), SIGNATURE_BITS), np.int64)
-    run(lambda i: _count_bits(signatures, order, *ranges[i], counts[i]), range(len(ranges)), threads)
-    mask, used = node.mask.copy(), node.used.copy()
-    pivot = _choose(counts.sum(axis=0), node.size, max_size, mask, used)
-    if pivot < 0:
-        return [node]
-    ones = counts[:, pivot]
-    zeros = np.array([b - a for a, b in ranges]) - ones
-    middle = node.begin + int(zeros.sum())
-    zeros_at = node.begin + np.cumsum(zeros) - zeros
-    ones_at = middle + np.cumsum(ones) - ones
+@dataclass(frozen=True)
+class _Sets:
+    """Signatures and row numbers, moved together, and arrays of the same shapes to move them by way of."""
 
-    def scatter(i: int) -> None:
-        _scatter(signatures, order, *ranges[i], pivot, zeros_at[i], ones_at[i], swap)
+    signatures: U64Array
+    order: U32Array
+    swap_signatures: U64Array
+    swap_order: U32Array
 
-    run(scatter, range(len(ranges)), threads)
-    order[node.begin : node.end] = swap[node.begin : node.end]
-    bit = np.zeros(SIGNATURE_WORDS, np.uint64)
-    bit[pivot // 64] = 1 << (63 - pivot % 64)
-    return [
-        _Node(node.begin, middle, mask, used | bit),
-        _Node(middle, node.end, mask | bit, used | bit),
-    ]
+    def split(self, node: _Node, max_size: int, threads: int) -> list[_Node]:
+        """The halves of a large node, every thread working on a part of its rows; the node itself if it is a leaf."""
+        ranges = [(node.begin + a, node.begin + b) for a, b in even_ranges(node.size, threads)]
+        counts = np.zeros((len(ranges), SIGNATURE_BITS), np.int64)
+        run(lambda i: _count_bits(self.signatures, *ranges[i], counts[i]), range(len(ranges)), threads)
+        mask, used = node.mask.copy(), node.used.copy()
+        pivot = _choose(counts.sum(axis=0), node.size, max_size, mask, used)
+        if pivot < 0:
+            return [node]
+        ones = counts[:, pivot]
+        zeros = np.array([b - a for a, b in ranges]) - ones
+        middle = node.begin + int(zeros.sum())
+        zeros_at = node.begin + np.cumsum(zeros) - zeros
+        ones_at = middle + np.cumsum(ones) - ones
+        now, swap = (self.signatures, self.order), (self.swap_signatures, self.swap_order)
+        run(lambda i: _scatter(*now, *ranges[i], pivot, zeros_at[i], ones_at[i], *swap), range(len(ranges)), threads)
+        run(lambda i: _move_back(*now, *ranges[i], *swap), range(len(ranges)), threads)
+        bit = np.zeros(SIGNATURE_WORDS, np.uint64)
+        bit[pivot // 64] = 1 << (63 - pivot % 64)
+        halves = _Node(node.begin, middle, mask, used | bit), _Node(middle, node.end, mask | bit, used | bit)
+        return [half for half in halves if half.size]
+
+    def finish(self, node: _Node, max_size: int) -> tuple[U64Array, I64Array]:
+        """Masks and ends of the node's leaves, found by one thread."""
+        leaves: tuple[U64Array, I64Array] = _partition_subtree(
+            self.signatures, self.order, self.swap_signatures, self.swap_order,
+            node.begin, node.end, node.mask, node.used, max_size,
+        )  # fmt: skip
+        return leaves
+
+
+def _leaves(sets: _Sets, first_row: int, max_size: int, threads: int) -> tuple[U64Array, I64Array]:
+    """Masks and first rows (and the end) of all leaves, in row order."""
+    # Nodes too large for one thread's fair share are split by all threads together, the others one to a thread.
+    count = len(sets.order)
+    share = max(max_size, (count - first_row) // (4 * threads))
+    empty = np.zeros(SIGNATURE_WORDS, np.uint64)
+    waiting = [_Node(first_row, count, empty, empty)] if count > first_row else []
+    subtrees: list[_Node] = []
+    while waiting:
+        node = waiting.pop()
+        halves = [node] if threads == 1 or node.size <= share else sets.split(node, max_size, threads)
+        if halves[0] is node:
+            subtrees.append(node)
+        else:
+            waiting += halves
+    subtrees.sort(key=lambda node: node.begin)
+    leaves = run(lambda node: sets.finish(node, max_size), subtrees, threads)
+    masks = np.concatenate([np.zeros((0, SIGNATURE_WORDS), np.uint64), *(masks for masks, _ in leaves)])
+    return masks, np.concatenate([np.array([first_row], np.int64), *(ends for _, ends in leaves)])
 
 
 def balanced_partitions(
     signatures: U64Array, first_row: int, max_partition_size: int, *, threads: int = 1
-) -> tuple[PartitionTable, U32Array]:
+) -> tuple[PartitionTable, U32Array, U64Array]:
     """Algorithm 1 on the rows from `first_row` on, none of which may have a zero signature.
 
     Parameters
     ----------
     signatures : uint64[n, 3] array
-        In the canonical (lexicographic rank) order, which settles equal signatures.
+        In the canonical (lexicographic rank) order, which settles equal signatures. Overwritten.
     max_partition_size : int
         `MAX_P`.
 
@@ -191,34 +228,26 @@ def balanced_partitions(
     partitions : PartitionTable
     order : uint32 array
         The row that goes to each place of the tagset table.
+    signatures : uint64[n, 3] array
+        In that order; each word's column is contiguous, as matching reads them.
     """
     count = len(signatures)
     order = np.arange(count, dtype=np.uint32)
-    swap = np.empty_like(order)
-    empty = np.zeros(SIGNATURE_WORDS, np.uint64)
+    sets = _Sets(signatures, order, np.empty_like(signatures), np.empty_like(order))
+    masks, first_rows = _leaves(sets, first_row, max_partition_size, threads)
+    del sets
+    within = np.arange(count, dtype=np.uint32)
+    sort_groups(signatures, within, first_rows, threads=threads)
+    return PartitionTable(masks, first_rows), order[within], _columnwise(signatures, within, threads)
 
-    # Nodes too large for one thread's fair share are split by all threads together, the others one to a thread.
-    share = max(max_partition_size, (count - first_row) // (4 * threads))
-    large = [_Node(first_row, count, empty, empty)] if count > first_row else []
-    subtrees: list[_Node] = []
-    while large:
-        node = large.pop()
-        halves = [node] if threads == 1 or node.size <= share else _split(
-            node, signatures, order, swap, max_partition_size, threads
-        )  # fmt: skip
-        if len(halves) == 1:
-            subtrees += halves
-        large += [half for half in halves if half is not node and half.size]
-    subtrees.sort(key=lambda node: node.begin)
 
-    def finish(node: _Node) -> tuple[U64Array, I64Array]:
-        found: tuple[U64Array, I64Array] = _partition_subtree(
-            signatures, order, swap, node.begin, node.end, node.mask, node.used, max_partition_size
-        )
-        return found
+def _columnwise(signatures: U64Array, order: U32Array, threads: int) -> U64Array:
+    """Signatures in the order given, the words of a column side by side in memory."""
+    out = np.empty(signatures.shape, np.uint64, order="F")
 
-    leaves = run(finish, subtrees, threads)
-    masks = np.concatenate([np.zeros((0, SIGNATURE_WORDS), np.uint64), *(masks for masks, _ in leaves)])
-    first_rows = np.concatenate([np.array([first_row], np.int64), *(ends for _, ends in leaves)])
-    sort_groups(signatures, order, first_rows, threads=threads)
-    return PartitionTable(masks, first_rows), order
+    def work(first: int, last: int) -> None:
+        for word in range(SIGNATURE_WORDS):
+            out[first:last, word] = signatures[order[first:last], word]
+
+    run_rows(work, even_ranges(len(order), 8 * threads), threads)
+    return out

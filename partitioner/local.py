@@ -8,7 +8,7 @@ import numpy as np
 
 from partitioner.balanced import balanced_partitions
 from partitioner.rows import frequencies_of, gather, keys_left, relabel
-from partitioner.sorting import equal_to_previous, group_by, lexicographic_order
+from partitioner.sorting import equal_to_previous, group_by, sort_rows
 from partitioner.vocabulary import gather_strings, rank_tags
 from tagmatch.arrays import (
     BoolArray,
@@ -25,7 +25,7 @@ from tagmatch.kernels.signature import signatures_of
 from tagmatch.kernels.tag_table import UNKNOWN, build_slots, find_all
 from tagmatch.kernels.xxh64 import hash_strings
 from tagmatch.options import LayoutOptions
-from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
+from tagmatch.tables import ClusterTable, KeyTable, Snapshot, TagsetTable, Vocabulary
 
 MAX_ROWS = 2**32 - 2
 
@@ -60,36 +60,29 @@ def build_snapshot(base: Snapshot, changes: Changes, options: LayoutOptions, *, 
     The result depends on the sets and keys it holds and on the options alone, not on the order in which they came
     nor on `threads`.
     """
-    tags, rows, sets_of_pairs, keys, removed = _join(base, changes, threads)
+    tags, rows, rows_of_pairs, keys, removed = _join(base, changes, threads)
     vocabulary, rows, first_rows, order = _rank(tags, rows, threads)
 
-    repeated = equal_to_previous(rows, order, threads=threads)
+    repeated = equal_to_previous(rows, threads=threads)
     firsts = np.flatnonzero(~repeated)
     group_of_row = np.empty(len(order), np.uint32)
     group_of_row[order] = np.cumsum(~repeated, dtype=np.int64) - 1
-    del repeated
-    pair_groups = group_of_row if sets_of_pairs is None else group_of_row[sets_of_pairs]
-    del group_of_row, sets_of_pairs
+    del repeated, order
+    pair_groups = group_of_row if rows_of_pairs is None else group_of_row[rows_of_pairs]
+    del group_of_row, rows_of_pairs
     first_pairs, by_group = group_by(pair_groups, len(firsts), threads=threads)
     del pair_groups
     key_offsets, keys = keys_left(first_pairs, by_group, keys, removed, threads=threads)
     del first_pairs, by_group, removed
     alive = np.flatnonzero(np.diff(key_offsets))
-
-    changed = len(alive) < len(order)
-    if changed:
-        key_offsets = offsets_of(np.diff(key_offsets)[alive])
-        order = order[firsts[alive]]
-    del firsts, alive
-    rows = gather(rows, order, threads=threads)
-    if changed:
-        # Fewer rows: tags are rarer than they were when the rows were ranked
+    key_lists = Lists(offsets_of(np.diff(key_offsets)[alive]), keys)
+    if len(alive) < len(rows):
+        # With rows gone, tags are rarer than they were when the rows were ranked.
+        rows = gather(rows, firsts[alive].astype(np.uint32), threads=threads)
         vocabulary, rows, first_rows, order = _rank(vocabulary.tags, rows, threads)
-        rows = gather(rows, order, threads=threads)
-        key_lists = gather(Lists(key_offsets, keys), order, threads=threads)
-    else:
-        key_lists = Lists(key_offsets, keys)
-    del order, keys
+        key_lists = gather(key_lists, order, threads=threads)
+        del order
+    del firsts, alive, keys, key_offsets
     return _lay_out(options, vocabulary, rows, _narrow(key_lists), first_rows, threads)
 
 
@@ -141,12 +134,11 @@ def _join(
 
 
 def _rank(tags: Strings, rows: Lists, threads: int) -> tuple[Vocabulary, Lists, I64Array, U32Array]:
-    """The vocabulary of the rows, the rows as ascending ranks, and their lexicographic order with its clusters."""
+    """The vocabulary of the rows and the rows as ascending ranks, sorted; the rest as `sort_rows` returns it."""
     vocabulary, ranks = rank_tags(tags, frequencies_of(rows, len(tags)), threads=threads)
     values = np.array(rows.values, np.uint32)
     relabel(rows.offsets, values, ranks, threads=threads)
-    rows = Lists(rows.offsets, values)
-    first_rows, order = lexicographic_order(rows, len(vocabulary), threads=threads)
+    rows, first_rows, order = sort_rows(Lists(rows.offsets, values), len(vocabulary), threads=threads)
     return vocabulary, rows, first_rows, order
 
 
@@ -165,25 +157,20 @@ def _lay_out(
     first_rows: I64Array,
     threads: int,
 ) -> Snapshot:
-    """A snapshot from distinct rows in lexicographic order; `first_rows` as `lexicographic_order` returns them."""
+    """A snapshot from distinct rows in lexicographic order; `first_rows` as `sort_rows` returns them."""
     if options.layout == "rarest":
         clusters = ClusterTable(narrow_offsets(first_rows[1:]))
         return Snapshot(options, vocabulary, TagsetTable(None, rows), keys, clusters)
-    signatures = signatures_of(rows, vocabulary.hashes, threads=threads)
-    partitions: PartitionTable
-    partitions, order = balanced_partitions(signatures, int(first_rows[1]), options.max_partition_size, threads=threads)
+    partitions, order, signatures = balanced_partitions(
+        signatures_of(rows, vocabulary.hashes, threads=threads),
+        int(first_rows[1]),
+        options.max_partition_size,
+        threads=threads,
+    )
     return Snapshot(
         options,
         vocabulary,
-        TagsetTable(_columnwise(signatures, order), gather(rows, order, threads=threads)),
+        TagsetTable(signatures, gather(rows, order, threads=threads)),
         KeyTable(gather(keys.keys, order, threads=threads)),
         partitions,
     )
-
-
-def _columnwise(signatures: U64Array, order: U32Array) -> U64Array:
-    """Signatures in the order given, each word's column contiguous, as matching reads them."""
-    out = np.empty(signatures.shape, np.uint64, order="F")
-    for word in range(signatures.shape[1]):
-        np.take(signatures[:, word], order, out=out[:, word], mode="clip")
-    return out

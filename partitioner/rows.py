@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.arrays import BoolArray, I64Array, IntArray, Lists, U32Array, U64Array, UIntArray, offsets_of
+from tagmatch.arrays import (
+    BoolArray,
+    I64Array,
+    IntArray,
+    Lists,
+    U32Array,
+    U64Array,
+    UIntArray,
+    narrow_offsets,
+    offsets_of,
+)
 from tagmatch.kernels.jit import kernel
 from tagmatch.kernels.rows import sort_values
 from tagmatch.parallel import even_ranges, even_work, run_rows
 
+# Rows whose cache misses are waited for together
+_BATCH_ROWS = 256
+
 
 @kernel
 def _relabel(offsets, values, labels, first, last):
-    for row in range(first, last):
-        begin, end = offsets[row], offsets[row + 1]
-        for i in range(begin, end):
+    for begin in range(first, last, _BATCH_ROWS):
+        end = min(begin + _BATCH_ROWS, last)
+        # A loop of its own, so that many cache misses are waited for at once
+        for i in range(offsets[begin], offsets[end]):
             values[i] = labels[values[i]]
-        sort_values(values[begin:end])
+        for row in range(begin, end):
+            sort_values(values[offsets[row] : offsets[row + 1]])
 
 
 def relabel(offsets: IntArray, values: U32Array, labels: U32Array, *, threads: int = 1) -> None:
@@ -25,24 +40,39 @@ def relabel(offsets: IntArray, values: U32Array, labels: U32Array, *, threads: i
 
 
 @kernel
-def _gather(offsets, values, order, new_offsets, new_values, first, last):
+def _gather_lengths(offsets, order, first, last, out):
     for i in range(first, last):
-        row = order[i]
-        at = new_offsets[i]
-        for j in range(offsets[row], offsets[row + 1]):
-            new_values[at] = values[j]
-            at += 1
+        out[i] = offsets[order[i] + 1] - offsets[order[i]]
+
+
+@kernel
+def _gather(offsets, values, order, new_offsets, new_values, first, last):
+    begins = np.empty(_BATCH_ROWS, np.int64)
+    touched = values[:1].sum()
+    for batch in range(first, last, _BATCH_ROWS):
+        end = min(batch + _BATCH_ROWS, last)
+        # Loops of their own, so that many cache misses are waited for at once
+        for i in range(batch, end):
+            begins[i - batch] = offsets[order[i]]
+        for i in range(batch, end):
+            touched ^= values[min(begins[i - batch], len(values) - 1)]
+        for i in range(batch, end):
+            at = begins[i - batch]
+            for j in range(new_offsets[i], new_offsets[i + 1]):
+                new_values[j] = values[at]
+                at += 1
+    return touched
 
 
 def gather(rows: Lists, order: UIntArray, *, threads: int = 1) -> Lists:
     """Rows in the order given; `order` may leave rows out."""
-    offsets = offsets_of(rows.lengths()[order])
+    ranges = even_ranges(len(order), threads)
+    lengths = np.empty(len(order), np.uint32)
+    run_rows(lambda a, b: _gather_lengths(rows.offsets, order, a, b, lengths), ranges, threads)
+    offsets = narrow_offsets(offsets_of(lengths))
     values = np.empty(int(offsets[-1]), rows.values.dtype)
-
-    def work(first: int, last: int) -> None:
-        _gather(rows.offsets, rows.values, order, offsets, values, first, last)
-
-    run_rows(work, even_ranges(len(order), threads), threads)
+    if len(values):
+        run_rows(lambda a, b: _gather(rows.offsets, rows.values, order, offsets, values, a, b), ranges, threads)
     return Lists(offsets, values)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
+from partitioner.rows import gather
 from tagmatch.arrays import BoolArray, I64Array, Lists, U32Array, U64Array, UIntArray
 from tagmatch.kernels.jit import kernel
 from tagmatch.parallel import even_ranges, even_work, run_rows
@@ -217,35 +218,41 @@ def _first_values(offsets, values, first, last, out):
         out[row] = values[begin] + np.uint32(1) if offsets[row + 1] > begin else np.uint32(0)
 
 
-@kernel
-def _same_as_previous(table, order, first, last, out):
-    for i in range(first, last):
-        out[i] = i > 0 and _compare(table, order[i - 1], order[i], 0) == 0
-
-
-def lexicographic_order(rows: Lists, labels: int, *, threads: int = 1) -> tuple[I64Array, U32Array]:
-    """Lexicographic order of ascending rank lists.
+def sort_rows(rows: Lists, labels: int, *, threads: int = 1) -> tuple[Lists, I64Array, U32Array]:
+    """Ascending rank lists in lexicographic order.
 
     Returns
     -------
+    rows : Lists of uint32
+        In order.
     first_rows : int64 array, length labels + 2
-        `order[first_rows[0]:first_rows[1]]` are the empty lists; `order[first_rows[r + 1]:first_rows[r + 2]]` those
+        Rows `first_rows[0]` to `first_rows[1]` are the empty lists; `first_rows[r + 1]` to `first_rows[r + 2]` those
         that begin with rank `r`.
     order : uint32 array
+        For each place the row that came there.
     """
     firsts = np.empty(len(rows), np.uint32)
     ranges = even_ranges(len(rows), threads)
-    run_rows(lambda a, b: _first_values(rows.offsets, rows.values, a, b, firsts), ranges, threads)
+    offsets, values = rows.offsets, rows.values
+    run_rows(lambda a, b: _first_values(offsets, values, a, b, firsts), ranges, threads)
     first_rows, order = group_by(firsts, labels + 1, threads=threads)
+    # Brought together first, rows that begin alike are compared where they lie side by side.
+    rows = gather(rows, order, threads=threads)
+    within = np.arange(len(rows), dtype=np.uint32)
     # Word 0 holds the first rank too, so equal firsts are sorted from word 0 on.
-    sort_groups((rows.offsets, rows.values), order, first_rows[1:], threads=threads)
-    return first_rows, order
+    sort_groups((rows.offsets, rows.values), within, first_rows[1:], threads=threads)
+    return gather(rows, within, threads=threads), first_rows, order[within]
 
 
-def equal_to_previous(rows: Lists, order: U32Array, *, threads: int = 1) -> BoolArray:
-    """For each place in `order`, whether its row equals the row at the place before."""
-    out = np.empty(len(order), np.bool_)
+@kernel
+def _same_as_previous(table, first, last, out):
+    for row in range(first, last):
+        out[row] = row > 0 and _compare(table, row - 1, row, 0) == 0
+
+
+def equal_to_previous(rows: Lists, *, threads: int = 1) -> BoolArray:
+    """For each row, whether it equals the row before."""
+    out = np.empty(len(rows), np.bool_)
     table = (rows.offsets, rows.values)
-    ranges = even_ranges(len(order), threads)
-    run_rows(lambda a, b: _same_as_previous(table, order, a, b, out), ranges, threads)
+    run_rows(lambda a, b: _same_as_previous(table, a, b, out), even_ranges(len(rows), threads), threads)
     return out

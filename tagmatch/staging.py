@@ -108,7 +108,7 @@ class StagedChanges:
             last = min(first + _BLOCK_ROWS, len(chunk))
             begin, end = int(chunk.offsets[first]), int(chunk.offsets[last])
             hashes = hash_strings(chunk.tags, first=begin, last=end, threads=self._threads)
-            numbers = self._interner.intern(chunk.tags, hashes, begin)
+            numbers = self._interner.intern(chunk.tags, hashes, begin, threads=self._threads)
             self._log_block(chunk.offsets, first, numbers, keys[first:last], removed[first:last])
 
     def _log_numbers(self, tags: Strings, rows: Lists, keys: U64Array, removed: BoolArray) -> None:

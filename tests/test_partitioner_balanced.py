@@ -44,8 +44,9 @@ signatures = st.one_of(
 
 def compare(database: list[Signature], max_size: int, threads: int) -> None:
     matrix = np.array([(0, 0, 0), *map(words, database)], np.uint64)
-    table, order = balanced_partitions(matrix, 1, max_size, threads=threads)
+    table, order, signatures = balanced_partitions(matrix.copy(), 1, max_size, threads=threads)
     assert order[0] == 0
+    assert (signatures == matrix[order]).all()
     assert sorted(order.tolist()) == list(range(len(database) + 1))
     rows = [tuple(row) for row in matrix[order].tolist()]
     ends = table.first_rows.tolist()

@@ -14,6 +14,7 @@ from tagmatch.arrays import I64Array, Strings, U8Array, U32Array, U64Array
 from tagmatch.errors import TagMatchError
 from tagmatch.kernels.jit import inlined, kernel
 from tagmatch.kernels.xxh64 import read64
+from tagmatch.parallel import even_ranges, run_rows
 
 MAX_TAGS = 2**32 - 2
 #: The number that stands for a tag that is not in the table
@@ -21,6 +22,10 @@ UNKNOWN = np.uint32(0xFFFFFFFF)
 
 _U = np.uint64
 _BUCKET = 8
+
+# Reads that are made ahead, and tags that are looked up before the unknown ones among them are added
+_TOUCHED = 256
+_BLOCK_TAGS = 32_768
 _LOW32 = np.uint64(0xFFFFFFFF)
 _HIGH32 = np.uint64(0xFFFFFFFF00000000)
 
@@ -100,11 +105,17 @@ def find(tag_hash, data, start, stop, slots, offsets, heap):
 
 @kernel
 def _place(slots, hashes, first, last):
-    for number in range(first, last):
-        place = _home(hashes[number], slots)
-        while slots[place] != _U(0):
-            place = _after(place, slots)
-        slots[place] = (hashes[number] & _HIGH32) | _U(number + 1)
+    touched = _U(0)
+    for begin in range(first, last, _TOUCHED):
+        end = min(begin + _TOUCHED, last)
+        for number in range(begin, end):
+            touched ^= slots[_home(hashes[number], slots)]
+        for number in range(begin, end):
+            place = _home(hashes[number], slots)
+            while slots[place] != _U(0):
+                place = _after(place, slots)
+            slots[place] = (hashes[number] & _HIGH32) | _U(number + 1)
+    return touched
 
 
 def build_slots(hashes: U64Array) -> U64Array:
@@ -149,10 +160,12 @@ def find_all(hashes, offsets, data, first, slots, known_offsets, known_data, out
 
 
 @kernel
-def _intern(hashes, offsets, data, first, slots, known, known_offsets, known_data, known_hashes, limit, out):
-    """Number tags, adding the new ones, until all are done or there is no room; returns (done, known)."""
+def _add_unknown(hashes, offsets, data, first, done, slots, known, known_offsets, known_data, known_hashes, limit, out):
+    """Number, from tag `done` on, those that are UNKNOWN, until all are or there is no room; returns (done, known)."""
     used = known_offsets[known]
-    for i in range(len(hashes)):
+    for i in range(done, len(hashes)):
+        if out[i] != UNKNOWN:
+            continue
         start, stop = offsets[first + i], offsets[first + i + 1]
         place, number = find(hashes[i], data, start, stop, slots, known_offsets, known_data)
         if number == UNKNOWN:
@@ -183,18 +196,30 @@ class TagInterner:
     def __len__(self) -> int:
         return self._known
 
-    def intern(self, tags: Strings, hashes: U64Array, first: int = 0) -> U32Array:
+    def intern(self, tags: Strings, hashes: U64Array, first: int = 0, *, threads: int = 1) -> U32Array:
         """Numbers, uint32, of the tags from `first` on; `hashes[i]` is the XXH64 (seed 0) of tag `first + i`."""
         out = np.empty(len(hashes), np.uint32)
+        for begin in range(0, len(hashes), _BLOCK_TAGS):
+            end = min(begin + _BLOCK_TAGS, len(hashes))
+            self._intern_block(tags, hashes[begin:end], first + begin, out[begin:end], threads)
+        return out
+
+    def _intern_block(self, tags: Strings, hashes: U64Array, first: int, out: U32Array, threads: int) -> None:
+        """Look up all tags, by several threads, and add the unknown ones, by this thread alone."""
+
+        def look_up(begin: int, end: int) -> None:
+            known = (self._slots, self._offsets, self._data)
+            find_all(hashes[begin:end], tags.offsets, tags.data, first + begin, *known, out[begin:end])
+
+        run_rows(look_up, even_ranges(len(hashes), threads), threads)
         done = 0
         while True:
-            more, self._known = _intern(
-                hashes[done:], tags.offsets, tags.data, first + done,
-                self._slots, self._known, self._offsets, self._data, self._hashes, self._limit, out[done:],
+            done, self._known = _add_unknown(
+                hashes, tags.offsets, tags.data, first, done,
+                self._slots, self._known, self._offsets, self._data, self._hashes, self._limit, out,
             )  # fmt: skip
-            done += more
             if done == len(hashes):
-                return out
+                return
             self._grow(int(tags.offsets[first + done + 1] - tags.offsets[first + done]))
 
     def strings(self) -> Strings:
