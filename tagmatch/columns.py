@@ -87,9 +87,12 @@ def key_value(key: object, name: str = "key") -> int:
     """
     if key is None:
         raise NullError(f"{name} must be an integer, not None")
-    if isinstance(key, bool | np.bool_) or not hasattr(type(key), "__index__"):
+    try:
+        value = operator.index(key)  # type: ignore[arg-type]
+    except TypeError:
+        value = None
+    if value is None or isinstance(key, bool | np.bool_ | np.ndarray):
         raise InvalidTypeError(f"{name} must be an integer, not {_shown(key)}")
-    value = operator.index(key)  # type: ignore[arg-type]
     if not 0 <= value < KEY_LIMIT:
         raise InvalidValueError(f"{name} must be from 0 to 2**64 - 1, not {value}")
     return value
@@ -184,28 +187,34 @@ def _from_arrow(lists: pa.Array, name: str, first_row: int, stored: bool) -> Tag
     values = values.slice(begin, end - begin)
     if begin:
         offsets = offsets - offsets.dtype.type(begin)
+    values = _plain_strings(values, name, kind)
     if values.null_count:
         tag = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
         row = int(np.searchsorted(offsets, tag, side="right")) - 1
         raise NullError(f"{name}: row {first_row + row} holds a null where a tag must be")
-    if pa.types.is_null(values.type):
-        return _empty_rows(len(lists))
     if stored:
         try:
             values.validate(full=True)
         except pa.ArrowInvalid as error:
             raise InvalidValueError(f"{name}: rows {first_row} to {first_row + len(lists) - 1}: {error}") from None
-    return TagLists(offsets, _strings(values, name, kind))
+    return TagLists(offsets, _strings(values))
 
 
-def _strings(values: pa.Array, name: str, kind: pa.DataType) -> Strings:
-    held = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if pa.types.is_run_end_encoded(held):
-        held = held.value_type
-    if not (pa.types.is_string(held) or pa.types.is_large_string(held) or pa.types.is_string_view(held)):
-        raise InvalidTypeError(f"{name} must be lists of strings, not {kind}")
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+def _plain_strings(values: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
+    """The tags as a `string` or `large_string` array, whose nulls are then all in sight."""
+    if pa.types.is_run_end_encoded(values.type):
+        values = pc.run_end_decode(values)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_string_view(values.type) or pa.types.is_null(values.type):
         values = values.cast(pa.large_string())
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        raise InvalidTypeError(f"{name} must be lists of strings, not {kind}")
+    return values
+
+
+def _strings(values: pa.Array) -> Strings:
+    """The buffers of a `string` or `large_string` array without nulls."""
     width = np.int32 if pa.types.is_string(values.type) else np.int64
     _, offset_buffer, data_buffer = values.buffers()
     if offset_buffer is None or len(values) == 0:
@@ -235,7 +244,7 @@ def _from_python(rows: object, name: str, first_row: int) -> TagLists:
         row = next(i for i, tags in enumerate(listed) if error.object in tags)
         raise InvalidValueError(_no_utf8(f"{name}: row {first_row + row}", error.object)) from None
     offsets = offsets_of(np.fromiter(map(len, listed), np.int64, len(listed)))
-    return TagLists(offsets, _strings(strings, name, strings.type))
+    return TagLists(offsets, _strings(strings))
 
 
 def _strings_in(tags: object, name: str) -> list[Any]:

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -17,7 +18,7 @@ import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
 from tagmatch.columns import key_value, key_values, tag_list, tag_lists
-from tagmatch.errors import InputFileError, TagMatchError
+from tagmatch.errors import InputFileError, InvalidTypeError, TagMatchError
 
 STANDARD_STREAM = "-"
 
@@ -29,13 +30,13 @@ _BLOCK_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Column:
-    """A column that a file must (or may) have, and how its values are checked.
+    """A column of a file and how its values are checked.
 
     Attributes
     ----------
     name : str
-    kind : pyarrow.DataType
-        Type given to the column of a JSON Lines file.
+    kinds : tuple of pyarrow.DataType
+        Types that the column of a JSON Lines file may have; the first that fits is taken.
     check : callable
         `check(array, name, first_row)` raises a `TagMatchError` for values that cannot be used.
     check_one : callable
@@ -43,25 +44,38 @@ class Column:
     """
 
     name: str
-    kind: pa.DataType
+    kinds: tuple[pa.DataType, ...]
     check: Callable[[pa.Array, str, int], object]
     check_one: Callable[[Any, str], object]
 
 
-def _any_value(*_: object) -> None:
-    """Every value will do."""
+def _check_ids(ids: pa.Array, name: str, _: int) -> None:
+    kind = ids.type
+    if not (
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+    ):
+        raise InvalidTypeError(f"{name} must be integers or strings, not {kind}")
+
+
+def _check_id(value: object, name: str) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | str)):
+        raise InvalidTypeError(f"{name} must be an integer or a string, not {value!r}")
 
 
 _STORED_TAGS = Column(
     "tags",
-    pa.list_(pa.string()),
+    (pa.list_(pa.string()),),
     lambda array, name, row: tag_lists(array, name, first_row=row, stored=True),
     tag_list,
 )
 _QUERY_TAGS = Column(
-    "tags", pa.list_(pa.string()), lambda array, name, row: tag_lists(array, name, first_row=row), tag_list
+    "tags", (pa.list_(pa.string()),), lambda array, name, row: tag_lists(array, name, first_row=row), tag_list
 )
-_KEY = Column("key", pa.uint64(), lambda array, name, row: key_values(array, name, first_row=row), key_value)
+_KEY = Column("key", (pa.uint64(),), lambda array, name, row: key_values(array, name, first_row=row), key_value)
+_ID = Column("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id)
 
 
 def read_sets(path: str) -> Iterator[pa.RecordBatch]:
@@ -78,9 +92,9 @@ def read_sets(path: str) -> Iterator[pa.RecordBatch]:
 
 
 def read_queries(path: str) -> Iterator[pa.RecordBatch]:
-    """Batches with columns `tags` and `id`, which is the row number where the file has none; errors as `read_sets`."""
+    """Batches with columns `tags` and `id`, which is the row number in a file without ids; errors as `read_sets`."""
     first_row = 0
-    for batch in _read(path, (_QUERY_TAGS,), optional="id"):
+    for batch in _read(path, (_QUERY_TAGS,), _ID):
         ids = batch["id"] if "id" in batch.schema.names else pa.array(np.arange(first_row, first_row + len(batch)))
         first_row += len(batch)
         yield pa.record_batch([ids, batch["tags"]], names=["id", "tags"])
@@ -95,7 +109,7 @@ def rows_in(path: str) -> int | None:
     return None
 
 
-def _read(path: str, columns: tuple[Column, ...], optional: str | None = None) -> Iterator[pa.RecordBatch]:
+def _read(path: str, columns: tuple[Column, ...], optional: Column | None = None) -> Iterator[pa.RecordBatch]:
     if path == STANDARD_STREAM:
         return _read_json(sys.stdin.buffer, "standard input", columns, optional)
     file = Path(path)
@@ -121,19 +135,20 @@ def _label(path: str, column: Column) -> str:
     return f"{path}: column {column.name!r}"
 
 
-def _read_parquet(path: str, columns: tuple[Column, ...], optional: str | None) -> Iterator[pa.RecordBatch]:
+def _read_parquet(path: str, columns: tuple[Column, ...], optional: Column | None) -> Iterator[pa.RecordBatch]:
     try:
         with pq.ParquetFile(path, memory_map=True) as file:
             schema = file.schema_arrow
+            if optional is not None and optional.name in schema.names:
+                columns = (*columns, optional)
             for column in columns:
                 if column.name not in schema.names:
                     raise InputFileError(
                         f"{path} has no column {column.name!r}; it has {', '.join(map(repr, schema.names)) or 'none'}"
                     )
                 column.check(pa.array([], schema.field(column.name).type), _label(path, column), 0)
-            names = [column.name for column in columns] + ([optional] if optional in schema.names else [])
             first_row = 0
-            for batch in file.iter_batches(_BATCH_ROWS, columns=names):
+            for batch in file.iter_batches(_BATCH_ROWS, columns=[column.name for column in columns]):
                 for column in columns:
                     column.check(batch[column.name], _label(path, column), first_row)
                 yield batch
@@ -142,7 +157,7 @@ def _read_parquet(path: str, columns: tuple[Column, ...], optional: str | None) 
         raise InputFileError(f"{path}: not a whole Parquet file: {_first_line(error)}") from None
 
 
-def _read_json_file(file: Path, columns: tuple[Column, ...], optional: str | None) -> Iterator[pa.RecordBatch]:
+def _read_json_file(file: Path, columns: tuple[Column, ...], optional: Column | None) -> Iterator[pa.RecordBatch]:
     try:
         with file.open("rb") as stream:
             yield from _read_json(stream, str(file), columns, optional)
@@ -151,30 +166,53 @@ def _read_json_file(file: Path, columns: tuple[Column, ...], optional: str | Non
 
 
 def _read_json(
-    stream: BinaryIO, path: str, columns: tuple[Column, ...], optional: str | None
+    stream: BinaryIO, path: str, columns: tuple[Column, ...], optional: Column | None
 ) -> Iterator[pa.RecordBatch]:
-    fields = [(column.name, column.kind) for column in columns]
     first_row = first_line = 0
     for block in _whole_lines(stream):
-        if first_row == 0 and optional is not None:
-            kind = _json_kind(block, optional)
-            fields += [(optional, kind)] if kind is not None else []
-        options = pa_json.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
         lines = block.count(b"\n")
         if block.strip():
+            wanted = columns
+            if optional is not None and (optional in columns or f'"{optional.name}"'.encode() in block):
+                wanted = tuple(dict.fromkeys((*columns, optional)))
             try:
-                table = pa_json.read_json(
-                    pa.BufferReader(block), pa_json.ReadOptions(block_size=len(block) + 1), options
-                )
-                batch = table.combine_chunks().to_batches()[0]
-                for column in columns:
+                batch = _parse_json(block, wanted)
+                for column in wanted:
                     column.check(batch[column.name], _label(path, column), first_row)
             except (pa.ArrowException, TagMatchError) as error:
-                _find_json_fault(block, path, columns, first_row, first_line)
-                raise InputFileError(f"{path}: after line {first_line}: {_first_line(error)}") from None
+                _find_json_fault(block, path, wanted, optional, first_row, first_line)
+                raise InputFileError(f"{path}: in the lines after line {first_line}: {_first_line(error)}") from None
+            if wanted != columns:
+                assert optional is not None
+                if batch[optional.name].null_count == len(batch):
+                    batch = batch.drop_columns(optional.name)
+                elif first_row == 0:
+                    columns = wanted
+                else:
+                    raise InputFileError(
+                        f"{path}: a line after line {first_line} has column {optional.name!r}, the lines before have "
+                        "none; give it on all lines or on none"
+                    )
             yield batch
             first_row += len(batch)
         first_line += lines
+
+
+def _parse_json(block: bytes, columns: tuple[Column, ...]) -> pa.RecordBatch:
+    """One batch; where a column may have several types, the first is taken with which the block can be read."""
+    choices = list(product(*(column.kinds for column in columns)))
+    names = [column.name for column in columns]
+    for kinds in choices:
+        options = pa_json.ParseOptions(
+            explicit_schema=pa.schema(list(zip(names, kinds, strict=True))), unexpected_field_behavior="ignore"
+        )
+        try:
+            table = pa_json.read_json(pa.BufferReader(block), pa_json.ReadOptions(block_size=len(block) + 1), options)
+            return table.combine_chunks().to_batches()[0]
+        except pa.ArrowException:
+            if kinds == choices[-1]:
+                raise
+    raise AssertionError("unreachable")
 
 
 def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -191,20 +229,17 @@ def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
         yield rest + b"\n"
 
 
-def _json_kind(block: bytes, name: str) -> pa.DataType | None:
-    """Arrow type of a field as the first line has it; None where it lacks the field."""
-    try:
-        value = json.loads(block.strip().split(b"\n", 1)[0]).get(name)
-    except (ValueError, AttributeError):
-        return None
-    if value is None:
-        return None
-    return pa.int64() if isinstance(value, int) else pa.string()
-
-
-def _find_json_fault(block: bytes, path: str, columns: tuple[Column, ...], first_row: int, first_line: int) -> None:
+def _find_json_fault(
+    block: bytes,
+    path: str,
+    columns: tuple[Column, ...],
+    optional: Column | None,
+    first_row: int,
+    first_line: int,
+) -> None:
     """Raise the error for the first bad line, in words that name line, row and column."""
     row = first_row
+    kinds: dict[str, type] = {}
     for line, text in enumerate(block.split(b"\n"), first_line + 1):
         if not text.strip():
             continue
@@ -216,9 +251,15 @@ def _find_json_fault(block: bytes, path: str, columns: tuple[Column, ...], first
         if not isinstance(record, dict):
             raise InputFileError(f"{place} (row {row}) is not a JSON object")
         for column in columns:
-            if column.name not in record:
+            if column is not optional and column.name not in record:
                 raise InputFileError(f"{place} (row {row}) has no column {column.name!r}")
-            column.check_one(record[column.name], f"{place}: column {column.name!r}: row {row}")
+            value = record.get(column.name)
+            column.check_one(value, f"{place}: column {column.name!r}: row {row}")
+            if value is not None and kinds.setdefault(column.name, type(value)) is not type(value):
+                raise InputFileError(
+                    f"{place}: column {column.name!r}: row {row} is {type(value).__name__}, "
+                    f"rows before are {kinds[column.name].__name__}"
+                )
         row += 1
 
 
@@ -250,7 +291,7 @@ def _json_values(ids: pa.Array) -> pa.Array:
     """JSON text of integers or strings; null for nulls."""
     if pa.types.is_integer(ids.type):
         return ids.cast(pa.string()).fill_null("null")
-    return pa.array([json.dumps(value, default=str) for value in ids.to_pylist()], pa.string())
+    return pa.array([json.dumps(value) for value in ids.to_pylist()], pa.string())
 
 
 class _Parquet:
@@ -259,10 +300,13 @@ class _Parquet:
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, ids: pa.Array, keys: pa.ListArray) -> None:
-        batch = pa.record_batch([ids, keys], names=["id", "keys"])
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, batch.schema)
-        self._writer.write_batch(batch)
+            self._writer = pq.ParquetWriter(self._path, pa.schema([("id", ids.type), ("keys", keys.type)]))
+        try:
+            ids = ids.cast(self._writer.schema.field("id").type)
+        except pa.ArrowInvalid as error:
+            raise TagMatchError(f"the ids of the queries do not fit one Parquet column: {error}") from None
+        self._writer.write_batch(pa.record_batch([ids, keys], names=["id", "keys"]))
 
     def close(self) -> None:
         if self._writer is None:
