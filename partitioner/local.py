@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from partitioner.balanced import balanced_partitions
-from partitioner.rows import frequencies_of, gather, keys_left, relabel
+from partitioner.rows import frequencies_of, gather, gather_strings, keys_left, relabel
 from partitioner.sorting import equal_to_previous, group_by, sort_rows
-from partitioner.vocabulary import gather_strings, rank_tags
+from partitioner.vocabulary import rank_tags
 from tagmatch.arrays import (
     BoolArray,
     I64Array,
@@ -111,7 +111,7 @@ def _join(
         hashes, changes.tags.offsets, changes.tags.data, 0,
         build_slots(known.hashes), known.tags.offsets, known.tags.data, numbers,
     )  # fmt: skip
-    new = np.flatnonzero(numbers == UNKNOWN)
+    new = np.flatnonzero(numbers == UNKNOWN).astype(np.uint32)
     numbers[new] = len(known) + np.arange(len(new), dtype=np.uint32)
     new_tags = gather_strings(changes.tags, new, threads=threads)
     tags = Strings(

@@ -1,14 +1,18 @@
-"""Rows of tag numbers: relabelling, gathering, and which keys are left after a sequence of changes."""
+"""Rows of tag numbers (and strings): relabelling, gathering, and which keys are left after a sequence of changes."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from tagmatch.arrays import (
     BoolArray,
     I64Array,
     IntArray,
     Lists,
+    Strings,
     U32Array,
     U64Array,
     UIntArray,
@@ -64,16 +68,28 @@ def _gather(offsets, values, order, new_offsets, new_values, first, last):
     return touched
 
 
-def gather(rows: Lists, order: UIntArray, *, threads: int = 1) -> Lists:
-    """Rows in the order given; `order` may leave rows out."""
+def _gathered(
+    offsets: IntArray, values: UIntArray, order: UIntArray, threads: int
+) -> tuple[IntArray, npt.NDArray[np.unsignedinteger[Any]]]:
     ranges = even_ranges(len(order), threads)
     lengths = np.empty(len(order), np.uint32)
-    run_rows(lambda a, b: _gather_lengths(rows.offsets, order, a, b, lengths), ranges, threads)
-    offsets = narrow_offsets(offsets_of(lengths))
-    values = np.empty(int(offsets[-1]), rows.values.dtype)
-    if len(values):
-        run_rows(lambda a, b: _gather(rows.offsets, rows.values, order, offsets, values, a, b), ranges, threads)
-    return Lists(offsets, values)
+    run_rows(lambda a, b: _gather_lengths(offsets, order, a, b, lengths), ranges, threads)
+    new_offsets = narrow_offsets(offsets_of(lengths))
+    new_values = np.empty(int(new_offsets[-1]), values.dtype)
+    if len(new_values):
+        run_rows(lambda a, b: _gather(offsets, values, order, new_offsets, new_values, a, b), ranges, threads)
+    return new_offsets, new_values
+
+
+def gather(rows: Lists, order: UIntArray, *, threads: int = 1) -> Lists:
+    """Rows in the order given; `order` may leave rows out."""
+    return Lists(*_gathered(rows.offsets, rows.values, order, threads))
+
+
+def gather_strings(strings: Strings, order: UIntArray, *, threads: int = 1) -> Strings:
+    """Strings in the order given; `order` may leave strings out."""
+    offsets, data = _gathered(strings.offsets, strings.data, order, threads)
+    return Strings(offsets, data.astype(np.uint8, copy=False))
 
 
 @kernel

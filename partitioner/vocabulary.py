@@ -4,32 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.arrays import I64Array, Strings, U32Array, U64Array, narrow_offsets, offsets_of
-from tagmatch.kernels.jit import kernel
+from partitioner.rows import gather_strings
+from partitioner.sorting import group_by
+from tagmatch.arrays import Strings, U32Array, U64Array
 from tagmatch.kernels.xxh64 import hash_strings, tag_seeds
-from tagmatch.parallel import even_ranges, run_rows
 from tagmatch.tables import Vocabulary
 
-
-@kernel
-def _gather_strings(offsets, data, order, new_offsets, new_data, first, last):
-    for i in range(first, last):
-        at = new_offsets[i]
-        for j in range(offsets[order[i]], offsets[order[i] + 1]):
-            new_data[at] = data[j]
-            at += 1
-
-
-def gather_strings(strings: Strings, order: I64Array, *, threads: int = 1) -> Strings:
-    """Strings in the order given."""
-    offsets = offsets_of(np.diff(strings.offsets)[order])
-    data = np.empty(int(offsets[-1]), np.uint8)
-
-    def work(first: int, last: int) -> None:
-        _gather_strings(strings.offsets, strings.data, order, offsets, data, first, last)
-
-    run_rows(work, even_ranges(len(order), threads), threads)
-    return Strings(narrow_offsets(offsets), data)
+# Frequencies below this are sorted by counting
+_RARE = 1 << 16
 
 
 def distinct_hashes(tags: Strings, *, threads: int = 1) -> tuple[U64Array, int]:
@@ -58,12 +40,28 @@ def rank_tags(tags: Strings, frequencies: U32Array, *, threads: int = 1) -> tupl
     ranks : uint32 array
         Rank of each of `tags`; meaningless for those with frequency 0.
     """
-    present = np.flatnonzero(frequencies)
+    present = np.flatnonzero(frequencies).astype(np.uint32)
     if len(present) < len(tags):
         tags = gather_strings(tags, present, threads=threads)
     hashes, seed = distinct_hashes(tags, threads=threads)
-    order = np.lexsort((hashes, frequencies[present]))
+    present_frequencies = frequencies[present]
+    order = _by_frequency_and_hash(present_frequencies, hashes, threads)
     ranks = np.zeros(len(frequencies), np.uint32)
     ranks[present[order]] = np.arange(len(order), dtype=np.uint32)
     ranked = gather_strings(tags, order, threads=threads)
-    return Vocabulary(ranked, hashes[order], frequencies[present][order], seed), ranks
+    return Vocabulary(ranked, hashes[order], present_frequencies[order], seed), ranks
+
+
+def _by_frequency_and_hash(frequencies: U32Array, hashes: U64Array, threads: int) -> U32Array:
+    """`np.lexsort((hashes, frequencies))` for hashes that differ, 2.5 times as fast: nearly all tags are rare."""
+    by_hash = np.argsort(hashes).astype(np.uint32)
+    ordered = frequencies[by_hash]
+    rare = ordered < _RARE
+    if rare.all():
+        return by_hash[group_by(ordered, _RARE, threads=threads)[1]]
+    rare_tags = by_hash[rare]
+    rest = by_hash[~rare]
+    return np.concatenate([
+        rare_tags[group_by(ordered[rare], _RARE, threads=threads)[1]],
+        rest[np.argsort(frequencies[rest], kind="stable")],
+    ])  # fmt: skip
