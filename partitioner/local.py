@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partitioner.balanced import balanced_partitions
-from partitioner.rows import frequencies_of, gather, gather_strings, keys_left, relabel
+from partitioner.rows import count_values, gather, gather_strings, keys_left, relabel
 from partitioner.sorting import equal_to_previous, group_by, sort_rows
 from partitioner.vocabulary import rank_tags
 from tagmatch.arrays import (
@@ -135,10 +135,8 @@ def _join(
 
 def _rank(tags: Strings, rows: Lists, threads: int) -> tuple[Vocabulary, Lists, I64Array, U32Array]:
     """The vocabulary of the rows and the rows as ascending ranks, sorted; the rest as `sort_rows` returns it."""
-    vocabulary, ranks = rank_tags(tags, frequencies_of(rows, len(tags)), threads=threads)
-    values = np.array(rows.values, np.uint32)
-    relabel(rows.offsets, values, ranks, threads=threads)
-    rows, first_rows, order = sort_rows(Lists(rows.offsets, values), len(vocabulary), threads=threads)
+    vocabulary, ranks = rank_tags(tags, count_values(rows.values, len(tags)), threads=threads)
+    rows, first_rows, order = sort_rows(relabel(rows, ranks, threads=threads), len(vocabulary), threads=threads)
     return vocabulary, rows, first_rows, order
 
 

@@ -28,19 +28,22 @@ _BATCH_ROWS = 256
 
 
 @kernel
-def _relabel(offsets, values, labels, first, last):
+def _relabel(offsets, values, labels, first, last, out):
     for begin in range(first, last, _BATCH_ROWS):
         end = min(begin + _BATCH_ROWS, last)
         # A loop of its own, so that many cache misses are waited for at once
         for i in range(offsets[begin], offsets[end]):
-            values[i] = labels[values[i]]
+            out[i] = labels[values[i]]
         for row in range(begin, end):
-            sort_values(values[offsets[row] : offsets[row + 1]])
+            sort_values(out[offsets[row] : offsets[row + 1]])
 
 
-def relabel(offsets: IntArray, values: U32Array, labels: U32Array, *, threads: int = 1) -> None:
-    """Replace, in place, each value `v` by `labels[v]` and sort every row ascending."""
-    run_rows(lambda a, b: _relabel(offsets, values, labels, a, b), even_work(offsets, threads), threads)
+def relabel(rows: Lists, labels: U32Array, *, threads: int = 1) -> Lists:
+    """Rows with `labels[v]` for each value `v`, every row ascending."""
+    out = np.empty(len(rows.values), np.uint32)
+    ranges = even_work(rows.offsets, threads)
+    run_rows(lambda a, b: _relabel(rows.offsets, rows.values, labels, a, b, out), ranges, threads)
+    return Lists(rows.offsets, out)
 
 
 @kernel
@@ -156,14 +159,13 @@ def keys_left(
 
 
 @kernel
-def _count_values(values, first, last, lowest, highest, counts):
-    for i in range(first, last):
-        if lowest <= values[i] < highest:
-            counts[values[i]] += np.uint32(1)
+def _count_values(values, counts):
+    for value in values:
+        counts[value] += np.uint32(1)
 
 
-def frequencies_of(rows: Lists, labels: int) -> U32Array:
-    """Number of rows that hold each label."""
-    counts = np.zeros(labels, np.uint32)
-    _count_values(rows.values, 0, len(rows.values), 0, labels, counts)
+def count_values(values: UIntArray, count: int) -> U32Array:
+    """How often each number below `count` occurs."""
+    counts = np.zeros(count, np.uint32)
+    _count_values(values, counts)
     return counts

@@ -13,8 +13,8 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from partitioner.rows import gather
-from tagmatch.arrays import BoolArray, I64Array, Lists, U32Array, U64Array, UIntArray
+from partitioner.rows import count_values, gather
+from tagmatch.arrays import BoolArray, I64Array, Lists, U32Array, U64Array, UIntArray, offsets_of
 from tagmatch.kernels.jit import kernel
 from tagmatch.parallel import even_ranges, even_work, run_rows
 
@@ -181,8 +181,7 @@ def group_by(labels: UIntArray, count: int, *, threads: int = 1) -> tuple[I64Arr
     order : uint32 array
         Rows of label `g` are `order[first_rows[g]:first_rows[g + 1]]`.
     """
-    first_rows = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(labels, minlength=count), out=first_rows[1:])
+    first_rows = offsets_of(count_values(labels, count))
     order = np.empty(len(labels), np.uint32)
     next_place = first_rows[:-1].copy()
 

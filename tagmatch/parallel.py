@@ -53,7 +53,7 @@ def even_ranges(count: int, parts: int) -> list[tuple[int, int]]:
 def even_work(offsets: IntArray, parts: int) -> list[tuple[int, int]]:
     """Rows cut into at most `parts` ranges whose lists hold nearly equally many values; `offsets`: rows + 1."""
     rows = len(offsets) - 1
-    targets = np.linspace(int(offsets[0]), int(offsets[-1]), max(1, parts) + 1)[1:-1]
+    targets = np.linspace(int(offsets[0]), int(offsets[-1]), max(1, parts) + 1)[1:-1].astype(offsets.dtype)
     edges = [0, *np.searchsorted(offsets, targets).tolist(), rows]
     edges = sorted({min(edge, rows) for edge in edges})
     return list(pairwise(edges))
