@@ -16,9 +16,14 @@ from tagmatch.options import MatchOptions
 from tagmatch.parallel import run
 from tagmatch.tables import Snapshot
 
-# Queries and tags of one task: enough to hide the cost of a call, few enough to stay in a core's cache
-_TASK_QUERIES = 2048
-_TASK_TAGS = 16_384
+# Queries and tags of one task at most. At 16 threads 8,192 queries are three times as fast as 2,048: the interpreter,
+# which one thread at a time runs between kernels, is needed less often.
+_TASK_QUERIES = 8192
+_TASK_TAGS = 65_536
+
+# A batch is cut into fewer queries a task so that each thread gets some tasks, but not below this.
+_FEWEST_QUERIES = 512
+_TASKS_PER_THREAD = 4
 
 
 class CpuMatcher:
@@ -63,19 +68,32 @@ class CpuMatcher:
         def work(task: tuple[TagLists, int, int]) -> Lists:
             return reduce(self._subset_match(self._tag_index.ranks(*task)))
 
-        tasks = [(chunk, first, last) for chunk in queries for first, last in _tasks(chunk)]
+        tasks = [(chunk, first, last) for chunk in queries for first, last in _tasks(chunk, self._threads)]
         parts = run(work, tasks, self._threads)
-        if len(parts) == 1:
-            return parts[0]
-        offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *(part.lengths() for part in parts)]))
-        return Lists(offsets, np.concatenate([np.zeros(0, dtype), *(part.values for part in parts)]))
+        return parts[0] if len(parts) == 1 else _joined(parts, dtype, self._threads)
 
 
-def _tasks(chunk: TagLists) -> list[tuple[int, int]]:
-    """Ranges of queries, each with a bounded number of queries and, unless it is one query, of tags."""
-    edges = [0]
-    while edges[-1] < len(chunk):
-        first = edges[-1]
-        by_tags = int(np.searchsorted(chunk.offsets, int(chunk.offsets[first]) + _TASK_TAGS, side="right")) - 1
-        edges.append(min(max(by_tags, first + 1), first + _TASK_QUERIES, len(chunk)))
+def _tasks(chunk: TagLists, threads: int) -> list[tuple[int, int]]:
+    """Ranges of queries, each with a bounded number of queries and, but for its last query, of tags."""
+    offsets = chunk.offsets
+    marks = np.arange(int(offsets[0]), int(offsets[-1]), _TASK_TAGS).astype(offsets.dtype)
+    by_tags = np.searchsorted(offsets, marks, side="right") - 1
+    step = min(_TASK_QUERIES, max(_FEWEST_QUERIES, len(chunk) // (_TASKS_PER_THREAD * threads)))
+    by_queries = np.arange(0, len(chunk), step)
+    edges = np.unique(np.concatenate([by_tags, by_queries, [len(chunk)]])).tolist()
     return list(pairwise(edges))
+
+
+def _joined(parts: list[Lists], dtype: np.dtype[np.unsignedinteger], threads: int) -> Lists:
+    """One column of lists; every thread copies some of the parts."""
+    first_rows = offsets_of(np.array([len(part) for part in parts], np.int64))
+    starts = offsets_of(np.array([len(part.values) for part in parts], np.int64))
+    offsets = np.zeros(int(first_rows[-1]) + 1, np.int64)
+    values = np.empty(int(starts[-1]), dtype)
+
+    def copy(i: int) -> None:
+        offsets[first_rows[i] + 1 : first_rows[i + 1] + 1] = parts[i].offsets[1:] + starts[i]
+        values[starts[i] : starts[i + 1]] = parts[i].values
+
+    run(copy, range(len(parts)), threads)
+    return Lists(offsets, values)
