@@ -235,15 +235,16 @@ def balanced_partitions(
     order = np.arange(count, dtype=np.uint32)
     sets = _Sets(signatures, order, np.empty_like(signatures), np.empty_like(order))
     masks, first_rows = _leaves(sets, first_row, max_partition_size, threads)
+    # The swap array's memory, no longer needed, takes the result: fresh memory would have to be cleared first.
+    columns = sets.swap_signatures.reshape(SIGNATURE_WORDS, count).T
     del sets
     within = np.arange(count, dtype=np.uint32)
     sort_groups(signatures, within, first_rows, threads=threads)
-    return PartitionTable(masks, first_rows), order[within], _columnwise(signatures, within, threads)
+    return PartitionTable(masks, first_rows), order[within], _columnwise(signatures, within, columns, threads)
 
 
-def _columnwise(signatures: U64Array, order: U32Array, threads: int) -> U64Array:
-    """Signatures in the order given, the words of a column side by side in memory."""
-    out = np.empty(signatures.shape, np.uint64, order="F")
+def _columnwise(signatures: U64Array, order: U32Array, out: U64Array, threads: int) -> U64Array:
+    """Signatures in the order given, the words of a column side by side in memory: `out`, uint64[n, 3]."""
 
     def work(first: int, last: int) -> None:
         for word in range(SIGNATURE_WORDS):

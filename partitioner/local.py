@@ -17,8 +17,8 @@ from tagmatch.arrays import (
     Strings,
     U32Array,
     U64Array,
+    list_offsets,
     narrow_offsets,
-    offsets_of,
 )
 from tagmatch.errors import InvalidValueError
 from tagmatch.kernels.signature import signatures_of
@@ -75,7 +75,9 @@ def build_snapshot(base: Snapshot, changes: Changes, options: LayoutOptions, *, 
     key_offsets, keys = keys_left(first_pairs, by_group, keys, removed, threads=threads)
     del first_pairs, by_group, removed
     alive = np.flatnonzero(np.diff(key_offsets))
-    key_lists = Lists(offsets_of(np.diff(key_offsets)[alive]), keys)
+    if len(alive) < len(firsts):
+        key_offsets = list_offsets(np.diff(key_offsets)[alive])
+    key_lists = Lists(key_offsets, keys)
     if len(alive) < len(rows):
         # With rows gone, tags are rarer than they were when the rows were ranked.
         rows = gather(rows, firsts[alive].astype(np.uint32), threads=threads)

@@ -16,7 +16,7 @@ from tagmatch.arrays import (
     U32Array,
     U64Array,
     UIntArray,
-    narrow_offsets,
+    list_offsets,
     offsets_of,
 )
 from tagmatch.kernels.jit import kernel
@@ -77,7 +77,7 @@ def _gathered(
     ranges = even_ranges(len(order), threads)
     lengths = np.empty(len(order), np.uint32)
     run_rows(lambda a, b: _gather_lengths(offsets, order, a, b, lengths), ranges, threads)
-    new_offsets = narrow_offsets(offsets_of(lengths))
+    new_offsets = list_offsets(lengths)
     new_values = np.empty(int(new_offsets[-1]), values.dtype)
     if len(new_values):
         run_rows(lambda a, b: _gather(offsets, values, order, new_offsets, new_values, a, b), ranges, threads)

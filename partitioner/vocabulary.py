@@ -41,15 +41,16 @@ def rank_tags(tags: Strings, frequencies: U32Array, *, threads: int = 1) -> tupl
         Rank of each of `tags`; meaningless for those with frequency 0.
     """
     present = np.flatnonzero(frequencies).astype(np.uint32)
-    if len(present) < len(tags):
-        tags = gather_strings(tags, present, threads=threads)
-    hashes, seed = distinct_hashes(tags, threads=threads)
-    present_frequencies = frequencies[present]
-    order = _by_frequency_and_hash(present_frequencies, hashes, threads)
+    all_present = len(present) == len(tags)
     ranks = np.zeros(len(frequencies), np.uint32)
-    ranks[present[order]] = np.arange(len(order), dtype=np.uint32)
+    if not all_present:
+        tags = gather_strings(tags, present, threads=threads)
+        frequencies = frequencies[present]
+    hashes, seed = distinct_hashes(tags, threads=threads)
+    order = _by_frequency_and_hash(frequencies, hashes, threads)
+    ranks[order if all_present else present[order]] = np.arange(len(order), dtype=np.uint32)
     ranked = gather_strings(tags, order, threads=threads)
-    return Vocabulary(ranked, hashes[order], present_frequencies[order], seed), ranks
+    return Vocabulary(ranked, hashes[order], frequencies[order], seed), ranks
 
 
 def _by_frequency_and_hash(frequencies: U32Array, hashes: U64Array, threads: int) -> U32Array:

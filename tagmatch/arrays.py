@@ -34,12 +34,18 @@ def narrow_offsets(offsets: npt.NDArray[Any]) -> IntArray:
     return offsets.astype(np.int32 if small else np.int64, copy=False)
 
 
-def offsets_of(lengths: npt.NDArray[Any]) -> I64Array:
-    """List offsets, length `len(lengths) + 1`, of lists with these lengths."""
-    offsets = np.zeros(len(lengths) + 1, np.int64)
+def offsets_of(lengths: npt.NDArray[Any], dtype: type[np.signedinteger[Any]] = np.int64) -> npt.NDArray[Any]:
+    """Offsets, length `len(lengths) + 1`, of lists with these lengths."""
+    offsets = np.zeros(len(lengths) + 1, dtype)
     offsets[1:] = lengths  # summed in place, as summing from another type is ten times as slow
-    np.cumsum(offsets, out=offsets)
+    np.cumsum(offsets, out=offsets, dtype=dtype)
     return offsets
+
+
+def list_offsets(lengths: npt.NDArray[Any]) -> IntArray:
+    """`narrow_offsets(offsets_of(lengths))`, without the wide offsets in between."""
+    small = int(lengths.sum(dtype=np.int64)) <= _INT32_MAX
+    return offsets_of(lengths, np.int32 if small else np.int64)
 
 
 @dataclass(frozen=True, slots=True)

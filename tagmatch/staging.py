@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.local import MAX_ROWS, Changes
-from tagmatch.arrays import BoolArray, IntArray, Lists, Strings, TagLists, U32Array, U64Array, offsets_of
+from tagmatch.arrays import BoolArray, IntArray, Lists, Strings, TagLists, U32Array, U64Array, list_offsets, offsets_of
 from tagmatch.columns import tag_lists
 from tagmatch.errors import InvalidValueError
 from tagmatch.kernels.rows import ascending_known
 from tagmatch.kernels.tag_table import TagInterner
 from tagmatch.kernels.xxh64 import hash_strings
+from tagmatch.parallel import run
 
 # Single changes wait as Python objects until there are this many
 _FLUSH_ROWS = 4096
@@ -32,14 +33,17 @@ class _Blocks:
     def append(self, block: npt.NDArray[Any]) -> None:
         self._blocks.append(block)
 
-    def take(self) -> npt.NDArray[Any]:
-        joined = np.empty(sum(map(len, self._blocks)), self._dtype)
-        self._blocks.reverse()
-        at = 0
-        while self._blocks:
-            block = self._blocks.pop()
-            joined[at : at + len(block)] = block
-            at += len(block)
+    def take(self, threads: int) -> npt.NDArray[Any]:
+        starts = offsets_of(np.array([len(block) for block in self._blocks], np.int64))
+        joined = np.empty(int(starts[-1]), self._dtype)
+        blocks: list[npt.NDArray[Any] | None] = [*self._blocks]
+        self._blocks = []
+
+        def copy(i: int) -> None:
+            joined[starts[i] : starts[i + 1]] = blocks[i]
+            blocks[i] = None
+
+        run(copy, range(len(blocks)), threads)
         return joined
 
 
@@ -84,9 +88,9 @@ class StagedChanges:
         self._flush()
         tags = self._interner.strings()
         del self._interner
-        lengths = self._lengths.take()
-        rows = Lists(offsets_of(lengths), self._numbers.take())
-        keys, removed = self._keys.take(), self._removed.take()
+        lengths = self._lengths.take(self._threads)
+        rows = Lists(list_offsets(lengths), self._numbers.take(self._threads))
+        keys, removed = self._keys.take(self._threads), self._removed.take(self._threads)
         self._start()
         return Changes(tags, rows, keys, removed)
 

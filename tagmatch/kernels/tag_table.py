@@ -173,9 +173,10 @@ def _add_unknown(hashes, offsets, data, first, done, slots, known, known_offsets
                 return i, known
             number = np.uint32(known)
             slots[place] = (hashes[i] & _HIGH32) | _U(known + 1)
-            known_data[used : used + (stop - start)] = data[start:stop]
             known_hashes[known] = hashes[i]
-            used += stop - start
+            for at in range(start, stop):
+                known_data[used] = data[at]
+                used += 1
             known += 1
             known_offsets[known] = used
         out[i] = number
