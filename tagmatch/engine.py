@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -127,7 +128,9 @@ class TagMatch:
     ) -> None:
         if options.device == "cuda":
             raise DeviceError('device="cuda" is not available: this version has no CUDA backend; use "auto" or "cpu"')
-        if snapshot.options != layout_options:
+        if snapshot.options.layout == layout_options.layout == "rarest":
+            snapshot = replace(snapshot, options=layout_options)  # a partition size makes no difference to it
+        elif snapshot.options != layout_options:
             snapshot = build_snapshot(snapshot, _no_changes(), layout_options, threads=options.threads)
         self._folder = folder
         self._layout_options = layout_options
