@@ -120,10 +120,10 @@ def _radix_sort(words, order, begin, end, words_swap, order_swap):
 
 
 @kernel
-def _sort_segment(table, order, depth, words, words_swap, order_swap, todo):
-    """Sort all of `order` by the table's words from `depth` on, stably: word by word, then within equal words."""
+def _sort_segment(table, order, words, words_swap, order_swap, todo):
+    """Sort all of `order` by the table's words, stably: by the first word, then within equal words by the next."""
     # Waiting segments are disjoint and hold two rows or more, so `todo` never outgrows half the rows.
-    todo[0, 0], todo[0, 1], todo[0, 2] = 0, len(order), depth
+    todo[0, 0], todo[0, 1], todo[0, 2] = 0, len(order), 0
     waiting = 1
     while waiting > 0:
         waiting -= 1
@@ -144,7 +144,7 @@ def _sort_segment(table, order, depth, words, words_swap, order_swap, todo):
 
 
 @kernel
-def _sort_groups(table, order, first_rows, first_group, last_group, depth):
+def _sort_groups(table, order, first_rows, first_group, last_group):
     longest = 0
     for group in range(first_group, last_group):
         longest = max(longest, first_rows[group + 1] - first_rows[group])
@@ -155,7 +155,7 @@ def _sort_groups(table, order, first_rows, first_group, last_group, depth):
     for group in range(first_group, last_group):
         begin, end = first_rows[group], first_rows[group + 1]
         if end - begin > 1:
-            _sort_segment(table, order[begin:end], depth, words, words_swap, order_swap, todo)
+            _sort_segment(table, order[begin:end], words, words_swap, order_swap, todo)
 
 
 @kernel
@@ -198,13 +198,12 @@ def sort_groups(
     order: U32Array,
     first_rows: I64Array,
     *,
-    depth: int = 0,
     threads: int = 1,
 ) -> None:
-    """Sort, in place and stably, each group of `order` lexicographically from word `depth` of the table on."""
+    """Sort, in place and stably, each group of `order` lexicographically by the table's words."""
 
     def work(first: int, last: int) -> None:
-        _sort_groups(table, order, first_rows, first, last, depth)
+        _sort_groups(table, order, first_rows, first, last)
 
     # More tasks than threads, as groups take unequal time
     run_rows(work, even_work(first_rows, 8 * threads), threads)
@@ -238,7 +237,6 @@ def sort_rows(rows: Lists, labels: int, *, threads: int = 1) -> tuple[Lists, I64
     # Brought together first, rows that begin alike are compared where they lie side by side.
     rows = gather(rows, order, threads=threads)
     within = np.arange(len(rows), dtype=np.uint32)
-    # Word 0 holds the first rank too, so equal firsts are sorted from word 0 on.
     sort_groups((rows.offsets, rows.values), within, first_rows[1:], threads=threads)
     return gather(rows, within, threads=threads), first_rows, order[within]
 

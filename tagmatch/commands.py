@@ -23,13 +23,19 @@ from tagmatch.errors import IndexExistsError, TagMatchError
 from tagmatch.files import answer_writer, read_queries, read_sets, rows_in
 from tagmatch.storage import files_nbytes, index_exists
 
-app = typer.Typer(
-    help="Exact subset matching: the keys of every stored tag set that is contained in a query set.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+
+def command_line(description: str) -> typer.Typer:
+    """A command line with subcommands, in the manner of all of ours: plain help, no traceback decoration."""
+    return typer.Typer(
+        help=description,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+
+app = command_line("Exact subset matching: the keys of every stored tag set that is contained in a query set.")
 
 
 class _Layout(StrEnum):

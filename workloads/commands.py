@@ -8,17 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tagmatch.commands import run
+from tagmatch.commands import command_line, run
 from tagmatch.errors import TagMatchError
 from tagmatch.options import MAX_THREADS, available_threads
 
-app = typer.Typer(
-    help="Measure tagmatch beside its baselines and against its targets.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = command_line("Measure tagmatch beside its baselines and against its targets.")
 
 # The sets of the growth measurement, 8 times as many, must fit the tagset table
 _MAX_SETS = 2**28
