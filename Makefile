@@ -3,17 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench format clean help
+.PHONY: demo test lint bench bench-paper format clean help
 help:
 	@echo "make demo   build and query the example data set"
 	@echo "make test   run the tests"
 	@echo "make lint   style, types and import rules"
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
+	@echo "make bench-paper  the paper's tables and figures; results in bench-results/paper/"
 
 $(VENV)/.installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tagmatch needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another with: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
 	@touch $@
 
 demo: $(VENV)/.installed
@@ -32,6 +33,9 @@ bench: $(VENV)/.installed
 	mkdir -p bench-results
 	$(BIN)/tagmatch-bench cpu --json bench-results/cpu.json
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-json=bench-results/kernels.json
+
+bench-paper: $(VENV)/.installed
+	$(BIN)/tagmatch-bench paper --output bench-results/paper
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .

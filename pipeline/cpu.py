@@ -70,7 +70,7 @@ class CpuMatcher:
 
         tasks = [(chunk, first, last) for chunk in queries for first, last in _tasks(chunk, self._threads)]
         parts = run(work, tasks, self._threads)
-        return parts[0] if len(parts) == 1 else _joined(parts, dtype, self._threads)
+        return parts[0] if len(parts) == 1 else join_lists(parts, dtype, self._threads)
 
 
 def _tasks(chunk: TagLists, threads: int) -> list[tuple[int, int]]:
@@ -84,8 +84,8 @@ def _tasks(chunk: TagLists, threads: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def _joined(parts: list[Lists], dtype: np.dtype[np.unsignedinteger], threads: int) -> Lists:
-    """One column of lists; every thread copies some of the parts."""
+def join_lists(parts: list[Lists], dtype: np.dtype[np.unsignedinteger], threads: int) -> Lists:
+    """One column of lists, with values of type `dtype`; every thread copies some of the parts."""
     first_rows = offsets_of(np.array([len(part) for part in parts], np.int64))
     starts = offsets_of(np.array([len(part.values) for part in parts], np.int64))
     offsets = np.zeros(int(first_rows[-1]) + 1, np.int64)

@@ -12,6 +12,7 @@ U8Array = npt.NDArray[np.uint8]
 U32Array = npt.NDArray[np.uint32]
 U64Array = npt.NDArray[np.uint64]
 I64Array = npt.NDArray[np.int64]
+F64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 #: int32 or int64, as Arrow's offsets are
 IntArray = npt.NDArray[np.signedinteger[Any]]

@@ -6,12 +6,11 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-import pyarrow as pa
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -22,6 +21,8 @@ from tagmatch.engine import TagMatch
 from tagmatch.errors import IndexExistsError, TagMatchError
 from tagmatch.files import answer_writer, read_queries, read_sets, rows_in
 from tagmatch.storage import files_nbytes, index_exists
+
+Batch = TypeVar("Batch", bound=Sized)
 
 
 def command_line(description: str) -> typer.Typer:
@@ -68,8 +69,8 @@ def build(
         str,
         typer.Argument(
             metavar="SETS",
-            help="Parquet or JSON Lines file (by suffix) with columns `tags` and `key`; - for JSON Lines on standard "
-            "input.",
+            help="Parquet or JSON Lines file (by suffix) with columns `tags` and `key`, or a folder of Parquet files; "
+            "- for JSON Lines on standard input.",
             show_default=False,
         ),
     ],
@@ -86,13 +87,13 @@ def build(
     if index_exists(folder) and not overwrite:
         raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
     with TagMatch(layout=layout.value, max_partition_size=max_partition_size, threads=threads) as tm:
-        for batch in _with_progress("reading sets", read_sets(sets), rows_in(sets)):
+        for batch in with_progress("reading sets", read_sets(sets), rows_in(sets)):
             tm.add_sets(batch["tags"], batch["key"])
-        with _status("building the index"):
+        with status("building the index"):
             tm.consolidate()
             tm.save(folder)
         stats = tm.stats()
-    _note(f"{index}: {stats['sets']} sets, {stats['keys']} keys, {stats['tags']} tags, layout {stats['layout']}")
+    note(f"{index}: {stats['sets']} sets, {stats['keys']} keys, {stats['tags']} tags, layout {stats['layout']}")
 
 
 @app.command()
@@ -102,8 +103,8 @@ def match(
         str,
         typer.Argument(
             metavar="QUERIES",
-            help="Parquet or JSON Lines file (by suffix) with column `tags` and optionally `id`; - for JSON Lines on "
-            "standard input.",
+            help="Parquet or JSON Lines file (by suffix) with column `tags` and optionally `id`, or a folder of "
+            "Parquet files; - for JSON Lines on standard input.",
             show_default=False,
         ),
     ],
@@ -121,7 +122,7 @@ def match(
 ) -> None:
     """Write, for each query, its id (or row number) and the keys of all sets that it contains."""
     with TagMatch.open(index, exact=exact, threads=threads) as tm, answer_writer(output) as writer:
-        for batch in _with_progress("matching", read_queries(queries), rows_in(queries)):
+        for batch in with_progress("matching", read_queries(queries), rows_in(queries)):
             writer.write(batch["id"], tm.match_many(batch["tags"], unique=unique))
 
 
@@ -151,7 +152,7 @@ def info(
 def check(index: _Index, threads: _Threads = None) -> None:
     """Verify the checksums and every invariant of an index."""
     with TagMatch.open(index, threads=threads) as tm:
-        with _status("checking"):
+        with status("checking"):
             tm.check()
         typer.echo(f"{index}: ok, {len(tm)} sets")
 
@@ -178,7 +179,7 @@ def main() -> None:
     run(app)
 
 
-def _with_progress(what: str, batches: Iterable[pa.RecordBatch], total: int | None) -> Iterator[pa.RecordBatch]:
+def with_progress(what: str, batches: Iterable[Batch], total: int | None) -> Iterator[Batch]:
     """The batches, with a progress bar on standard error where that is a terminal."""
     console = Console(stderr=True)
     columns = (
@@ -191,12 +192,13 @@ def _with_progress(what: str, batches: Iterable[pa.RecordBatch], total: int | No
             progress.advance(task, len(batch))
 
 
-def _status(what: str) -> contextlib.AbstractContextManager[object]:
+def status(what: str) -> contextlib.AbstractContextManager[object]:
+    """Shows what is going on, where standard error is a terminal."""
     console = Console(stderr=True)
     return console.status(what) if console.is_terminal else contextlib.nullcontext()
 
 
-def _note(text: str) -> None:
+def note(text: str) -> None:
     """Tell a person at the terminal; keep logs of scripts quiet."""
     if sys.stderr.isatty():
         typer.echo(text, err=True)

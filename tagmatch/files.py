@@ -1,4 +1,4 @@
-"""Files of sets, queries and answers: Parquet or JSON Lines by suffix, streamed in Arrow batches."""
+"""Files of sets, queries and answers: Parquet or JSON Lines by suffix, or folders of Parquet, streamed in batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -22,8 +22,8 @@ from tagmatch.errors import InputFileError, InvalidTypeError, TagMatchError
 
 STANDARD_STREAM = "-"
 
-_JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
-_PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
+JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
+PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
 _BATCH_ROWS = 65_536
 _BLOCK_BYTES = 8 << 20
 
@@ -101,30 +101,46 @@ def read_queries(path: str) -> Iterator[pa.RecordBatch]:
 
 
 def rows_in(path: str) -> int | None:
-    """Rows of a Parquet file, None where they are not known before reading."""
-    if Path(path).suffix.lower() not in _PARQUET_SUFFIXES:
-        return None
+    """Rows of a Parquet file or of all in a folder, None where they are not known before reading."""
     with contextlib.suppress(OSError, pa.ArrowException):
-        return int(pq.read_metadata(path).num_rows)
+        files = _parquet_files_in(Path(path)) if Path(path).is_dir() else [path]
+        if all(Path(file).suffix.lower() in PARQUET_SUFFIXES for file in files):
+            return sum(int(pq.read_metadata(file).num_rows) for file in files)
     return None
+
+
+def _parquet_files_in(folder: Path) -> list[str]:
+    """Parquet files of a folder by name, without those that readers of folders leave out."""
+    names = sorted(file.name for file in folder.iterdir() if file.suffix.lower() in PARQUET_SUFFIXES)
+    return [str(folder / name) for name in names if name[0] not in "._"]
 
 
 def _read(path: str, columns: tuple[Column, ...], optional: Column | None = None) -> Iterator[pa.RecordBatch]:
     if path == STANDARD_STREAM:
         return _read_json(sys.stdin.buffer, "standard input", columns, optional)
     file = Path(path)
+    if file.is_dir():
+        return _read_folder(file, columns, optional)
     suffix = file.suffix.lower()
-    if suffix not in _PARQUET_SUFFIXES | _JSON_SUFFIXES:
+    if suffix not in PARQUET_SUFFIXES | JSON_SUFFIXES:
         raise InputFileError(
-            f"{path}: cannot tell the format; the name must end in {_one_of(_PARQUET_SUFFIXES | _JSON_SUFFIXES)}"
+            f"{path}: cannot tell the format; the name must end in {_one_of(PARQUET_SUFFIXES | JSON_SUFFIXES)}"
         )
     if not file.exists():
         raise InputFileError(f"{path}: no such file")
-    if file.is_dir():
-        raise InputFileError(f"{path} is a folder; name one file")
-    if suffix in _PARQUET_SUFFIXES:
+    if suffix in PARQUET_SUFFIXES:
         return _read_parquet(path, columns, optional)
     return _read_json_file(file, columns, optional)
+
+
+def _read_folder(folder: Path, columns: tuple[Column, ...], optional: Column | None) -> Iterator[pa.RecordBatch]:
+    try:
+        files = _parquet_files_in(folder)
+    except OSError as error:
+        raise InputFileError(f"{folder}: cannot be read: {error.strerror or error}") from None
+    if not files:
+        raise InputFileError(f"{folder}: the folder has no Parquet files")
+    return chain.from_iterable(_read_parquet(file, columns, optional) for file in files)
 
 
 def _one_of(suffixes: frozenset[str]) -> str:
@@ -330,19 +346,33 @@ def answer_writer(path: str) -> Iterator[AnswerWriter]:
         return
     target = Path(path)
     suffix = target.suffix.lower()
-    if suffix not in _PARQUET_SUFFIXES | _JSON_SUFFIXES:
-        raise TagMatchError(f"{path}: the name must end in {_one_of(_PARQUET_SUFFIXES | _JSON_SUFFIXES)}")
-    part = target.with_name(f".{target.name}.part")
-    try:
-        if suffix in _PARQUET_SUFFIXES:
+    if suffix not in PARQUET_SUFFIXES | JSON_SUFFIXES:
+        raise TagMatchError(f"{path}: the name must end in {_one_of(PARQUET_SUFFIXES | JSON_SUFFIXES)}")
+    with write_whole(target) as part:
+        if suffix in PARQUET_SUFFIXES:
             writer = _Parquet(part)
             yield writer
             writer.close()
         else:
             with part.open("wb") as stream:
                 yield _JsonLines(stream)
+
+
+@contextlib.contextmanager
+def write_whole(target: Path) -> Iterator[Path]:
+    """A hidden path to write to, which gets the name `target` at the end, or is removed after an error.
+
+    Raises
+    ------
+    TagMatchError
+        For an `OSError` in between; the message names `target`.
+    """
+    part = target.with_name(f".{target.name}.part")
+    try:
+        yield part
         part.replace(target)
     except OSError as error:
-        raise TagMatchError(f"{path}: cannot be written: {error.strerror or error}") from None
+        raise TagMatchError(f"{target}: cannot be written: {error.strerror or error}") from None
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)

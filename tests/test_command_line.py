@@ -505,3 +505,31 @@ def test_missing_index(tmp_path, arguments):
     queries = [write(tmp_path / name, [{"tags": ["a"]}]) for name in others]
     assert str(tmp_path / "nowhere") in tagmatch(command, tmp_path / "nowhere", *queries, code=1)
     assert not (tmp_path / "nowhere").exists()
+
+
+# -- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_build_and_match_of_folders(data, tmp_path):
+    """Parquet files in the order of their names, without those that readers of folders leave out."""
+    sets, queries = tmp_path / "sets", tmp_path / "queries"
+    for folder in (sets, queries):
+        folder.mkdir()
+    schema = pa.schema({"tags": STRINGS, "key": pa.uint64()})
+    write(sets / "b.parquet", data.sets[:300], schema)
+    write(sets / "a.parquet", data.sets[300:], schema)
+    write(queries / "2.parquet", [{"tags": query} for query in data.queries[100:]])
+    write(queries / "1.parquet", [{"tags": query} for query in data.queries[:100]])
+    for folder in (sets, queries):
+        (folder / "_facts.parquet").write_text("left out")
+        (folder / ".part.parquet").write_text("left out")
+    index = tmp_path / "index"
+    assert tagmatch("build", sets, index) == ""
+    assert in_any_order(from_json_lines(tagmatch("match", index, queries))) == data.answers()
+
+
+@pytest.mark.parametrize("name", ["_hidden.parquet", "sets.jsonl"])
+def test_folder_without_parquet_files(tmp_path, name):
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / name).touch()
+    assert "no Parquet files" in refused("build", tmp_path / "sets", tmp_path / "index")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from workloads.bench.data import make_workload
 from workloads.bench.report import Report, Target
 from workloads.bench.timing import Samples, alternate, rates
-from workloads.commands import app
+from workloads.commands.bench import app
 
 SMALL = ["cpu", "--sets", "300", "--queries", "50", "--threads", "2"]
 

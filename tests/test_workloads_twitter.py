@@ -1,156 +1,348 @@
-"""The Twitter-like generator: its statistics, and that rows do not depend on how they are generated."""
+"""The Twitter-like generator: its statistics, and that rows depend on the seed and the user alone."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections import Counter, defaultdict
+from dataclasses import fields
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.twitter import FREQUENT_WRITERS, LANGUAGES, MAX_HASHTAGS, USERS, TwitterOptions, queries, sets
+from tagmatch import TagMatchError
+from workloads.twitter import Followed, Twitter, TwitterOptions, sets
+from workloads.twitter.laws import followed_law, geometric_ratio, tweets_exponent
+from workloads.twitter.options import LANGUAGES, SECOND_LANGUAGES
 
-ROWS = 200_000
-OPTIONS = TwitterOptions(stored=ROWS)
+USERS = 12_000
+OPTIONS = TwitterOptions(seed=5)
+FIRST, SECOND = (
+    {code: weight / sum(weight for _, weight in shares) for code, weight in shares}
+    for shares in (LANGUAGES, SECOND_LANGUAGES)
+)
 
 
 @pytest.fixture(scope="module")
 def stored() -> pa.Table:
-    return sets(OPTIONS, 0, ROWS, threads=2)
+    return sets(OPTIONS, 0, USERS, threads=2)
 
 
 @pytest.fixture(scope="module")
-def asked() -> pa.Table:
-    return queries(OPTIONS, 0, ROWS, threads=2)
+def flat_tags(stored: pa.Table) -> pa.Array:
+    return pc.list_flatten(stored["tags"]).combine_chunks()
 
 
-def flat_tags(table: pa.Table) -> pa.ChunkedArray:
-    return pc.list_flatten(table["tags"])
+@pytest.fixture(scope="module")
+def ranks(flat_tags: pa.Array) -> np.ndarray:
+    """The hashtags' numbers."""
+    hashtags = flat_tags.filter(pc.invert(pc.starts_with(flat_tags, "@")))
+    return pc.replace_substring_regex(hashtags, "^[a-z]+_h", "").cast(pa.int64()).to_numpy()
 
 
-def mean_tags(table: pa.Table) -> float:
-    return pc.mean(pc.list_value_length(table["tags"])).as_py()
+@pytest.fixture(scope="module")
+def languages_of_users() -> list[frozenset[str]]:
+    """Each user's languages, of whom all follow so many that both are seen."""
+    many = Followed(np.array([40]), np.array([1.0]))
+    table = Twitter(OPTIONS, followed=many).sets(0, 20_000, threads=2)
+    codes = pc.replace_substring_regex(pc.list_element(table["tags"], 0), "_.*", "").to_numpy()
+    return [frozenset(codes[row : row + 40]) for row in range(0, len(codes), 40)]
 
 
-def test_columns(stored: pa.Table, asked: pa.Table) -> None:
+# -- columns and tags ------------------------------------------------------------------------------------------------
+
+
+def test_columns(stored: pa.Table) -> None:
     assert stored.schema == pa.schema({"tags": pa.list_(pa.string()), "key": pa.uint64()})
-    assert asked.schema == pa.schema({"tags": pa.list_(pa.string())})
     stored.validate(full=True)
-    asked.validate(full=True)
-    assert stored.num_rows == asked.num_rows == ROWS
-    assert pc.max(stored["key"]).as_py() < USERS
+    assert stored["key"].unique().to_pylist() == list(range(USERS))
 
 
-def test_tags_per_set_and_query(stored: pa.Table, asked: pa.Table) -> None:
+def test_tags_per_set(stored: pa.Table) -> None:
     lengths = pc.list_value_length(stored["tags"])
-    assert mean_tags(stored) == pytest.approx(5, abs=0.3)
+    assert pc.mean(lengths).as_py() == pytest.approx(OPTIONS.mean_tags, abs=0.15)
     assert pc.min(lengths).as_py() == 1
-    assert pc.max(lengths).as_py() == MAX_HASHTAGS + 1
-    assert mean_tags(asked) == pytest.approx(mean_tags(stored) + 3, abs=0.05)
+    assert pc.max(lengths).as_py() == OPTIONS.max_hashtags + 1
 
 
-def test_most_sets_are_distinct(stored: pa.Table) -> None:
-    distinct = {frozenset(tags) for tags in stored["tags"].to_pylist()}
-    assert len(distinct) >= 0.9 * ROWS
-    assert sum(map(len, distinct)) / len(distinct) == pytest.approx(5, abs=0.3)
+def test_tag_strings(flat_tags: pa.Array) -> None:
+    codes = "|".join(dict(LANGUAGES) | dict(SECOND_LANGUAGES))
+    number = "(0|[1-9][0-9]*)"
+    assert pc.all(pc.match_substring_regex(flat_tags, rf"^(@p{number}|({codes})_h{number})$")).as_py()
 
 
-def test_tags_are_distinct_within_a_row(stored: pa.Table, asked: pa.Table) -> None:
-    for table in (stored, asked):
-        assert all(len(set(tags)) == len(tags) for tags in table["tags"].slice(0, 20_000).to_pylist())
+def test_no_tag_twice_and_one_language(stored: pa.Table) -> None:
+    for tags in stored["tags"].slice(0, 20_000).to_pylist():
+        assert len(set(tags)) == len(tags)
+        assert len({tag.partition("_")[0] for tag in tags if tag[0] != "@"}) == 1
 
 
-def test_tag_strings(stored: pa.Table, asked: pa.Table) -> None:
-    pattern = rf"^(@p(0|[1-9][0-9]*)|({'|'.join(LANGUAGES)})_h(0|[1-9][0-9]*))$"
-    for table in (stored, asked):
-        assert pc.all(pc.match_substring_regex(flat_tags(table), pattern)).as_py()
+def test_publisher_tags(stored: pa.Table, flat_tags: pa.Array) -> None:
+    """The top 30 % of publishers; a frequent writer is one in all its followers' interests."""
+    named = pc.starts_with(flat_tags, "@p")
+    assert pc.sum(named).as_py() / len(stored) == pytest.approx(OPTIONS.frequent_writers, abs=0.012)
+    publishers = np.array([int(tag[2:]) for tag in flat_tags.filter(named).unique().to_pylist()])
+    assert publishers.max() < OPTIONS.publishers
 
 
-def test_publishers(stored: pa.Table) -> None:
-    last = pa.chunked_array([[tags[-1] for tags in stored["tags"].to_pylist()]])
-    assert pc.mean(pc.starts_with(last, "@p")).as_py() == pytest.approx(FREQUENT_WRITERS, abs=0.02)
-    tags = flat_tags(stored)
-    assert pc.sum(pc.starts_with(tags, "@p")).as_py() == pc.sum(pc.starts_with(last, "@p")).as_py()
+# -- laws ------------------------------------------------------------------------------------------------------------
 
 
-def test_languages(stored: pa.Table) -> None:
-    first = pc.list_element(stored["tags"], 0)
-    for language, percent in LANGUAGES.items():
-        share = pc.mean(pc.starts_with(first, f"{language}_h")).as_py()
-        assert share == pytest.approx(percent / sum(LANGUAGES.values()), abs=0.01)
+def test_share_of_users_with_one_language(languages_of_users: list[frozenset[str]]) -> None:
+    sizes = Counter(map(len, languages_of_users))
+    assert sizes.keys() == {1, 2}
+    assert sizes[1] / sizes.total() == pytest.approx(OPTIONS.one_language, abs=0.015)
 
 
-def test_a_row_has_one_language(asked: pa.Table) -> None:
-    for tags in asked["tags"].slice(0, 20_000).to_pylist():
-        assert len({tag[:2] for tag in tags if tag[0] != "@"}) == 1
+def test_first_languages(languages_of_users: list[frozenset[str]]) -> None:
+    """Of users with one language; the others' first language cannot be told from the second."""
+    found = Counter(code for codes in languages_of_users if len(codes) == 1 for code in codes)
+    assert found.keys() == FIRST.keys()
+    for code, share in FIRST.items():
+        assert found[code] / found.total() == pytest.approx(share, abs=0.02)
 
 
-def test_hashtags_follow_zipfs_law(stored: pa.Table) -> None:
-    tags = flat_tags(stored)
-    hashtags = pc.sum(pc.starts_with(tags, "en_h")).as_py()
-    for number in (0, 1, 10, 100):
-        share = pc.sum(pc.equal(tags, f"en_h{number}")).as_py() / hashtags
-        assert share == pytest.approx(math.log1p(1 / (number + 1)) / math.log(OPTIONS.hashtags + 1), rel=0.2)
+def test_second_languages(languages_of_users: list[frozenset[str]]) -> None:
+    """Every pair is as frequent as drawing the second among all but the first makes it."""
+    found = Counter(codes for codes in languages_of_users if len(codes) == 2)
+    due: dict[frozenset[str], float] = defaultdict(float)
+    for first, share in FIRST.items():
+        for second, weight in SECOND.items():
+            if second != first:
+                due[frozenset((first, second))] += share * weight / (1 - SECOND.get(first, 0))
+    assert found.keys() <= due.keys()
+    for codes, share in due.items():
+        assert found[codes] / found.total() == pytest.approx(share, abs=0.015)
+    assert sum(found[codes] for codes in found if "hi" in codes) > 0.1 * found.total()
 
 
-def test_queries_extend_a_stored_set() -> None:
-    options = TwitterOptions(stored=300)
-    stored = [set(tags) for tags in sets(options, 0, 300)["tags"].to_pylist()]
-    for tags in queries(options, 0, 2000)["tags"].to_pylist():
-        query = set(tags)
-        assert any(tagset <= query and 2 <= len(query - tagset) <= 4 for tagset in stored)
+def test_both_languages_are_used_alike() -> None:
+    options = TwitterOptions(one_language=0, languages=(("aa", 1),), second_languages=(("bb", 2), ("aa", 5)))
+    first = pc.list_element(sets(options, 0, 1000)["tags"], 0)
+    assert pc.mean(pc.starts_with(first, "aa_")).as_py() == pytest.approx(0.5, abs=0.02)
+    assert pc.all(pc.match_substring_regex(first, "^(aa|bb)_")).as_py()
 
 
-def test_extra_tags() -> None:
-    options = TwitterOptions(stored=1, min_extra_tags=0, max_extra_tags=0)
-    (tags,) = sets(options, 0, 1)["tags"].to_pylist()
-    assert queries(options, 0, 3)["tags"].to_pylist() == [tags] * 3
+def test_hashtags_follow_zipfs_law(stored: pa.Table, ranks: np.ndarray) -> None:
+    """The slope of frequency over rank, both logarithmic, in ranges of ranks that hold many hashtags."""
+    edges = 2 ** np.arange(2, 17)
+    counts, _ = np.histogram(ranks, edges)
+    density = counts / np.diff(edges)
+    slope, _ = np.polyfit(np.log(np.sqrt(edges[1:] * edges[:-1])), np.log(density), 1)
+    assert slope == pytest.approx(-OPTIONS.hashtag_exponent, abs=0.05)
+    # A tweet's first hashtag, as the others must differ from it
+    most_frequent = pc.ends_with(pc.list_element(stored["tags"], 0), "_h0")
+    assert pc.mean(most_frequent).as_py() == pytest.approx(math.log(3) / math.log(2 * OPTIONS.hashtags + 1), rel=0.1)
+    assert ranks.max() < OPTIONS.hashtags
 
 
-@given(edges=st.lists(st.integers(0, 150_000), max_size=4), threads=st.integers(1, 4))
-def test_rows_do_not_depend_on_ranges_and_threads(
-    stored: pa.Table, asked: pa.Table, edges: list[int], threads: int
-) -> None:
-    edges = sorted(edges)
-    for first, last in pairwise(edges):
-        count = last - first
-        assert sets(OPTIONS, first, count, threads=threads).equals(stored.slice(first, count))
-        assert queries(OPTIONS, first, count, threads=threads).equals(asked.slice(first, count))
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.5])
+def test_exponent_of_hashtags(exponent: float) -> None:
+    options = TwitterOptions(hashtag_exponent=exponent, max_hashtags=1, mean_tags=1.3)
+    tags = pc.list_element(sets(options, 0, 6000)["tags"], 0)
+    numbers = pc.replace_substring_regex(tags, "^[a-z]+_h", "").cast(pa.int64()).to_numpy()
+    edges = 4 ** np.arange(2, 7)
+    counts, _ = np.histogram(numbers, edges)
+    wide, _ = np.polyfit(np.log(np.sqrt(edges[1:] * edges[:-1])), np.log(np.maximum(counts, 1) / np.diff(edges)), 1)
+    assert wide == pytest.approx(-exponent, abs=0.15)
+
+
+def test_number_of_followed_publishers() -> None:
+    options = TwitterOptions(max_hashtags=1, mean_tags=1.3, seed=2)
+    model = Twitter(options)
+    counts = np.bincount(model.sets(0, 60_000, threads=2)["key"].to_numpy())
+    assert len(counts) == 60_000
+    assert counts.min() >= 1
+    assert counts.max() <= options.max_followed
+    law = followed_law(options.mean_followed, options.followed_exponent, options.max_followed)
+    mean = np.diff(law.sums, prepend=0.0) @ law.values
+    assert mean == pytest.approx(options.mean_followed, rel=1e-6)
+    # Of so heavy a tail even the mean of many users varies; that of users below the 99th percentile does not
+    below = counts < 400
+    due = np.diff(law.sums, prepend=0.0)[:399]
+    assert counts[below].mean() == pytest.approx(due @ law.values[:399] / due.sum(), rel=0.03)
+    assert counts.mean() == pytest.approx(options.mean_followed, rel=0.35)
+    # Hill's estimator of the tail exponent
+    tail = np.sort(counts)[-600:]
+    assert 1 + 1 / np.mean(np.log(tail / tail[0])) == pytest.approx(options.followed_exponent, abs=0.25)
+
+
+def test_popularity_of_publishers() -> None:
+    """With all publishers named, their ranks can be seen."""
+    options = TwitterOptions(frequent_writers=1, max_hashtags=1, mean_tags=2)
+    tags = pc.list_flatten(sets(options, 0, 30_000, threads=2)["tags"])
+    publishers = pc.utf8_slice_codeunits(tags.filter(pc.starts_with(tags, "@p")), 2).cast(pa.int64()).to_numpy()
+    assert np.mean(publishers == 0) == pytest.approx(0.002, rel=0.1)
+    edges = 4 ** np.arange(4, 11)
+    counts, _ = np.histogram(publishers, edges)
+    slope, _ = np.polyfit(np.log(np.sqrt(edges[1:] * edges[:-1])), np.log(counts / np.diff(edges)), 1)
+    assert slope == pytest.approx(-options.popularity_exponent, abs=0.05)
+
+
+def test_uniform_popularity() -> None:
+    options = TwitterOptions(
+        frequent_writers=1, max_hashtags=1, mean_tags=2, popularity_exponent=0, publishers=100, mean_followed=20
+    )
+    tags = pc.list_flatten(sets(options, 0, 3000)["tags"])
+    counts = tags.filter(pc.starts_with(tags, "@p")).value_counts().field("counts").to_numpy()
+    assert len(counts) == 100
+    assert counts.min() > 0.7 * counts.mean()
+    assert counts.max() < 1.3 * counts.mean()
+
+
+def test_tweets_of_publishers() -> None:
+    """Of a few publishers whom everybody follows, the different sets show how many tweets each has."""
+    options = TwitterOptions(
+        frequent_writers=1, publishers=2000, popularity_exponent=0, mean_followed=100, followed_exponent=9,
+        mean_tags=7, one_language=1, languages=(("en", 1),), max_tweets=20,
+    )  # fmt: skip
+    tweets = defaultdict(set)
+    for tags in sets(options, 0, 5000, threads=2)["tags"].to_pylist():
+        tweets[tags[-1]].add(tuple(tags[:-1]))
+    counts = np.array([len(found) for found in tweets.values()])
+    assert len(counts) == 2000
+    assert counts.mean() == pytest.approx(3, abs=0.25)
+    assert 20 >= counts.max() > 15
+    assert np.mean(counts == 1) == pytest.approx(0.6, abs=0.06)
+
+
+def test_users_of_a_set(stored: pa.Table) -> None:
+    """Most sets have one user, a few have very many."""
+    users: dict[tuple[str, ...], set[int]] = defaultdict(set)
+    for tags, key in zip(stored["tags"].to_pylist(), stored["key"].to_pylist(), strict=True):
+        users[tuple(sorted(tags))].add(key)
+    counts = np.array([len(found) for found in users.values()])
+    assert counts.mean() > 1.05
+    assert np.median(counts) == 1
+    assert counts.max() > 100
+
+
+def test_fits() -> None:
+    """The fitted parameters give the means that they are fitted to, computed in another way."""
+    ratio = geometric_ratio(4.7, 20)
+    shares = [ratio**n - (ratio ** (n + 1) if n < 19 else 0) for n in range(20)]
+    assert sum(share * (n + 1) for n, share in enumerate(shares)) == pytest.approx(4.7)
+    for most in (50, 2_000_000):
+        b = tweets_exponent(3, most)
+        t = np.arange(1, most + 1)
+        shares_of_t = t**-b - np.append(t[1:] ** -b, 0)
+        assert shares_of_t @ t == pytest.approx(3, rel=1e-4)
+
+
+# -- ranges and seeds ------------------------------------------------------------------------------------------------
+
+
+@given(edges=st.lists(st.integers(0, 3000), max_size=4), threads=st.integers(1, 4))
+def test_rows_do_not_depend_on_ranges_and_threads(stored: pa.Table, edges: list[int], threads: int) -> None:
+    keys = stored["key"].to_numpy()
+    for first, last in pairwise(sorted(edges)):
+        begin, end = np.searchsorted(keys, [first, last])
+        assert sets(OPTIONS, first, last, threads=threads).equals(stored.slice(begin, end - begin))
+        assert Twitter(OPTIONS).interests(first, last, threads=threads) == end - begin
+
+
+def test_a_user_with_many_interests_is_cut_into_batches() -> None:
+    model = Twitter(OPTIONS, followed=Followed(np.array([0, 150_000]), np.array([0.5, 1.0])))
+    table = model.sets(0, 6, threads=2)
+    counts = Counter(table["key"].to_pylist())
+    assert set(counts.values()) == {150_000}
+    assert 0 < len(counts) < 6
+    batches = list(model.stream(0, 6))
+    assert max(map(len, batches)) <= 65_536
+    assert pa.Table.from_batches(batches).equals(table)
 
 
 def test_seeds_differ() -> None:
     one, other = (sets(TwitterOptions(seed=seed), 0, 100) for seed in (1, 2))
-    assert not one["tags"].equals(other["tags"])
-    assert not one["key"].equals(other["key"])
+    assert not one["tags"].slice(0, 50).equals(other["tags"].slice(0, 50))
 
 
-def test_no_rows() -> None:
-    assert sets(OPTIONS, 5, 0).num_rows == 0
-    assert queries(OPTIONS, 5, 0).schema == queries(OPTIONS, 5, 1).schema
+def test_far_users() -> None:
+    assert set(sets(OPTIONS, 299_999_990, 300_000_000)["key"].to_pylist()) <= set(range(299_999_990, 300_000_000))
+
+
+def test_no_users() -> None:
+    assert sets(OPTIONS, 5, 5).num_rows == 0
+
+
+# -- plain tweets ----------------------------------------------------------------------------------------------------
+
+
+def test_plain_tweets() -> None:
+    options = TwitterOptions(publishers=1000, mean_followed=10, mean_tweets=2, max_tweets=5, popularity_exponent=0)
+    model = Twitter(options)
+    tweets = model.plain_tweets(0, 30_000)
+    assert tweets.slice(20_000, 7).equals(model.plain_tweets(20_000, 7))
+    assert not tweets.slice(0, 9).equals(model.plain_tweets(0, 9, seed=2))
+    authors = [tags[-1] for tags in tweets.to_pylist()]
+    assert all(author.startswith("@p") for author in authors)
+    # In proportion to their tweets: 1 to 5 times as many as of those with one tweet
+    counts = np.array(sorted(Counter(authors).values()))
+    assert len(counts) == 1000
+    assert np.quantile(counts, 0.99) / np.quantile(counts, 0.25) == pytest.approx(5, rel=0.4)
+    codes = Counter(tags[0].partition("_")[0] for tags in tweets.to_pylist())
+    assert codes.keys() == FIRST.keys()
+    for code, share in FIRST.items():
+        assert codes[code] / codes.total() == pytest.approx(share, abs=0.01)
+    # What is written is what is followed: all interests of frequent writers occur but for the language
+    written = {(tuple(tag.partition("_")[2] for tag in tags[:-1]), tags[-1]) for tags in tweets.to_pylist()}
+    followed = [tags for tags in sets(options, 0, 200)["tags"].to_pylist() if tags[-1][0] == "@"]
+    found = [(tuple(tag.partition("_")[2] for tag in tags[:-1]), tags[-1]) in written for tags in followed]
+    assert np.mean(found) > 0.95
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [option.name for option in fields(TwitterOptions) if option.metadata])
+def test_numbers_out_of_range(name: str) -> None:
+    (limits,) = (option.metadata for option in fields(TwitterOptions) if option.name == name)
+    for value in (limits["low"] - 1, limits["high"] + 1, "1", True, None, math.nan):
+        with pytest.raises(TagMatchError, match=f"^{name} must be"):
+            TwitterOptions(**{name: value})
 
 
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"stored": 0}, "stored"),
-        ({"hashtags": 2**32}, "hashtags"),
-        ({"hashtags": 20}, "hashtags"),
-        ({"seed": -1}, "seed"),
-        ({"max_extra_tags": 1001}, "max_extra_tags"),
-        ({"min_extra_tags": -1}, "min_extra_tags"),
-        ({"min_extra_tags": 3, "max_extra_tags": 2}, "max_extra_tags"),
+        ({"mean_tags": 1.2}, "mean_tags"),
+        ({"mean_tags": 21}, "mean_tags"),
+        ({"hashtags": 79}, "hashtags"),
+        ({"mean_tweets": 50, "max_tweets": 40}, "mean_tweets"),
+        ({"publishers": 1.5}, "publishers"),
+        ({"languages": ()}, "languages"),
+        ({"languages": (("en", 1), ("en", 2))}, "languages"),
+        ({"languages": (("@en", 1),)}, "languages"),
+        ({"languages": (("en", 0),)}, "languages"),
+        ({"languages": ("en", "fr", "deu")}, "languages"),
+        ({"second_languages": (("en", math.inf),)}, "second_languages"),
+        ({"second_languages": (("en", 1),)}, "second_languages"),
     ],
+    ids=str,
 )
-def test_options_are_checked(wrong: dict[str, int], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
+def test_wrong_options(wrong: dict[str, object], named: str) -> None:
+    with pytest.raises(TagMatchError, match=f"^{named}"):
         TwitterOptions(**wrong)
 
 
-@pytest.mark.parametrize("generate", [sets, queries])
-def test_ranges_are_checked(generate: object) -> None:
-    assert callable(generate)
-    with pytest.raises(ValueError, match="zero or more"):
-        generate(OPTIONS, -1, 5)
+def test_options_are_kept_by_json() -> None:
+    lists = {name: list(map(list, getattr(OPTIONS, name))) for name in ("languages", "second_languages")}
+    assert TwitterOptions(**(dataclasses.asdict(OPTIONS) | lists)) == OPTIONS
+
+
+def test_more_followed_than_there_are() -> None:
+    with pytest.raises(TagMatchError, match=r"^mean_followed must be from 1 to 5\.5"):
+        sets(TwitterOptions(publishers=10), 0, 1)
+    (row,) = sets(TwitterOptions(publishers=1, mean_followed=1), 0, 1)["tags"].to_pylist()
+    assert len(row) >= 1
+
+
+@pytest.mark.parametrize("users", [(-1, 5), (5, 4), (0, 2**60)])
+def test_wrong_ranges(users: tuple[int, int]) -> None:
+    with pytest.raises(TagMatchError, match="first_user and last_user"):
+        sets(OPTIONS, *users)

@@ -15,7 +15,9 @@ from workloads.bench.data import Workload, make_workload
 from workloads.bench.memory import build, peak_of_build
 from workloads.bench.report import Report, Target
 from workloads.bench.timing import alternate, rates
-from workloads.matchers import Matcher, RarestTagDict, SignatureScan
+from workloads.systems.matcher import Matcher
+from workloads.systems.numpy_scan import SignatureScan
+from workloads.systems.python import RarestTagDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

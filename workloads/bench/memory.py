@@ -24,7 +24,7 @@ from workloads.twitter import TwitterOptions
 if TYPE_CHECKING:
     from tagmatch.options import Layout
 
-_WARM_UP_SETS = 1000
+_WARM_UP_USERS = 30
 
 
 def peak_of_build(sets: pa.Table, layout: Layout, threads: int) -> int:
@@ -48,7 +48,7 @@ def build(sets: pa.Table, **options: Any) -> TagMatch:
 
 
 def _measure(path: str, layout: Layout, threads: int) -> dict[str, int]:
-    build(twitter.sets(TwitterOptions(), 0, _WARM_UP_SETS), layout=layout, threads=threads).close()
+    build(twitter.sets(TwitterOptions(), 0, _WARM_UP_USERS), layout=layout, threads=threads).close()
     _reset_peak()
     before = _resident("VmRSS")
     with pa.OSFile(path) as file:

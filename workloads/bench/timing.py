@@ -14,9 +14,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Repeated measurements of one thing."""
+    """Repeated measurements of one thing.
+
+    Attributes
+    ----------
+    values : tuple of float
+    items : int
+        Items that each measured call worked on.
+    """
 
     values: tuple[float, ...]
+    items: int = 1
 
     @property
     def median(self) -> float:
@@ -68,7 +76,7 @@ def rates(
     """
     counts = {name: _count_for(work, items, seconds) for name, work in works.items()}
     taken = alternate({name: _call(work, counts[name]) for name, work in works.items()}, rounds)
-    return {name: Samples(tuple(counts[name] / s for s in taken[name].values)) for name in works}
+    return {name: Samples(tuple(counts[name] / s for s in taken[name].values), counts[name]) for name in works}
 
 
 def _call(work: Callable[[int], object], count: int) -> Callable[[], object]:
@@ -77,9 +85,10 @@ def _call(work: Callable[[int], object], count: int) -> Callable[[], object]:
 
 def _count_for(work: Callable[[int], object], items: int, seconds: float) -> int:
     """Find how many items take about `seconds`; the calls made for it are the warm-up."""
-    count = min(items, 64)
+    count = 1
+    work(count)  # compiles, where that is still to be done
     while True:
-        elapsed = seconds_of(_call(work, count))
+        elapsed = min(seconds_of(_call(work, count)) for _ in range(2))
         if count == items or elapsed >= seconds / 4:
             return max(1, min(items, int(count * seconds / elapsed)))
         count = min(items, 4 * count)

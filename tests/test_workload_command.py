@@ -1,0 +1,480 @@
+"""The command `tagmatch-workload`, as a person or a script runs it."""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from tagmatch import TagMatch
+from tagmatch.commands import main as tagmatch_main
+from workloads.commands.workload import main
+from workloads.twitter import Twitter, TwitterOptions
+from workloads.twitter.corpus import read_tweets
+
+COMMAND = [sys.executable, "-c", "from workloads.commands.workload import main; main()"]
+SMALL = ["--publishers", 5000, "--hashtags", 3000, "--mean-followed", 10, "--threads", 2]
+
+
+def run(*arguments: object, code: int = 0, entry: Callable[[], None] = main) -> str:
+    """Run the command in this process; returns what it says on standard error."""
+    stderr = io.StringIO()
+    with patch("sys.argv", ["tagmatch-workload", *map(str, arguments)]), redirect_stderr(stderr):
+        try:
+            entry()
+            found = 0
+        except SystemExit as end:
+            found = end.code
+    assert found == code, stderr.getvalue()
+    return stderr.getvalue()
+
+
+def refused(*arguments: object) -> str:
+    (line,) = run(*arguments, code=1).splitlines()
+    return line
+
+
+def read(folder: Path) -> pa.Table:
+    """All shards in the order of their names."""
+    return pa.concat_tables([pq.read_table(file) for file in sorted(folder.glob("[!._]*.parquet"))])
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "_workload.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("workload") / "sets"
+    assert run("twitter", folder, "--users", 300, *SMALL) == ""
+    return folder
+
+
+# -- twitter ---------------------------------------------------------------------------------------------------------
+
+
+def test_twitter(stored: Path) -> None:
+    options = TwitterOptions(publishers=5000, hashtags=3000, mean_followed=10)
+    assert read(stored).equals(Twitter(options).sets(0, 300))
+    noted = facts(stored)
+    assert noted["rows"] == len(read(stored))
+    assert (noted["generator"], noted["users"], noted["shards"]) == ("twitter", 300, 8)
+    assert TwitterOptions(**noted["options"]) == options
+    assert {path.name[:5] for path in stored.iterdir()} == {"sets-", "_work"}
+
+
+@pytest.mark.parametrize(("shards", "threads"), [(1, 1), (3, 1), (5, 4), (300, 2), (400, 1)])
+def test_rows_do_not_depend_on_shards_and_threads(stored: Path, tmp_path: Path, shards: int, threads: int) -> None:
+    run("twitter", tmp_path / "sets", "--users", 300, *SMALL, "--shards", shards, "--threads", threads)
+    assert len(list(tmp_path.glob("sets/*.parquet"))) == min(shards, 300)
+    assert read(tmp_path / "sets").equals(read(stored))
+
+
+def test_one_user(tmp_path: Path) -> None:
+    run("twitter", tmp_path / "sets", "--users", 1, *SMALL)
+    assert set(read(tmp_path / "sets")["key"].to_pylist()) == {0}
+
+
+def test_shards_can_be_built(stored: Path, tmp_path: Path) -> None:
+    shard = stored / "sets-00000.parquet"
+    run("build", shard, tmp_path / "index", entry=tagmatch_main)
+    table = pq.read_table(shard)
+    with TagMatch.open(tmp_path / "index") as tm:
+        assert table["key"][0].as_py() in tm.match(table["tags"][0].as_py())
+
+
+def test_overwrite(stored: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sets"
+    run("twitter", folder, "--users", 20, "--shards", 20, *SMALL)
+    before = read(folder)
+    assert "--overwrite" in refused("twitter", folder, "--users", 30, *SMALL)
+    assert read(folder).equals(before)
+    run("twitter", folder, "--users", 300, *SMALL, "--overwrite")
+    assert read(folder).equals(read(stored))
+    assert len(list(folder.iterdir())) == 9
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "part-00000.parquet", "sets-1.parquet", ".hidden"])
+def test_files_of_others_are_kept(tmp_path: Path, name: str) -> None:
+    run("twitter", tmp_path, "--users", 5, *SMALL)
+    (tmp_path / name).write_text("mine")
+    before = sorted(tmp_path.iterdir())
+    assert name in refused("twitter", tmp_path, "--users", 5, *SMALL, "--overwrite")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_folder_that_only_looks_like_ours_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "sets-00000.parquet").write_text("mine")
+    assert "sets-00000.parquet" in refused("twitter", tmp_path, *SMALL, "--overwrite")
+    assert (tmp_path / "sets-00000.parquet").read_text() == "mine"
+    assert "is a file" in refused("twitter", tmp_path / "sets-00000.parquet", *SMALL)
+    assert "is a file" in refused("twitter", tmp_path / "sets-00000.parquet", *SMALL, "--overwrite")
+
+
+def test_an_interrupted_run(tmp_path: Path) -> None:
+    """What a killed process leaves is no workload, and can be overwritten."""
+    for name in ("._workload.json.part", "sets-00000.parquet", ".sets-00001.parquet.part"):
+        (tmp_path / name).write_text("half")
+    assert "is not whole" in refused("queries", tmp_path, tmp_path / "queries.jsonl")
+    run("twitter", tmp_path, "--users", 5, *SMALL, "--overwrite", "--shards", 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"_workload.json", "sets-00000.parquet"}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_full_disk(tmp_path: Path, threads: int) -> None:
+    folder = tmp_path / "sets"
+    limit = 1 << 18
+    done = subprocess.run(
+        [*COMMAND, "twitter", folder, "--users", "2000", "--shards", "3", "--threads", str(threads)],
+        capture_output=True, text=True, timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert str(folder / "sets-0000") in line
+    assert "too large" in line
+    assert list(folder.iterdir()) == []
+
+
+def test_unwritable_folder() -> None:
+    assert "/proc/nowhere" in refused("twitter", "/proc/nowhere", *SMALL)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--users", "0"],
+        ["--shards", "0"],
+        ["--threads", "0"],
+        ["--hashtags", "0"],
+        ["--mean-followed", "0.5"],
+        ["--publishers", "many"],
+        ["--frequent-writers", "1.1"],
+    ],
+    ids=" ".join,
+)
+def test_usage(tmp_path: Path, wrong: list[str]) -> None:
+    assert wrong[0] in run("twitter", tmp_path / "sets", *wrong, code=2)
+    assert not (tmp_path / "sets").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"), [(["--mean-tags", 1.1], "mean_tags"), (["--publishers", 10], "mean_followed")], ids=str
+)
+def test_options_that_do_not_go_together(tmp_path: Path, wrong: list[object], named: str) -> None:
+    assert named in refused("twitter", tmp_path / "sets", *wrong)
+    assert not (tmp_path / "sets").exists()
+
+
+# -- real tweets and followers ---------------------------------------------------------------------------------------
+
+TWEETS = [
+    {"author": "ann", "language": "en", "text": "#Cat and #dog, #cat again"},
+    {"author": "bob", "language": "fr", "text": "no hashtags # here"},
+    {"author": "bob", "language": "fr", "text": "un #été"},
+    {"author": "ann", "language": "en", "text": "#two_words#three"},
+    {"author": "cid", "language": None, "text": "#dog"},
+    {"author": "ann", "language": "en", "text": "#1st"},
+    {"author": "dan", "language": "fr", "text": None},
+]
+HASHTAGS = [["cat", "dog"], [], ["été"], ["two_words", "three"], ["dog"], ["1st"], None]
+HASHTAG_STRINGS = ["#Cat #dog,#cat", "", "été", "#two_words, three", " DOG ", "1st", None]
+FEW = ["--mean-followed", 2, "--popularity-exponent", 0, "--threads", 2]
+
+
+def write_table(path: Path, records: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    elif path.suffix == ".csv":
+        pa_csv.write_csv(pa.Table.from_pylist(records), path)
+    else:
+        path.write_text("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+    return path
+
+
+def with_hashtags(hashtags: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {"author": tweet["author"], "language": tweet["language"], "hashtags": tags}
+        for tweet, tags in zip(TWEETS, hashtags, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def real_sets(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
+    folder = tmp_path_factory.mktemp("real")
+    run("twitter", folder / "sets", "--users", 2000, "--tweets", write_table(folder / "tweets.jsonl", TWEETS), *FEW)
+    return read(folder / "sets")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "records"),
+    [
+        (".parquet", TWEETS),
+        (".csv", TWEETS),
+        (".jsonl", TWEETS),
+        (".parquet", with_hashtags(HASHTAGS)),
+        (".jsonl", with_hashtags([["#CAT", "cat", "dog"], [], ["#été"], *HASHTAGS[3:]])),
+        (".parquet", with_hashtags(HASHTAG_STRINGS)),
+        (".csv", with_hashtags(HASHTAG_STRINGS)),
+        (".ndjson", with_hashtags(HASHTAG_STRINGS)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value[0]),
+)
+def test_real_tweets(tmp_path: Path, real_sets: pa.Table, suffix: str, records: list[dict[str, Any]]) -> None:
+    file = write_table(tmp_path / f"tweets{suffix}", records)
+    run("twitter", tmp_path / "sets", "--users", 2000, "--tweets", file, *FEW)
+    found, due = (
+        Counter(tuple(sorted(tags)) for tags in table["tags"].to_pylist())
+        for table in (read(tmp_path / "sets"), real_sets)
+    )
+    assert found == due
+
+
+def test_sets_of_real_tweets(real_sets: pa.Table) -> None:
+    """The one frequent writer of three is the one with most tweets; all else are hashtags in languages."""
+    tweets = [
+        ({"cat", "dog"}, True),
+        ({"été"}, False),
+        ({"two_words", "three"}, True),
+        ({"dog"}, False),
+        ({"1st"}, True),
+    ]
+    first: Counter[str] = Counter()
+    for tags in real_sets["tags"].to_pylist():
+        hashtags = [tag for tag in tags if tag != "@ann"]
+        assert ({tag.partition("_")[2] for tag in hashtags}, "@ann" in tags) in tweets
+        first[hashtags[0].partition("_")[0]] += 1
+    # Three of the four tweets with hashtags and a language are in English; 60 % of users have a second language, too
+    assert {"en", "fr", "hi"} <= first.keys()
+    assert not {"ja", "nl", "ko"} & first.keys()
+    assert first["en"] > 0.5 * first.total()
+
+
+def test_authors_that_are_numbers(tmp_path: Path) -> None:
+    records = [{"author": 10**18 + i % 3, "hashtags": ["x"]} for i in range(10)]
+    for suffix in (".parquet", ".jsonl", ".csv"):
+        values = records if suffix != ".csv" else [record | {"hashtags": "x"} for record in records]
+        corpus = read_tweets(str(write_table(tmp_path / f"tweets{suffix}", values)))
+        assert bytes(corpus.tweets.authors).decode() == "".join(str(10**18 + i) for i in (0, 1, 2))
+        assert corpus.tweets.tweets.tolist() == [0, 4, 7, 10]
+        assert corpus.languages == ()
+
+
+BAD_TWEETS: dict[str, tuple[str, Callable[[Path], object], list[str]]] = {
+    "missing": ("tweets.csv", lambda _: None, ["tweets.csv", "No such file"]),
+    "suffix": ("tweets.txt", lambda path: path.touch(), ["tweets.txt", ".parquet"]),
+    "no author": ("tweets.jsonl", lambda path: write_table(path, [{"text": "#a"}]), ["'author'", "'text'"]),
+    "no hashtags column": ("tweets.csv", lambda path: write_table(path, [{"author": "a"}]), ["'hashtags' or 'text'"]),
+    "no hashtags": ("tweets.csv", lambda path: write_table(path, [{"author": "a", "text": "b"}]), ["no tweet"]),
+    "no rows": ("tweets.parquet", lambda path: pq.write_table(pa.table({"author": [""], "text": [""]})[:0], path), []),
+    "null author": (
+        "tweets.jsonl",
+        lambda path: write_table(path, [{"author": "a", "text": "#b"}, {"author": None, "text": "#b"}]),
+        ["'author'", "row 1", "null"],
+    ),
+    "author of floats": (
+        "tweets.parquet", lambda path: write_table(path, [{"author": 0.5, "text": "#b"}]), ["'author'", "double"]
+    ),
+    "hashtags of numbers": (
+        "tweets.parquet", lambda path: write_table(path, [{"author": 1, "hashtags": [5]}]), ["'hashtags'", "int64"]
+    ),
+    "text of numbers": ("tweets.jsonl", lambda path: write_table(path, [{"author": 1, "text": 5}]), ["'text'"]),
+    "language of numbers": (
+        "tweets.jsonl", lambda path: write_table(path, [{"author": 1, "text": "#a", "language": 5}]), ["'language'"]
+    ),
+    "language with @": (
+        "tweets.jsonl", lambda path: write_table(path, [{"author": 1, "text": "#a", "language": "@x"}]), ["'@x'"]
+    ),
+    "no Parquet": ("tweets.parquet", lambda path: path.write_text("author,text\n"), ["tweets.parquet"]),
+    "no JSON": ("tweets.jsonl", lambda path: path.write_text('{"author": "a", "text": "#b"}\n{"au'), ["tweets.jsonl"]),
+    "uneven CSV": ("tweets.csv", lambda path: path.write_text("author,text\na,#b\na\n"), ["tweets.csv"]),
+    "no UTF-8": ("tweets.csv", lambda path: path.write_bytes(b"author,text\na,#b\xff\n"), ["tweets.csv"]),
+    "empty": ("tweets.csv", Path.touch, ["tweets.csv"]),
+    "folder": ("tweets.csv", Path.mkdir, ["tweets.csv"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "make", "words"), BAD_TWEETS.values(), ids=BAD_TWEETS)
+def test_bad_tweets(tmp_path: Path, name: str, make: Callable[[Path], object], words: list[str]) -> None:
+    make(tmp_path / name)
+    message = refused("twitter", tmp_path / "sets", "--tweets", tmp_path / name)
+    for word in (name, *words):
+        assert word in message
+    assert not (tmp_path / "sets").exists()
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv", ".jsonl"])
+def test_followers(tmp_path: Path, suffix: str) -> None:
+    """Three of four users follow two publishers, the others seven; none follows none."""
+    records = [{"followers": 7, "users": 1}, {"followers": 2, "users": 2.5}, {"followers": 0, "users": 0}]
+    records.append({"followers": 2, "users": 0.5})
+    file = write_table(tmp_path / f"followers{suffix}", records)
+    run("twitter", tmp_path / "sets", "--followers", file, "--users", 1000)
+    counts = Counter(Counter(read(tmp_path / "sets")["key"].to_pylist()).values())
+    assert counts.keys() == {2, 7}
+    assert counts[2] == pytest.approx(750, abs=60)
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([{"users": 1}], ["'followers'", "'users'"]),
+        ([{"followers": 1.5}], ["'followers'", "double"]),
+        ([{"followers": 1}, {"followers": -1}], ["'followers'", "row 1", "-1"]),
+        ([{"followers": 1}, {"followers": None}], ["'followers'", "row 1"]),
+        ([{"followers": 1, "users": -2}], ["'users'", "row 0"]),
+        ([{"followers": 1, "users": 0}], ["no users"]),
+        ([{"followers": 0, "users": 1}], ["follows a publisher"]),
+    ],
+    ids=str,
+)
+def test_bad_followers(tmp_path: Path, records: list[dict[str, Any]], words: list[str]) -> None:
+    message = refused("twitter", tmp_path / "sets", "--followers", write_table(tmp_path / "f.parquet", records))
+    for word in ("f.parquet", *words):
+        assert word in message
+
+
+# -- queries ---------------------------------------------------------------------------------------------------------
+
+
+def test_queries(stored: Path, tmp_path: Path) -> None:
+    outputs = [tmp_path / "queries.parquet", tmp_path / "queries.jsonl"]
+    for out in outputs:
+        assert run("queries", stored, out, "--count", 500, "--seed", 4) == ""
+    table = pq.read_table(outputs[0])
+    assert table.schema.equals(pa.schema({"id": pa.int64(), "tags": pa.list_(pa.string())}))
+    assert table.to_pylist() == [json.loads(line) for line in outputs[1].read_text().splitlines()]
+    assert table["id"].to_pylist() == list(range(500))
+    sets = [set(tags) for tags in read(stored)["tags"].to_pylist()]
+    for tags in table["tags"].to_pylist()[:100]:
+        assert any(row <= set(tags) and 2 <= len(tags) - len(row) <= 4 for row in sets)
+    run("build", stored / "sets-00000.parquet", tmp_path / "index", entry=tagmatch_main)
+    run("match", tmp_path / "index", outputs[0], "-o", tmp_path / "answers.parquet", entry=tagmatch_main)
+
+
+def test_queries_on_standard_output(stored: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "queries", stored, "-", "--count", "7", "--draw", "uniform", "--max-extra", "2"],
+        capture_output=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == list(range(7))
+    assert done.stderr == b""
+
+
+def test_plain_tweets(stored: Path, tmp_path: Path) -> None:
+    run("queries", stored, tmp_path / "tweets.parquet", "--count", 50, "--plain", "--seed", 3)
+    options = TwitterOptions(publishers=5000, hashtags=3000, mean_followed=10)
+    due = Twitter(options).plain_tweets(0, 50, seed=3)
+    assert pq.read_table(tmp_path / "tweets.parquet")["tags"].to_pylist() == due.to_pylist()
+
+
+def test_plain_real_tweets(tmp_path: Path) -> None:
+    file = write_table(tmp_path / "tweets.jsonl", TWEETS)
+    other = write_table(tmp_path / "other.jsonl", TWEETS[:-2])
+    run("twitter", tmp_path / "sets", "--users", 20, "--tweets", file, *FEW)
+    out = tmp_path / "plain.jsonl"
+    run("queries", tmp_path / "sets", out, "--plain", "--tweets", file, "--count", 400)
+    found = Counter(json.loads(line)["tags"][-1] for line in out.read_text().splitlines())
+    assert found.keys() == {"@ann", "@bob", "@cid"}
+    assert found["@ann"] == pytest.approx(240, abs=40)
+    assert "--tweets" in refused("queries", tmp_path / "sets", out, "--plain")
+    assert "other.jsonl" in refused("queries", tmp_path / "sets", out, "--plain", "--tweets", other)
+
+
+def test_plain_tweets_of_other_sets(stored: Path, tmp_path: Path) -> None:
+    tweets = write_table(tmp_path / "tweets.jsonl", TWEETS)
+    assert "synthetic" in refused("queries", stored, tmp_path / "q.jsonl", "--plain", "--tweets", tweets)
+    sets = write_table(tmp_path / "folder.parquet", [{"tags": ["a"]}])
+    assert "tagmatch-workload twitter" in refused("queries", sets, tmp_path / "q.jsonl", "--plain")
+    assert not (tmp_path / "q.jsonl").exists()
+
+
+def test_bad_sets(tmp_path: Path) -> None:
+    out = tmp_path / "queries.jsonl"
+    assert "no such file" in refused("queries", tmp_path / "nowhere.parquet", out)
+    few = write_table(tmp_path / "few.parquet", [{"tags": ["a", "b"]}, {"tags": ["c"]}])
+    assert "--max-extra" in refused("queries", few, out)
+    none = tmp_path / "none.jsonl"
+    none.touch()
+    assert "holds no sets" in refused("queries", none, out)
+    assert not out.exists()
+    assert "queries.txt" in refused("queries", few, tmp_path / "queries.txt", "--max-extra", 0, "--min-extra", 0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--count", "0"],
+        ["--min-extra", "5"],
+        ["--draw", "often"],
+        ["--rate", "0", "--count", "1"],
+        ["--burstiness", "-1"],
+        ["--tweets", "tweets.csv"],
+        ["--rate", "5", "--count", "1"],
+    ],
+    ids=" ".join,
+)
+def test_usage_of_queries(stored: Path, tmp_path: Path, wrong: list[str]) -> None:
+    run("queries", stored, tmp_path / "queries.jsonl", *wrong, code=2)
+    assert not (tmp_path / "queries.jsonl").exists()
+
+
+def test_full_disk_of_queries(stored: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "queries", stored, tmp_path / "queries.jsonl"],
+        capture_output=True, text=True, timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16)),
+    )  # fmt: skip
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert str(tmp_path / "queries.jsonl") in line
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- streams ---------------------------------------------------------------------------------------------------------
+
+
+def test_stream_to_a_folder(stored: Path, tmp_path: Path) -> None:
+    run("queries", stored, tmp_path / "stream", "--count", 300, "--rate", 1000, "--interval", 0.1)
+    files = sorted(tmp_path.glob("stream/*"))
+    assert 3 <= len(files) <= 6
+    assert [row["id"] for file in files for row in pq.read_table(file).to_pylist()] == list(range(300))
+    assert "not empty" in refused("queries", stored, tmp_path / "stream", "--count", 3, "--rate", 1000)
+
+
+def test_stream_without_end(stored: Path) -> None:
+    """It is written when due, not when a buffer is full, and Ctrl-C ends it without a word."""
+    with subprocess.Popen(
+        [*COMMAND, "queries", stored, "-", "--rate", "200", "--burstiness", "0"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert [json.loads(process.stdout.readline())["id"] for _ in range(30)] == list(range(30))
+        process.send_signal(signal.SIGINT)
+        rest, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert stderr == b""
+    assert rest == b"" or rest.endswith(b"]}\n")
+
+
+def test_reader_of_the_stream_goes_away(stored: Path) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "queries", stored, "-", "--rate", "5000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 1

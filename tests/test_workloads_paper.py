@@ -1,0 +1,236 @@
+"""The experiments of the paper: what they measure and report, at a tiny scale; not how fast anything is."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+from workloads.bench.data import make_workload
+from workloads.bench.paper import published
+from workloads.bench.paper.bench import Bench, PaperOptions
+from workloads.bench.paper.catalogue import RAREST, SYSTEMS
+from workloads.bench.paper.databases import fixed_size_sets
+from workloads.bench.paper.experiments import EXPERIMENTS
+from workloads.bench.paper.latency import serve
+from workloads.bench.paper.plots import draw
+from workloads.bench.paper.results import Answers, Panel, Result, Value, number
+from workloads.bench.timing import Samples
+from workloads.commands.bench import app
+from workloads.systems.matcher import UnavailableError
+from workloads.systems.python import RarestTagDict
+
+TINY = PaperOptions(scale=0.0005, threads=2, queries=60, rounds=1, seconds=0.001)
+
+
+def new_bench() -> Bench:
+    return Bench(TINY, Console(file=io.StringIO()))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """All experiments, run once by the command."""
+    folder = tmp_path_factory.mktemp("paper") / "results"
+    options = ["--scale", "0.0005", "--threads", "2", "--queries", "60", "--rounds", "1", "--seconds", "0.001"]
+    done = CliRunner().invoke(app, ["paper", *options, "--output", str(folder)], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    return folder, done.stdout
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiment(written: tuple[Path, str], name: str) -> None:
+    folder, printed = written
+    found = json.loads((folder / f"{name}.json").read_text())
+    assert found["name"] == name
+    assert found["parameters"]["scale"] == 0.0005
+    assert {"date", "commit", "machine", "versions"} <= found["circumstances"].keys()
+    assert found["panels"]
+    for panel in found["panels"]:
+        assert panel["values"], panel["title"]
+        assert all(math.isfinite(value["value"]) and value["value"] > 0 for value in panel["values"])
+        systems = {value["system"] for value in panel["values"]}
+        places = {value["x"] for value in panel["values"]}
+        assert len(panel["values"]) == len(systems) * len(places), "every system is measured everywhere"
+    assert all(row["missing"] == 0 for row in found["answers"])
+    assert all(row["wrong"] == 0 for row in found["answers"] if row["exact"])
+    assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert found["title"] in (folder / f"{name}.md").read_text()
+    assert found["title"] in printed
+
+
+def test_answers_are_compared_in_every_throughput_experiment(written: tuple[Path, str]) -> None:
+    for name in ("table1", "table3", "fig2", "fig3", "fig4", "fig5", "fig7", "fig10", "fig11", "layouts"):
+        found = json.loads((written[0] / f"{name}.json").read_text())["answers"]
+        assert sum(row["keys"] for row in found) > 0
+        assert {row["system"] for row in found} > {RAREST}
+
+
+def test_all_systems_are_in_table_1(written: tuple[Path, str]) -> None:
+    found = json.loads((written[0] / "table1.json").read_text())
+    systems = {value["system"] for value in found["panels"][0]["values"]}
+    assert systems | found["unavailable"].keys() == SYSTEMS.keys()
+    assert not systems & found["unavailable"].keys()
+
+
+def test_every_experiment_is_a_command() -> None:
+    names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    assert names == {*EXPERIMENTS, "cpu", "paper"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--scale", "0"],
+        ["--scale", "1e9"],
+        ["--queries", "0"],
+        ["--rounds", "0"],
+        ["--threads", "0"],
+        ["--seconds", "-1"],
+    ],
+)
+def test_bad_parameters(wrong: list[str]) -> None:
+    result = CliRunner().invoke(app, ["table1", *wrong])
+    assert result.exit_code == 2
+    assert wrong[0] in result.stderr
+
+
+class Liar(RarestTagDict):
+    """Forgets the first key of every answer."""
+
+    def match_many(self, queries: list[list[str]], *, unique: bool = False) -> list[list[int]]:
+        return [keys[1:] for keys in super().match_many(queries, unique=unique)]
+
+
+class Guesser(RarestTagDict):
+    """Gives a wrong key with every answer."""
+
+    def match_many(self, queries: list[list[str]], *, unique: bool = False) -> list[list[int]]:
+        return [[2**64 - 1, *keys] for keys in super().match_many(queries, unique=unique)]
+
+
+@pytest.mark.parametrize(("system", "fault"), [(Liar, "missed 60"), (Guesser, "gave 60 wrong")])
+def test_wrong_answers_are_found(system: type[RarestTagDict], fault: str) -> None:
+    bench = new_bench()
+    workload = make_workload(300, 60, 1, 1)
+    result = bench.result("fig2", "title", "about")
+    systems = {RAREST: SYSTEMS[RAREST], "other": lambda sets, _: system(sets)}
+    with bench.built(systems, workload.sets, result) as matchers:
+        # each call asks for at least one query; all are asked here so that the counts are known
+        bench.options = PaperOptions(queries=60, rounds=1, seconds=60.0)
+        bench.throughput(result, "here", matchers, workload.queries)
+    (found,) = result.faults()
+    assert "fig2, here: other" in found
+    assert fault in found
+
+
+def test_what_is_not_available_is_told() -> None:
+    def build(*_: object) -> Any:
+        raise UnavailableError("needs a rocket")
+
+    bench = new_bench()
+    result = bench.result("table1", "title", "about")
+    with bench.built({"rocket": build}, make_workload(10, 1, 1, 1).sets, result) as matchers:
+        assert not matchers
+    assert result.unavailable == {"rocket": "needs a rocket"}
+    assert "Not run here: rocket (needs a rocket)." in result.markdown()
+
+
+def test_matchers_are_closed_after_an_error() -> None:
+    closed = []
+
+    class Closing(RarestTagDict):
+        def close(self) -> None:
+            closed.append(True)
+
+    bench = new_bench()
+    with (
+        pytest.raises(ZeroDivisionError),
+        bench.built({"x": lambda sets, _: Closing(sets)}, make_workload(10, 1, 1, 1).sets, bench.result("", "", "")),
+    ):
+        raise ZeroDivisionError
+    assert closed == [True]
+
+
+def test_published_numbers_are_those_of_the_paper() -> None:
+    table1 = {(value.system, value.x): value.value for value in published.TABLE1}
+    assert table1["TagMatch", "100 %"] == 35_300
+    assert table1["GPU-only, plain", "10 %"] == 400
+    assert ("CPU-only, state-of-the-art ICN", "100 %") not in table1
+    assert len(table1) == 17
+
+
+def test_markdown() -> None:
+    result = Result("fig2", "Figure 2", "What it shows.", {})
+    panel = result.panel("match", "tags", "queries/s", published=[Value("theirs", "2", 1234.5)])
+    panel.add("ours", "1", Samples((1.0, 3.0, 2.0)))
+    panel.add("ours", "2", 0.01234)
+    result.answers = [Answers("1", "ours", True, 5, 10, 0, 0), Answers("1", "scan", False, 5, 40, 30, 0)]
+    text = result.markdown(images="plots/")
+    assert "![Figure 2](plots/fig2.png)" in text
+    assert "| tags | 1 | 2 |" in text
+    assert "| ours | 2.00 | 0.0123 |" in text
+    assert "| paper: theirs |  | 1,234 |" in text
+    assert "Exact systems gave 10 keys in the compared answers: 0 wrong, 0 missing." in text
+    assert "Of the 40 keys of scan, 30 (75%) were wrong; 0 were missing." in text
+    assert not result.faults()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.00123, "0.00123"), (1, "1.00"), (12.34, "12.3"), (123.4, "123"), (1e6, "1,000,000")],
+)
+def test_numbers(value: float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_plots_of_bars_and_lines(tmp_path: Path) -> None:
+    result = Result("x", "Title", "", {})
+    bars = result.panel("bars", "place", "unit", published=[Value("theirs", "b", 2.0)])
+    bars.add("ours", "a", 1)
+    lines = result.panel("lines", "number", "unit", "lines", log=False, published=[Value("theirs", 3.0, 2.0)])
+    lines.add("ours", 1.0, 1)
+    draw(result, tmp_path / "x.png")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert isinstance(lines, Panel)
+
+
+@given(
+    gaps=st.lists(st.floats(0, 0.002), min_size=1, max_size=30),
+    timeout=st.sampled_from([0.0, 0.001, math.inf]),
+    full=st.integers(1, 40),
+)
+def test_every_query_is_served_once_in_order(gaps: list[float], timeout: float, full: int) -> None:
+    due = np.cumsum(gaps)
+    asked: list[tuple[int, int]] = []
+    latency = serve(lambda first, last: asked.append((first, last)), due, timeout, full)
+    assert [first for first, _ in asked] == [0, *(last for _, last in asked[:-1])]
+    assert asked[-1][1] == len(due)
+    assert all(0 < last - first <= full for first, last in asked)
+    assert len(latency) == len(due)
+    assert np.all(latency >= 0)
+
+
+def test_without_a_timeout_only_full_batches_leave() -> None:
+    asked: list[int] = []
+    latency = serve(lambda first, last: asked.append(last - first), np.linspace(0, 0.05, 11), math.inf, 4)
+    assert asked == [4, 4, 3]
+    assert latency[0] >= 0.015  # it waited for the fourth
+
+
+@given(count=st.integers(1, 300), size=st.integers(1, 5), seed=st.integers(0, 100))
+def test_sets_of_fixed_size(count: int, size: int, seed: int) -> None:
+    table = fixed_size_sets(count, size, seed)
+    rows = [frozenset(tags) for tags in table["tags"].to_pylist()]
+    assert len(rows) == len(set(rows)) == count
+    assert {len(row) for row in rows} == {size}
+    assert table["key"].equals(pa.chunked_array([np.arange(count, dtype=np.uint64)]))

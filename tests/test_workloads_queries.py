@@ -1,0 +1,256 @@
+"""Queries that extend stored sets, and when they are due."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tagmatch import InputFileError, TagMatchError
+from workloads.pacing import arrival_times, by_interval, paced, when_due
+from workloads.queries import Extender, QueryOptions, StoredSets
+from workloads.queries.stored import read_tags
+from workloads.queries.write import json_lines
+
+STRINGS = pa.list_(pa.string())
+TAGS = st.text("abcdé", max_size=2)
+
+
+def learn(sets: list[list[str]], **options: int) -> StoredSets:
+    return StoredSets.learn([pa.array(sets, STRINGS)], **options)
+
+
+def kept_sets(stored: StoredSets) -> list[list[str]]:
+    return pa.LargeListArray.from_arrays(stored.offsets, stored.tags.take(pa.array(stored.numbers))).to_pylist()
+
+
+# -- stored sets -----------------------------------------------------------------------------------------------------
+
+
+@given(batches=st.lists(st.lists(st.lists(TAGS, max_size=4), max_size=8), max_size=4))
+def test_all_sets_are_learned(batches: list[list[list[str]]]) -> None:
+    stored = StoredSets.learn([pa.array(sets, STRINGS) for sets in batches])
+    sets = list(itertools.chain.from_iterable(batches))
+    assert kept_sets(stored) == sets
+    frequencies = dict(zip(stored.tags.to_pylist(), stored.frequencies.tolist(), strict=True))
+    assert frequencies == Counter(tag for tags in sets for tag in tags)
+
+
+def test_sample() -> None:
+    """Of many sets so many are kept, each as likely, however they come; frequencies are those of all."""
+    sets = [[f"t{i}", "x"] for i in range(5000)]
+    batches = [pa.array(sets[i : i + 37], STRINGS) for i in range(0, 5000, 37)]
+    stored = StoredSets.learn(batches, sample=400, seed=3)
+    kept = [int(tags[0][1:]) for tags in kept_sets(stored)]
+    assert len(stored) == len(set(kept)) == 400
+    assert kept == sorted(kept)
+    assert np.histogram(kept, 4, (0, 5000))[0].min() > 60
+    assert stored.frequencies[stored.tags.index("x").as_py()] == 5000
+    assert kept_sets(learn(sets, sample=400, seed=3)) == kept_sets(stored)
+    assert kept_sets(learn(sets, sample=400, seed=4)) != kept_sets(stored)
+
+
+def test_sets_in_files(tmp_path: Path) -> None:
+    sets = pa.array([["a", "b"], [], ["é", '"']], STRINGS)
+    for name, part in (("b.parquet", sets.slice(1)), ("a.parquet", sets.slice(0, 1)), (".hidden.parquet", sets)):
+        pq.write_table(pa.table({"tags": part}), tmp_path / name)
+    (tmp_path / "_SUCCESS").touch()
+    assert [tags for batch in read_tags(str(tmp_path)) for tags in batch.to_pylist()] == sets.to_pylist()
+    file = tmp_path / "sets.jsonl"
+    file.write_text("".join(json.dumps({"tags": tags, "other": 1}) + "\n" for tags in sets.to_pylist()))
+    assert [tags for batch in read_tags(str(file)) for tags in batch.to_pylist()] == sets.to_pylist()
+
+
+def test_bad_folders(tmp_path: Path) -> None:
+    with pytest.raises(InputFileError, match="no Parquet files"):
+        list(read_tags(str(tmp_path)))
+    pq.write_table(pa.table({"tag": [["a"]]}), tmp_path / "sets.parquet")
+    with pytest.raises(InputFileError, match=r"sets\.parquet has no column 'tags'"):
+        list(read_tags(str(tmp_path)))
+
+
+# -- queries ---------------------------------------------------------------------------------------------------------
+
+
+@given(
+    sets=st.lists(st.lists(TAGS, max_size=4), min_size=1, max_size=10),
+    extra=st.tuples(st.integers(0, 3), st.integers(0, 3)).map(sorted),
+    draw=st.sampled_from(["uniform", "frequency"]),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_queries_extend_stored_sets(sets: list[list[str]], extra: list[int], draw: str, seed: int) -> None:
+    sets += [[f"{i}"] for i in range(8)]  # tags enough for every query
+    for tags in Extender(learn(sets), QueryOptions(seed, *extra, draw)).queries(0, 40).to_pylist():
+        assert len(set(tags)) == len(tags)
+        assert set(tags) <= {tag for row in sets for tag in row}
+        assert any(set(row) <= set(tags) and extra[0] <= len(tags) - len(set(row)) <= extra[1] for row in sets)
+
+
+def test_every_set_and_every_number_of_extra_tags_is_as_likely() -> None:
+    sets = [[f"s{i}"] for i in range(20)]
+    queries = Extender(learn(sets), QueryOptions(draw="uniform")).queries(0, 30_000).to_pylist()
+    first = Counter(tags[0] for tags in queries)
+    assert first.keys() == {f"s{i}" for i in range(20)}
+    assert min(first.values()) > 1300
+    assert max(first.values()) < 1700
+    lengths = Counter(map(len, queries))
+    assert lengths.keys() == {3, 4, 5}
+    assert min(lengths.values()) > 9500
+
+
+def test_draws() -> None:
+    """Nine of ten sets hold `often`: nine of ten draws by frequency, but one of eleven uniform draws find it."""
+    sets = [["often"]] * 90 + [[f"s{i}"] for i in range(10)]
+    share = {}
+    for draw in ("frequency", "uniform"):
+        queries = Extender(learn(sets), QueryOptions(1, 1, 1, draw)).queries(0, 20_000).to_pylist()
+        drawn = Counter(tags[1] for tags in queries if tags[0] != "often")
+        share[draw] = drawn["often"] / drawn.total()
+    assert share["frequency"] == pytest.approx(0.9, abs=0.05)
+    assert share["uniform"] == pytest.approx(0.1, abs=0.03)
+
+
+def test_a_query_depends_on_its_number_alone() -> None:
+    maker = Extender(learn([[f"t{i}", f"t{i + 1}"] for i in range(500)]), QueryOptions(seed=7))
+    whole = maker.queries(0, 70_000, threads=2)
+    assert maker.queries(65_000, 2000).equals(whole.slice(65_000, 2000))
+    assert maker.queries(5, 0).to_pylist() == []
+    assert not maker.queries(0, 50).equals(maker.queries(50, 50))
+
+
+def test_whole_vocabulary() -> None:
+    """Even the rarest of tags is found if all are asked for."""
+    sets = [["a"]] * 100_000 + [["b"], ["c"]]
+    queries = Extender(learn(sets), QueryOptions(1, 2, 2)).queries(0, 200)
+    assert all(sorted(tags) == ["a", "b", "c"] for tags in queries.to_pylist())
+    with pytest.raises(TagMatchError, match="only 3 different tags together; lower max_extra"):
+        Extender(learn(sets), QueryOptions(1, 3, 3)).queries(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"min_extra": 3, "max_extra": 2}, "max_extra"),
+        ({"min_extra": -1}, "min_extra"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 0.5}, "seed"),
+        ({"draw": "often"}, "draw"),
+    ],
+    ids=str,
+)
+def test_wrong_options(wrong: dict[str, object], named: str) -> None:
+    with pytest.raises(TagMatchError, match=f"^{named} must be"):
+        QueryOptions(**wrong)
+
+
+def test_no_stored_sets() -> None:
+    with pytest.raises(TagMatchError, match="no stored sets"):
+        Extender(learn([]), QueryOptions())
+
+
+@given(rows=st.lists(st.lists(st.text(max_size=4), max_size=4), min_size=1, max_size=6), first=st.integers(0, 2**62))
+def test_json_lines(rows: list[list[str]], first: int) -> None:
+    ids = range(first, first + len(rows))
+    batch = pa.record_batch({"id": pa.array(ids, pa.int64()), "tags": pa.array(rows, STRINGS)})
+    for begin in (0, len(rows) - 1):
+        found = [json.loads(line) for line in bytes(json_lines(batch.slice(begin))).decode().split("\n")[:-1]]
+        assert found == [{"id": name, "tags": tags} for name, tags in zip(ids, rows, strict=True)][begin:]
+
+
+# -- pacing ----------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Goes on when somebody sleeps only."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+        self.sleeps = 0
+
+    def now(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.time += seconds
+        self.sleeps += 1
+
+
+def batches(*sizes: int) -> Iterator[pa.RecordBatch]:
+    first = 0
+    for size in sizes:
+        yield pa.record_batch({"id": pa.array(range(first, first + size), pa.int64())})
+        first += size
+
+
+@pytest.mark.parametrize("burstiness", [0.0, 0.25, 1.0, 4.0])
+def test_arrival_times(burstiness: float) -> None:
+    rate = 250.0
+    times = np.concatenate(list(itertools.islice(arrival_times(rate, burstiness, seed=9), 4)))
+    gaps = np.diff(times, prepend=0.0)
+    assert gaps.min() >= 0
+    assert gaps.mean() == pytest.approx(1 / rate, rel=0.02)
+    assert gaps.var() / gaps.mean() ** 2 == pytest.approx(burstiness, rel=0.05, abs=1e-9)
+
+
+def test_arrival_times_depend_on_the_seed() -> None:
+    first, again, other = (next(arrival_times(5, seed=seed)) for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize(("rate", "burstiness"), [(0, 1), (-1, 1), (np.nan, 1), (np.inf, 1), (1, -0.1), (1, np.nan)])
+def test_wrong_rates(rate: float, burstiness: float) -> None:
+    with pytest.raises(TagMatchError, match=r"^(rate|burstiness) must be"):
+        arrival_times(rate, burstiness)
+
+
+def test_rows_and_their_due_times() -> None:
+    times = np.arange(10.0)
+    pairs = list(paced(batches(3, 0, 5, 2), [times[:1], times[1:7], times[7:]]))
+    assert [len(batch) for _, batch in pairs] == [3, 0, 5, 2]
+    assert np.array_equal(np.concatenate([due for due, _ in pairs]), times)
+
+
+def test_rows_come_when_due() -> None:
+    clock = Clock()
+    found: list[int] = []
+    due_times = np.concatenate([np.arange(1, 11) / 2, 5 + np.arange(1, 5001) / 100_000])
+    pairs = paced(batches(4, 6, 5000), [due_times])
+    for due, batch in when_due(pairs, now=clock.now, sleep=clock.sleep):
+        elapsed = clock.time - 100
+        assert due[-1] <= elapsed
+        assert elapsed - due[0] <= 0.0021
+        found += batch["id"].to_pylist()
+    assert found == list(range(5010))
+    # Once for each of the first, but not for each of those that come 100,000 a second
+    assert clock.sleeps < 100
+
+
+def test_late_rows_come_at_once() -> None:
+    clock = Clock()
+    pairs = when_due(paced(batches(1000), [np.arange(1000) / 100]), now=clock.now, sleep=clock.sleep)
+    next(pairs)
+    clock.time += 5
+    due, batch = next(pairs)
+    assert len(due) == len(batch) == 500
+
+
+def test_rows_by_interval() -> None:
+    clock = Clock()
+    due = np.array([0.5, 1.5, 1.9, 2.0, 6.1, 6.2, 6.3])
+    found = []
+    for number, table in by_interval(paced(batches(2, 3, 2), [due]), 2.0, now=clock.now, sleep=clock.sleep):
+        assert clock.time >= 100 + 2 * (number + 1)
+        found.append((number, table["id"].to_pylist()))
+    assert found == [(0, [0, 1, 2]), (1, [3]), (3, [4, 5, 6])]
+    assert clock.sleeps == 3

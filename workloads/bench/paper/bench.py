@@ -1,0 +1,170 @@
+"""What all experiments need: the data at the asked scale, systems built from it, and their throughput side by side."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from workloads.bench.data import Workload, make_workload
+from workloads.bench.paper.catalogue import RAREST
+from workloads.bench.paper.results import Answers, Result
+from workloads.bench.timing import Samples, rates
+from workloads.systems.matcher import Matcher, UnavailableError, answers_to_pylist, count_keys
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import Console
+
+#: Distinct sets of the full database at scale 1; the paper's has 212 million (§4.2.1)
+FULL_SETS = 1_000_000
+
+_CHECKED_QUERIES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PaperOptions:
+    """Parameters of all experiments.
+
+    Attributes
+    ----------
+    scale : float
+        Size of the full database in millions of distinct sets.
+    threads : int
+        Threads of every system.
+    queries : int
+        Most queries of one measured call.
+    rounds : int
+        Measurements that a median is taken of.
+    seconds : float
+        What one measured call takes, about.
+    seed : int
+        Of the workload.
+    mongodb : tuple of str
+        URIs of running MongoDB servers; several are shards.
+    skip : tuple of str
+        Systems that are left out; not `RAREST`, which gives the right answers.
+    """
+
+    scale: float = 1.0
+    threads: int = 1
+    queries: int = 200_000
+    rounds: int = 3
+    seconds: float = 0.25
+    seed: int = 1
+    mongodb: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Throughput of a system: queries a second, and keys that one query's answer has in the mean."""
+
+    queries: Samples
+    keys_per_query: float
+
+    @property
+    def keys(self) -> Samples:
+        """Keys a second."""
+        return Samples(tuple(rate * self.keys_per_query for rate in self.queries.values))
+
+
+class Bench:
+    """Makes data, builds systems and measures them; tells on `console`, if it is a terminal, what it is doing."""
+
+    def __init__(self, options: PaperOptions, console: Console) -> None:
+        self.options = options
+        self._console = console
+        self.workload = lru_cache(maxsize=2)(self._workload)
+
+    def doing(self, what: str) -> contextlib.AbstractContextManager[object]:
+        """Show what is going on."""
+        return self._console.status(what) if self._console.is_terminal else contextlib.nullcontext()
+
+    def result(self, name: str, title: str, about: str, **parameters: Any) -> Result:
+        """Begin a result; the options are among its parameters."""
+        return Result(name, title, " ".join(about.split()), asdict(self.options) | parameters)
+
+    def sets(self, share: float = 1.0) -> int:
+        """Return the number of distinct sets in a share of the full database."""
+        return max(1, round(share * self.options.scale * FULL_SETS))
+
+    def _workload(self, sets: int) -> Workload:
+        with self.doing(f"generating {sets:,} sets"):
+            return make_workload(sets, self.options.queries, self.options.seed, self.options.threads)
+
+    @contextlib.contextmanager
+    def built(
+        self, systems: Mapping[str, Callable[[pa.Table, int], Matcher[Any]]], sets: pa.Table, result: Result
+    ) -> Iterator[dict[str, Matcher[Any]]]:
+        """Build systems, closed at the end; those that cannot run here are noted in the result."""
+        with contextlib.ExitStack() as stack:
+            matchers = {}
+            for name, build in systems.items():
+                if name in self.options.skip:
+                    result.unavailable[name] = "skipped"
+                    continue
+                with self.doing(f"{result.name}: building {name}, {len(sets):,} sets"):
+                    try:
+                        matchers[name] = build(sets, self.options.threads)
+                    except UnavailableError as error:
+                        result.unavailable[name] = str(error)
+                        continue
+                stack.callback(matchers[name].close)
+            yield matchers
+
+    def throughput(
+        self,
+        result: Result,
+        where: str,
+        matchers: Mapping[str, Matcher[Any]],
+        queries: pa.ListArray,
+        *,
+        unique: bool = False,
+    ) -> dict[str, Rate]:
+        """Measure all matchers in turn on the same queries, and compare their answers with the right ones.
+
+        Parameters
+        ----------
+        result : Result
+            Takes the comparison.
+        where : str
+            What the comparison is named.
+        matchers : mapping of str to Matcher
+            Among them `RAREST`, whose answers, which are held to the tests' oracle, are the right ones.
+        """
+        prepared = {name: matcher.prepare(queries) for name, matcher in matchers.items()}
+
+        def ask(name: str, count: int) -> Any:
+            return matchers[name].match_many(prepared[name][:count], unique=unique)
+
+        works = {name: partial(ask, name) for name in matchers}
+        options = self.options
+        with self.doing(f"{result.name}: matching, {where}"):
+            measured = rates(works, len(queries), rounds=options.rounds, seconds=options.seconds)
+        with self.doing(f"{result.name}: checking, {where}"):
+            checked = {name: min(samples.items, _CHECKED_QUERIES) for name, samples in measured.items()}
+            right = list(map(Counter, answers_to_pylist(ask(RAREST, max(checked.values())))))
+            found = {}
+            for name, count in checked.items():
+                answers = ask(name, count)
+                result.answers.append(_compared(where, name, matchers[name].exact, answers, right[:count]))
+                found[name] = Rate(measured[name], count_keys(answers) / count)
+        return found
+
+
+def _compared(where: str, name: str, exact: bool, answers: Any, right: list[Counter[int]]) -> Answers:
+    given = list(map(Counter, answers_to_pylist(answers)))
+    pairs = list(zip(given, right, strict=True))
+    return Answers(
+        where,
+        name,
+        exact,
+        queries=len(right),
+        keys=sum(keys.total() for keys in given),
+        wrong=sum((keys - due).total() for keys, due in pairs),
+        missing=sum((due - keys).total() for keys, due in pairs),
+    )

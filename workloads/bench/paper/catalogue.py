@@ -1,0 +1,90 @@
+"""The compared systems by name, and how to build them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from workloads.systems.tagmatch import Tagmatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from workloads.systems.matcher import Matcher
+
+#: Builds a matcher of a table with columns `tags` and `key` and a number of threads
+Build: TypeAlias = "Callable[[pa.Table, int], Matcher[Any]]"
+
+RAREST = "tagmatch, rarest"
+BALANCED = "tagmatch, balanced"
+CPU_ONLY = "CPU-only TagMatch (balanced, exact=False)"
+PREFIX_TREE = "prefix tree"
+ICN = "ICN tree"
+GPU_SCAN = "GPU scan, one by one"
+GPU_BATCH_SCAN = "GPU scan, batched"
+RAREST_TAG_DICT = "Python dict of rarest tags"
+SUBSETS = "hash table of subsets"
+
+# Queries of the workload have at most 21 + 4 tags, some of them more than this system takes by default
+_MAX_SUBSETS = 1 << 26
+
+
+def _rarest(sets: pa.Table, threads: int) -> Matcher[Any]:
+    return Tagmatch(sets, layout="rarest", threads=threads)
+
+
+def _balanced(sets: pa.Table, threads: int) -> Matcher[Any]:
+    return Tagmatch(sets, layout="balanced", threads=threads)
+
+
+def _cpu_only(sets: pa.Table, threads: int) -> Matcher[Any]:
+    return Tagmatch(sets, layout="balanced", exact=False, device="cpu", threads=threads)
+
+
+def _prefix_tree(sets: pa.Table, threads: int) -> Matcher[Any]:
+    from workloads.systems.prefix_tree import PrefixTree
+
+    return PrefixTree(sets, threads=threads)
+
+
+def _icn(sets: pa.Table, threads: int) -> Matcher[Any]:
+    from workloads.systems.icn_tree import IcnTree
+
+    return IcnTree(sets, threads=threads)
+
+
+def _gpu_scan(sets: pa.Table, _: int) -> Matcher[Any]:
+    from workloads.systems.gpu_scan import GpuScan
+
+    return GpuScan(sets)
+
+
+def _gpu_batch_scan(sets: pa.Table, _: int) -> Matcher[Any]:
+    from workloads.systems.gpu_scan import GpuBatchScan
+
+    return GpuBatchScan(sets)
+
+
+def _rarest_tag_dict(sets: pa.Table, _: int) -> Matcher[Any]:
+    from workloads.systems.python import RarestTagDict
+
+    return RarestTagDict(sets)
+
+
+def _subsets(sets: pa.Table, threads: int) -> Matcher[Any]:
+    from workloads.systems.subset_enumeration import SubsetEnumeration
+
+    return SubsetEnumeration(sets, threads=threads, max_subsets=_MAX_SUBSETS)
+
+
+SYSTEMS: Mapping[str, Build] = {
+    RAREST: _rarest,
+    BALANCED: _balanced,
+    CPU_ONLY: _cpu_only,
+    PREFIX_TREE: _prefix_tree,
+    ICN: _icn,
+    GPU_SCAN: _gpu_scan,
+    GPU_BATCH_SCAN: _gpu_batch_scan,
+    RAREST_TAG_DICT: _rarest_tag_dict,
+    SUBSETS: _subsets,
+}

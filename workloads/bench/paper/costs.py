@@ -1,0 +1,92 @@
+"""What an index costs: time of partitioning (Figure 8) and memory (Figure 9)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partitioner.balanced import balanced_partitions
+from tagmatch.kernels.signature import SIGNATURE_WORDS
+from tagmatch.options import LayoutOptions
+from workloads.bench.paper import published
+from workloads.bench.paper.catalogue import BALANCED, ICN, PREFIX_TREE, RAREST, SYSTEMS
+from workloads.bench.timing import alternate
+from workloads.systems.signatures import signature_table
+from workloads.systems.tagmatch import Tagmatch
+
+if TYPE_CHECKING:
+    from tagmatch.arrays import U64Array
+    from workloads.bench.paper.bench import Bench
+    from workloads.bench.paper.results import Result
+
+_ALGORITHM_1 = "Algorithm 1 alone"
+_SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
+_MEGABYTE = 1e6
+
+
+def fig8(bench: Bench) -> Result:
+    """Time of partitioning against the size of the database."""
+    result = bench.result(
+        "fig8",
+        "Figure 8: time of partitioning",
+        """*Algorithm 1 alone* takes signatures and gives the partition table and the order of the tagset table; a build
+        is `add_sets` and `consolidate`, from Arrow strings to a whole index. `MAX_P` is 200,000. The paper measured up
+        to 212 million sets.""",
+        max_partition_size=LayoutOptions().max_partition_size,
+    )
+    panel = result.panel("partitioning", "million sets", "s", "lines", published=published.FIG8)
+    threads = bench.options.threads
+    for share in _SHARES:
+        sets = bench.workload(bench.sets(share)).sets
+        words = signature_table(sets, threads=threads).signatures
+        works = {
+            _ALGORITHM_1: partial(_partition, words, threads),
+            f"{BALANCED}, whole build": partial(SYSTEMS[BALANCED], sets, threads),
+            f"{RAREST}, whole build": partial(SYSTEMS[RAREST], sets, threads),
+        }
+        with bench.doing(f"fig8: partitioning {len(sets):,} sets"):
+            for work in works.values():
+                work()
+            for name, seconds in alternate(works, bench.options.rounds).items():
+                panel.add(name, len(sets) / 1e6, seconds)
+    return result
+
+
+def _partition(signatures: U64Array, threads: int) -> Any:
+    return balanced_partitions(signatures.copy(), 0, LayoutOptions().max_partition_size, threads=threads)
+
+
+def fig9(bench: Bench) -> Result:
+    """Memory against the size of the database."""
+    result = bench.result(
+        "fig9",
+        "Figure 9: memory",
+        """The paper tells host memory, almost all of it the key table, from GPU memory, almost all of it the tagset
+        table; here the key table, and all that is kept beside it to match. `tagmatch` keeps the tags to be exact, the
+        trees and the paper's tagset table (24 bytes a signature) do not. Every set has one key.""",
+    )
+    keys = result.panel("key table", "database", "MB", log=False)
+    rest = result.panel("all beside the key table", "database", "MB", log=False)
+    for share in _SHARES:
+        sets = bench.workload(bench.sets(share)).sets
+        column = f"{share:.0%}".replace("%", " %")
+        for name in (RAREST, BALANCED):
+            with bench.doing(f"fig9: {name}, {len(sets):,} sets"):
+                matcher = SYSTEMS[name](sets, bench.options.threads)
+            assert isinstance(matcher, Tagmatch)
+            stats = matcher.index.stats()
+            matcher.close()
+            keys.add(name, column, stats["key_bytes"] / _MEGABYTE)
+            rest.add(name, column, (stats["index_bytes"] - stats["key_bytes"]) / _MEGABYTE)
+        table = signature_table(sets, threads=bench.options.threads)
+        for name in (PREFIX_TREE, ICN):
+            with bench.doing(f"fig9: {name}, {len(sets):,} sets"):
+                tree = SYSTEMS[name](sets, bench.options.threads)
+            keys.add(name, column, table.keys.nbytes / _MEGABYTE)
+            rest.add(name, column, ((tree.nbytes() or 0) - table.keys.nbytes) / _MEGABYTE)
+            tree.close()
+        signature_bytes = len(table) * SIGNATURE_WORDS * np.dtype(np.uint64).itemsize
+        rest.add("signatures alone (the paper's tagset table)", column, signature_bytes / _MEGABYTE)
+    return result

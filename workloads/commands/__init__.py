@@ -1,0 +1,1 @@
+"""The command lines `tagmatch-bench` and `tagmatch-workload`."""

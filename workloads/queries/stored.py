@@ -1,0 +1,143 @@
+"""What queries are made of: the vocabulary of stored sets, and the sets themselves or a sample of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.arrays import offsets_of
+from tagmatch.columns import tag_lists
+from tagmatch.files import STANDARD_STREAM, read_queries
+from tagmatch.kernels.jit import kernel
+from tagmatch.kernels.tag_table import TagInterner
+from tagmatch.kernels.xxh64 import hash_strings
+from workloads.draws import mix
+from workloads.shards import read_facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tagmatch.arrays import BoolArray, I64Array, U32Array, U64Array
+
+#: Most sets that are kept in memory
+SAMPLE_SETS = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSets:
+    """Stored sets as lists of tag numbers.
+
+    Attributes
+    ----------
+    tags : pyarrow.LargeStringArray
+        The vocabulary: every tag, by number.
+    frequencies : int64 array
+        How many sets hold each tag.
+    offsets, numbers : int64 array, uint32 array
+        Set `i` has tags `numbers[offsets[i]:offsets[i + 1]]`; a sample of all sets where they are many.
+    """
+
+    tags: pa.LargeStringArray
+    frequencies: I64Array
+    offsets: I64Array
+    numbers: U32Array
+
+    @classmethod
+    def learn(
+        cls, batches: Iterable[pa.Array], *, sample: int = SAMPLE_SETS, seed: int = 1, threads: int = 1
+    ) -> StoredSets:
+        """Read sets, Arrow arrays of lists of strings, once; keeps all tags but no more than `sample` sets.
+
+        Each set is as likely as any other to be kept, whatever their number and order.
+        """
+        interner, kept = TagInterner(), _Sample(sample, seed)
+        frequencies = np.zeros(1024, np.int64)
+        for batch in batches:
+            for rows in tag_lists(batch, "tags"):
+                first, last = int(rows.offsets[0]), int(rows.offsets[-1])
+                hashes = hash_strings(rows.tags, threads=threads, first=first, last=last)
+                numbers = interner.intern(rows.tags, hashes, first, threads=threads)
+                if len(interner) > len(frequencies):
+                    frequencies = np.concatenate([frequencies, np.zeros(2 * len(interner), np.int64)])
+                _count(numbers, frequencies)
+                kept.add(np.diff(rows.offsets).astype(np.int64), numbers)
+        strings = interner.strings()
+        buffers = (pa.py_buffer(np.asarray(strings.offsets)), pa.py_buffer(np.asarray(strings.data)))
+        tags = pa.LargeStringArray.from_buffers(len(strings), *buffers)
+        return cls(tags, frequencies[: len(strings)], *kept.lists())
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@kernel
+def _count(numbers, frequencies):
+    for number in numbers:
+        frequencies[number] += 1
+
+
+@kernel
+def _priorities(first, seed, out):
+    for i in range(len(out)):
+        out[i] = mix(np.uint64(first + i) ^ mix(seed))
+
+
+class _Sample:
+    """Keeps the lists to which random numbers assign the lowest priorities."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self._size, self._seed = size, np.uint64(seed)
+        self._seen = 0
+        self._limit = np.uint64(2**64 - 1)
+        self._parts: list[tuple[U64Array, I64Array, U32Array]] = []
+
+    def add(self, lengths: I64Array, numbers: U32Array) -> None:
+        priorities = np.empty(len(lengths), np.uint64)
+        _priorities(self._seen, self._seed, priorities)
+        self._seen += len(lengths)
+        self._parts.append(_filtered((priorities, lengths, numbers), priorities <= self._limit))
+        if sum(len(lengths) for _, lengths, _ in self._parts) > 2 * self._size:
+            self._prune()
+
+    def _prune(self) -> None:
+        merged = self._merged()
+        priorities = merged[0]
+        if len(priorities) > self._size:
+            self._limit = np.partition(priorities, self._size - 1)[self._size - 1]
+            merged = _filtered(merged, priorities <= self._limit)
+        self._parts = [merged]
+
+    def _merged(self) -> tuple[U64Array, I64Array, U32Array]:
+        nothing = (np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.uint32))
+        priorities, lengths, numbers = (np.concatenate(column) for column in zip(nothing, *self._parts, strict=True))
+        return priorities, lengths, numbers
+
+    def lists(self) -> tuple[I64Array, U32Array]:
+        self._prune()
+        ((_, lengths, numbers),) = self._parts
+        return offsets_of(lengths), numbers
+
+
+def _filtered(part: tuple[U64Array, I64Array, U32Array], kept: BoolArray) -> tuple[U64Array, I64Array, U32Array]:
+    priorities, lengths, numbers = part
+    if kept.all():
+        return part
+    return priorities[kept], lengths[kept], numbers[np.repeat(kept, lengths)]
+
+
+def read_tags(path: str) -> Iterator[pa.Array]:
+    """Read the column `tags` of a Parquet or JSON Lines file, or of all Parquet files in a folder, in their order.
+
+    Raises
+    ------
+    InputFileError
+        A file cannot be read or lacks the column, a folder has no Parquet files or is not whole.
+    """
+    if path != STANDARD_STREAM and Path(path).is_dir():
+        read_facts(Path(path))
+    for batch in read_queries(path):
+        yield batch["tags"]

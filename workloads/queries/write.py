@@ -1,0 +1,111 @@
+"""Queries as rows `id`, `tags` in Parquet or JSON Lines, at once or as they become due."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tagmatch.errors import TagMatchError
+from tagmatch.files import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM, write_whole
+from workloads.pacing import by_interval, when_due
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from tagmatch.arrays import F64Array
+
+SCHEMA = pa.schema({"id": pa.int64(), "tags": pa.list_(pa.string())})
+
+_NEEDS_ESCAPES = r'[\x00-\x1f"\\]'
+
+
+def rows(make: Callable[[int, int], pa.ListArray], count: int | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """Give queries 0 to `count`, or without end, in batches; `make(first, count)` makes some of them."""
+    first = 0
+    while count is None or first < count:
+        some = batch_rows if count is None else min(batch_rows, count - first)
+        yield pa.record_batch([pa.array(np.arange(first, first + some)), make(first, some)], schema=SCHEMA)
+        first += some
+
+
+def json_lines(batch: pa.RecordBatch) -> memoryview:
+    """Return rows as JSON Lines in UTF-8."""
+    tags = batch["tags"]
+    offsets = tags.offsets
+    values = tags.values.slice(offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py())
+    quoted = pc.binary_join_element_wise('"', values, '"', "")
+    odd = pc.match_substring_regex(values, _NEEDS_ESCAPES)
+    if pc.any(odd).as_py():
+        escaped = [json.dumps(tag, ensure_ascii=False) for tag in values.filter(odd).to_pylist()]
+        quoted = pc.replace_with_mask(quoted, odd, pa.array(escaped, pa.string()))
+    joined = pc.binary_join(pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), quoted), ",")
+    lines = pc.binary_join_element_wise('{"id":', batch["id"].cast(pa.string()), ',"tags":[', joined, "]}\n", "")
+    _, _, data = lines.buffers()
+    return memoryview(data)
+
+
+@contextlib.contextmanager
+def query_writer(path: str) -> Iterator[Callable[[pa.RecordBatch], object]]:
+    """Give a function that writes batches; a file appears under its name only when it is whole.
+
+    Raises
+    ------
+    TagMatchError
+        The suffix is none that can be written, or writing fails.
+    """
+    if path == STANDARD_STREAM:
+        yield lambda batch: sys.stdout.buffer.write(json_lines(batch))
+        sys.stdout.buffer.flush()
+        return
+    target = Path(path)
+    suffix = target.suffix.lower()
+    if suffix not in PARQUET_SUFFIXES | JSON_SUFFIXES:
+        known = ", ".join(sorted(PARQUET_SUFFIXES | JSON_SUFFIXES))
+        raise TagMatchError(f"{path}: the name must end in one of {known}")
+    with write_whole(target) as part:
+        if suffix in PARQUET_SUFFIXES:
+            with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
+                yield writer.write_batch
+        else:
+            with part.open("wb") as stream:
+                yield lambda batch: stream.write(json_lines(batch))
+
+
+def stream_to_stdout(pairs: Iterable[tuple[F64Array, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """Write rows to standard output when they are due; yields what has been written."""
+    for _, batch in when_due(pairs):
+        sys.stdout.buffer.write(json_lines(batch))
+        sys.stdout.buffer.flush()
+        yield batch
+
+
+def stream_to_folder(
+    pairs: Iterable[tuple[F64Array, pa.RecordBatch]], folder: Path, interval: float
+) -> Iterator[pa.Table]:
+    """Write one Parquet file for the rows of every interval of so many seconds, at its end; yields what it has.
+
+    Raises
+    ------
+    TagMatchError
+        The folder is not empty, or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise TagMatchError(f"{folder} is not empty; name a new folder for the stream")
+    except FileExistsError:
+        raise TagMatchError(f"{folder} is a file; name a folder") from None
+    except OSError as error:
+        raise TagMatchError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    for number, table in by_interval(pairs, interval):
+        with write_whole(folder / f"queries-{number:08d}.parquet") as part:
+            pq.write_table(table, part, compression="zstd")
+        yield table

@@ -1,0 +1,50 @@
+"""From the rows that a columnar system finds to the keys of each query."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.cpu import join_lists
+from pipeline.key_lookup import look_up_keys, merge_unique
+from tagmatch.parallel import even_ranges, run_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tagmatch.arrays import Lists
+    from tagmatch.tables import KeyTable
+
+# More tasks than threads, as some take longer
+_TASKS_PER_THREAD = 8
+
+
+def keys_of_matches(
+    match: Callable[[int, int], Lists], queries: int, keys: KeyTable, *, unique: bool, threads: int
+) -> pa.ListArray:
+    """Match so many queries and look up their keys, all in tasks over threads.
+
+    Parameters
+    ----------
+    match
+        Finds the rows, uint32, of queries `first` to `last`; called by several threads at once.
+    keys : KeyTable
+        Keys of each row.
+    unique : bool
+        Give each key of a query once.
+
+    Returns
+    -------
+    pyarrow.ListArray of uint64
+    """
+
+    def work(first: int, last: int) -> Lists:
+        found = look_up_keys(match(first, last), keys)
+        return merge_unique(found) if unique else found
+
+    tasks = 1 if threads == 1 else _TASKS_PER_THREAD * threads
+    parts = run_rows(work, even_ranges(queries, tasks), threads)
+    found = join_lists(parts, np.dtype(np.uint64), threads)
+    return pa.ListArray.from_arrays(pa.array(found.offsets, pa.int32()), pa.array(found.values))

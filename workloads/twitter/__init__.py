@@ -1,0 +1,11 @@
+"""The Twitter-like workload of §4.2 of the TagMatch paper.
+
+A stored set is one user's interest in one publisher: the hashtags of one of the publisher's tweets, translated to one
+of the user's languages by a prefix (`fr_cat`), and for frequent writers the publisher itself as a tag (`@p42`). The
+user's number is its key.
+"""
+
+from workloads.twitter.laws import Followed as Followed
+from workloads.twitter.model import Twitter as Twitter
+from workloads.twitter.model import sets as sets
+from workloads.twitter.options import TwitterOptions as TwitterOptions

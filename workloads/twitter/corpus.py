@@ -1,0 +1,254 @@
+"""Real tweets and real numbers of followed publishers, read from files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tagmatch.arrays import offsets_of
+from tagmatch.columns import tag_lists
+from tagmatch.errors import InputFileError
+from tagmatch.kernels.tag_table import TagInterner
+from tagmatch.kernels.xxh64 import hash_strings
+from workloads.twitter.kernels import RealTweets
+from workloads.twitter.laws import Followed
+from workloads.twitter.tables import Table
+
+if TYPE_CHECKING:
+    from tagmatch.arrays import F64Array, I64Array, Strings, U32Array
+    from workloads.twitter.options import Shares
+
+_WORD = r"^(?P<word>[\p{L}\p{M}\p{N}_]+)"
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Tweets by publisher, those with the most tweets first.
+
+    Attributes
+    ----------
+    tweets : RealTweets
+        As kernels take them; the number of frequent writers is not yet known.
+    languages : tuple of (str, float)
+        Number of tweets by language; empty where the file has no languages.
+    most_hashtags, most_bytes : int
+        Hashtags of a tweet; bytes of a tweet's hashtags, and of its author as a tag.
+    """
+
+    tweets: RealTweets
+    languages: Shares
+    most_hashtags: int
+    most_bytes: int
+
+    def facts(self) -> dict[str, int]:
+        """By which a file is known again."""
+        tweets = self.tweets
+        return {
+            "publishers": len(tweets.tweets) - 1,
+            "tweets": len(tweets.offsets) - 1,
+            "hashtags": len(tweets.hashtag_offsets) - 1,
+        }
+
+
+def read_tweets(path: str, *, threads: int = 1) -> Corpus:
+    """Read tweets from a Parquet, CSV or JSON Lines file.
+
+    The file has a column `author` (strings or integers), optionally `language` (strings), and `hashtags` (lists of
+    strings, or strings separated by blanks or commas; with or without `#`) or else `text`, of which words after a `#`
+    are the hashtags. Hashtags are taken in lower case. Tweets without hashtags are left out. Authors with equally many
+    tweets are ordered by their names.
+
+    Raises
+    ------
+    InputFileError
+        The file cannot be read, lacks a column, has one of the wrong type or an author that is null, or has no tweet
+        with hashtags; the message names file, column and row.
+    """
+    table = Table(path, ("author", "language", "hashtags", "text"), strings=("author", "language", "hashtags", "text"))
+    table.require("author")
+    table.require("hashtags", "text")
+    hashtags, authors, languages = TagInterner(), TagInterner(), Counter[str]()
+    author_parts, length_parts, number_parts = [], [], []
+    first_row = 0
+    for batch in table.batches():
+        names = _author_names(batch["author"], f"{path}: column 'author'", first_row)
+        if "hashtags" in table.names:
+            tweets, tags = _listed_hashtags(batch["hashtags"], f"{path}: column 'hashtags'")
+        else:
+            tweets, tags = _hashtags_in(_as_strings(batch["text"], f"{path}: column 'text'"))
+        numbers = _intern(hashtags, tags, threads)
+        # Each hashtag of a tweet once, where it is first
+        once = np.sort(np.unique((tweets << 32) | numbers, return_index=True)[1])
+        tweets, lengths = np.unique(tweets[once], return_counts=True)
+        number_parts.append(numbers[once])
+        length_parts.append(lengths)
+        author_parts.append(_intern(authors, names.take(pa.array(tweets)), threads))
+        if "language" in table.names:
+            found = _as_strings(batch["language"], f"{path}: column 'language'").take(pa.array(tweets))
+            languages.update(
+                {str(item["values"]): item["counts"] for item in found.drop_null().value_counts().to_pylist()}
+            )
+        first_row += len(batch)
+    if not author_parts or not len(hashtags):
+        raise InputFileError(f"{path}: no tweet has a hashtag")
+    author_of = np.concatenate(author_parts)
+    lengths, numbers = np.concatenate(length_parts), np.concatenate(number_parts)
+    return _by_publisher(author_of, lengths, numbers, authors.strings(), hashtags.strings(), _shares(languages, path))
+
+
+def _shares(languages: Counter[str], path: str) -> Shares:
+    del languages[""]  # what CSV files have for null
+    for code in languages:
+        if code[0] == "@":
+            raise InputFileError(f"{path}: column 'language': a language must not begin with '@', as {code!r} does")
+    return tuple(sorted(languages.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _as_strings(column: pa.Array, name: str) -> pa.Array:
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    textual = (pa.types.is_null, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if not any(is_text(kind) for is_text in textual):
+        raise InputFileError(f"{name} must be strings, not {column.type}")
+    strings = column.cast(pa.large_string())
+    try:
+        strings.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise InputFileError(f"{name}: {error}") from None
+    return strings
+
+
+def _author_names(column: pa.Array, name: str, first_row: int) -> pa.Array:
+    if column.null_count:
+        row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+        raise InputFileError(f"{name}: row {first_row + row} is null where an author must be")
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.large_string())
+    try:
+        return _as_strings(column, name)
+    except InputFileError:
+        raise InputFileError(f"{name} must be strings or integers, not {column.type}") from None
+
+
+def _listed_hashtags(column: pa.Array, name: str) -> tuple[I64Array, pa.Array]:
+    """Hashtags and the tweets, ascending, that they are of: from lists, or strings with blanks or commas between."""
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        try:
+            column = pc.split_pattern_regex(_as_strings(column, name), r"[\s,]+")
+        except InputFileError:
+            raise InputFileError(f"{name} must be lists of strings or strings, not {kind}") from None
+    values = _as_strings(pc.list_flatten(column), name)
+    return _cleaned(pc.list_parent_indices(column), values)
+
+
+def _hashtags_in(texts: pa.Array) -> tuple[I64Array, pa.Array]:
+    """Hashtags and the tweets, ascending, that they are of: words that follow a `#` in the text."""
+    pieces = pc.split_pattern(texts, "#")
+    tweets = pc.list_parent_indices(pieces)
+    words = pc.struct_field(pc.extract_regex(pc.list_flatten(pieces), _WORD), "word")
+    # What is before a text's first '#' is no hashtag
+    numbers = tweets.to_numpy()
+    after = pa.array(np.concatenate([np.zeros(min(1, len(numbers)), np.bool_), numbers[1:] == numbers[:-1]]))
+    return _cleaned(tweets.filter(after), words.filter(after))
+
+
+def _cleaned(tweets: pa.Array, tags: pa.Array) -> tuple[I64Array, pa.Array]:
+    """In lower case, without `#` and blanks before and after; those of which nothing is left are left out."""
+    tags = pc.utf8_lower(pc.utf8_ltrim(pc.utf8_trim_whitespace(tags), characters="#"))
+    kept = pc.fill_null(pc.greater(pc.binary_length(tags), 0), False)
+    return tweets.filter(kept).to_numpy().astype(np.int64), tags.filter(kept)
+
+
+def _intern(interner: TagInterner, strings: pa.Array, threads: int) -> U32Array:
+    (row,) = tag_lists(pa.LargeListArray.from_arrays(pa.array([0, len(strings)], pa.int64()), strings), "hashtags")
+    return interner.intern(row.tags, hash_strings(row.tags, threads=threads), threads=threads)
+
+
+def _by_publisher(
+    author_of: U32Array, lengths: I64Array, numbers: U32Array, authors: Strings, hashtags: Strings, languages: Shares
+) -> Corpus:
+    """Order authors by number of tweets, then name, and tweets by author."""
+    tweets = np.bincount(author_of, minlength=len(authors))
+    offsets, data = np.asarray(authors.offsets), np.asarray(authors.data)
+    names = pa.LargeStringArray.from_buffers(len(authors), pa.py_buffer(offsets), pa.py_buffer(data))
+    alphabetic = np.empty(len(authors), np.int64)
+    alphabetic[pc.sort_indices(names).to_numpy()] = np.arange(len(authors))
+    publishers = np.lexsort((alphabetic, -tweets))
+    rank = np.empty(len(authors), np.int64)
+    rank[publishers] = np.arange(len(authors))
+    order = np.argsort(rank[author_of], kind="stable")
+    tag_offsets = offsets_of(lengths[order])
+    moved = np.repeat(offsets_of(lengths)[:-1][order] - tag_offsets[:-1], lengths[order])
+    numbers = numbers[moved + np.arange(len(numbers))]
+    names = names.take(pa.array(publishers))
+    name_bytes = pc.binary_length(names).to_numpy()
+    tag_bytes = np.diff(hashtags.offsets)
+    return Corpus(
+        RealTweets(
+            0,
+            offsets_of(tweets[publishers]),
+            tag_offsets,
+            numbers.astype(np.int64),
+            np.array(hashtags.offsets, np.int64),
+            np.array(hashtags.data),
+            offsets_of(name_bytes),
+            np.frombuffer(names.buffers()[2] or b"", np.uint8).copy(),
+        ),
+        languages,
+        int(lengths.max()),
+        int(np.add.reduceat(tag_bytes[numbers], tag_offsets[:-1]).max()) + 1 + int(name_bytes.max()),
+    )
+
+
+def read_followed(path: str) -> Followed:
+    """Read a distribution of the number of followed publishers from a Parquet, CSV or JSON Lines file.
+
+    The file has a column `followers` (integers, zero or more) and optionally `users` (numbers, zero or more), how many
+    users a row stands for.
+
+    Raises
+    ------
+    InputFileError
+        The file cannot be read, lacks the column, or has values that cannot be used; the message names file, column
+        and row.
+    """
+    table = Table(path, ("followers", "users"))
+    table.require("followers")
+    values: list[I64Array] = [np.zeros(0, np.int64)]
+    weights: list[F64Array] = [np.zeros(0)]
+    first_row = 0
+    for batch in table.batches():
+        found = _numbers(batch["followers"], f"{path}: column 'followers'", first_row, whole=True).astype(np.int64)
+        users = np.ones(len(batch))
+        if "users" in table.names:
+            users = _numbers(batch["users"], f"{path}: column 'users'", first_row, whole=False).astype(np.float64)
+        different, which = np.unique(found, return_inverse=True)
+        values.append(different)
+        weights.append(np.bincount(which, users, len(different)).astype(np.float64))
+        first_row += len(batch)
+    different, which = np.unique(np.concatenate(values), return_inverse=True)
+    sums = np.cumsum(np.bincount(which, np.concatenate(weights), len(different)))
+    if not len(sums) or not sums[-1] > 0:
+        raise InputFileError(f"{path}: column {table.names[-1]!r}: there are no users")
+    return Followed(different, sums / sums[-1])
+
+
+def _numbers(column: pa.Array, name: str, first_row: int, *, whole: bool) -> F64Array | I64Array:
+    kind = column.type
+    if not (pa.types.is_integer(kind) or (not whole and pa.types.is_floating(kind))):
+        raise InputFileError(f"{name} must be {'integers' if whole else 'numbers'}, not {kind}")
+    numbers: F64Array | I64Array = pc.fill_null(column, -1 if not pa.types.is_unsigned_integer(kind) else 0).to_numpy(
+        zero_copy_only=False
+    )
+    good = (numbers >= 0) & (numbers < 2**63 if whole else np.isfinite(numbers)) & column.is_valid().to_numpy(False)
+    if not good.all():
+        row = int(np.argmin(good))
+        raise InputFileError(
+            f"{name}: row {first_row + row} must be a number of zero or more, not {column[row].as_py()}"
+        )
+    return numbers

@@ -1,0 +1,135 @@
+"""What the Twitter-like workload is drawn from: every number, with where it comes from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any, cast
+
+from tagmatch.errors import InvalidTypeError, InvalidValueError
+
+Shares = tuple[tuple[str, float], ...]
+
+#: Languages of tweets in percent (L. Hong, G. Convertino, E. H. Chi, "Language Matters in Twitter: A Large
+#: Scale Study", ICWSM 2011; the paper's [6]); the ten named there are taken for the whole
+LANGUAGES: Shares = (
+    ("en", 51.1), ("ja", 19.1), ("pt", 9.6), ("id", 5.6), ("es", 4.7), ("nl", 1.4), ("ko", 1.3), ("fr", 1.3),
+    ("de", 1.0), ("ms", 0.8),
+)  # fmt: skip
+#: Speakers of second languages in millions (Ethnologue 2019, as tabulated in Wikipedia's "List of languages by total
+#: number of speakers"; the paper's footnote 9)
+SECOND_LANGUAGES: Shares = (
+    ("en", 898.4), ("hi", 295.3), ("ar", 274.0), ("fr", 199.3), ("zh", 198.7), ("id", 155.4), ("ru", 104.3),
+    ("ur", 101.6), ("es", 74.9), ("de", 56.0), ("bn", 36.8), ("pt", 24.2),
+)  # fmt: skip
+
+
+def _number(default: float, low: float, high: float, text: str) -> Any:
+    return field(default=default, metadata={"low": low, "high": high, "text": text})
+
+
+@dataclass(frozen=True, slots=True)
+class TwitterOptions:
+    """What the workload is drawn from; each option's meaning and source is its `text`, from which its help is made.
+
+    Kwak: H. Kwak, C. Lee, H. Park, S. Moon, "What is Twitter, a social network or a news media?", WWW 2010 (the
+    paper's [8]). TREC: the Tweets2011 collection of the TREC microblog track, which the paper takes its tweets from.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        An option is of the wrong type or out of range; the message names it.
+    """
+
+    seed: int = _number(1, 0, 2**63 - 1, "Workloads with different seeds share their statistics only.")
+    one_language: float = _number(0.4, 0, 1, "Share of users with one language, the others have two (paper §4.2.1).")
+    mean_followed: float = _number(
+        35.25, 1, 500_000, "Mean number of publishers that a user follows (Kwak: 1.47 G relations, 41.7 M users)."
+    )
+    followed_exponent: float = _number(
+        2.276, 1.01, 10, "Power-law exponent of the number of followed publishers (Kwak)."
+    )
+    max_followed: int = _number(
+        100_000, 1, 1_000_000, "Most publishers that a user follows (Kwak's fit holds so far), besides all there are."
+    )
+    publishers: int = _number(
+        5_300_000, 1, 2**32 - 1, "Users who write tweets (TREC: about 16 M tweets of 5.3 M users)."
+    )
+    popularity_exponent: float = _number(
+        0.784,
+        0,
+        3,
+        "Followers of the r-th publisher are proportional to (r + shift)^-exponent: the rank-size law 1 / (2.276 - 1) "
+        "of Kwak's followers; 0 picks publishers uniformly, as §4.2.1 has it.",
+    )
+    popularity_shift: float = _number(
+        5.4,
+        0.5,
+        2**32,
+        "Shift of that law: of 5.3 M publishers, the first then has 0.2 % of all followers (Kwak: 2.9 M of 1.47 G).",
+    )
+    mean_tweets: float = _number(3.0, 1, 1_000_000, "Mean number of tweets of a publisher (TREC).")
+    max_tweets: int = _number(10_000, 1, 2**31 - 1, "Most tweets of a publisher (chosen).")
+    frequent_writers: float = _number(
+        0.3, 0, 1, "Share of the publishers, by number of tweets, that are a tag in their interests (paper §4.2.1)."
+    )
+    hashtags: int = _number(1 << 20, 1, 2**32 - 1, "Different hashtags, before translation (chosen).")
+    hashtag_exponent: float = _number(
+        1.0, 0, 3, "Exponent of Zipf's law, which the frequency of hashtags follows (chosen)."
+    )
+    mean_tags: float = _number(
+        5.0, 1, 1001, "Mean number of tags of an interest, its publisher's included (paper §4.2.1)."
+    )
+    max_hashtags: int = _number(10, 1, 1000, "Most hashtags of a tweet (chosen; 140 characters hold few more).")
+    languages: Shares = LANGUAGES
+    second_languages: Shares = SECOND_LANGUAGES
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            if option.metadata:
+                _check_number(option.name, getattr(self, option.name), option.metadata, whole=option.type == "int")
+        for name in ("languages", "second_languages"):
+            object.__setattr__(self, name, _checked_shares(name, getattr(self, name)))
+        if self.one_language < 1 and len({code for code, _ in self.second_languages}) == 1:
+            (only,) = (code for code, _ in self.second_languages)
+            if any(code == only for code, _ in self.languages):
+                raise InvalidValueError(f"second_languages must hold another language than {only!r}")
+        if self.hashtags < 8 * self.max_hashtags:
+            raise InvalidValueError(
+                f"hashtags must be at least 8 times max_hashtags, {8 * self.max_hashtags}, not {self.hashtags}"
+            )
+        least, most = 1 + self.frequent_writers, self.max_hashtags + self.frequent_writers
+        if not least <= self.mean_tags <= most:
+            raise InvalidValueError(
+                f"mean_tags must be from {least:g} (a hashtag and frequent_writers) to {most:g} (max_hashtags and "
+                f"frequent_writers), not {self.mean_tags!r}"
+            )
+        if self.mean_tweets > self.max_tweets:
+            raise InvalidValueError(
+                f"mean_tweets must be at most max_tweets, {self.max_tweets}, not {self.mean_tweets}"
+            )
+
+
+def _check_number(name: str, value: object, limits: Any, *, whole: bool) -> None:
+    kinds = int if whole else int | float
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise InvalidTypeError(f"{name} must be {'an integer' if whole else 'a number'}, not {value!r}")
+    if not limits["low"] <= value <= limits["high"]:
+        raise InvalidValueError(f"{name} must be from {limits['low']} to {limits['high']}, not {value!r}")
+
+
+def _checked_shares(name: str, shares: object) -> Shares:
+    """Shares of languages as tuples, of which JSON makes lists."""
+    try:
+        pairs = tuple((code, weight) for code, weight in cast(Shares, shares))
+    except (TypeError, ValueError):
+        raise InvalidTypeError(f"{name} must be pairs of a language and its share, not {shares!r}") from None
+    codes = [code for code, _ in pairs]
+    if not pairs or len(set(codes)) < len(codes):
+        raise InvalidValueError(f"{name} must name at least one language, and none twice")
+    for code, weight in pairs:
+        if not isinstance(code, str) or not code or code[0] == "@":
+            raise InvalidValueError(f"{name}: a language must be a string that does not begin with '@', not {code!r}")
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+            raise InvalidValueError(f"{name}: the share of {code!r} must be a number greater than 0, not {weight!r}")
+    return pairs
