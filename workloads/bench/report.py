@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from tagmatch.options import available_threads
+from tagmatch.version import VERSION
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from workloads.bench.timing import Samples
 
-_PACKAGES = ("tagmatch", "numpy", "numba", "pyarrow")
+_PACKAGES = ("numpy", "numba", "pyarrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +70,14 @@ def circumstances() -> dict[str, Any]:
         "commit": _commit(),
         "machine": {
             "cpu": _cpu_model(),
+            "gpus": _gpus(),
             "cores": os.cpu_count(),
             "usable_cores": available_threads(),
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
             "system": platform.platform(),
         },
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
+        "versions": {"tagmatch": VERSION, "python": platform.python_version()}
+        | {name: version(name) for name in _PACKAGES},
     }
 
 
@@ -142,6 +145,15 @@ def _cpu_model() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
+
+
+def _gpus() -> list[str]:
+    """Return name and driver of each NVIDIA GPU."""
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
 
 
 def _commit() -> str | None:

@@ -100,7 +100,7 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
         threads: _Threads = None,
         queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Most queries of a call.")] = 200_000,
         rounds: Annotated[int, typer.Option(min=1, max=1000, help="Measurements; their median counts.")] = 3,
-        seconds: _Seconds = 0.25,
+        seconds: _Seconds = 0.2,
         seed: _Seed = 1,
         mongodb: _MongoDB = None,
         skip: _Skip = None,

@@ -53,7 +53,7 @@ class PaperOptions:
     threads: int = 1
     queries: int = 200_000
     rounds: int = 3
-    seconds: float = 0.25
+    seconds: float = 0.2
     seed: int = 1
     mongodb: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Bench:
     def __init__(self, options: PaperOptions, console: Console) -> None:
         self.options = options
         self._console = console
-        self.workload = lru_cache(maxsize=2)(self._workload)
+        self.workload = lru_cache(maxsize=8)(self._workload)
 
     def doing(self, what: str) -> contextlib.AbstractContextManager[object]:
         """Show what is going on."""

@@ -28,7 +28,7 @@ QUANTILES = {"median": 0.5, "p99": 0.99, "p99.9": 0.999, "maximum": 1.0}
 _FULL = 8192
 _LOAD = 0.5
 #: So many times as long as a measured call
-_LENGTH = 8
+_LENGTH = 10
 
 
 def fig6(bench: Bench) -> Result:

@@ -23,6 +23,8 @@ _PANEL_WIDTHS = {1: 9.0, 2: 7.0, 3: 5.6}
 _PANEL_HEIGHT = 3.9
 _LEGEND_HEIGHT = 1.0
 _MOST_LABELLED_BARS = 24
+#: Room above the greatest value, for its label
+_HEADROOM, _HEADROOM_OF_LOG = 1.15, 4.0
 
 
 def draw(result: Result, path: Path) -> None:
@@ -57,17 +59,15 @@ def _draw_panel(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.unit)
+    most = max(value.value for value in (*panel.values, *panel.published))
+    least = min(value.value for value in (*panel.values, *panel.published))
     if panel.log:
-        _whole_decades(axes, [value.value for value in (*panel.values, *panel.published)])
+        axes.set_yscale("log")
+        axes.set_ylim(10 ** math.floor(math.log10(least / 1.5)), 10 ** math.ceil(math.log10(most * _HEADROOM_OF_LOG)))
     else:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, most * _HEADROOM)
     axes.grid(axis="y", alpha=0.3)
     axes.set_axisbelow(True)
-
-
-def _whole_decades(axes: Any, values: Sequence[float]) -> None:
-    axes.set_yscale("log")
-    axes.set_ylim(10 ** math.floor(math.log10(min(values))), 10 ** math.ceil(math.log10(max(values) * 1.2)))
 
 
 def _by_system(values: Sequence[Value]) -> dict[str, list[Value]]:
