@@ -9,6 +9,8 @@ help:
 	@echo "make test   run the tests"
 	@echo "make lint   style, types and import rules"
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
+	@echo "make format  format and fix style"
+	@echo "make clean  remove what these have made"
 	@echo "make bench-paper  the paper's tables and figures; results in bench-results/paper/"
 
 $(VENV)/.installed: pyproject.toml

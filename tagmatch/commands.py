@@ -166,12 +166,24 @@ def run(command: Callable[[], object]) -> None:
         typer.echo(f"tagmatch: {' '.join(str(error).split())}", err=True)
         sys.exit(1)
     except BrokenPipeError:
-        # The reader of our output has gone; nothing more can be written, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
+        sys.exit(1)
+    except OSError as error:
+        _give_up_output()
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"tagmatch: {where}{error.strerror or error}", err=True)
+        sys.exit(1)
+    except MemoryError as error:
+        typer.echo(f"tagmatch: not enough memory: {error}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         typer.echo("tagmatch: interrupted", err=True)
         sys.exit(130)
+
+
+def _give_up_output() -> None:
+    """Standard output cannot take more, as its reader has gone or its disk is full; nor may it be tried at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:

@@ -136,8 +136,11 @@ def _read(path: str, columns: tuple[Column, ...], optional: Column | None = None
 def _read_folder(folder: Path, columns: tuple[Column, ...], optional: Column | None) -> Iterator[pa.RecordBatch]:
     try:
         files = _parquet_files_in(folder)
+        unfinished = [file.name for file in folder.glob("._*.part")]
     except OSError as error:
         raise InputFileError(f"{folder}: cannot be read: {error.strerror or error}") from None
+    if unfinished:
+        raise InputFileError(f"{folder} is not whole, as {unfinished[0]} tells: its writer was stopped; make it again")
     if not files:
         raise InputFileError(f"{folder}: the folder has no Parquet files")
     return chain.from_iterable(_read_parquet(file, columns, optional) for file in files)

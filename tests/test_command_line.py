@@ -533,3 +533,23 @@ def test_folder_without_parquet_files(tmp_path, name):
     (tmp_path / "sets").mkdir()
     (tmp_path / "sets" / name).touch()
     assert "no Parquet files" in refused("build", tmp_path / "sets", tmp_path / "index")
+
+
+@pytest.mark.parametrize("command", ["build", "match"])
+def test_folder_that_is_not_whole(index, data, tmp_path, command):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write(folder / "a.parquet", data.sets, pa.schema({"tags": STRINGS, "key": pa.uint64()}))
+    (folder / "._workload.json.part").touch()
+    arguments = (folder, tmp_path / "new") if command == "build" else (index, folder)
+    assert "is not whole" in refused(command, *arguments)
+    assert not (tmp_path / "new").exists()
+
+
+def test_full_disk_behind_standard_output(index, data):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [COMMAND, "match", index, data.folder / "queries.parquet"], stdout=full, stderr=subprocess.PIPE, timeout=120
+        )
+    assert done.returncode == 1
+    assert done.stderr.decode().splitlines() == ["tagmatch: No space left on device"]

@@ -478,3 +478,19 @@ def test_reader_of_the_stream_goes_away(stored: Path) -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == 1
+
+
+def test_plain_tweets_of_sets_with_real_followers(tmp_path: Path) -> None:
+    """Tweets do not depend on who follows whom, nor on whether the options' followers could be had."""
+    followers = tmp_path / "followers.csv"
+    followers.write_text("followers,users\n1,10\n2,5\n")
+    run("twitter", tmp_path / "sets", "--users", 50, "--followers", followers, "--publishers", 10)
+    run("queries", tmp_path / "sets", tmp_path / "tweets.jsonl", "--plain", "--count", 5)
+    assert len((tmp_path / "tweets.jsonl").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize("options", [["--mean-tags", 10.3], ["--frequent-writers", 0, "--mean-tags", 10]])
+def test_tweets_with_as_many_hashtags_as_can_be(tmp_path: Path, options: list[object]) -> None:
+    run("twitter", tmp_path / "sets", "--users", 5, *options)
+    table = pq.read_table(tmp_path / "sets")
+    assert {len([tag for tag in tags if tag[0] != "@"]) for tags in table["tags"].to_pylist()} == {10}

@@ -350,3 +350,9 @@ def test_a_shard_that_cannot_be_built_closes_the_others() -> None:
     with pytest.raises(UnavailableError):
         Sharded(lambda share: next(builds)(share), table_of([]), 2)
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize("uri", ["http://x", "mongodb://localhost:abc"])
+def test_mongodb_needs_a_uri_of_its_kind(uri: str) -> None:
+    with pytest.raises(UnavailableError, match="no MongoDB server answers at"):
+        MongoDB(pa.table({"tags": pa.array([], pa.list_(pa.string())), "key": pa.array([], pa.uint64())}), [uri])

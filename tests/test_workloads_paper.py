@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
+from tagmatch.errors import TagMatchError
 from workloads.bench.data import make_workload
 from workloads.bench.paper import published
 from workloads.bench.paper.bench import Bench, PaperOptions
@@ -180,7 +181,7 @@ def test_markdown() -> None:
     assert "| tags | 1 | 2 |" in text
     assert "| ours | 2.00 | 0.0123 |" in text
     assert "| paper: theirs |  | 1,234 |" in text
-    assert "Exact systems gave 10 keys in the compared answers: 0 wrong, 0 missing." in text
+    assert "Exact systems gave 10 keys to 5 queries: 0 wrong, 0 missing." in text
     assert "Of the 40 keys of scan, 30 (75%) were wrong; 0 were missing." in text
     assert not result.faults()
 
@@ -234,3 +235,30 @@ def test_sets_of_fixed_size(count: int, size: int, seed: int) -> None:
     assert len(rows) == len(set(rows)) == count
     assert {len(row) for row in rows} == {size}
     assert table["key"].equals(pa.chunked_array([np.arange(count, dtype=np.uint64)]))
+
+
+@pytest.mark.parametrize("name", ["table1", "fig7", "fig8", "fig9", "layouts"])
+def test_skipped_systems_are_nowhere(name: str) -> None:
+    skipped = ("tagmatch, balanced", "CPU-only TagMatch (balanced, exact=False)", "prefix tree")
+    bench = Bench(PaperOptions(scale=0.0005, queries=30, rounds=1, seconds=0.001, skip=skipped), Console())
+    result = EXPERIMENTS[name](bench)
+    systems = {value.system for panel in result.panels for value in panel.values}
+    assert systems or name == "fig7"
+    assert not any(system.startswith(skipped) for system in systems)
+
+
+def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(app, ["layouts", "--output", str(tmp_path / "file" / "folder")])
+    assert isinstance(result.exception, TagMatchError)
+    assert "the folder cannot be made" in str(result.exception)
+
+
+def test_few_answers_of_slow_systems_are_compared_too() -> None:
+    bench = new_bench()
+    workload = make_workload(300, 60, 1, 1)
+    result = bench.result("fig10", "title", "about")
+    with bench.built({RAREST: SYSTEMS[RAREST]}, workload.sets, result) as matchers:
+        bench.options = PaperOptions(queries=60, rounds=1, seconds=1e-9)
+        bench.throughput(result, "here", matchers, workload.queries)
+    assert [answers.queries for answers in result.answers] == [25]

@@ -254,3 +254,25 @@ def test_rows_by_interval() -> None:
         found.append((number, table["id"].to_pylist()))
     assert found == [(0, [0, 1, 2]), (1, [3]), (3, [4, 5, 6])]
     assert clock.sleeps == 3
+
+
+def test_more_tags_than_memory_has_room_for() -> None:
+    with pytest.raises(ValueError, match="only 2 different tags"):
+        Extender(learn([["a", "b"]]), QueryOptions(min_extra=2_000_000, max_extra=2_000_000_000))
+
+
+def test_waiting_longer_than_the_system_can_sleep() -> None:
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        assert seconds <= 1e6
+        clock[0] += seconds
+
+    pairs = [(np.array([1e6]), next(batches(1)))]
+    ((due, _),) = when_due(iter(pairs), now=lambda: clock[0], sleep=sleep)
+    assert due.tolist() == [1e6]
+    assert clock[0] >= 1e6
+    clock[0] = 0.0
+    ((number, table),) = by_interval(iter(pairs), 2e6, now=lambda: clock[0], sleep=sleep)
+    assert (number, table.num_rows) == (0, 1)
+    assert clock[0] >= 2e6

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _TIMES_PER_BLOCK = 65_536
 # Queries that are due within so many seconds wait for each other, as sleeping for each would take longer
 _TICK = 0.001
+# Seconds; there are numbers of seconds for which the operating system cannot sleep
+_LONGEST_SLEEP = 3600.0
 
 
 def arrival_times(rate: float, burstiness: float = 1.0, seed: int = 1) -> Iterator[F64Array]:
@@ -93,7 +95,7 @@ def when_due(
                 yield due[done:ready], batch.slice(done, ready - done)
                 done = ready
             else:
-                sleep(max(due[done] - elapsed, _TICK))
+                sleep(min(max(due[done] - elapsed, _TICK), _LONGEST_SLEEP))
 
 
 def by_interval(
@@ -116,9 +118,8 @@ def by_interval(
     current, parts = 0, list[pa.RecordBatch]()
 
     def whole() -> tuple[int, pa.Table]:
-        wait = start + (current + 1) * interval - now()
-        if wait > 0:
-            sleep(wait)
+        while (wait := start + (current + 1) * interval - now()) > 0:
+            sleep(min(wait, _LONGEST_SLEEP))
         return current, pa.Table.from_batches(parts)
 
     for due, batch in pairs:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from tagmatch.files import write_whole
 from tagmatch.options import available_threads
 from tagmatch.version import VERSION
 
@@ -126,7 +127,8 @@ class Report:
         """Write everything, with the machine, versions and commit."""
         sections = {name: [asdict(line) | {"met": line.met} for line in lines] for name, lines in self.sections.items()}
         whole = {"command": self.command, "parameters": self.parameters, **self.circumstances, "sections": sections}
-        path.write_text(json.dumps(whole, indent=2) + "\n")
+        with write_whole(path) as part:
+            part.write_text(json.dumps(whole, indent=2) + "\n")
 
     def _caption(self) -> str:
         facts, machine, versions = self.circumstances, self.circumstances["machine"], self.circumstances["versions"]

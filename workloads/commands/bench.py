@@ -67,7 +67,7 @@ _Output = Annotated[
     Path,
     typer.Option("--output", "-o", metavar="FOLDER", file_okay=False, writable=True, help="Where results are written."),
 ]
-_Scale = Annotated[float, typer.Option(min=0.00001, max=_MAX_SETS / 1e6, help="Millions of distinct sets.")]
+_Scale = Annotated[float, typer.Option(min=0.0005, max=_MAX_SETS / 1e6, help="Millions of distinct sets.")]
 _Seconds = Annotated[float, typer.Option(min=0.001, max=3600, help="About what one measured call takes.")]
 _MongoDB = Annotated[
     list[str] | None,
@@ -121,7 +121,10 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
             tuple(skip or ()),
         )
         faults = []
-        output.mkdir(parents=True, exist_ok=True)
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise TagMatchError(f"{output}: the folder cannot be made: {error.strerror or error}") from None
         for result in run_experiments(names, options, output, Console(stderr=True)):
             typer.echo(result.markdown(images=f"{output}/"))
             faults += result.faults()

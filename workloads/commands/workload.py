@@ -25,6 +25,7 @@ from workloads.queries.write import query_writer, rows, stream_to_folder, stream
 from workloads.shards import new_folder, read_facts, write_shards
 from workloads.twitter import Twitter, TwitterOptions
 from workloads.twitter.corpus import Corpus, read_followed, read_tweets
+from workloads.twitter.laws import NOBODY
 from workloads.twitter.model import MAX_USERS, SETS_SCHEMA
 
 if TYPE_CHECKING:
@@ -113,7 +114,11 @@ def twitter(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a workload that is in the folder.")] = False,
     options: TwitterOptions,
 ) -> None:
-    """Generate stored sets, the interests of users (§4.2.1): Parquet files with columns `tags` and `key`."""
+    """Generate stored sets, the interests of users (§4.2.1): Parquet files with columns `tags` and `key`.
+
+    First languages have the shares of tweets that Hong, Convertino, Chi counted (ICWSM 2011), second languages those of
+    their speakers (Ethnologue 2019).
+    """
     threads = threads or available_threads()
     corpus = None
     if tweets is not None:
@@ -146,7 +151,8 @@ def queries(
         str,
         typer.Argument(
             metavar="SETS",
-            help="Parquet or JSON Lines file with column `tags`, or a folder of Parquet files.",
+            help="Parquet or JSON Lines file with column `tags`, or a folder of Parquet files; - for JSON Lines on "
+            "standard input.",
             show_default=False,
         ),
     ],
@@ -182,14 +188,19 @@ def queries(
         ),
     ] = 1.0,
     interval: Annotated[
-        float, typer.Option(min=0.001, help="With --rate and a folder, seconds of queries in a file.")
+        float,
+        typer.Option(
+            min=0.001,
+            max=1e9,
+            help="With --rate and a folder, seconds of queries in a file; the file of an interval appears at its end.",
+        ),
     ] = 1.0,
     seed: _Seed = 1,
     threads: _Threads = None,
 ) -> None:
     """Generate queries: a random stored set each and a few random tags more (§4.2.2); columns `id` and `tags`."""
     threads = threads or available_threads()
-    times = None if rate is None else _usage("--rate", lambda: arrival_times(rate, burstiness, seed))
+    times = None if rate is None else _usage("--rate and --burstiness", lambda: arrival_times(rate, burstiness, seed))
     if rate is not None and out != STANDARD_STREAM and Path(out).suffix:
         raise typer.BadParameter(f"with --rate, it is a folder or -, not {out}", param_hint="OUT")
     options = _usage("--max-extra", lambda: QueryOptions(seed, min_extra, max_extra, draw.value))
@@ -244,7 +255,7 @@ def _twitter_of(sets: str, tweets: str | None, threads: int) -> Twitter:
         corpus = read_tweets(tweets, threads=threads)
         if corpus.facts() != {name: made_of[name] for name in corpus.facts()}:
             raise InputFileError(f"{tweets} does not hold the tweets that {sets} was made of")
-    return Twitter(options, corpus=corpus)
+    return Twitter(options, corpus=corpus, followed=NOBODY)  # tweets do not depend on who follows whom
 
 
 def main() -> None:

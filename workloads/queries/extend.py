@@ -120,11 +120,21 @@ class Extender:
     stored : StoredSets
         At least one.
     options : QueryOptions
+
+    Raises
+    ------
+    InvalidValueError
+        There are no sets, or fewer tags than `max_extra`.
     """
 
     def __init__(self, stored: StoredSets, options: QueryOptions) -> None:
         if not len(stored):
             raise InvalidValueError("there are no stored sets that queries could extend")
+        if options.max_extra > len(stored.tags):
+            raise InvalidValueError(
+                f"max_extra is {options.max_extra}, but all sets have only {len(stored.tags)} different tags together; "
+                "ask for fewer (--max-extra)"
+            )
         self._stored, self._options = stored, options
         self._seed = np.uint64(options.seed)
         self._sums = np.cumsum(stored.frequencies if options.draw == "frequency" else np.zeros(0, np.int64))

@@ -67,12 +67,12 @@ class _Collection:
         self._filter = {"setIsSubset": _is_subset, "nin": _has_no_other}[operator]
         name = f"tagmatch_bench_{uuid4().hex}"
         with ExitStack() as undo:
-            client: pymongo.MongoClient[dict[str, Any]] = undo.enter_context(
-                pymongo.MongoClient(uri, serverSelectionTimeoutMS=1000 * _SECONDS_TO_CONNECT)
-            )
             try:
+                client: pymongo.MongoClient[dict[str, Any]] = undo.enter_context(
+                    pymongo.MongoClient(uri, serverSelectionTimeoutMS=1000 * _SECONDS_TO_CONNECT)
+                )
                 client.admin.command("ping")
-            except PyMongoError as error:
+            except (PyMongoError, ValueError) as error:
                 message = f"no MongoDB server answers at {uri}; {_HOW_TO_START}"
                 raise UnavailableError(f"{message} ({error})") from error
             undo.callback(client.drop_database, name)

@@ -33,6 +33,10 @@ class Followed(NamedTuple):
     sums: F64Array
 
 
+#: Users follow no publisher
+NOBODY = Followed(np.zeros(1, np.int64), np.ones(1))
+
+
 def power_law(size: int, exponent: float, shift: float) -> PowerLaw:
     """Return the law by which r, from 0 to `size`, has a share proportional to the integral of x^-exponent over
     [r + shift, r + shift + 1).

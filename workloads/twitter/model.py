@@ -214,7 +214,8 @@ def _running_sums(shares: list[float]) -> F64Array:
 
 
 def _synthetic_tweets(options: TwitterOptions) -> kernels.SyntheticTweets:
-    ratio = geometric_ratio(options.mean_tags - options.frequent_writers, options.max_hashtags)
+    # A ratio of 1, at which all tweets have the most hashtags, has no logarithm to divide by
+    ratio = min(geometric_ratio(options.mean_tags - options.frequent_writers, options.max_hashtags), 1.0 - 1e-9)
     return kernels.SyntheticTweets(
         -1.0 / tweets_exponent(options.mean_tweets, options.max_tweets),
         options.max_tweets,

@@ -25,9 +25,6 @@ GPU_BATCH_SCAN = "GPU scan, batched"
 RAREST_TAG_DICT = "Python dict of rarest tags"
 SUBSETS = "hash table of subsets"
 
-# Queries of the workload have at most 21 + 4 tags, some of them more than this system takes by default
-_MAX_SUBSETS = 1 << 26
-
 
 def _rarest(sets: pa.Table, threads: int) -> Matcher[Any]:
     return Tagmatch(sets, layout="rarest", threads=threads)
@@ -74,7 +71,7 @@ def _rarest_tag_dict(sets: pa.Table, _: int) -> Matcher[Any]:
 def _subsets(sets: pa.Table, threads: int) -> Matcher[Any]:
     from workloads.systems.subset_enumeration import SubsetEnumeration
 
-    return SubsetEnumeration(sets, threads=threads, max_subsets=_MAX_SUBSETS)
+    return SubsetEnumeration(sets, threads=threads)
 
 
 SYSTEMS: Mapping[str, Build] = {

@@ -17,6 +17,8 @@ from workloads.systems.signatures import signature_table
 from workloads.systems.tagmatch import Tagmatch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tagmatch.arrays import U64Array
     from workloads.bench.paper.bench import Bench
     from workloads.bench.paper.results import Result
@@ -41,11 +43,11 @@ def fig8(bench: Bench) -> Result:
     for share in _SHARES:
         sets = bench.workload(bench.sets(share)).sets
         words = signature_table(sets, threads=threads).signatures
-        works = {
+        works: dict[str, Callable[[], object]] = {
             _ALGORITHM_1: partial(_partition, words, threads),
-            f"{BALANCED}, whole build": partial(SYSTEMS[BALANCED], sets, threads),
-            f"{RAREST}, whole build": partial(SYSTEMS[RAREST], sets, threads),
         }
+        for name in bench.wanted((BALANCED, RAREST)):
+            works[f"{name}, whole build"] = partial(SYSTEMS[name], sets, threads)
         with bench.doing(f"fig8: partitioning {len(sets):,} sets"):
             for work in works.values():
                 work()
@@ -72,7 +74,7 @@ def fig9(bench: Bench) -> Result:
     for share in _SHARES:
         sets = bench.workload(bench.sets(share)).sets
         column = f"{share:.0%}".replace("%", " %")
-        for name in (RAREST, BALANCED):
+        for name in bench.wanted((RAREST, BALANCED)):
             with bench.doing(f"fig9: {name}, {len(sets):,} sets"):
                 matcher = SYSTEMS[name](sets, bench.options.threads)
             assert isinstance(matcher, Tagmatch)
@@ -81,7 +83,7 @@ def fig9(bench: Bench) -> Result:
             keys.add(name, column, stats["key_bytes"] / _MEGABYTE)
             rest.add(name, column, (stats["index_bytes"] - stats["key_bytes"]) / _MEGABYTE)
         table = signature_table(sets, threads=bench.options.threads)
-        for name in (PREFIX_TREE, ICN):
+        for name in bench.wanted((PREFIX_TREE, ICN)):
             with bench.doing(f"fig9: {name}, {len(sets):,} sets"):
                 tree = SYSTEMS[name](sets, bench.options.threads)
             keys.add(name, column, table.keys.nbytes / _MEGABYTE)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Share of the full database, at scale 1, that stands for the paper's one million sets
 _MILLION = 0.1
 _VOCABULARY = 1 << 20
-_QUERIES = 20_000
+_MOST_QUERIES = 20_000
 
 
 def fixed_size_sets(count: int, tags_per_set: int, seed: int) -> pa.Table:
@@ -109,9 +109,13 @@ def fig10(bench: Bench) -> Result:
     return result
 
 
+def _queries(bench: Bench) -> int:
+    return min(bench.options.queries, _MOST_QUERIES)
+
+
 def _measure(bench: Bench, result: Result, case: _Case, sets: pa.Table, matchers: dict[str, Matcher[Any]]) -> None:
     extra = case.tags_per_query - case.tags_per_set
-    queries = extend(sets, _QUERIES, extra, extra, bench.options.seed)
+    queries = extend(sets, _queries(bench), extra, extra, bench.options.seed)
     where = f"{case.panel.title}, {case.panel.x_label} {case.column}"
     for name, rate in bench.throughput(result, where, matchers, queries).items():
         case.panel.add(name, case.column, rate.queries)
@@ -149,7 +153,7 @@ def fig11(bench: Bench) -> Result:
     speed_up = result.panel("speed-up", "shards", "times one shard", "lines", log=False)
     speed_up.published = published.FIG11_SPEED_UP
     sets = fixed_size_sets(count, 3, bench.options.seed)
-    queries = extend(sets, _QUERIES, 3, 3, bench.options.seed)
+    queries = extend(sets, _queries(bench), 3, 3, bench.options.seed)
     for shards in (1, 2, 4, 8):
         with bench.built(_sharded(bench, shards), sets, result) as matchers:
             for name, rate in bench.throughput(result, f"{shards} shards", matchers, queries).items():

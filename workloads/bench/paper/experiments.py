@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+from tagmatch.files import write_whole
 from workloads.bench.paper import costs, databases, latency, throughput
 from workloads.bench.paper.bench import Bench, PaperOptions
 from workloads.bench.paper.plots import draw
@@ -45,6 +46,7 @@ def run(names: Iterable[str], options: PaperOptions, folder: Path, console: Cons
     for name in names:
         result = EXPERIMENTS[name](bench)
         result.write(folder)
-        draw(result, folder / f"{name}.png")
+        with write_whole(folder / f"{name}.png") as part:
+            draw(result, part)
         results.append(result)
     return results

@@ -45,7 +45,7 @@ def draw(result: Result, path: Path) -> None:
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=2 + columns, fontsize=8, frameon=False
     )
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=110, format="png")
 
 
 def _colours(panels: Sequence[Panel]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from tagmatch.files import write_whole
 from workloads.bench.report import circumstances
 
 if TYPE_CHECKING:
@@ -127,8 +128,10 @@ class Result:
 
     def write(self, folder: Path) -> None:
         """Write NAME.json and NAME.md, which shows NAME.png."""
-        (folder / f"{self.name}.json").write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
-        (folder / f"{self.name}.md").write_text(self.markdown())
+        with write_whole(folder / f"{self.name}.json") as part:
+            part.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+        with write_whole(folder / f"{self.name}.md") as part:
+            part.write_text(self.markdown())
 
     def markdown(self, images: str = "") -> str:
         """Return a section with the plot, a table for each panel, and what is to be said of the answers.
@@ -192,7 +195,9 @@ def _answers_in_words(answers: list[Answers]) -> str:
     if exact:
         wrong, missing = (sum(getattr(found, name) for found in exact) for name in ("wrong", "missing"))
         keys = sum(found.keys for found in exact)
-        parts.append(f"Exact systems gave {keys:,} keys in the compared answers: {wrong:,} wrong, {missing:,} missing.")
+        fewest, most = (extreme(found.queries for found in exact) for extreme in (min, max))
+        compared = f"{most:,} queries" if fewest == most else f"{fewest:,} to {most:,} queries at a time"
+        parts.append(f"Exact systems gave {keys:,} keys to {compared}: {wrong:,} wrong, {missing:,} missing.")
     inexact: dict[str, list[int]] = {}
     for found in answers:
         if not found.exact:

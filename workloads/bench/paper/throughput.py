@@ -199,8 +199,9 @@ def fig7(bench: Bench) -> Result:
             for name, panel in panels.items():
                 where = f"{name}, MAX_P {size:,}"
                 rates = bench.throughput(result, where, matchers, workload.queries, unique=name == _MATCH_UNIQUE)
-                for system in (BALANCED, CPU_ONLY):
-                    panel.add(system, float(size), rates[system].queries)
+                for system, rate in rates.items():
+                    if system != RAREST:
+                        panel.add(system, float(size), rate.queries)
     return result
 
 
@@ -231,7 +232,8 @@ def layouts(bench: Bench) -> Result:
                 match.add(name, column, rate.queries)
                 if name != CPU_ONLY:
                     memory.add(name, column, (matchers[name].nbytes() or 0) / len(workload.sets))
-        builds = {name: partial(SYSTEMS[name], workload.sets, bench.options.threads) for name in (RAREST, BALANCED)}
+        names = bench.wanted((RAREST, BALANCED))
+        builds = {name: partial(SYSTEMS[name], workload.sets, bench.options.threads) for name in names}
         for name, seconds in alternate(builds, bench.options.rounds).items():
             build.add(name, column, seconds)
     return result
