@@ -1,15 +1,13 @@
-"""The CPU backend: all stages for a range of queries in one task, tasks spread over threads."""
+"""The CPU backend, and how many queries make a packet for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from pipeline.balanced import BalancedSubsetMatch
-from pipeline.key_lookup import look_up_keys, merge_unique
-from pipeline.preprocess import TagIndex
+from pipeline.preprocess import QueryBatch, TagIndex
 from pipeline.rarest import RarestSubsetMatch
 from tagmatch.arrays import Lists, TagLists, offsets_of
 from tagmatch.options import MatchOptions
@@ -26,12 +24,11 @@ _FEWEST_QUERIES = 512
 _TASKS_PER_THREAD = 4
 
 
-class CpuMatcher:
-    """Answers queries from one snapshot. Immutable, so that any number of threads may share it."""
+class CpuBackend:
+    """Matches on the CPU within one snapshot. Immutable, so that any number of threads may share it."""
 
     def __init__(self, snapshot: Snapshot, options: MatchOptions) -> None:
         self.snapshot = snapshot
-        self._threads = options.threads
         self._tag_index = TagIndex(snapshot.vocabulary)
         self._subset_match: RarestSubsetMatch | BalancedSubsetMatch
         if snapshot.options.layout == "rarest":
@@ -46,34 +43,16 @@ class CpuMatcher:
         """Bytes of the snapshot and of what is kept in memory beside it."""
         return self.snapshot.nbytes + self._tag_index.nbytes + self._subset_match.nbytes
 
-    def set_ids(self, queries: Sequence[TagLists]) -> Lists:
-        """Set ids, uint32, of the sets that match each query, over all chunks."""
-        return self._run(queries, lambda matches: matches, np.dtype(np.uint32))
+    def ranks(self, queries: TagLists, first: int, last: int) -> QueryBatch:
+        """Ranks of queries `first` to `last`."""
+        return self._tag_index.ranks(queries, first, last)
 
-    def keys(self, queries: Sequence[TagLists], *, unique: bool) -> Lists:
-        """Keys, uint64, of the sets that match each query, over all chunks."""
-
-        def reduce(matches: Lists) -> Lists:
-            answers = look_up_keys(matches, self.snapshot.keys)
-            return merge_unique(answers) if unique else answers
-
-        return self._run(queries, reduce, np.dtype(np.uint64))
-
-    def _run(
-        self,
-        queries: Sequence[TagLists],
-        reduce: Callable[[Lists], Lists],
-        dtype: np.dtype[np.unsignedinteger],
-    ) -> Lists:
-        def work(task: tuple[TagLists, int, int]) -> Lists:
-            return reduce(self._subset_match(self._tag_index.ranks(*task)))
-
-        tasks = [(chunk, first, last) for chunk in queries for first, last in _tasks(chunk, self._threads)]
-        parts = run(work, tasks, self._threads)
-        return parts[0] if len(parts) == 1 else join_lists(parts, dtype, self._threads)
+    def subset_match(self, queries: QueryBatch) -> Lists:
+        """Set ids, uint32, of the sets that match each query."""
+        return self._subset_match(queries)
 
 
-def _tasks(chunk: TagLists, threads: int) -> list[tuple[int, int]]:
+def packet_ranges(chunk: TagLists, threads: int) -> list[tuple[int, int]]:
     """Ranges of queries, each with a bounded number of queries and, but for its last query, of tags."""
     offsets = chunk.offsets
     marks = np.arange(int(offsets[0]), int(offsets[-1]), _TASK_TAGS).astype(offsets.dtype)

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from tagmatch.errors import InvalidTypeError as InvalidTypeError
     from tagmatch.errors import InvalidValueError as InvalidValueError
     from tagmatch.errors import InvariantError as InvariantError
+    from tagmatch.errors import Overloaded as Overloaded
     from tagmatch.errors import ResultTooLargeError as ResultTooLargeError
     from tagmatch.errors import TagMatchError as TagMatchError
+    from tagmatch.options import PipelineOptions as PipelineOptions
 
 __version__ = VERSION
 
@@ -44,6 +46,8 @@ _HOME = {
     "InvalidTypeError": "tagmatch.errors",
     "InvalidValueError": "tagmatch.errors",
     "InvariantError": "tagmatch.errors",
+    "Overloaded": "tagmatch.errors",
+    "PipelineOptions": "tagmatch.options",
     "ResultTooLargeError": "tagmatch.errors",
     "TagMatchError": "tagmatch.errors",
 }

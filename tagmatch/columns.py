@@ -7,7 +7,7 @@ rows are counted from 0 over all chunks.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from itertools import chain
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.arrays import Strings, TagLists, U64Array, frozen, offsets_of
+from tagmatch.arrays import I64Array, Strings, TagLists, U64Array, frozen, offsets_of
 from tagmatch.errors import InvalidTypeError, InvalidValueError, NullError
 
 KEY_LIMIT = 2**64
@@ -48,11 +48,18 @@ def tag_list(tags: object, name: str = "tags") -> list[str]:
 
 def one_row(tags: list[str]) -> TagLists:
     """One row with these tags, as `tag_list` returned them."""
-    encoded = [tag.encode() for tag in tags]
-    offsets = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
+    return rows_of_tags([tags])
+
+
+def rows_of_tags(rows: Sequence[list[str]]) -> TagLists:
+    """Rows with these tags, each as `tag_list` returned it."""
+    encoded = [tag.encode() for tags in rows for tag in tags]
     data = np.frombuffer(b"".join(encoded), np.uint8)
-    return TagLists(np.array([0, len(encoded)], np.int64), Strings(offsets, data))
+    return TagLists(_offsets_of(rows), Strings(_offsets_of(encoded), data))
+
+
+def _offsets_of(parts: Sequence[Sized]) -> I64Array:
+    return offsets_of(np.fromiter(map(len, parts), np.int64, len(parts)))
 
 
 def tag_lists(rows: object, name: str, *, first_row: int = 0, stored: bool = False) -> list[TagLists]:

@@ -23,6 +23,10 @@ class ClosedError(TagMatchError):
     """The object was closed; open the index again to go on."""
 
 
+class Overloaded(TagMatchError):  # noqa: N818 - a state, which callers wait out
+    """As many queries are being answered as may be; try again later, or let the call wait."""
+
+
 class DeviceError(TagMatchError):
     """The device that was asked for cannot be used on this machine."""
 

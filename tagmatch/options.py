@@ -72,6 +72,26 @@ class MatchOptions:
             raise InvalidValueError(f"flush_timeout must be zero or more seconds, not {timeout!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """How many queries that are asked one by one may be on their way; chosen anew each time an index is opened.
+
+    Attributes
+    ----------
+    max_queries : int
+        Queries that are being answered at once; more wait outside, or are told so.
+    max_result_bytes : int
+        With so many bytes of answers waiting for later stages, no more matching is begun.
+    """
+
+    max_queries: int = 1 << 17
+    max_result_bytes: int = 1 << 29
+
+    def __post_init__(self) -> None:
+        _integer("max_queries", self.max_queries, 1, 2**40)
+        _integer("max_result_bytes", self.max_result_bytes, 1, 2**60)
+
+
 def available_threads() -> int:
     """Processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):

@@ -1,0 +1,77 @@
+"""Back-pressure: how many queries, and bytes of their results, may be in the pipeline at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from tagmatch.errors import ClosedError, Overloaded
+
+
+class Limits:
+    """Counts queries and bytes of results in flight, and has those wait who would add too many.
+
+    Parameters
+    ----------
+    queries : int
+        Most queries in flight; more may only come in one piece, while there are no others.
+    result_bytes : int
+        With so many bytes of results in flight, none are begun to be made.
+    """
+
+    def __init__(self, queries: int, result_bytes: int) -> None:
+        self._most_queries, self._most_bytes = queries, result_bytes
+        self._changed = threading.Condition()
+        self._closed = False
+        self.queries = 0
+        self.result_bytes = 0
+
+    def admit(self, queries: int, *, timeout: float | None = None) -> None:
+        """Count queries in; waits for room, at most `timeout` seconds.
+
+        Raises
+        ------
+        Overloaded
+            There was no room in time.
+        ClosedError
+            Nothing is admitted any more.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            while not self._closed and self.queries and self.queries + queries > self._most_queries:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise Overloaded(
+                        f"{self.queries} queries are being answered, as many as max_queries allows; try again later, "
+                        "or let the call wait"
+                    )
+                self._changed.wait(left)
+            if self._closed:
+                raise ClosedError("this TagMatch is closed; open the index again")
+            self.queries += queries
+
+    def leave(self, queries: int, result_bytes: int = 0) -> None:
+        """Count queries, and the bytes that were charged for them, out."""
+        with self._changed:
+            self.queries -= queries
+            self.result_bytes -= result_bytes
+            self._changed.notify_all()
+
+    def charge(self, result_bytes: int) -> None:
+        """Count bytes of results in."""
+        with self._changed:
+            self.result_bytes += result_bytes
+
+    def wait_for_room(self) -> None:
+        """Wait while there are too many bytes of results."""
+        with self._changed:
+            while self.result_bytes >= self._most_bytes and not self._closed:
+                self._changed.wait()
+
+    def close(self, *, drain: bool) -> None:
+        """Admit nothing more; with `drain`, wait until all queries are out."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            while drain and self.queries:
+                self._changed.wait()
