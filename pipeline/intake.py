@@ -7,8 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from pipeline.packets import Backend, Futures, Packet
-from tagmatch.columns import rows_of_tags
+from pipeline.packets import Backend, Submitted
 
 # Queries of a packet at most
 _PACKET_QUERIES = 8192
@@ -20,7 +19,7 @@ class Intake:
     Parameters
     ----------
     announce
-        Called, once, when there is something to `take`.
+        Called when a group has something to `take` that had nothing; may wait, so it is not called by `take`.
     dropped
         Called with the number of queries whose futures were cancelled before they were taken.
     """
@@ -41,24 +40,26 @@ class Intake:
         if first:
             self._announce()
 
-    def take(self) -> Packet | None:
-        """Return what one group has gathered, without the queries that were cancelled; `None` if nothing is left."""
-        with self._lock:
-            if not self._groups:
-                return None
-            (backend, unique), waiting = next(iter(self._groups.items()))
-            del self._groups[backend, unique]
-            if rest := waiting[_PACKET_QUERIES:]:
-                self._groups[backend, unique] = rest
-        if rest:
-            self._announce()
-        taken = [pair for pair in waiting[:_PACKET_QUERIES] if pair[1].set_running_or_notify_cancel()]
-        if dropped := min(len(waiting), _PACKET_QUERIES) - len(taken):
-            self._dropped(dropped)
-        if not taken:
-            return None
-        rows = rows_of_tags([tags for tags, _ in taken])
-        return Packet(backend, rows, 0, len(taken), unique, Futures([future for _, future in taken]))
+    def take(self) -> Submitted | None:
+        """Return some of what one group has gathered, without what was cancelled; `None` once nothing is left.
+
+        What was announced once is taken by calling this until it returns `None`.
+        """
+        while True:
+            with self._lock:
+                if not self._groups:
+                    return None
+                (backend, unique), waiting = next(iter(self._groups.items()))
+                del self._groups[backend, unique]
+                if rest := waiting[_PACKET_QUERIES:]:
+                    self._groups[backend, unique] = rest
+            gathered = waiting[:_PACKET_QUERIES]
+            taken = [pair for pair in gathered if pair[1].set_running_or_notify_cancel()]
+            if len(taken) < len(gathered):
+                self._dropped(len(gathered) - len(taken))
+            if taken:
+                rows, futures = map(list, zip(*taken, strict=True))
+                return Submitted(backend=backend, unique=unique, last=len(taken), rows=rows, futures=futures)
 
     def cancel(self) -> int:
         """Cancel all that nobody has taken; returns how many that were."""

@@ -9,12 +9,12 @@ from tagmatch.errors import ClosedError, Overloaded
 
 
 class Limits:
-    """Counts queries and bytes of results in flight, and has those wait who would add too many.
+    """Counts queries and bytes of results in flight, and has those wait who would add one too many.
 
     Parameters
     ----------
     queries : int
-        Most queries in flight; more may only come in one piece, while there are no others.
+        Most queries in flight.
     result_bytes : int
         With so many bytes of results in flight, none are begun to be made.
     """
@@ -26,8 +26,8 @@ class Limits:
         self.queries = 0
         self.result_bytes = 0
 
-    def admit(self, queries: int, *, timeout: float | None = None) -> None:
-        """Count queries in; waits for room, at most `timeout` seconds.
+    def admit(self, *, timeout: float | None = None) -> None:
+        """Count a query in; waits for room, at most `timeout` seconds.
 
         Raises
         ------
@@ -38,7 +38,7 @@ class Limits:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while not self._closed and self.queries and self.queries + queries > self._most_queries:
+            while not self._closed and self.queries >= self._most_queries:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise Overloaded(
@@ -47,8 +47,8 @@ class Limits:
                     )
                 self._changed.wait(left)
             if self._closed:
-                raise ClosedError("this TagMatch is closed; open the index again")
-            self.queries += queries
+                raise ClosedError
+            self.queries += 1
 
     def leave(self, queries: int, result_bytes: int = 0) -> None:
         """Count queries, and the bytes that were charged for them, out."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from pipeline.preprocess import QueryBatch
-from tagmatch.arrays import Lists, TagLists
+from tagmatch.arrays import Lists, Strings, TagLists
 from tagmatch.tables import Snapshot
 
 
@@ -26,41 +25,12 @@ class Backend(Protocol):
         """Set ids, uint32, of the sets that match each query."""
 
 
-class Sink(Protocol):
-    """Who waits for answers."""
-
-    def deliver(self, packet: Packet, keys: Lists) -> None:
-        """Take the keys, uint64, of a packet's queries."""
-
-    def fail(self, error: BaseException) -> None:
-        """Take an error instead."""
-
-
-class Futures:
-    """A future for each query of one packet."""
-
-    def __init__(self, futures: Sequence[Future[Any]] = ()) -> None:
-        self._futures = futures
-
-    def deliver(self, packet: Packet, keys: Lists) -> None:
-        """Resolve each future to a list of keys, or to a set where they are unique."""
-        ends, values = keys.offsets.tolist(), keys.values.tolist()
-        for i, future in enumerate(self._futures):
-            found = values[ends[i] : ends[i + 1]]
-            future.set_result(set(found) if packet.unique else found)
-
-    def fail(self, error: BaseException) -> None:
-        """Give each future the error."""
-        for future in self._futures:
-            if not future.done():
-                future.set_exception(error)
-
-
+_NO_TAGS = TagLists(np.zeros(1, np.int64), Strings(np.zeros(1, np.int64), np.zeros(0, np.uint8)))
 _NO_LISTS = Lists(np.zeros(1, np.int64), np.zeros(0, np.uint64))
 _NO_QUERIES = QueryBatch(np.zeros(1, np.int64), np.zeros(0, np.uint32))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class Packet:
     """Queries `first` to `last` of `tags`, a micro-batch.
 
@@ -70,20 +40,48 @@ class Packet:
         Their ranks, from the preprocess stage on.
     lists : Lists
         Set ids from the subset match on, then keys.
-    in_flight, charged
-        Whether the packet is counted as on its way, and with how many bytes of results.
     """
 
     backend: Backend
-    tags: TagLists
-    first: int
-    last: int
     unique: bool
-    sink: Sink = field(default_factory=Futures)
+    tags: TagLists = _NO_TAGS
+    first: int = 0
+    last: int
     queries: QueryBatch = _NO_QUERIES
     lists: Lists = _NO_LISTS
-    in_flight: bool = True
-    charged: int = 0
 
     def __len__(self) -> int:
         return self.last - self.first
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Submitted(Packet):
+    """A packet of queries that were submitted one by one.
+
+    Attributes
+    ----------
+    rows : list of list of str
+        The queries, which become `tags`.
+    futures : list of Future
+        Who waits for each.
+    in_flight, result_bytes
+        Whether the packet is counted as on its way, and with how many bytes of results.
+    """
+
+    rows: list[list[str]]
+    futures: list[Future[Any]]
+    in_flight: bool = True
+    result_bytes: int = 0
+
+    def deliver(self) -> None:
+        """Resolve each future to a list of keys, or to a set where they are unique."""
+        ends, values = self.lists.offsets.tolist(), self.lists.values.tolist()
+        for i, future in enumerate(self.futures):
+            found = values[ends[i] : ends[i + 1]]
+            future.set_result(set(found) if self.unique else found)
+
+    def fail(self, error: BaseException) -> None:
+        """Give the error to each future that has no answer yet."""
+        for future in self.futures:
+            if not future.done():
+                future.set_exception(error)

@@ -20,14 +20,13 @@ from pipeline.cpu import packet_ranges
 from pipeline.intake import Intake
 from pipeline.key_lookup import look_up_keys, merge_unique
 from pipeline.limits import Limits
-from pipeline.packets import Backend, Packet
+from pipeline.packets import Backend, Packet, Submitted
 from pipeline.stage import Stage, StoppedError
 from tagmatch.arrays import Lists, TagLists
+from tagmatch.columns import rows_of_tags
 from tagmatch.errors import ClosedError
 from tagmatch.options import PipelineOptions
 from tagmatch.parallel import run
-
-_CLOSED = "this TagMatch is closed; open the index again"
 
 
 class Pipeline:
@@ -44,10 +43,10 @@ class Pipeline:
     def _set_up(self) -> None:
         self._limits = Limits(self._options.max_queries, self._options.max_result_bytes)
         self._intake = Intake(self._announce, self._limits.leave)
-        self._preprocess: Stage[Packet | None] = self._stage("preprocess", self._do_preprocess)
-        self._subset_match: Stage[Packet] = self._stage("subset_match", self._do_subset_match)
-        self._key_lookup: Stage[Packet] = self._stage("key_lookup", self._do_key_lookup)
-        self._merge: Stage[Packet] = self._stage("merge", self._do_merge)
+        self._preprocess: Stage[None] = self._stage("preprocess", self._do_preprocess)
+        self._subset_match: Stage[Submitted] = self._stage("subset_match", self._do_subset_match)
+        self._key_lookup: Stage[Submitted] = self._stage("key_lookup", self._do_key_lookup)
+        self._merge: Stage[Submitted] = self._stage("merge", self._do_merge)
         self._stages = (self._preprocess, self._subset_match, self._key_lookup, self._merge)
         self._starting = threading.Lock()
         self._started = self._closed = False
@@ -63,7 +62,7 @@ class Pipeline:
     def submit(self, backend: Backend, tags: list[str], *, unique: bool, timeout: float | None) -> Future[Any]:
         """Ask one query; waits at most `timeout` seconds for its turn to enter."""
         self._start()
-        self._limits.admit(1, timeout=timeout)
+        self._limits.admit(timeout=timeout)
         future: Future[Any] = Future()
         self._intake.add(backend, tags, future, unique=unique)
         return future
@@ -75,11 +74,13 @@ class Pipeline:
         costs a third of the throughput. They are not counted as on their way, as their caller waits for them anyway.
         """
 
-        def work(ends: tuple[TagLists, int, int]) -> Lists:
-            packet = Packet(backend, *ends, unique)
+        def work(part: tuple[TagLists, int, int]) -> Lists:
+            tags, first, last = part
+            packet = Packet(backend=backend, unique=unique, tags=tags, first=first, last=last)
             for do in (preprocess, subset_match, key_lookup, merge):
                 do(packet)
-            return self._answers(packet)
+            self._count(packet)
+            return packet.lists
 
         ranges = [(chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk, self._threads)]
         return run(work, ranges, self._threads)
@@ -91,8 +92,7 @@ class Pipeline:
         self._limits.close(drain=drain)
         for stage in self._stages:
             for packet in stage.stop():
-                if packet is not None:
-                    self._fail(packet, ClosedError(_CLOSED))
+                self._fail(packet, ClosedError())
         self._limits.leave(self._intake.cancel())
         for stage in self._stages:
             stage.join()
@@ -115,37 +115,36 @@ class Pipeline:
 
     # -- stages ------------------------------------------------------------------------------------------------------
 
-    def _do_preprocess(self, packet: Packet | None) -> None:
-        packet = packet or self._intake.take()
-        if packet is None:
-            return
-        try:
-            preprocess(packet)
-            self._subset_match.put(packet)
-        except BaseException as error:
-            self._fail(packet, error)
+    def _do_preprocess(self, _: None) -> None:
+        while (packet := self._intake.take()) is not None:
+            try:
+                packet.tags = rows_of_tags(packet.rows)
+                preprocess(packet)
+                self._subset_match.put(packet)
+            except BaseException as error:
+                self._fail(packet, error)
 
-    def _do_subset_match(self, packet: Packet) -> None:
+    def _do_subset_match(self, packet: Submitted) -> None:
         self._limits.wait_for_room()
         subset_match(packet)
         self._key_lookup.put(packet)
 
-    def _do_key_lookup(self, packet: Packet) -> None:
+    def _do_key_lookup(self, packet: Submitted) -> None:
         key_lookup(packet)
-        packet.charged = packet.lists.values.nbytes
-        self._limits.charge(packet.charged)
+        packet.result_bytes = packet.lists.values.nbytes
+        self._limits.charge(packet.result_bytes)
         self._merge.put(packet)
 
-    def _do_merge(self, packet: Packet) -> None:
+    def _do_merge(self, packet: Submitted) -> None:
         merge(packet)
         self._leave(packet)
-        packet.sink.deliver(packet, self._answers(packet))
+        self._count(packet)
+        packet.deliver()
 
-    def _answers(self, packet: Packet) -> Lists:
+    def _count(self, packet: Packet) -> None:
         with self._counting:
             self.queries += len(packet)
             self.matches += len(packet.lists.values)
-        return packet.lists
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -164,18 +163,15 @@ class Pipeline:
         except StoppedError:
             self._limits.leave(self._intake.cancel())
 
-    def _fail(self, packet: Packet | None, error: BaseException) -> None:
-        if packet is None:
-            return
-        if isinstance(error, StoppedError):
-            error = ClosedError(_CLOSED)
-        self._leave(packet)
-        packet.sink.fail(error)
+    def _fail(self, packet: Submitted | None, error: BaseException) -> None:
+        if packet is not None:
+            self._leave(packet)
+            packet.fail(ClosedError() if isinstance(error, StoppedError) else error)
 
-    def _leave(self, packet: Packet) -> None:
+    def _leave(self, packet: Submitted) -> None:
         if packet.in_flight:
             packet.in_flight = False
-            self._limits.leave(len(packet), packet.charged)
+            self._limits.leave(len(packet), packet.result_bytes)
 
 
 def preprocess(packet: Packet) -> None:

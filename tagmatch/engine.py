@@ -398,7 +398,7 @@ class TagMatch:
     def _current(self) -> CpuBackend:
         backend = self._backend
         if backend is None:
-            raise ClosedError(_CLOSED)
+            raise ClosedError
         return backend
 
     def _answer(self, tags: Iterable[str], *, unique: bool) -> list[int]:
@@ -426,7 +426,6 @@ class TagMatch:
             self._staged.extend(chunks, values, removed=removed)
 
 
-_CLOSED = "this TagMatch is closed; open the index again"
 _OPTIONS = frozenset(
     {"layout", "exact", "device", "threads", "max_partition_size", "batch_size", "flush_timeout", "pipeline"}
 )

@@ -22,6 +22,9 @@ class NullError(InvalidTypeError, InvalidValueError):
 class ClosedError(TagMatchError):
     """The object was closed; open the index again to go on."""
 
+    def __init__(self, message: str = "this TagMatch is closed; open the index again") -> None:
+        super().__init__(message)
+
 
 class Overloaded(TagMatchError):  # noqa: N818 - a state, which callers wait out
     """As many queries are being answered as may be; try again later, or let the call wait."""

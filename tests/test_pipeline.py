@@ -16,6 +16,7 @@ import pytest
 from agreement import loaded
 
 from pipeline.cpu import CpuBackend
+from pipeline.intake import Intake
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 
 TIMEOUT = 60
@@ -108,10 +109,10 @@ def test_many_threads_with_cancellations_and_failures(
                 totals[name] += count
         assert totals["right"] + totals["cancelled"] + totals["failed"] == totals["asked"]
         assert totals["right"] > 0
-        stats = tm.stats()
-        assert stats["queries"] == totals["right"]
+        assert tm.stats()["queries"] == totals["right"]
         monkeypatch.undo()
-        assert tm.match(TAGS[:1]) == [0], "the pipeline stays up"
+        assert tm.submit(TAGS[:1]).result(TIMEOUT) == [0], "the pipeline stays up"
+    stats = tm._pipeline.stats()
     assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
 
 
@@ -125,6 +126,37 @@ def test_failure_of_a_call_with_many_queries(monkeypatch: pytest.MonkeyPatch) ->
             with pytest.raises(RuntimeError, match="injected"):
                 tm.match_many([["t1"]] * 5000)
         assert tm.match_many([["t1"], ["t2", "t3"]]).to_pylist() == [[1], [2, 3]]
+        assert tm.stats()["queries_in_flight"] == 0
+
+
+def test_more_than_a_packet_is_announced_once() -> None:
+    """Who takes must not announce what it leaves: a preprocess thread that waits for room in its own queue is stuck."""
+    announced: list[bool] = []
+    dropped: list[int] = []
+    intake = Intake(lambda: announced.append(True), dropped.append)
+    with small() as tm:
+        futures: list[Future[Any]] = [Future() for _ in range(20_000)]
+        for i, future in enumerate(futures):
+            intake.add(tm._current(), TAGS[:1], future, unique=False)
+            if 8192 <= i < 2 * 8192:  # all of the second packet
+                future.cancel()
+        packets = list(iter(intake.take, None))
+        assert [len(packet) for packet in packets] == [8192, 20_000 - 2 * 8192]
+        assert [future for packet in packets for future in packet.futures] == futures[:8192] + futures[2 * 8192 :]
+    assert len(announced) == 1
+    assert sum(dropped) == 8192
+
+
+def test_failure_before_the_first_stage_reaches_its_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise MemoryError("injected")
+
+    with small() as tm:
+        with monkeypatch.context() as patched:
+            patched.setattr("pipeline.service.rows_of_tags", fail)
+            with pytest.raises(MemoryError, match="injected"):
+                tm.submit(["t1"]).result(TIMEOUT)
+        assert tm.submit(["t1"]).result(TIMEOUT) == [1]
         assert tm.stats()["queries_in_flight"] == 0
 
 
