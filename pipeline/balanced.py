@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.backend import Batches, Found, Matches
 from pipeline.preprocess import QueryBatch
 from pipeline.verify import contains_ranks
 from tagmatch.arrays import I64Array, Lists, U64Array, frozen, offsets_of
@@ -85,17 +86,25 @@ class PartitionIndex:
 
 
 @kernel
-def _common_bits(words, first_rows, first_blocks, first, last, out):
+def _common_bits(words, first_rows, first_blocks, first_groups, first, last, of_blocks, of_groups):
+    """Bits that all sets of a block have, and all sets of a group, in partitions `first` to `last`."""
     for partition in range(first, last):
-        for block in range(first_blocks[partition], first_blocks[partition + 1]):
-            begin = first_rows[partition] + (block - first_blocks[partition]) * _BLOCK_ROWS
-            end = min(begin + _BLOCK_ROWS, first_rows[partition + 1])
+        for group in range(first_groups[partition], first_groups[partition + 1]):
             for w in range(SIGNATURE_WORDS):
-                out[block, w] = ~_U(0)
+                of_groups[group, w] = ~_U(0)
+        for block in range(first_blocks[partition], first_blocks[partition + 1]):
+            number = block - first_blocks[partition]
+            begin = first_rows[partition] + number * _BLOCK_ROWS
+            end = min(begin + _BLOCK_ROWS, first_rows[partition + 1])
+            group = first_groups[partition] + number // _GROUP_BLOCKS
+            for w in range(SIGNATURE_WORDS):
+                of_blocks[block, w] = ~_U(0)
             for row in range(begin, end):
-                out[block, 0] &= words[0][row]
-                out[block, 1] &= words[1][row]
-                out[block, 2] &= words[2][row]
+                of_blocks[block, 0] &= words[0][row]
+                of_blocks[block, 1] &= words[1][row]
+                of_blocks[block, 2] &= words[2][row]
+            for w in range(SIGNATURE_WORDS):
+                of_groups[group, w] &= of_blocks[block, w]
 
 
 @kernel
@@ -126,35 +135,33 @@ def _count_contained(words, begin, end, query):
 
 
 @kernel
-def _match_partitions(
-    first_queued, queued, query_signatures, query_offsets, query_ranks, batch_size, exact,
-    words, offsets, ranks, first_rows, first_blocks, common,
+def _match_batches(
+    query_signatures, query_offsets, query_ranks, partitions, batch_offsets, queued, batch_size, exact,
+    words, offsets, ranks, first_rows, first_blocks, first_groups, of_blocks, of_groups,
 ):  # fmt: skip
-    """Algorithm 3 on every partition, a batch of queries at a time; returns matching (query, set id) pairs."""
+    """Algorithm 3 on every batch, or part of it of `batch_size`; returns matching (query, set id) pairs."""
     found_query = np.empty(1024, np.uint32)
     found_set = np.empty(1024, np.uint32)
     used = 0
+    rejected = 0
     batch = np.empty((batch_size, SIGNATURE_WORDS), np.uint64)
     everyone = np.arange(batch_size)
     in_group = np.empty(batch_size + 1, np.int64)
     in_block = np.empty(batch_size + 1, np.int64)
-    for partition in range(len(first_rows) - 1):
-        for start in range(first_queued[partition], first_queued[partition + 1], batch_size):
-            size = min(batch_size, first_queued[partition + 1] - start)
+    for b in range(len(partitions)):
+        partition = partitions[b]
+        for start in range(batch_offsets[b], batch_offsets[b + 1], batch_size):
+            size = min(batch_size, batch_offsets[b + 1] - start)
             for i in range(size):
                 batch[i] = query_signatures[queued[start + i]]
             first_block, last_block = first_blocks[partition], first_blocks[partition + 1]
-            for group in range(first_block, last_block, _GROUP_BLOCKS):
-                group_end = min(group + _GROUP_BLOCKS, last_block)
-                shared = common[group].copy()
-                for block in range(group + 1, group_end):
-                    for w in range(SIGNATURE_WORDS):
-                        shared[w] &= common[block, w]
-                group_size = _filter(shared, batch, everyone, size, in_group)
+            for group in range(first_groups[partition], first_groups[partition + 1]):
+                group_size = _filter(of_groups[group], batch, everyone, size, in_group)
                 if group_size == 0:
                     continue
-                for block in range(group, group_end):
-                    block_size = _filter(common[block], batch, in_group, group_size, in_block)
+                group_block = first_block + (group - first_groups[partition]) * _GROUP_BLOCKS
+                for block in range(group_block, min(group_block + _GROUP_BLOCKS, last_block)):
+                    block_size = _filter(of_blocks[block], batch, in_group, group_size, in_block)
                     if block_size == 0:
                         continue
                     begin = first_rows[partition] + (block - first_block) * _BLOCK_ROWS
@@ -165,20 +172,20 @@ def _match_partitions(
                             continue
                         query = queued[start + in_block[i]]
                         for row in range(begin, end):
-                            if _count_contained(words, row, row + 1, query_signature) == 0 or (
-                                exact
-                                and not contains_ranks(
-                                    query_ranks, query_offsets[query], query_offsets[query + 1],
-                                    ranks, offsets[row], offsets[row + 1],
-                                )
+                            if _count_contained(words, row, row + 1, query_signature) == 0:
+                                continue
+                            if exact and not contains_ranks(
+                                query_ranks, query_offsets[query], query_offsets[query + 1],
+                                ranks, offsets[row], offsets[row + 1],
                             ):  # fmt: skip
+                                rejected += 1
                                 continue
                             if used == len(found_query):
                                 found_query = np.concatenate((found_query, found_query))
                                 found_set = np.concatenate((found_set, found_set))
                             found_query[used], found_set[used] = query, row
                             used += 1
-    return found_query[:used], found_set[:used]
+    return found_query[:used], found_set[:used], rejected
 
 
 @kernel
@@ -205,46 +212,55 @@ class BalancedSubsetMatch:
     def __init__(self, snapshot: Snapshot, *, exact: bool, batch_size: int, threads: int = 1) -> None:
         table = snapshot.partitions
         assert isinstance(table, PartitionTable)
+        self.partitions = len(table)
+        self.batch_size = batch_size
+        self.has_empty = snapshot.tagsets.has_empty_set
         self._exact = exact
-        self._batch_size = batch_size
         self._hashes = snapshot.vocabulary.hashes
-        self._has_empty = snapshot.tagsets.has_empty_set
         self._index = PartitionIndex(table)
-        first_blocks = offsets_of(-(-np.diff(table.first_rows) // _BLOCK_ROWS))
-        self._common = np.empty((int(first_blocks[-1]), SIGNATURE_WORDS), np.uint64)
+        blocks = -(-np.diff(table.first_rows) // _BLOCK_ROWS)
+        first_blocks, first_groups = offsets_of(blocks), offsets_of(-(-blocks // _GROUP_BLOCKS))
+        common = tuple(np.empty((int(ends[-1]), SIGNATURE_WORDS), np.uint64) for ends in (first_blocks, first_groups))
         signatures, ranks = snapshot.tagsets.signatures, snapshot.tagsets.ranks
         assert signatures is not None
         words = tuple(frozen(np.ascontiguousarray(signatures[:, w])) for w in range(SIGNATURE_WORDS))
-        self._copied = 0 if np.shares_memory(words[0], signatures) else signatures.nbytes
         run_rows(
-            lambda a, b: _common_bits(words, table.first_rows, first_blocks, a, b, self._common),
+            lambda a, b: _common_bits(words, table.first_rows, first_blocks, first_groups, a, b, *common),
             even_ranges(len(table), threads),
             threads,
         )
         self._tables: tuple[Any, ...] = (
-            words, ranks.offsets, ranks.values, table.first_rows, first_blocks, self._common
+            words, ranks.offsets, ranks.values, table.first_rows, first_blocks, first_groups, *common
         )  # fmt: skip
+        copied = 0 if np.shares_memory(words[0], signatures) else signatures.nbytes
+        #: Bytes beside the snapshot's tables
+        self.nbytes = copied + sum(array.nbytes for array in common) + self._index.nbytes
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes beside the snapshot's tables."""
-        return self._copied + self._common.nbytes + self._index.nbytes
+    def route(self, queries: QueryBatch) -> Batches:
+        """Find the partitions in which sets may be that a query contains (Algorithm 2)."""
+        signatures = signatures_of(Lists(queries.offsets, queries.ranks), self._hashes)
+        return Batches(queries, signatures, np.arange(self.partitions), *self._index.relevant(signatures))
 
-    def __call__(self, batch: QueryBatch) -> Lists:
-        """Set ids, uint32, of the stored sets that match each query."""
-        signatures = signatures_of(Lists(batch.offsets, batch.ranks), self._hashes)
-        first_queued, queued = self._index.relevant(signatures)
-        found_query, found_set = _match_partitions(
-            first_queued,
-            queued,
-            signatures,
-            batch.offsets,
-            batch.ranks,
-            self._batch_size,
-            self._exact,
-            *self._tables,
+    def match(self, batches: Batches) -> Found:
+        """Match batches with their partitions (Algorithm 3)."""
+        return Found(
+            *_match_batches(
+                batches.signatures,
+                batches.queries.offsets,
+                batches.queries.ranks,
+                batches.partitions,
+                batches.offsets,
+                batches.queued,
+                self.batch_size,
+                self._exact,
+                *self._tables,
+            )
         )
-        ends = np.zeros(len(batch) + 1, np.int64)
-        out = np.empty(len(found_set) + self._has_empty * len(batch), np.uint32)
-        _by_query(found_query, found_set, self._has_empty, ends, out)
-        return Lists(ends, out)
+
+    def __call__(self, queries: QueryBatch) -> Matches:
+        """Sets that each query contains."""
+        found = self.match(self.route(queries))
+        ends = np.zeros(len(queries) + 1, np.int64)
+        out = np.empty(len(found.sets) + self.has_empty * len(queries), np.uint32)
+        _by_query(found.queries, found.sets, self.has_empty, ends, out)
+        return Matches(Lists(ends, out), found.rejected)

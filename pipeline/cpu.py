@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from pipeline.backend import Matches
 from pipeline.balanced import BalancedSubsetMatch
 from pipeline.preprocess import QueryBatch, TagIndex
 from pipeline.rarest import RarestSubsetMatch
@@ -31,10 +32,11 @@ class CpuBackend:
         self.snapshot = snapshot
         self._tag_index = TagIndex(snapshot.vocabulary)
         self._subset_match: RarestSubsetMatch | BalancedSubsetMatch
+        self.by_partition: BalancedSubsetMatch | None = None
         if snapshot.options.layout == "rarest":
             self._subset_match = RarestSubsetMatch(snapshot, threads=options.threads)
         else:
-            self._subset_match = BalancedSubsetMatch(
+            self._subset_match = self.by_partition = BalancedSubsetMatch(
                 snapshot, exact=options.exact, batch_size=options.batch_size, threads=options.threads
             )
 
@@ -47,8 +49,8 @@ class CpuBackend:
         """Ranks of queries `first` to `last`."""
         return self._tag_index.ranks(queries, first, last)
 
-    def subset_match(self, queries: QueryBatch) -> Lists:
-        """Set ids, uint32, of the sets that match each query."""
+    def subset_match(self, queries: QueryBatch) -> Matches:
+        """Sets that each query contains."""
         return self._subset_match(queries)
 
 

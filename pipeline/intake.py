@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
 
-from pipeline.packets import Backend, Submitted
+import numpy as np
 
-# Queries of a packet at most
-_PACKET_QUERIES = 8192
+from pipeline.backend import Backend
+from pipeline.packets import Caller, Submitted
 
 
 class Intake:
@@ -18,53 +16,61 @@ class Intake:
 
     Parameters
     ----------
+    packet_queries : int
+        Queries of a packet at most.
     announce
-        Called when a group has something to `take` that had nothing; may wait, so it is not called by `take`.
+        Called by `take` when there is more; must not wait.
     dropped
         Called with the number of queries whose futures were cancelled before they were taken.
     """
 
-    def __init__(self, announce: Callable[[], None], dropped: Callable[[int], None]) -> None:
+    def __init__(self, packet_queries: int, *, announce: Callable[[], object], dropped: Callable[[int], None]) -> None:
+        self._packet_queries = packet_queries
         self._announce = announce
         self._dropped = dropped
         self._lock = threading.Lock()
-        self._groups: dict[tuple[Backend, bool], list[tuple[list[str], Future[Any]]]] = {}
+        self._groups: dict[Backend, list[tuple[list[str], Caller]]] = {}
 
-    def add(self, backend: Backend, tags: list[str], future: Future[Any], *, unique: bool) -> None:
-        """Append a query; an answer is wanted from `backend`."""
-        group = (backend, unique)
+    def __bool__(self) -> bool:
+        """Return whether there is something to take."""
+        return bool(self._groups)
+
+    def add(self, backend: Backend, tags: list[str], caller: Caller) -> bool:
+        """Append a query to which `backend` has the answer; returns whether its taking must be seen to.
+
+        If not, there are others whose taking has been seen to.
+        """
         with self._lock:
-            waiting = self._groups.setdefault(group, [])
-            waiting.append((tags, future))
-            first = len(waiting) == 1
-        if first:
-            self._announce()
+            waiting = self._groups.setdefault(backend, [])
+            waiting.append((tags, caller))
+            return len(waiting) == 1
 
     def take(self) -> Submitted | None:
-        """Return some of what one group has gathered, without what was cancelled; `None` once nothing is left.
-
-        What was announced once is taken by calling this until it returns `None`.
-        """
+        """Return some of what has been gathered, without what was cancelled; `None` if there is nothing."""
         while True:
             with self._lock:
                 if not self._groups:
                     return None
-                (backend, unique), waiting = next(iter(self._groups.items()))
-                del self._groups[backend, unique]
-                if rest := waiting[_PACKET_QUERIES:]:
-                    self._groups[backend, unique] = rest
-            gathered = waiting[:_PACKET_QUERIES]
-            taken = [pair for pair in gathered if pair[1].set_running_or_notify_cancel()]
+                backend, waiting = next(iter(self._groups.items()))
+                del self._groups[backend]
+                if rest := waiting[self._packet_queries :]:
+                    self._groups[backend] = rest
+                more = bool(self._groups)
+            gathered = waiting[: self._packet_queries]
+            taken = [pair for pair in gathered if pair[1].future.set_running_or_notify_cancel()]
             if len(taken) < len(gathered):
                 self._dropped(len(gathered) - len(taken))
             if taken:
-                rows, futures = map(list, zip(*taken, strict=True))
-                return Submitted(backend=backend, unique=unique, last=len(taken), rows=rows, futures=futures)
+                if more:
+                    self._announce()
+                rows, callers = map(list, zip(*taken, strict=True))
+                unique = np.array([caller.unique for caller in callers])
+                return Submitted(backend=backend, unique=unique, last=len(taken), rows=rows, callers=callers)
 
     def cancel(self) -> int:
         """Cancel all that nobody has taken; returns how many that were."""
         with self._lock:
-            waiting = [future for group in self._groups.values() for _, future in group]
+            waiting = [caller.future for group in self._groups.values() for _, caller in group]
             self._groups.clear()
         for future in waiting:
             future.cancel()

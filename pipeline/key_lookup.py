@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.arrays import Lists
+from tagmatch.arrays import BoolArray, Lists
 from tagmatch.kernels.jit import kernel
 from tagmatch.tables import KeyTable
 
@@ -47,21 +47,23 @@ def look_up_keys(matches: Lists, table: KeyTable) -> Lists:
 
 
 @kernel
-def _unique(ends, keys, new_ends, out):
+def _unique(ends, keys, wanted, new_ends, out):
     used = 0
     for query in range(len(ends) - 1):
-        ascending = np.sort(keys[ends[query] : ends[query + 1]])
-        for i in range(len(ascending)):
-            if i == 0 or ascending[i] != ascending[i - 1]:
-                out[used] = ascending[i]
+        found = keys[ends[query] : ends[query + 1]]
+        if wanted[query]:
+            found = np.sort(found)
+        for i in range(len(found)):
+            if i == 0 or not wanted[query] or found[i] != found[i - 1]:
+                out[used] = found[i]
                 used += 1
         new_ends[query + 1] = used
     return used
 
 
-def merge_unique(answers: Lists) -> Lists:
-    """Each query's keys ascending, each once (the merge stage of `match-unique`)."""
+def merge_unique(answers: Lists, wanted: BoolArray) -> Lists:
+    """Each wanted query's keys ascending, each once (the merge stage of `match-unique`); others' keys as they are."""
     ends = np.zeros(len(answers) + 1, np.int64)
     out = np.empty(len(answers.values), np.uint64)
-    used = _unique(answers.offsets, answers.values, ends, out)
+    used = _unique(answers.offsets, answers.values, wanted, ends, out)
     return Lists(ends, out[:used])

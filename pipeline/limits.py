@@ -16,7 +16,8 @@ class Limits:
     queries : int
         Most queries in flight.
     result_bytes : int
-        With so many bytes of results in flight, none are begun to be made.
+        With so many bytes of answers in flight, no more matching is begun. No more queries are admitted either, while
+        answers and the partial results of queries in the partition queues have so many bytes together.
     """
 
     def __init__(self, queries: int, result_bytes: int) -> None:
@@ -25,6 +26,7 @@ class Limits:
         self._closed = False
         self.queries = 0
         self.result_bytes = 0
+        self._partial_bytes = 0
 
     def admit(self, *, timeout: float | None = None) -> None:
         """Count a query in; waits for room, at most `timeout` seconds.
@@ -38,14 +40,18 @@ class Limits:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            while not self._closed and self.queries >= self._most_queries:
+            while not self._closed and (too_much := self._too_much()):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise Overloaded(
-                        f"{self.queries} queries are being answered, as many as max_queries allows; try again later, "
-                        "or let the call wait"
-                    )
+                    raise Overloaded(f"{too_much} allows; try again later, or let the call wait")
                 self._changed.wait(left)
+            if self._closed:
+                raise ClosedError
+            self.queries += 1
+
+    def admit_at_once(self) -> None:
+        """Count a query in, though there may be too many."""
+        with self._changed:
             if self._closed:
                 raise ClosedError
             self.queries += 1
@@ -67,6 +73,22 @@ class Limits:
         with self._changed:
             while self.result_bytes >= self._most_bytes and not self._closed:
                 self._changed.wait()
+
+    def hold(self, partial_bytes: int) -> None:
+        """Say how many bytes of partial results there are."""
+        with self._changed:
+            less = partial_bytes < self._partial_bytes
+            self._partial_bytes = partial_bytes
+            if less:
+                self._changed.notify_all()
+
+    def _too_much(self) -> str | None:
+        if self.queries >= self._most_queries:
+            return f"{self.queries} queries are being answered, as many as max_queries"
+        # Where nothing is in flight there is nothing to wait for
+        if self.queries and (made := self.result_bytes + self._partial_bytes) >= self._most_bytes:
+            return f"answers of {made} bytes are being made, as many as max_result_bytes"
+        return None
 
     def close(self, *, drain: bool) -> None:
         """Admit nothing more; with `drain`, wait until all queries are out."""

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipeline.backend import Backend
 from pipeline.preprocess import QueryBatch
-from tagmatch.arrays import Lists, Strings, TagLists
-from tagmatch.tables import Snapshot
+from tagmatch.arrays import BoolArray, Lists, Strings, TagLists
 
 
-class Backend(Protocol):
-    """Where one snapshot's queries are answered; the stages do not ask which device it has."""
+class Caller(NamedTuple):
+    """Who waits for a query that was submitted, and whether for a set of keys."""
 
-    snapshot: Snapshot
+    future: Future[Any]
+    unique: bool
 
-    def ranks(self, queries: TagLists, first: int, last: int) -> QueryBatch:
-        """Ranks of queries `first` to `last` (preprocess)."""
-
-    def subset_match(self, queries: QueryBatch) -> Lists:
-        """Set ids, uint32, of the sets that match each query."""
+    def fail(self, error: BaseException) -> None:
+        """Give the error, where there is no answer yet."""
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 _NO_TAGS = TagLists(np.zeros(1, np.int64), Strings(np.zeros(1, np.int64), np.zeros(0, np.uint8)))
@@ -32,23 +33,29 @@ _NO_QUERIES = QueryBatch(np.zeros(1, np.int64), np.zeros(0, np.uint32))
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Packet:
-    """Queries `first` to `last` of `tags`, a micro-batch.
+    """A micro-batch: queries `first` to `last` of `tags`.
 
     Attributes
     ----------
+    unique : bool array
+        Of each query: whether its keys are wanted once each.
     queries : QueryBatch
         Their ranks, from the preprocess stage on.
     lists : Lists
         Set ids from the subset match on, then keys.
+    verified, rejected : int
+        Sets that were found, and candidates that exact verification turned away.
     """
 
     backend: Backend
-    unique: bool
+    unique: BoolArray
     tags: TagLists = _NO_TAGS
     first: int = 0
     last: int
     queries: QueryBatch = _NO_QUERIES
     lists: Lists = _NO_LISTS
+    verified: int = 0
+    rejected: int = 0
 
     def __len__(self) -> int:
         return self.last - self.first
@@ -60,28 +67,20 @@ class Submitted(Packet):
 
     Attributes
     ----------
+    callers : list of Caller
+        Who waits for each.
     rows : list of list of str
         The queries, which become `tags`.
-    futures : list of Future
-        Who waits for each.
-    in_flight, result_bytes
-        Whether the packet is counted as on its way, and with how many bytes of results.
+    result_bytes : int
+        With how many bytes of results the packet is counted as on its way.
     """
 
-    rows: list[list[str]]
-    futures: list[Future[Any]]
-    in_flight: bool = True
+    callers: list[Caller]
+    rows: list[list[str]] = field(default_factory=list)
     result_bytes: int = 0
 
-    def deliver(self) -> None:
-        """Resolve each future to a list of keys, or to a set where they are unique."""
+    def answers(self) -> list[list[int] | set[int]]:
+        """List each query's keys, or give them as a set where they are unique."""
         ends, values = self.lists.offsets.tolist(), self.lists.values.tolist()
-        for i, future in enumerate(self.futures):
-            found = values[ends[i] : ends[i + 1]]
-            future.set_result(set(found) if self.unique else found)
-
-    def fail(self, error: BaseException) -> None:
-        """Give the error to each future that has no answer yet."""
-        for future in self.futures:
-            if not future.done():
-                future.set_exception(error)
+        parts = [values[first:last] for first, last in pairwise(ends)]
+        return [set(keys) if caller.unique else keys for caller, keys in zip(self.callers, parts, strict=True)]

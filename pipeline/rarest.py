@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.backend import Matches
 from pipeline.preprocess import QueryBatch
 from pipeline.verify import contains_ranks, seek
 from tagmatch.arrays import Lists
@@ -199,16 +200,16 @@ class RarestSubsetMatch:
         """Bytes beside the snapshot's tables."""
         return self._seconds.nbytes
 
-    def __call__(self, batch: QueryBatch) -> Lists:
-        """Set ids, uint32, of the stored sets contained in each query."""
+    def __call__(self, batch: QueryBatch) -> Matches:
+        """Sets that each query contains."""
         candidate_ends = np.zeros(len(batch) + 1, np.int64)
         ends = np.zeros(len(batch) + 1, np.int64)
         queries = (batch.offsets, batch.ranks)
         if len(self._seconds) == 0:
-            return Lists(ends, np.zeros(0, np.uint32))
+            return Matches(Lists(ends, np.zeros(0, np.uint32)), 0)
         rows, places, used, _ = _find_candidates(
             *queries, *self._ranks, self._seconds, self._first_rows, self._longest, candidate_ends
         )
         out = np.empty(used + self._has_empty * len(batch), np.uint32)
         matches, _ = _verify(*queries, *self._ranks, rows, places, candidate_ends, self._has_empty, ends, out)
-        return Lists(ends, out[:matches])
+        return Matches(Lists(ends, out[:matches]), len(out) - int(matches))

@@ -1,9 +1,10 @@
 """The online pipeline (§3, Figure 1): stages with threads of their own and bounded queues between them.
 
-A packet, some queries in columns, goes through the stages in the order of the paper: preprocess, subset match, key
-lookup and merge. Queries that are submitted are gathered into packets by the intake, and what comes out of `merge`
-goes to their futures. A call that waits for its queries is cut into packets, each of which one thread takes through
-all stages.
+A packet, some queries in columns, goes through the stages in the order of the paper: preprocess, batch, subset match,
+key lookup, merge. Queries that are submitted are gathered into packets by the intake; in a layout that matches
+partition by partition their ways part in the partition queues, and they go on when all their batches are matched. What
+comes out of `merge` goes to their futures. A call that waits for many queries is cut into packets, each of which one
+thread takes through all stages.
 """
 
 from __future__ import annotations
@@ -12,21 +13,28 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
+
+from pipeline.backend import Backend
+from pipeline.batcher import Batcher
 from pipeline.cpu import packet_ranges
 from pipeline.intake import Intake
 from pipeline.key_lookup import look_up_keys, merge_unique
 from pipeline.limits import Limits
-from pipeline.packets import Backend, Packet, Submitted
-from pipeline.stage import Stage, StoppedError
+from pipeline.packets import Caller, Packet, Submitted
+from pipeline.partition_queues import Taken
+from pipeline.stage import Stage, StoppedError, at_work
 from tagmatch.arrays import Lists, TagLists
-from tagmatch.columns import rows_of_tags
+from tagmatch.columns import one_row, rows_of_tags
 from tagmatch.errors import ClosedError
 from tagmatch.options import PipelineOptions
 from tagmatch.parallel import run
+
+Following = Iterable[tuple[Stage[Any], Submitted | Taken]]
 
 
 class Pipeline:
@@ -35,51 +43,106 @@ class Pipeline:
     Threads start with the first query. `close` ends them.
     """
 
-    def __init__(self, threads: int, options: PipelineOptions) -> None:
+    def __init__(self, threads: int, flush_timeout: float | None, options: PipelineOptions) -> None:
         self._threads = threads
+        self._flush_timeout = flush_timeout
         self._options = options
         self._set_up()
 
     def _set_up(self) -> None:
-        self._limits = Limits(self._options.max_queries, self._options.max_result_bytes)
-        self._intake = Intake(self._announce, self._limits.leave)
-        self._preprocess: Stage[None] = self._stage("preprocess", self._do_preprocess)
-        self._subset_match: Stage[Submitted] = self._stage("subset_match", self._do_subset_match)
-        self._key_lookup: Stage[Submitted] = self._stage("key_lookup", self._do_key_lookup)
-        self._merge: Stage[Submitted] = self._stage("merge", self._do_merge)
-        self._stages = (self._preprocess, self._subset_match, self._key_lookup, self._merge)
+        options = self._options
+        self._limits = Limits(options.max_queries, options.max_result_bytes)
+        self._intake = Intake(
+            options.packet_queries, announce=lambda: self._preprocess.nudge(), dropped=self._limits.leave
+        )
+        self._preprocess: Stage[Submitted] = self._stage(
+            "preprocess", options.preprocess_threads, self._do_preprocess, otherwise=self._intake.take
+        )
+        matching = options.subset_match_threads or self._threads
+        self._batcher = Batcher(
+            self._flush_timeout,
+            matching,
+            options.hand_over_queries,
+            announce=lambda: self._subset_match.nudge(),
+            due=lambda taken: self._subset_match.put(taken),
+            held=self._limits.hold,
+        )
+        self._subset_match: Stage[Submitted | Taken] = self._stage(
+            "subset_match", matching, self._do_subset_match, otherwise=self._batcher.take
+        )
+        self._key_lookup: Stage[Submitted] = self._stage("key_lookup", options.key_lookup_threads, self._do_key_lookup)
+        self._merge: Stage[Submitted] = self._stage("merge", options.merge_threads, self._do_merge)
+        self._stages: tuple[Stage[Any], ...] = (self._preprocess, self._subset_match, self._key_lookup, self._merge)
         self._starting = threading.Lock()
+        self._helping = threading.Lock()
         self._started = self._closed = False
         self._counting = threading.Lock()
-        self.queries = 0
-        self.matches = 0
+        self._queries = self._matches = self._verified = self._rejected = 0
 
-    def _stage(self, name: str, do: Any) -> Stage[Any]:
-        return Stage(name, do, self._fail, threads=self._threads, bound=2 * self._threads)
+    def _stage(self, name: str, threads: int | None, do: Any, **options: Any) -> Stage[Any]:
+        threads = threads or self._threads
+        bound = self._options.queued_packets or 2 * threads
+        hand_over = self._options.hand_over_queries
+        return Stage(name, do, self._fail, threads=threads, bound=bound, hand_over=hand_over, **options)
 
     # -- callers -----------------------------------------------------------------------------------------------------
 
     def submit(self, backend: Backend, tags: list[str], *, unique: bool, timeout: float | None) -> Future[Any]:
         """Ask one query; waits at most `timeout` seconds for its turn to enter."""
-        self._start()
-        self._limits.admit(timeout=timeout)
-        future: Future[Any] = Future()
-        self._intake.add(backend, tags, future, unique=unique)
+        future, first = self._enter(backend, tags, unique=unique, timeout=timeout)
+        if first and not self._preprocess.nudge():
+            self._limits.leave(self._intake.cancel())
         return future
+
+    def match(self, backend: Backend, tags: list[str], *, unique: bool) -> Any:
+        """`submit` and wait; meanwhile the calling thread does the work for which another would have to be woken."""
+        if at_work():
+            (answers,) = self.match_many(backend, [one_row(tags)], unique=unique)
+            keys = answers.values.tolist()
+            return set(keys) if unique else keys
+        future, _ = self._enter(backend, tags, unique=unique, timeout=None)
+        # One at a time helps, so that the queries of the others gather. Whoever finds another at it may leave its query
+        # to that one, who looks again before going.
+        while self._intake and self._helping.acquire(blocking=False):
+            try:
+                self._preprocess.help()
+            finally:
+                self._helping.release()
+        return future.result()
+
+    def _enter(
+        self, backend: Backend, tags: list[str], *, unique: bool, timeout: float | None
+    ) -> tuple[Future[Any], bool]:
+        self._start()
+        if at_work():
+            self._limits.admit_at_once()
+        else:
+            self._limits.admit(timeout=timeout)
+        future: Future[Any] = Future()
+        return future, self._intake.add(backend, tags, Caller(future, unique))
 
     def match_many(self, backend: Backend, chunks: Sequence[TagLists], *, unique: bool) -> list[Lists]:
         """Ask many queries; their answers, in order, in parts.
 
         Each packet stays with one thread through all stages: at 16 threads, handing packets on from stage to stage
-        costs a third of the throughput. They are not counted as on their way, as their caller waits for them anyway.
+        costs a third of the throughput. They are not counted as on their way, as their caller waits for them anyway;
+        nor are they queued by partition, being as large as many batches.
         """
 
         def work(part: tuple[TagLists, int, int]) -> Lists:
             tags, first, last = part
-            packet = Packet(backend=backend, unique=unique, tags=tags, first=first, last=last)
-            for do in (preprocess, subset_match, key_lookup, merge):
-                do(packet)
-            self._count(packet)
+            wanted = np.full(last - first, unique)
+            packet = Packet(backend=backend, unique=wanted, tags=tags, first=first, last=last)
+            self._preprocess.timed(preprocess, packet)
+            self._subset_match.timed(subset_match, packet)
+            self._key_lookup.timed(key_lookup, packet)
+            self._merge.timed(merge, packet)
+            self._count(
+                queries=len(packet),
+                matches=len(packet.lists.values),
+                verified=packet.verified,
+                rejected=packet.rejected,
+            )
             return packet.lists
 
         ranges = [(chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk, self._threads)]
@@ -91,11 +154,15 @@ class Pipeline:
             self._closed = True
         self._limits.close(drain=drain)
         for stage in self._stages:
-            for packet in stage.stop():
-                self._fail(packet, ClosedError())
+            stage.stop()
         self._limits.leave(self._intake.cancel())
+        self._batcher.stop()
         for stage in self._stages:
             stage.join()
+        left = self._batcher.abandon()
+        for caller in left:
+            caller.fail(ClosedError())
+        self._limits.leave(len(left))
         _running.discard(self)
 
     def abandon(self) -> None:
@@ -105,48 +172,65 @@ class Pipeline:
 
     def stats(self) -> dict[str, Any]:
         """Return counts, what is in flight, and `stages` by name."""
+        preprocess, *others = ((stage.name, stage.stats()) for stage in self._stages)
         return {
-            "queries": self.queries,
-            "matches": self.matches,
+            "queries": self._queries,
+            "matches": self._matches,
+            "verified": self._verified,
+            "rejected": self._rejected,
             "queries_in_flight": self._limits.queries,
             "result_bytes_in_flight": self._limits.result_bytes,
-            "stages": {stage.name: stage.stats() for stage in self._stages},
+            "stages": dict([preprocess, ("batch", self._batcher.stats()), *others]),
         }
 
     # -- stages ------------------------------------------------------------------------------------------------------
 
-    def _do_preprocess(self, _: None) -> None:
-        while (packet := self._intake.take()) is not None:
-            try:
-                packet.tags = rows_of_tags(packet.rows)
-                preprocess(packet)
-                self._subset_match.put(packet)
-            except BaseException as error:
-                self._fail(packet, error)
+    def _do_preprocess(self, packet: Submitted) -> Following:
+        packet.tags = rows_of_tags(packet.rows)
+        preprocess(packet)
+        if packet.backend.by_partition is None:
+            return [(self._subset_match, packet)]
+        leaving, nowhere = self._batcher.add(packet)
+        return [*((self._subset_match, taken) for taken in leaving), *self._to_key_lookup(nowhere)]
 
-    def _do_subset_match(self, packet: Submitted) -> None:
+    def _do_subset_match(self, work: Submitted | Taken) -> Following:
         self._limits.wait_for_room()
-        subset_match(packet)
-        self._key_lookup.put(packet)
+        if isinstance(work, Submitted):
+            subset_match(work)
+            self._count(verified=work.verified, rejected=work.rejected)
+            return self._to_key_lookup(work)
+        found = work.queues.match.match(work.batches)
+        self._count(verified=len(found.sets), rejected=found.rejected)
+        return self._to_key_lookup(self._batcher.finish(work, found))
 
-    def _do_key_lookup(self, packet: Submitted) -> None:
+    def _to_key_lookup(self, packet: Submitted) -> Following:
+        return [(self._key_lookup, packet)] if len(packet) else ()
+
+    def _do_key_lookup(self, packet: Submitted) -> Following:
         key_lookup(packet)
         packet.result_bytes = packet.lists.values.nbytes
         self._limits.charge(packet.result_bytes)
-        self._merge.put(packet)
+        return [(self._merge, packet)]
 
-    def _do_merge(self, packet: Submitted) -> None:
+    def _do_merge(self, packet: Submitted) -> Following:
         merge(packet)
-        self._leave(packet)
-        self._count(packet)
-        packet.deliver()
-
-    def _count(self, packet: Packet) -> None:
-        with self._counting:
-            self.queries += len(packet)
-            self.matches += len(packet.lists.values)
+        answers = packet.answers()
+        self._limits.leave(len(packet), packet.result_bytes)
+        waiting = [not caller.future.done() for caller in packet.callers]  # those whose batches all went well
+        self._count(queries=sum(waiting), matches=len(packet.lists.values))
+        for caller, answer, waits in zip(packet.callers, answers, waiting, strict=True):
+            if waits:
+                caller.future.set_result(answer)
+        return ()
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _count(self, *, queries: int = 0, matches: int = 0, verified: int = 0, rejected: int = 0) -> None:
+        with self._counting:
+            self._queries += queries
+            self._matches += matches
+            self._verified += verified
+            self._rejected += rejected
 
     def _start(self) -> None:
         if not self._started:
@@ -157,21 +241,17 @@ class Pipeline:
                     self._started = True
                     _running.add(self)
 
-    def _announce(self) -> None:
-        try:
-            self._preprocess.put(None)
-        except StoppedError:
-            self._limits.leave(self._intake.cancel())
-
-    def _fail(self, packet: Submitted | None, error: BaseException) -> None:
-        if packet is not None:
-            self._leave(packet)
-            packet.fail(ClosedError() if isinstance(error, StoppedError) else error)
-
-    def _leave(self, packet: Submitted) -> None:
-        if packet.in_flight:
-            packet.in_flight = False
-            self._limits.leave(len(packet), packet.result_bytes)
+    def _fail(self, work: Submitted | Taken, error: BaseException) -> None:
+        if isinstance(error, StoppedError):
+            error = ClosedError()
+        if isinstance(work, Taken):
+            # Told before the batches count as finished: whoever finishes a query's last batch must know that one failed
+            for caller in self._batcher.callers(work):
+                caller.fail(error)
+            work = self._batcher.finish(work, None)
+        self._limits.leave(len(work), work.result_bytes)
+        for caller in work.callers:
+            caller.fail(error)
 
 
 def preprocess(packet: Packet) -> None:
@@ -181,7 +261,9 @@ def preprocess(packet: Packet) -> None:
 
 def subset_match(packet: Packet) -> None:
     """Ranks become set ids (§3.3)."""
-    packet.lists = packet.backend.subset_match(packet.queries)
+    matches = packet.backend.subset_match(packet.queries)
+    packet.lists = matches.lists
+    packet.verified, packet.rejected = len(matches.lists.values), matches.rejected
 
 
 def key_lookup(packet: Packet) -> None:
@@ -191,8 +273,8 @@ def key_lookup(packet: Packet) -> None:
 
 def merge(packet: Packet) -> None:
     """Each query gets its keys, each once if that was asked (§3.4)."""
-    if packet.unique:
-        packet.lists = merge_unique(packet.lists)
+    if packet.unique.any():
+        packet.lists = merge_unique(packet.lists, packet.unique)
 
 
 _running: weakref.WeakSet[Pipeline] = weakref.WeakSet()

@@ -5,12 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, Generic, TypeVar
 
 from pipeline.histogram import Histogram
 
-Work = TypeVar("Work")
+Work = TypeVar("Work", bound=Sized)
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+
+_of_thread = threading.local()
+
+
+def at_work() -> bool:
+    """Return whether the calling thread is doing a stage's work: then it must not wait for a stage.
+
+    The callbacks of futures run in such threads.
+    """
+    return getattr(_of_thread, "at_work", False)
 
 
 class StoppedError(Exception):
@@ -24,98 +37,147 @@ class Stage(Generic[Work]):
     ----------
     name : str
     do : callable
-        Works on one piece, in one of the threads; may put what comes of it into another stage.
+        Works on one piece; returns the pieces that come of it, each with the stage that it is for.
     fail : callable
-        `fail(work, error)` is called when `do(work)` has raised; the thread goes on with the next piece.
+        `fail(work, error)` is called when `do(work)` has raised, or nobody will do it any more.
     threads : int
     bound : int
-        Pieces that wait at most; `put` blocks while there are so many.
+        Pieces that wait at most.
+    hand_over : int
+        Pieces of a smaller length are done by the thread that brings them.
+    otherwise : callable, optional
+        Asked, after a `nudge`, by a thread that finds nothing queued: gives a piece of work or `None`.
     """
 
     def __init__(
         self,
         name: str,
-        do: Callable[[Work], None],
+        do: Callable[[Work], Iterable[tuple[Stage[Any], Any]]],
         fail: Callable[[Work, BaseException], None],
         *,
         threads: int,
         bound: int,
+        hand_over: int = 0,
+        otherwise: Callable[[], Work | None] = lambda: None,
     ) -> None:
         self.name = name
         self._do = do
         self._fail = fail
         self._bound = bound
+        self._hand_over = hand_over
+        self._otherwise = otherwise
         self._waiting: deque[tuple[float, Work]] = deque()
         self._lock = threading.Lock()
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
-        self._stopped = False
+        self._nudged = self._stopped = False
         self._wait, self._service = Histogram(), Histogram()
-        self._threads = [
+        self.threads = [
             threading.Thread(target=self._run, name=f"tagmatch-{name}-{i}", daemon=True) for i in range(threads)
         ]
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
 
-    def put(self, work: Work) -> None:
-        """Append a piece of work; waits while the queue is full.
+    def send(self, work: Work) -> None:
+        """Have a piece of work done: at once, in the calling thread, if it is small; else as `put`."""
+        if len(work) < self._hand_over:
+            self._work_on(work)
+        else:
+            self.put(work)
 
-        Raises
-        ------
-        StoppedError
-            The stage was stopped.
-        """
+    def put(self, work: Work) -> None:
+        """Have a piece of work done by one of the stage's threads; waits while the queue is full."""
         with self._lock:
             while len(self._waiting) >= self._bound and not self._stopped:
                 self._not_full.wait()
-            if self._stopped:
-                raise StoppedError(self.name)
-            self._waiting.append((time.perf_counter(), work))
-            self._not_empty.notify()
+            stopped = self._stopped
+            if not stopped:
+                self._waiting.append((time.perf_counter(), work))
+                self._not_empty.notify()
+        if stopped:
+            self._fail(work, StoppedError(self.name))
 
-    def stop(self) -> list[Work]:
-        """Let threads end after the piece that they are at; returns what nobody has begun."""
+    def nudge(self) -> bool:
+        """Have a thread that finds nothing queued ask `otherwise`; returns whether the stage still works."""
+        with self._lock:
+            self._nudged = True
+            self._not_empty.notify()
+            return not self._stopped
+
+    def help(self) -> None:
+        """Do, in the calling thread, all that `otherwise` gives."""
+        while (work := self._otherwise()) is not None:
+            self._work_on(work)
+
+    def timed(self, do: Callable[[Argument], Result], argument: Argument) -> Result:
+        """Do something in the calling thread that counts as this stage's service."""
+        begun = time.perf_counter()
+        try:
+            return do(argument)
+        finally:
+            self._service.add(time.perf_counter() - begun)
+
+    def stop(self) -> None:
+        """Let threads end after the piece that they are at; what nobody has begun fails."""
         with self._lock:
             self._stopped = True
             left = [work for _, work in self._waiting]
             self._waiting.clear()
             self._not_empty.notify_all()
             self._not_full.notify_all()
-        return left
+        for work in left:
+            self._fail(work, StoppedError(self.name))
 
     def join(self) -> None:
         """Wait until the threads have ended, but for the one that calls."""
-        for thread in self._threads:
+        for thread in self.threads:
             if thread is not threading.current_thread() and thread.ident is not None:
                 thread.join()
 
     def stats(self) -> dict[str, Any]:
         """Return `threads`, `queued`, and histograms of `wait` and `service` in seconds."""
         return {
-            "threads": len(self._threads),
+            "threads": len(self.threads),
             "queued": len(self._waiting),
             "wait": self._wait.summary(),
             "service": self._service.summary(),
         }
 
     def _run(self) -> None:
+        while (work := self._next()) is not None:
+            self._work_on(work)
+            del work
+
+    def _work_on(self, work: Work) -> None:
+        _of_thread.at_work = True
+        try:
+            following = self.timed(self._do, work)
+        except BaseException as error:
+            self._fail(work, error)
+        else:
+            _of_thread.at_work = False
+            for stage, piece in following:
+                stage.send(piece)
+        finally:
+            _of_thread.at_work = False
+
+    def _next(self) -> Work | None:
+        """Wait for a piece of work; `None` at the end."""
         while True:
             with self._lock:
-                while not self._waiting and not self._stopped:
+                while not (self._waiting or self._nudged or self._stopped):
                     self._not_empty.wait()
                 if self._stopped:
-                    return
-                since, work = self._waiting.popleft()
-                self._not_full.notify()
-            begun = time.perf_counter()
-            try:
-                self._do(work)
-            except BaseException as error:
-                self._fail(work, error)
-            ended = time.perf_counter()
-            self._wait.add(begun - since)
-            self._service.add(ended - begun)
-            del work
+                    return None
+                if self._waiting:
+                    since, work = self._waiting.popleft()
+                    self._not_full.notify()
+                    break
+                self._nudged = False
+            if (found := self._otherwise()) is not None:
+                return found
+        self._wait.add(time.perf_counter() - since)
+        return work

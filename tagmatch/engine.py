@@ -57,9 +57,10 @@ class TagMatch:
     batch_size : int
         Queries matched together against a partition of the `balanced` layout.
     flush_timeout : float or None
-        Seconds that a query may wait for others to be matched with; `None`: no limit.
+        Seconds that a query of the `balanced` layout may wait, while all threads are busy, until as many as
+        `batch_size` are to be matched against the same partition; `None`: no limit.
     pipeline : PipelineOptions, optional
-        How many queries that are asked one by one may be on their way at once.
+        How queries that are asked one by one go through the stages, and how many at once.
 
     Raises
     ------
@@ -152,7 +153,7 @@ class TagMatch:
         self._staged = StagedChanges(options.threads)
         self._staging = threading.Lock()
         self._consolidating = threading.Lock()
-        self._pipeline = Pipeline(options.threads, pipeline or PipelineOptions())
+        self._pipeline = Pipeline(options.threads, options.flush_timeout, pipeline or PipelineOptions())
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
@@ -239,11 +240,13 @@ class TagMatch:
         TypeError, ValueError
             `tags` is not an iterable of `str`.
         """
-        return self._answer(tags, unique=False)
+        found: list[int] = self._pipeline.match(self._current(), tag_list(tags), unique=False)
+        return found
 
     def match_unique(self, tags: Iterable[str]) -> set[int]:
         """Keys of all stored sets contained in `tags`; errors as `match`."""
-        return set(self._answer(tags, unique=True))
+        found: set[int] = self._pipeline.match(self._current(), tag_list(tags), unique=True)
+        return found
 
     def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
         """Answers to many queries.
@@ -314,7 +317,7 @@ class TagMatch:
                 frozenset(map(tag, ranks.values[ranks.offsets[row] : ranks.offsets[row + 1]].tolist())),
                 tuple(keys.values[keys.offsets[row] : keys.offsets[row + 1]].tolist()),
             )
-            for row in backend.subset_match(backend.ranks(one_row(tag_list(tags)), 0, 1)).values.tolist()
+            for row in backend.subset_match(backend.ranks(one_row(tag_list(tags)), 0, 1)).lists.values.tolist()
         ]
 
     # -- the object --------------------------------------------------------------------------------------------------
@@ -400,13 +403,6 @@ class TagMatch:
         if backend is None:
             raise ClosedError
         return backend
-
-    def _answer(self, tags: Iterable[str], *, unique: bool) -> list[int]:
-        # In the calling thread: for a caller that waits, this takes a quarter of the time of a submitted query
-        query = tag_list(tags)
-        (answers,) = self._pipeline.match_many(self._current(), [one_row(query)], unique=unique)
-        found: list[int] = answers.values.tolist()
-        return found
 
     def _stage_one(self, tags: Iterable[str], key: int, *, removed: bool) -> None:
         row, value = tag_list(tags), key_value(key)

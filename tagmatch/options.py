@@ -50,7 +50,7 @@ class MatchOptions:
     batch_size : int
         Queries that are matched together against one partition of the `balanced` layout (§3.3).
     flush_timeout : float or None
-        Seconds after which a waiting batch is matched although it is not full; `None`: never.
+        Seconds after which a waiting batch is matched although it is not full and all threads are busy; `None`: never.
     """
 
     exact: bool = True
@@ -74,22 +74,45 @@ class MatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """How many queries that are asked one by one may be on their way; chosen anew each time an index is opened.
+    """How queries go through the stages, and how many at once; chosen anew each time an index is opened.
 
     Attributes
     ----------
     max_queries : int
-        Queries that are being answered at once; more wait outside, or are told so.
+        Submitted queries that are being answered at once; more wait outside, or are told so.
     max_result_bytes : int
         With so many bytes of answers waiting for later stages, no more matching is begun.
+    packet_queries : int
+        Queries that go through the stages together, at most.
+    hand_over_queries : int
+        A packet of fewer queries stays with one thread through all stages: handing it on would take longer than
+        answering it.
+    queued_packets : int, optional
+        Packets that wait before a stage, at most; default: two for each of its threads.
+    preprocess_threads, subset_match_threads, key_lookup_threads, merge_threads : int, optional
+        Threads of each stage; default: the `threads` of the index.
     """
 
     max_queries: int = 1 << 17
     max_result_bytes: int = 1 << 29
+    packet_queries: int = 8192
+    hand_over_queries: int = 1024
+    queued_packets: int | None = None
+    preprocess_threads: int | None = None
+    subset_match_threads: int | None = None
+    key_lookup_threads: int | None = None
+    merge_threads: int | None = None
 
     def __post_init__(self) -> None:
         _integer("max_queries", self.max_queries, 1, 2**40)
         _integer("max_result_bytes", self.max_result_bytes, 1, 2**60)
+        _integer("packet_queries", self.packet_queries, 1, 2**20)
+        _integer("hand_over_queries", self.hand_over_queries, 0, 2**40)
+        if self.queued_packets is not None:
+            _integer("queued_packets", self.queued_packets, 1, 2**20)
+        for name in ("preprocess_threads", "subset_match_threads", "key_lookup_threads", "merge_threads"):
+            if getattr(self, name) is not None:
+                _integer(name, getattr(self, name), 1, MAX_THREADS)
 
 
 def available_threads() -> int:

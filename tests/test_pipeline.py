@@ -17,6 +17,7 @@ from agreement import loaded
 
 from pipeline.cpu import CpuBackend
 from pipeline.intake import Intake
+from pipeline.packets import Caller
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 
 TIMEOUT = 60
@@ -30,7 +31,7 @@ def small(**options: Any) -> TagMatch:
 
 
 def our_threads() -> list[threading.Thread]:
-    stages = ("preprocess", "subset_match", "key_lookup", "merge")
+    stages = ("preprocess", "batch", "subset_match", "key_lookup", "merge")
     return [
         thread for thread in threading.enumerate() if thread.name.startswith(tuple(f"tagmatch-{s}" for s in stages))
     ]
@@ -129,20 +130,20 @@ def test_failure_of_a_call_with_many_queries(monkeypatch: pytest.MonkeyPatch) ->
         assert tm.stats()["queries_in_flight"] == 0
 
 
-def test_more_than_a_packet_is_announced_once() -> None:
-    """Who takes must not announce what it leaves: a preprocess thread that waits for room in its own queue is stuck."""
+def test_more_than_a_packet_is_announced() -> None:
     announced: list[bool] = []
     dropped: list[int] = []
-    intake = Intake(lambda: announced.append(True), dropped.append)
+    intake = Intake(8192, announce=lambda: announced.append(True), dropped=dropped.append)
     with small() as tm:
-        futures: list[Future[Any]] = [Future() for _ in range(20_000)]
-        for i, future in enumerate(futures):
-            intake.add(tm._current(), TAGS[:1], future, unique=False)
+        callers = [Caller(Future(), False) for _ in range(20_000)]
+        for i, caller in enumerate(callers):
+            assert intake.add(tm._current(), TAGS[:1], caller) == (i == 0)
             if 8192 <= i < 2 * 8192:  # all of the second packet
-                future.cancel()
+                caller.future.cancel()
+        assert not announced
         packets = list(iter(intake.take, None))
         assert [len(packet) for packet in packets] == [8192, 20_000 - 2 * 8192]
-        assert [future for packet in packets for future in packet.futures] == futures[:8192] + futures[2 * 8192 :]
+        assert [caller for packet in packets for caller in packet.callers] == callers[:8192] + callers[2 * 8192 :]
     assert len(announced) == 1
     assert sum(dropped) == 8192
 
@@ -374,13 +375,56 @@ def test_stats() -> None:
     with small() as tm:
         tm.match_many([["t1"], ["t2"]] * 500)
         tm.submit(["t1", "t2"]).result(TIMEOUT)
+        tm.match(["t3"])
         stats = tm.stats()
-        assert (stats["queries"], stats["matches"]) == (1001, 1002)
+        assert (stats["queries"], stats["matches"], stats["verified"], stats["rejected"]) == (1002, 1003, 1003, 0)
         tm.close()
         stages = tm._pipeline.stats()["stages"]
-        assert list(stages) == ["preprocess", "subset_match", "key_lookup", "merge"]
+        assert list(stages) == ["preprocess", "batch", "subset_match", "key_lookup", "merge"]
+        assert stages.pop("batch") == {"queued": 0, "batches": 0, "fill": 0.0}
         for stage in stages.values():
             assert stage["threads"] == 2
             assert stage["queued"] == 0
-            assert stage["service"]["count"] == 1
+            assert stage["service"]["count"] == 4  # two packets of 500 queries and two of one
             assert 0 <= stage["service"]["median"] <= stage["service"]["p99"] <= stage["service"]["max"]
+
+
+def test_stats_of_batches() -> None:
+    with small(layout="balanced", batch_size=4, flush_timeout=0) as tm:
+        futures = [tm.submit(["t1"]) for _ in range(100)]  # in the one partition whose mask the tag has
+        assert all(future.result(TIMEOUT) == [1] for future in futures)
+        batch = tm.stats()["stages"]["batch"]
+        assert batch["queued"] == 0
+        assert 25 <= batch["batches"] <= 100
+        assert batch["fill"] == 100 / (4 * batch["batches"])
+
+
+def test_stage_threads() -> None:
+    options = PipelineOptions(
+        preprocess_threads=1, subset_match_threads=3, key_lookup_threads=2, merge_threads=1, hand_over_queries=0
+    )
+    with small(pipeline=options, threads=4) as tm:
+        assert tm.submit(["t1"]).result(TIMEOUT) == [1]
+        stages = tm.stats()["stages"]
+        assert [stage.get("threads") for stage in stages.values()] == [1, None, 3, 2, 1]
+        assert len(our_threads()) == 7
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_callbacks_may_ask(layout: str, threads: int) -> None:
+    """A thread of the pipeline must not wait for itself."""
+    options = PipelineOptions(max_queries=1, max_result_bytes=1)
+    with small(layout=layout, threads=threads, pipeline=options) as tm:
+        answers: list[Any] = []
+        asked = threading.Event()
+
+        def ask(_: Future[Any]) -> None:
+            answers.append(tm.match(["t2"]))
+            answers.append(tm.match_unique(["t3"]))
+            answers.append(tm.match_many([["t4"]]).to_pylist())
+            following = tm.submit(["t5"])
+            following.add_done_callback(lambda done: (answers.append(done.result()), asked.set()))
+
+        tm.submit(["t1"]).add_done_callback(ask)
+        assert asked.wait(TIMEOUT)
+        assert answers == [[2], {3}, [[4]], [5]]

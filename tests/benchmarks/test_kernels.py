@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -45,24 +46,24 @@ def test_partition_table(benchmark: BenchmarkFixture, balanced: Snapshot, query_
 def test_subset_check(benchmark: BenchmarkFixture, balanced: Snapshot, query_ranks: QueryBatch, exact: bool) -> None:
     """One task of queries: Algorithms 2 and 3."""
     matches = benchmark(BalancedSubsetMatch(balanced, exact=exact, batch_size=256), query_ranks)
-    assert len(matches.values) >= len(query_ranks)
+    assert len(matches.lists.values) >= len(query_ranks)
 
 
 def test_cluster_look_up(benchmark: BenchmarkFixture, rarest: Snapshot, query_ranks: QueryBatch) -> None:
     """One task of queries."""
     matches = benchmark(RarestSubsetMatch(rarest), query_ranks)
-    assert len(matches.values) >= len(query_ranks)
+    assert len(matches.lists.values) >= len(query_ranks)
 
 
 def test_key_lookup(benchmark: BenchmarkFixture, rarest: Snapshot, query_ranks: QueryBatch) -> None:
     """The matches of one task of queries."""
-    matches = RarestSubsetMatch(rarest)(query_ranks)
+    matches = RarestSubsetMatch(rarest)(query_ranks).lists
     keys = benchmark(look_up_keys, matches, rarest.keys)
     assert len(keys) == len(query_ranks)
 
 
 def test_merge(benchmark: BenchmarkFixture, rarest: Snapshot, query_ranks: QueryBatch) -> None:
     """The keys of one task of queries, made unique."""
-    keys = look_up_keys(RarestSubsetMatch(rarest)(query_ranks), rarest.keys)
-    unique = benchmark(merge_unique, keys)
+    keys = look_up_keys(RarestSubsetMatch(rarest)(query_ranks).lists, rarest.keys)
+    unique = benchmark(merge_unique, keys, np.ones(len(keys), np.bool_))
     assert len(unique.values) <= len(keys.values)

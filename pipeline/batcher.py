@@ -1,0 +1,182 @@
+"""The batch stage: queries wait in the queues of their partitions until a batch is full, or has waited enough (§3).
+
+A batch leaves when it is full, when its oldest query has waited for the flush timeout, or when a thread has nothing
+else to do: one of the subset match, or the one that has brought a packet so small that it stays with its thread. One
+timer looks after all queues.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from pipeline.backend import Backend, Found
+from pipeline.packets import Caller, Submitted
+from pipeline.partition_queues import Completed, PartitionQueues, Taken
+
+# A thread that has nothing else to do takes all that waits, or its share where there are more (query, partition) pairs
+_FEWEST_PAIRS = 4096
+
+# Empty queues keep memory for lists of so many bytes
+_KEPT_BYTES = 1 << 26
+
+
+class Batcher:
+    """The partition queues of every backend in use.
+
+    Parameters
+    ----------
+    flush_timeout : float or None
+        Seconds that a query waits at most for others while all threads are busy; `None`: no limit.
+    threads : int
+        Threads of the subset match.
+    hand_over : int
+        What is left of a packet of fewer queries does not wait.
+    announce : callable
+        Called when there is something to `take`; must not wait.
+    due : callable
+        Called by the timer, with batches that have waited enough.
+    held : callable
+        Called with the bytes of all lists whenever they have changed.
+    """
+
+    def __init__(
+        self,
+        flush_timeout: float | None,
+        threads: int,
+        hand_over: int,
+        *,
+        announce: Callable[[], object],
+        due: Callable[[Taken], None],
+        held: Callable[[int], None],
+    ) -> None:
+        self._flush_timeout = np.inf if flush_timeout is None else float(flush_timeout)
+        self._threads = threads
+        self._hand_over = hand_over
+        self._announce = announce
+        self._due = due
+        self._held = held
+        self._changed = threading.Condition()
+        self._queues: dict[Backend, PartitionQueues] = {}
+        self._timer: threading.Thread | None = None
+        self._timer_sleeps = self._stopped = False
+        self._batches = self._queries = self._places = 0
+
+    def add(self, packet: Submitted) -> tuple[list[Taken], Submitted]:
+        """Queue a packet's queries; returns batches that leave at once, and the queries that match in no partition."""
+        match = packet.backend.by_partition
+        assert match is not None
+        batches = match.route(packet.queries)
+        with self._changed:
+            queues = self._queues_of(packet.backend)
+            leaving, completed = queues.add(batches, packet.callers, time.monotonic(), self._threads)
+            if self._stopped or self._flush_timeout == 0:
+                leaving += queues.take()
+            elif len(packet) < self._hand_over:
+                leaving += queues.take(most=self._share(queues))
+            self._count(leaving)
+            waiting = queues.waiting > 0
+            if waiting and self._timer_sleeps:
+                self._changed.notify()
+        if waiting:
+            self._announce()
+        return leaving, _packet(packet.backend, completed)
+
+    def take(self) -> Taken | None:
+        """Return batches that are not full, for a thread that has nothing else to do; `None` if no query waits."""
+        with self._changed:
+            found = [queues for queues in self._queues.values() if queues.waiting]
+            if not found:
+                return None
+            (taken,) = found[0].take(most=self._share(found[0]))
+            self._count([taken])
+            more = found[0].waiting or len(found) > 1
+        if more:
+            self._announce()
+        return taken
+
+    def finish(self, taken: Taken, found: Found | None) -> Submitted:
+        """Enter what was found in batches, or that they failed; returns the queries that are now through (§3.4)."""
+        queues = taken.queues
+        with self._changed:
+            completed = queues.finish(taken, found)
+            latest = next(reversed(self._queues.values()), None)
+            if not queues.in_flight and (queues is not latest or queues.room > _KEPT_BYTES):
+                self._queues.pop(queues.backend, None)
+            self._held(sum(each.nbytes for each in self._queues.values()))
+        return _packet(queues.backend, completed)
+
+    def callers(self, taken: Taken) -> list[Caller]:
+        """Those who wait for queries of batches."""
+        with self._changed:
+            return taken.queues.callers(taken)
+
+    def stop(self) -> None:
+        """End the timer; from now on nothing waits."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        if self._timer is not None and self._timer is not threading.current_thread():
+            self._timer.join()
+
+    def abandon(self) -> list[Caller]:
+        """Forget all queries; returns those who wait for them."""
+        with self._changed:
+            return [caller for queues in self._queues.values() for caller in queues.abandon()]
+
+    def stats(self) -> dict[str, Any]:
+        """Return `queued` (query, partition) pairs, `batches` that have left, and how `full` they were in the mean."""
+        with self._changed:
+            return {
+                "queued": sum(queues.waiting for queues in self._queues.values()),
+                "batches": self._batches,
+                "fill": self._queries / self._places if self._places else 0.0,
+            }
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _queues_of(self, backend: Backend) -> PartitionQueues:
+        if backend not in self._queues:
+            self._queues[backend] = PartitionQueues(backend)
+            if self._timer is None and 0 < self._flush_timeout < np.inf:
+                self._timer = threading.Thread(target=self._watch, name="tagmatch-batch-timer", daemon=True)
+                self._timer.start()
+        return self._queues[backend]
+
+    def _share(self, queues: PartitionQueues) -> int:
+        """How many (query, partition) pairs one thread should take."""
+        return max(_FEWEST_PAIRS, queues.waiting // self._threads)
+
+    def _count(self, leaving: Iterable[Taken]) -> None:
+        for taken in leaving:
+            self._batches += len(taken.batches.partitions)
+            self._queries += len(taken.batches.queued)
+            self._places += len(taken.batches.partitions) * taken.queues.match.batch_size
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                if self._stopped:
+                    return
+                until = time.monotonic() - self._flush_timeout
+                oldest = min((queues.oldest for queues in self._queues.values()), default=np.inf)
+                if oldest > until:
+                    # Who comes later is due later, so that only the first to come need wake the timer
+                    self._timer_sleeps = oldest == np.inf
+                    self._changed.wait(None if self._timer_sleeps else oldest - until)
+                    self._timer_sleeps = False
+                    continue
+                leaving = [taken for queues in self._queues.values() for taken in queues.take(until=until)]
+                self._count(leaving)
+            for taken in leaving:
+                self._due(taken)
+
+
+def _packet(backend: Backend, completed: Completed) -> Submitted:
+    callers = completed.callers
+    unique = np.array([caller.unique for caller in callers], np.bool_)
+    return Submitted(backend=backend, unique=unique, last=len(callers), callers=callers, lists=completed.lists)

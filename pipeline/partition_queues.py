@@ -1,0 +1,339 @@
+"""Queues of queries, one for each partition (§3), and the results table of the queries that wait in them (§3.4).
+
+All lists, those of queued queries, of a query's ranks and of its results, are linked lists of cells of one pool: what
+comes in and goes out costs the same however long they are, and memory follows what is waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeline.backend import Backend, Batches, Found, PartitionMatch
+from pipeline.preprocess import QueryBatch
+from tagmatch.arrays import I64Array, Lists, offsets_of
+from tagmatch.kernels.jit import inlined, kernel
+from tagmatch.kernels.signature import SIGNATURE_WORDS
+from tagmatch.parallel import even_ranges
+
+_FIRST_CELLS = 1 << 14
+_FIRST_SLOTS = 1 << 10
+_BYTES_A_CELL = 8
+
+
+@inlined
+def _push(cells, heads, which, value):
+    values, links, free = cells
+    cell = free[0]
+    free[0] = links[cell]
+    free[1] -= 1
+    values[cell], links[cell] = value, heads[which]
+    heads[which] = cell
+
+
+@inlined
+def _pop(cells, heads, which):
+    values, links, free = cells
+    cell = heads[which]
+    heads[which] = links[cell]
+    links[cell] = free[0]
+    free[0] = cell
+    free[1] += 1
+    return values[cell]
+
+
+@kernel
+def _enter(cells, table, slots, offsets, ranks, signatures, has_empty):
+    """Write queries to the results table, without results but for the empty set."""
+    slot_signatures, rank_heads, rank_counts, result_heads, result_counts, outstanding, _ = table
+    for i in range(len(slots)):
+        slot = slots[i]
+        slot_signatures[slot] = signatures[i]
+        rank_counts[slot] = offsets[i + 1] - offsets[i]
+        for at in range(offsets[i], offsets[i + 1]):
+            _push(cells, rank_heads, slot, ranks[at])
+        outstanding[slot] = 0
+        result_counts[slot] = has_empty
+        if has_empty:
+            _push(cells, result_heads, slot, 0)
+
+
+@kernel
+def _enqueue(cells, table, queues, slots, partitions, offsets, queued, now, batch_size, full, out):
+    """Append queries to their partitions' queues; those that become full are moved to `out`. Returns how many."""
+    outstanding = table[5]
+    heads, sizes, since = queues
+    leaving = 0
+    for b in range(len(partitions)):
+        partition = partitions[b]
+        for i in range(offsets[b], offsets[b + 1]):
+            slot = slots[queued[i]]
+            outstanding[slot] += 1
+            if sizes[partition] == 0:
+                since[partition] = now
+            _push(cells, heads, partition, slot)
+            sizes[partition] += 1
+            if sizes[partition] == batch_size:
+                full[leaving] = partition
+                for j in range(batch_size):
+                    out[leaving * batch_size + j] = _pop(cells, heads, partition)
+                sizes[partition] = 0
+                since[partition] = np.inf
+                leaving += 1
+    return leaving
+
+
+@kernel
+def _dequeue(cells, queues, partitions, out):
+    """Move all that is queued for some partitions to `out`."""
+    heads, sizes, since = queues
+    used = 0
+    for partition in partitions:
+        for _ in range(sizes[partition]):
+            out[used] = _pop(cells, heads, partition)
+            used += 1
+        sizes[partition] = 0
+        since[partition] = np.inf
+
+
+@kernel
+def _number(table, entries, slots):
+    """Replace slots by numbers of the distinct ones, which go to `slots`; returns how many there are."""
+    numbers = table[6]
+    used = 0
+    for i in range(len(entries)):
+        slot = entries[i]
+        if numbers[slot] < 0:
+            numbers[slot] = used
+            slots[used] = slot
+            used += 1
+        entries[i] = numbers[slot]
+    for i in range(used):
+        numbers[slots[i]] = -1
+    return used
+
+
+@kernel
+def _copy_queries(cells, table, slots, offsets, ranks, signatures):
+    """Copy queries from the results table; ranks were pushed ascending, so the list begins with the greatest."""
+    values, links, _ = cells
+    slot_signatures, rank_heads = table[0], table[1]
+    for i in range(len(slots)):
+        slot = slots[i]
+        signatures[i] = slot_signatures[slot]
+        cell = rank_heads[slot]
+        for at in range(offsets[i + 1] - 1, offsets[i] - 1, -1):
+            ranks[at] = values[cell]
+            cell = links[cell]
+
+
+@kernel
+def _account(cells, table, slots, queued, found_queries, found_sets, completed):
+    """Append results, and count down what is outstanding; the queries with nothing left go to `completed`."""
+    _, _, _, result_heads, result_counts, outstanding, _ = table
+    for i in range(len(found_queries)):
+        slot = slots[found_queries[i]]
+        _push(cells, result_heads, slot, found_sets[i])
+        result_counts[slot] += 1
+    used = 0
+    for number in queued:
+        slot = slots[number]
+        outstanding[slot] -= 1
+        if outstanding[slot] == 0:
+            completed[used] = slot
+            used += 1
+    return used
+
+
+@kernel
+def _clear(cells, table, slots, offsets, results):
+    """Move queries' results out and free their cells."""
+    _, rank_heads, rank_counts, result_heads, _, _, _ = table
+    for i in range(len(slots)):
+        slot = slots[i]
+        for _ in range(rank_counts[slot]):
+            _pop(cells, rank_heads, slot)
+        for at in range(offsets[i], offsets[i + 1]):
+            results[at] = _pop(cells, result_heads, slot)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """Batches that have left the queues; `slots` are the places of their queries in the results table."""
+
+    queues: PartitionQueues
+    batches: Batches
+    slots: I64Array
+
+    def __len__(self) -> int:
+        """Return the number of (query, partition) pairs."""
+        return len(self.batches.queued)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Completed:
+    """Queries that are through: who waits for each, and the set ids found (`lists`)."""
+
+    callers: list[Any]
+    lists: Lists
+
+
+class PartitionQueues:
+    """The queues and the results table of one backend. Callers take turns: there is no lock in here."""
+
+    def __init__(self, backend: Backend) -> None:
+        match = backend.by_partition
+        assert match is not None
+        self.backend = backend
+        self.match: PartitionMatch = match
+        self.in_flight = 0
+        #: (query, partition) pairs that wait
+        self.waiting = 0
+        self._abandoned = False
+        self._callers: npt.NDArray[np.object_] = np.empty(0, object)
+        # From place `in_flight` on; what stands before has no meaning
+        self._free_slots = np.empty(0, np.int64)
+        self._table: tuple[Any, ...] = (
+            np.empty((0, SIGNATURE_WORDS), np.uint64),
+            *(np.zeros(0, np.int32) for _ in ("ranks", "rank counts", "results", "result counts", "outstanding")),
+            np.empty(0, np.int32),  # -1 between calls of `_number`
+        )
+        # values, links, and the first free cell with the number of free cells
+        self._cells: tuple[Any, ...] = (np.empty(0, np.uint32), np.empty(0, np.int32), np.zeros(2, np.int64))
+        self._sizes = np.zeros(match.partitions, np.int64)
+        #: When the oldest query of each queue entered
+        self._since = np.full(match.partitions, np.inf)
+        self._queues = (np.zeros(match.partitions, np.int32), self._sizes, self._since)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all lists, without the room for more."""
+        return _BYTES_A_CELL * (len(self._cells[0]) - int(self._cells[2][1]))
+
+    @property
+    def room(self) -> int:
+        """Bytes that the lists can have without taking more memory."""
+        return _BYTES_A_CELL * len(self._cells[0])
+
+    @property
+    def oldest(self) -> float:
+        """When the query that waits longest entered its queue; infinite if none waits."""
+        return float(self._since.min(initial=np.inf))
+
+    def add(self, batches: Batches, callers: Sequence[Any], now: float, parts: int) -> tuple[list[Taken], Completed]:
+        """Queue queries. Returns, in at most so many parts, the batches that are full, and who matches no partition."""
+        count, size = len(batches.queries), self.match.batch_size
+        full = np.empty((self.waiting + len(batches.queued)) // size, np.int64)
+        out = np.empty(len(full) * size, np.int64)
+        self._reserve_slots(count)
+        self._reserve_cells(len(batches.queries.ranks) + len(batches.queued) + count)
+        slots = self._free_slots[self.in_flight : self.in_flight + count].copy()
+        self.in_flight += count
+        self._callers[slots] = callers
+        queries = batches.queries
+        _enter(
+            self._cells, self._table, slots, queries.offsets, queries.ranks, batches.signatures, self.match.has_empty
+        )
+        leaving = _enqueue(
+            self._cells, self._table, self._queues, slots, batches.partitions, batches.offsets, batches.queued, now,
+            size, full, out,
+        )  # fmt: skip
+        self.waiting += len(batches.queued) - leaving * size
+        nowhere = slots[self._table[5][slots] == 0]
+        taken = [
+            self._taken(full[first:last], np.arange(last - first + 1) * size, out[first * size : last * size])
+            for first, last in even_ranges(leaving, parts)
+        ]
+        return taken, self._complete(nowhere)
+
+    def take(self, *, until: float = np.inf, most: int | None = None) -> list[Taken]:
+        """Take the queues of the partitions in which a query has waited since `until`: one piece of work, or none.
+
+        Parameters
+        ----------
+        most : int, optional
+            The oldest queues that make up so many queries are enough.
+        """
+        partitions = np.flatnonzero((self._sizes > 0) & (self._since <= until))
+        if most is not None and self.waiting > most:
+            partitions = partitions[np.argsort(self._since[partitions], kind="stable")]
+            partitions = partitions[: int(np.searchsorted(np.cumsum(self._sizes[partitions]), most)) + 1]
+        if len(partitions) == 0:
+            return []
+        offsets = offsets_of(self._sizes[partitions])
+        entries = np.empty(int(offsets[-1]), np.int64)
+        _dequeue(self._cells, self._queues, partitions, entries)
+        self.waiting -= len(entries)
+        return [self._taken(partitions, offsets, entries)]
+
+    def finish(self, taken: Taken, found: Found | None) -> Completed:
+        """Enter what was found in batches, or that they failed; returns the queries that are now through."""
+        if self._abandoned:
+            return Completed([], Lists(np.zeros(1, np.int64), np.empty(0, np.uint32)))
+        sets = np.empty(0, np.uint32) if found is None else found.sets
+        queries = np.empty(0, np.uint32) if found is None else found.queries
+        completed = np.empty(len(taken.slots), np.int64)
+        self._reserve_cells(len(sets))
+        through = _account(self._cells, self._table, taken.slots, taken.batches.queued, queries, sets, completed)
+        return self._complete(completed[:through])
+
+    def abandon(self) -> list[Any]:
+        """Forget all queries, those in batches that have left as well; returns those who wait for them."""
+        self._abandoned = True
+        self.in_flight = self.waiting = 0
+        self._sizes[:] = 0
+        return [caller for caller in self._callers if caller is not None]
+
+    def callers(self, taken: Taken) -> list[Any]:
+        """Those who wait for queries of batches."""
+        return list(self._callers[taken.slots])
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _taken(self, partitions: I64Array, offsets: I64Array, entries: I64Array) -> Taken:
+        slots = np.empty(len(entries), np.int64)
+        slots = slots[: _number(self._table, entries, slots)].copy()
+        rank_ends = offsets_of(self._table[2][slots])
+        ranks = np.empty(int(rank_ends[-1]), np.uint32)
+        signatures = np.empty((len(slots), SIGNATURE_WORDS), np.uint64)
+        _copy_queries(self._cells, self._table, slots, rank_ends, ranks, signatures)
+        return Taken(self, Batches(QueryBatch(rank_ends, ranks), signatures, partitions, offsets, entries), slots)
+
+    def _complete(self, slots: I64Array) -> Completed:
+        offsets = offsets_of(self._table[4][slots])
+        results = np.empty(int(offsets[-1]), np.uint32)
+        _clear(self._cells, self._table, slots, offsets, results)
+        callers = list(self._callers[slots])
+        self._callers[slots] = None
+        self._free_slots[self.in_flight - len(slots) : self.in_flight] = slots
+        self.in_flight -= len(slots)
+        return Completed(callers, Lists(offsets, results))
+
+    def _reserve_slots(self, count: int) -> None:
+        old = len(self._free_slots)
+        if self.in_flight + count <= old:
+            return
+        more = max(old, self.in_flight + count - old, _FIRST_SLOTS)
+        signatures, *columns, numbers = self._table
+        self._table = (
+            np.concatenate([signatures, np.empty((more, SIGNATURE_WORDS), np.uint64)]),
+            *(np.concatenate([column, np.zeros(more, np.int32)]) for column in columns),
+            np.concatenate([numbers, np.full(more, -1, np.int32)]),
+        )
+        self._callers = np.concatenate([self._callers, np.empty(more, object)])
+        self._free_slots = np.concatenate([self._free_slots, np.arange(old, old + more)])
+
+    def _reserve_cells(self, count: int) -> None:
+        values, links, free = self._cells
+        if count <= free[1]:
+            return
+        old = len(values)
+        more = max(old, count - int(free[1]), _FIRST_CELLS)
+        new_links = np.arange(old + 1, old + more + 1, dtype=np.int32)
+        new_links[-1] = free[0]
+        free = np.array([old, int(free[1]) + more])
+        self._cells = (np.concatenate([values, np.empty(more, np.uint32)]), np.concatenate([links, new_links]), free)
