@@ -35,7 +35,7 @@ def _relabel(offsets, values, labels, first, last, out):
         for i in range(offsets[begin], offsets[end]):
             out[i] = labels[values[i]]
         for row in range(begin, end):
-            sort_values(out[offsets[row] : offsets[row + 1]])
+            sort_values(out, offsets[row], offsets[row + 1])
 
 
 def relabel(rows: Lists, labels: U32Array, *, threads: int = 1) -> Lists:

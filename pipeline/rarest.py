@@ -1,10 +1,6 @@
 """Stage 2, subset match, for the `rarest` layout: search the clusters of the query's own tags.
 
-Rows are in lexicographic order of their ascending ranks, so the sets that share a rarest tag are adjacent, within
-them those that share the second-rarest tag, and so on: a prefix tree without nodes. The rows that share their first
-`depth` ranks are searched by leapfrogging: the rows' next ranks and the query's remaining ranks are both ascending,
-and whichever is behind gallops to the other. Short ranges are not searched further: their rows become candidates,
-and all candidates of a batch are verified together.
+Rows that the search does not turn away become candidates, and all candidates of a batch are verified together.
 """
 
 from __future__ import annotations
@@ -14,49 +10,33 @@ from typing import Any
 import numpy as np
 
 from pipeline.backend import Matches
+from pipeline.clusters import NO_RANK, SCAN_ROWS, next_candidates
 from pipeline.preprocess import QueryBatch
-from pipeline.verify import contains_ranks, seek
-from tagmatch.arrays import Lists
-from tagmatch.kernels.jit import inlined, kernel
+from pipeline.verify import contains_ranks
+from tagmatch.arrays import Lists, U32Array
+from tagmatch.kernels.jit import kernel
 from tagmatch.parallel import even_ranges, run_rows
 from tagmatch.tables import ClusterTable, Snapshot
 
 _U = np.uint64
 
-# Ranges of at most this many rows are not searched but scanned
-_SCAN_ROWS = 32
-
-# Stands for the second rank of a set of one tag
-_NO_RANK = np.uint32(0xFFFFFFFF)
-
 
 @kernel
 def _second_ranks(offsets, ranks, first, last, out):
     for row in range(first, last):
-        out[row] = ranks[offsets[row] + 1] if offsets[row + 1] - offsets[row] > 1 else _NO_RANK
+        out[row] = ranks[offsets[row] + 1] if offsets[row + 1] - offsets[row] > 1 else NO_RANK
 
 
-@inlined
-def _rank_at(offsets, ranks, seconds, row, depth):
-    """Rank `depth` of a row; the second ranks have a column of their own, which is searched most."""
-    return seconds[row] if depth == 1 else ranks[offsets[row] + depth]
-
-
-@kernel
-def _seek_row(offsets, ranks, seconds, row, end, depth, rank):
-    """First row from `row` on, below `end`, whose rank at `depth` is not below `rank`; else `end`. Galloping."""
-    step = 1
-    while row + step <= end and _rank_at(offsets, ranks, seconds, row + step - 1, depth) < rank:
-        row += step
-        step *= 2
-    low, high = row, min(row + step - 1, end)
-    while low < high:
-        middle = (low + high) >> 1
-        if _rank_at(offsets, ranks, seconds, middle, depth) < rank:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def second_ranks(snapshot: Snapshot, *, threads: int = 1) -> U32Array:
+    """The second-rarest rank of each row, `NO_RANK` for sets of one tag."""
+    ranks = snapshot.tagsets.ranks
+    out = np.empty(len(ranks), np.uint32)
+    run_rows(
+        lambda first, last: _second_ranks(ranks.offsets, ranks.values, first, last, out),
+        even_ranges(len(ranks), threads),
+        threads,
+    )
+    return out
 
 
 @kernel
@@ -65,51 +45,6 @@ def _grown(array, used, more):
     bigger = np.empty(max(2 * len(array), used + more), array.dtype)
     bigger[:used] = array[:used]
     return bigger
-
-
-@kernel
-def _search_cluster(offsets, ranks, seconds, row, end, query, at, place, path, rows, places, used):
-    """Append to the candidates those of the rows from `row` to `end` that may be contained in the query.
-
-    All of them begin with the query's rank before `at`; `place` is stored with each candidate.
-    """
-    # path[d] = (next row, end, place in the query) of the range at depth d that is still to be searched
-    depth = 1
-    path[1, 0], path[1, 1], path[1, 2] = row, end, at
-    while depth > 0:
-        row, end, at = path[depth, 0], path[depth, 1], path[depth, 2]
-        if end - row <= _SCAN_ROWS:
-            if used + _SCAN_ROWS > len(rows):
-                rows, places = _grown(rows, used, _SCAN_ROWS), _grown(places, used, _SCAN_ROWS)
-            for candidate in range(row, end):
-                rows[used], places[used] = candidate, place
-                used += 1
-            depth -= 1
-            continue
-        if offsets[row + 1] - offsets[row] == depth:
-            if used == len(rows):
-                rows, places = _grown(rows, used, 1), _grown(places, used, 1)
-            rows[used], places[used] = row, place
-            used += 1
-            row += 1
-        child_end = row
-        while row < end and at < len(query):
-            rank = _rank_at(offsets, ranks, seconds, row, depth)
-            if rank < query[at]:
-                row = _seek_row(offsets, ranks, seconds, row, end, depth, query[at])
-            elif rank > query[at]:
-                at = seek(query, at, len(query), rank)
-            else:
-                child_end = _seek_row(offsets, ranks, seconds, row, end, depth, rank + 1)
-                break
-        if child_end > row:
-            at += 1
-            path[depth, 0], path[depth, 2] = child_end, at
-            depth += 1
-            path[depth, 0], path[depth, 1], path[depth, 2] = row, child_end, at
-        else:
-            depth -= 1
-    return rows, places, used
 
 
 @kernel
@@ -124,34 +59,40 @@ def _find_candidates(query_offsets, query_ranks, offsets, ranks, seconds, first_
     touched = np.uint32(0)
     for i in range(len(query_ranks)):
         touched ^= seconds[min(begins[i], len(seconds) - 1)]
-    rows = np.empty(16 * len(ends) + _SCAN_ROWS, np.uint32)
-    places = np.empty(16 * len(ends) + _SCAN_ROWS, np.uint32)
+    rows = np.empty(16 * len(ends) + SCAN_ROWS, np.uint32)
+    places = np.empty(16 * len(ends) + SCAN_ROWS, np.uint32)
     path = np.empty((longest + 2, 3), np.int64)
     used = np.int64(0)
     for i in range(len(ends) - 1):
         first, last = query_offsets[i], query_offsets[i + 1]
         # One bit for each rank modulo 64: most rows of a cluster are turned away by their second rank. Sets of one
         # tag must pass.
-        query_bits = _U(1) << (_U(_NO_RANK) & _U(63))
+        query_bits = _U(1) << (_U(NO_RANK) & _U(63))
         small = 0
         for place in range(first, last):
             query_bits |= _U(1) << (_U(query_ranks[place]) & _U(63))
-            small += min(stops[place] - begins[place], _SCAN_ROWS)
+            small += min(stops[place] - begins[place], SCAN_ROWS)
         if used + small > len(rows):
             rows, places = _grown(rows, used, small), _grown(places, used, small)
         for place in range(first, last):
             row, end = begins[place], stops[place]
-            if end - row <= _SCAN_ROWS:
+            if end - row <= SCAN_ROWS:
                 for candidate in range(row, end):
                     rows[used], places[used] = candidate, place + 1
                     used += np.int64((query_bits >> (_U(seconds[candidate]) & _U(63))) & _U(1))
         for place in range(first, last):
             row, end = begins[place], stops[place]
-            if end - row > _SCAN_ROWS:
-                rows, places, used = _search_cluster(
-                    offsets, ranks, seconds, row, end, query_ranks[first:last], place + 1 - first, place + 1,
-                    path, rows, places, used,
-                )  # fmt: skip
+            if end - row <= SCAN_ROWS:
+                continue
+            path[1, 0], path[1, 1], path[1, 2] = row, end, place + 1 - first
+            depth = 1
+            while depth > 0:
+                row, end, depth = next_candidates(offsets, ranks, seconds, query_ranks[first:last], path, depth)
+                if used + (end - row) > len(rows):
+                    rows, places = _grown(rows, used, end - row), _grown(places, used, end - row)
+                for candidate in range(row, end):
+                    rows[used], places[used] = candidate, place + 1
+                    used += 1
         ends[i + 1] = used
     return rows, places, used, touched
 
@@ -187,10 +128,7 @@ class RarestSubsetMatch:
         assert isinstance(snapshot.partitions, ClusterTable)
         ranks = snapshot.tagsets.ranks
         self._ranks: tuple[Any, ...] = (ranks.offsets, ranks.values)
-        self._seconds = np.empty(len(ranks), np.uint32)
-        run_rows(
-            lambda a, b: _second_ranks(*self._ranks, a, b, self._seconds), even_ranges(len(ranks), threads), threads
-        )
+        self._seconds = second_ranks(snapshot, threads=threads)
         self._first_rows = snapshot.partitions.first_rows
         self._has_empty = snapshot.tagsets.has_empty_set
         self._longest = int(ranks.lengths().max(initial=0))

@@ -5,23 +5,63 @@ from __future__ import annotations
 from tagmatch.kernels.jit import kernel
 from tagmatch.kernels.tag_table import UNKNOWN
 
-# Up to this length insertion sort beats the general sort
+# Up to this length insertion sort beats heap sort
 _FEW = 32
 
 
 @kernel
-def sort_values(values):
-    """Sort an array, usually a short one, in place and ascending."""
-    if len(values) > _FEW:
-        values.sort()
+def _sink(values, first, at, count):
+    """Restore the heap `values[first:first + count]`, the greatest first, of which only place `at` may be too small."""
+    value = values[first + at]
+    while 2 * at + 1 < count:
+        child = 2 * at + 1
+        if child + 1 < count and values[first + child + 1] > values[first + child]:
+            child += 1
+        if values[first + child] <= value:
+            break
+        values[first + at] = values[first + child]
+        at = child
+    values[first + at] = value
+
+
+@kernel
+def sort_values(values, first, last):
+    """Sort `values[first:last]`, usually few, in place and ascending, without any other memory (on CUDA as well)."""
+    count = last - first
+    if count > _FEW:
+        for at in range(count // 2 - 1, -1, -1):
+            _sink(values, first, at, count)
+        for left in range(count - 1, 0, -1):
+            values[first], values[first + left] = values[first + left], values[first]
+            _sink(values, first, 0, left)
         return
-    for i in range(1, len(values)):
+    for i in range(first + 1, last):
         value = values[i]
         at = i
-        while at > 0 and values[at - 1] > value:
+        while at > first and values[at - 1] > value:
             values[at] = values[at - 1]
             at -= 1
         values[at] = value
+
+
+@kernel
+def ascending_row(numbers, first, last, out):
+    """Move `numbers[first:last]` to place `out`, at or before `first`: ascending, once each, without UNKNOWN.
+
+    Returns where they end.
+    """
+    used = out
+    for i in range(first, last):
+        if numbers[i] != UNKNOWN:
+            numbers[used] = numbers[i]
+            used += 1
+    sort_values(numbers, out, used)
+    distinct = out
+    for i in range(out, used):
+        if i == out or numbers[i] != numbers[distinct - 1]:
+            numbers[distinct] = numbers[i]
+            distinct += 1
+    return distinct
 
 
 @kernel
@@ -34,17 +74,6 @@ def ascending_known(offsets, first, numbers, new_offsets):
     base = offsets[first]
     used = 0
     for row in range(len(new_offsets) - 1):
-        start = used
-        for i in range(offsets[first + row] - base, offsets[first + row + 1] - base):
-            if numbers[i] != UNKNOWN:
-                numbers[used] = numbers[i]
-                used += 1
-        sort_values(numbers[start:used])
-        distinct = start
-        for i in range(start, used):
-            if i == start or numbers[i] != numbers[distinct - 1]:
-                numbers[distinct] = numbers[i]
-                distinct += 1
-        used = distinct
+        used = ascending_row(numbers, offsets[first + row] - base, offsets[first + row + 1] - base, used)
         new_offsets[row + 1] = used
     return used
