@@ -20,14 +20,15 @@ from tagmatch import __version__
 from tagmatch.engine import TagMatch
 from tagmatch.errors import IndexExistsError, TagMatchError
 from tagmatch.files import answer_writer, read_queries, read_sets, rows_in
+from tagmatch.options import MAX_THREADS
 from tagmatch.storage import files_nbytes, index_exists
 
 Batch = TypeVar("Batch", bound=Sized)
 
 
 def command_line(description: str) -> typer.Typer:
-    """A command line with subcommands, in the manner of all of ours: plain help, no traceback decoration."""
-    return typer.Typer(
+    """A command line with subcommands, in the manner of all of ours: plain help and tracebacks, `--version`."""
+    app = typer.Typer(
         help=description,
         no_args_is_help=True,
         add_completion=False,
@@ -35,17 +36,14 @@ def command_line(description: str) -> typer.Typer:
         rich_markup_mode=None,
     )
 
+    @app.callback()
+    def common(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        ] = False,
+    ) -> None: ...
 
-app = command_line("Exact subset matching: the keys of every stored tag set that is contained in a query set.")
-
-
-class _Layout(StrEnum):
-    rarest = "rarest"
-    balanced = "balanced"
-
-
-_Index = Annotated[str, typer.Argument(metavar="INDEX", help="Folder of the index.", show_default=False)]
-_Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Threads to use.  [default: all processors]")]
+    return app
 
 
 def _show_version(wanted: bool) -> None:
@@ -54,13 +52,18 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def _common(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
-    ] = False,
-) -> None:
-    """Exact subset matching: the keys of every stored tag set that is contained in a query set."""
+app = command_line("Exact subset matching: the keys of every stored tag set that is contained in a query set.")
+
+
+class LayoutName(StrEnum):
+    """The layouts, as a command line takes them."""
+
+    rarest = "rarest"
+    balanced = "balanced"
+
+
+_Index = Annotated[str, typer.Argument(metavar="INDEX", help="Folder of the index.", show_default=False)]
+Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads to use.  [default: all processors]")]
 
 
 @app.command()
@@ -75,11 +78,11 @@ def build(
         ),
     ],
     index: _Index,
-    layout: Annotated[_Layout, typer.Option(help="How stored sets are grouped and ordered.")] = _Layout.rarest,
+    layout: Annotated[LayoutName, typer.Option(help="How stored sets are grouped and ordered.")] = LayoutName.rarest,
     max_partition_size: Annotated[
         int, typer.Option(min=1, max=2**32 - 1, help="Most sets in a partition (layout balanced).")
     ] = 200_000,
-    threads: _Threads = None,
+    threads: Threads = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there already.")] = False,
 ) -> None:
     """Build an index from a file of sets."""
@@ -118,7 +121,7 @@ def match(
     exact: Annotated[
         bool, typer.Option("--exact/--no-exact", help="Verify matches, or answer by signature (layout balanced).")
     ] = True,
-    threads: _Threads = None,
+    threads: Threads = None,
 ) -> None:
     """Write, for each query, its id (or row number) and the keys of all sets that it contains."""
     with TagMatch.open(index, exact=exact, threads=threads) as tm, answer_writer(output) as writer:
@@ -149,7 +152,7 @@ def info(
 
 
 @app.command()
-def check(index: _Index, threads: _Threads = None) -> None:
+def check(index: _Index, threads: Threads = None) -> None:
     """Verify the checksums and every invariant of an index."""
     with TagMatch.open(index, threads=threads) as tm:
         with status("checking"):
@@ -204,9 +207,9 @@ def with_progress(what: str, batches: Iterable[Batch], total: int | None) -> Ite
             progress.advance(task, len(batch))
 
 
-def status(what: str) -> contextlib.AbstractContextManager[object]:
-    """Shows what is going on, where standard error is a terminal."""
-    console = Console(stderr=True)
+def status(what: str, console: Console | None = None) -> contextlib.AbstractContextManager[object]:
+    """Shows what is going on, on a console (default: standard error) that is a terminal."""
+    console = console or Console(stderr=True)
     return console.status(what) if console.is_terminal else contextlib.nullcontext()
 
 

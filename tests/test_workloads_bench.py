@@ -7,13 +7,16 @@ import json
 from pathlib import Path
 
 import pytest
+import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+from tagmatch import __version__
 from workloads.bench.data import make_workload
 from workloads.bench.report import Report, Target
 from workloads.bench.timing import Samples, alternate, rates
 from workloads.commands.bench import app
+from workloads.commands.workload import app as workload_app
 
 SMALL = ["cpu", "--sets", "300", "--queries", "50", "--threads", "2"]
 
@@ -51,6 +54,11 @@ def test_bad_parameters(wrong: list[str]) -> None:
     result = CliRunner().invoke(app, ["cpu", *wrong])
     assert result.exit_code == 2
     assert wrong[0] in result.stderr
+
+
+@pytest.mark.parametrize("command", [app, workload_app])
+def test_version(command: typer.Typer) -> None:
+    assert CliRunner().invoke(command, ["--version"]).stdout == f"tagmatch {__version__}\n"
 
 
 def test_workload_has_distinct_sets() -> None:

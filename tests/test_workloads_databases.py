@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
+from tables import table_of, tag_rows
 
 from workloads.systems import postgres_server
 from workloads.systems.clickhouse import ClickHouseScan
@@ -55,7 +56,6 @@ TRAPS = [
 TAGS = st.sampled_from(TRAPS) | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=2)
 TAG_SETS = st.lists(TAGS, max_size=4)
 KEYS = st.integers(0, 3) | st.sampled_from([2**32, 2**63 - 1, 2**63, 2**64 - 1])
-LISTS = pa.list_(pa.string())
 
 
 @st.composite
@@ -63,11 +63,6 @@ def tables(draw: st.DrawFn) -> pa.Table:
     """Few distinct sets, so that sets with several keys and repeated pairs are common."""
     sets = draw(st.lists(TAG_SETS, min_size=1, max_size=8))
     return table_of(draw(st.lists(st.tuples(st.sampled_from(sets), KEYS), max_size=20)))
-
-
-def table_of(rows: list[tuple[list[str], int]]) -> pa.Table:
-    tags, keys = [tags for tags, _ in rows], [key for _, key in rows]
-    return pa.table({"tags": pa.array(tags, LISTS), "key": pa.array(keys, pa.uint64())})
 
 
 def random_tags(rng: random.Random, rows: int) -> list[list[str]]:
@@ -166,7 +161,7 @@ def check(build: Build, sets: pa.Table, queries: pa.ListArray) -> None:
 
 @given(sets=tables(), asked=st.lists(st.lists(TAGS, max_size=8), max_size=5))
 def test_small_tables(build: Build, sets: pa.Table, asked: list[list[str]]) -> None:
-    check(build, sets, pa.array(asked, LISTS))
+    check(build, sets, tag_rows(asked))
 
 
 @given(sets=tables())
@@ -176,19 +171,19 @@ def test_queries_that_are_stored_sets(build: Build, sets: pa.Table) -> None:
 
 def test_slices_and_chunks(build: Build, rng: random.Random) -> None:
     whole = random_table(rng, 600)
-    queries = pa.array(random_tags(rng, 60), LISTS)
+    queries = tag_rows(random_tags(rng, 60))
     check(build, pa.concat_tables([whole.slice(7, 200), whole.slice(300)]), queries.slice(11, 40))
 
 
 def test_nothing_stored_or_asked(build: Build) -> None:
-    asked = pa.array([["a"], []], LISTS)
+    asked = tag_rows([["a"], []])
     check(build, table_of([]), asked)
     check(build, table_of([(["a"], 1), ([], 2)]), asked.slice(0, 0))
 
 
 def test_two_at_once(build: Build) -> None:
     first, second = build(table_of([(["a"], 1)])), build(table_of([(["a"], 2)]))
-    queries = pa.array([["a"]], LISTS)
+    queries = tag_rows([["a"]])
     assert answers(first, first.prepare(queries)) == [Counter([1])]
     assert answers(second, second.prepare(queries)) == [Counter([2])]
     first.close()
@@ -198,7 +193,7 @@ def test_two_at_once(build: Build) -> None:
 
 @pytest.mark.parametrize("build", [DuckDBScan, ClickHouseScan])
 def test_nul(build: Build) -> None:
-    check(build, table_of([(["x\0y"], 1), (["x"], 2), (["\0"], 3)]), pa.array([["x"], ["x\0y"], ["\0"]], LISTS))
+    check(build, table_of([(["x\0y"], 1), (["x"], 2), (["\0"], 3)]), tag_rows([["x"], ["x\0y"], ["\0"]]))
 
 
 def test_postgresql_refuses_nul(server: PostgresServer) -> None:
@@ -206,7 +201,7 @@ def test_postgresql_refuses_nul(server: PostgresServer) -> None:
         PostgresScan(table_of([(["a"], 1), (["b", "x\0y"], 2)]), server=server)
     matcher = PostgresScan(table_of([(["x"], 1)]), server=server)
     with pytest.raises(ValueError, match=r"column 'queries', row 2: a tag has the character NUL"):
-        matcher.prepare(pa.array([["x"], [], ["\0"]], LISTS))
+        matcher.prepare(tag_rows([["x"], [], ["\0"]]))
     matcher.close()
 
 
@@ -255,7 +250,7 @@ def test_servers_of_their_own_leave_nothing() -> None:
         matcher = Sharded(PostgresScan, table_of([(["a"], 1), (["b"], 2)]), 2)
         pids = [pid_of(server.folder) for server in servers]
         assert all(map(is_alive, pids))
-        assert answers(matcher, matcher.prepare(pa.array([["a", "b"]], LISTS))) == [Counter([1, 2])]
+        assert answers(matcher, matcher.prepare(tag_rows([["a", "b"]]))) == [Counter([1, 2])]
         matcher.close()
     assert len(set(pids)) == 2
     assert not any(map(is_alive, pids))
@@ -320,7 +315,7 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch, package: str, build: B
 
 def test_mongodb_takes_no_tag_for_a_field_name() -> None:
     matcher = SYSTEMS["MongoDB, setIsSubset"](table_of([]))
-    (document,) = matcher.prepare(pa.array([["$tags"]], LISTS))
+    (document,) = matcher.prepare(tag_rows([["$tags"]]))
     assert document == {"$expr": {"$setIsSubset": ["$tags", {"$literal": ["$tags"]}]}}
     matcher.close()
 

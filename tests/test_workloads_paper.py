@@ -23,9 +23,9 @@ from workloads.bench.paper.bench import Bench, PaperOptions
 from workloads.bench.paper.catalogue import RAREST, SYSTEMS
 from workloads.bench.paper.databases import fixed_size_sets
 from workloads.bench.paper.experiments import EXPERIMENTS
-from workloads.bench.paper.latency import serve
 from workloads.bench.paper.plots import draw
 from workloads.bench.paper.results import Answers, Panel, Result, Value, number
+from workloads.bench.report import Line, Target
 from workloads.bench.timing import Samples
 from workloads.commands.bench import app
 from workloads.systems.matcher import UnavailableError
@@ -85,7 +85,7 @@ def test_all_systems_are_in_table_1(written: tuple[Path, str]) -> None:
 
 def test_every_experiment_is_a_command() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert names == {*EXPERIMENTS, "cpu", "paper"}
+    assert names == {*EXPERIMENTS, "cpu", "latency", "paper", "threads"}
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,14 @@ def test_markdown() -> None:
     panel.add("ours", "1", Samples((1.0, 3.0, 2.0)))
     panel.add("ours", "2", 0.01234)
     result.answers = [Answers("1", "ours", True, 5, 10, 0, 0), Answers("1", "scan", False, 5, 40, 30, 0)]
+    result.lines.append(Line("speed", 5.5, "times", Target(8, goal=30)))
     text = result.markdown(images="plots/")
     assert "![Figure 2](plots/fig2.png)" in text
     assert "| tags | 1 | 2 |" in text
     assert "| ours | 2.00 | 0.0123 |" in text
     assert "| paper: theirs |  | 1,234 |" in text
     assert "Exact systems gave 10 keys to 5 queries: 0 wrong, 0 missing." in text
+    assert "| speed | 5.50 times | ≥ 8, goal ≥ 30 | not met |" in text
     assert "Of the 40 keys of scan, 30 (75%) were wrong; 0 were missing." in text
     assert not result.faults()
 
@@ -200,32 +202,10 @@ def test_plots_of_bars_and_lines(tmp_path: Path) -> None:
     bars.add("ours", "a", 1)
     lines = result.panel("lines", "number", "unit", "lines", log=False, published=[Value("theirs", 3.0, 2.0)])
     lines.add("ours", 1.0, 1)
+    result.panel("nothing", "number", "unit", "lines", log=False, log_x=False).add("ours", 1.0, 0)
     draw(result, tmp_path / "x.png")
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     assert isinstance(lines, Panel)
-
-
-@given(
-    gaps=st.lists(st.floats(0, 0.002), min_size=1, max_size=30),
-    timeout=st.sampled_from([0.0, 0.001, math.inf]),
-    full=st.integers(1, 40),
-)
-def test_every_query_is_served_once_in_order(gaps: list[float], timeout: float, full: int) -> None:
-    due = np.cumsum(gaps)
-    asked: list[tuple[int, int]] = []
-    latency = serve(lambda first, last: asked.append((first, last)), due, timeout, full)
-    assert [first for first, _ in asked] == [0, *(last for _, last in asked[:-1])]
-    assert asked[-1][1] == len(due)
-    assert all(0 < last - first <= full for first, last in asked)
-    assert len(latency) == len(due)
-    assert np.all(latency >= 0)
-
-
-def test_without_a_timeout_only_full_batches_leave() -> None:
-    asked: list[int] = []
-    latency = serve(lambda first, last: asked.append(last - first), np.linspace(0, 0.05, 11), math.inf, 4)
-    assert asked == [4, 4, 3]
-    assert latency[0] >= 0.015  # it waited for the fourth
 
 
 @given(count=st.integers(1, 300), size=st.integers(1, 5), seed=st.integers(0, 100))

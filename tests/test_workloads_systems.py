@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
+from tables import table_of, tag_rows
 
+from tagmatch.options import Layout
 from workloads import twitter
 from workloads.bench.data import extend
 from workloads.bench.paper.catalogue import GPU_BATCH_SCAN, GPU_SCAN, SYSTEMS, Build
+from workloads.systems.kernels import Kernels
 from workloads.systems.matcher import answers_to_pylist
 from workloads.systems.numpy_scan import SignatureScan
 from workloads.systems.python import RarestTagDict
@@ -23,7 +26,16 @@ def numpy_scan(sets: pa.Table, threads: int) -> SignatureScan:
     return SignatureScan(sets, threads=threads)
 
 
-BUILDS: dict[str, Build] = {**SYSTEMS, "NumPy scan": numpy_scan}
+def kernels(layout: Layout) -> Build:
+    return lambda sets, threads: Kernels(sets, layout=layout, threads=threads)
+
+
+BUILDS: dict[str, Build] = {
+    **SYSTEMS,
+    "NumPy scan": numpy_scan,
+    "kernels of rarest": kernels("rarest"),
+    "kernels of balanced": kernels("balanced"),
+}
 for gpu_system in (GPU_SCAN, GPU_BATCH_SCAN):  # see tests/cuda
     del BUILDS[gpu_system]
 
@@ -35,14 +47,6 @@ QUERIES = st.lists(st.lists(TAGS, max_size=8), max_size=5)
 @pytest.fixture(params=BUILDS, scope="module")
 def build(request: pytest.FixtureRequest) -> Build:
     return BUILDS[request.param]
-
-
-def tag_rows(rows: list[list[str]]) -> pa.ListArray:
-    return pa.array(rows, pa.list_(pa.string()))
-
-
-def table_of(rows: list[tuple[list[str], int]]) -> pa.Table:
-    return pa.table({"tags": tag_rows([tags for tags, _ in rows]), "key": pa.array([k for _, k in rows], pa.uint64())})
 
 
 def check(build: Build, sets: pa.Table, queries: pa.ListArray, threads: int = 1) -> None:

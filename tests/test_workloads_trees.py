@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
 from strategies import BOUNDARY_KEYS
+from tables import table_of, tag_rows
 
 from tagmatch.arrays import U64Array
 from workloads.bench.data import make_workload
@@ -24,7 +25,6 @@ from workloads.systems.trees import build_tree
 
 BITS = 192
 ALL_ONES = 2**BITS - 1
-LISTS = pa.list_(pa.string())
 TREES = [PrefixTree, IcnTree]
 LEAF_ROWS = [1, 3, 512]
 
@@ -60,11 +60,6 @@ def check_tree(signatures: U64Array, queries: U64Array, **options: Any) -> None:
     for i, query in enumerate(queries):
         rows = found.values[found.offsets[i] : found.offsets[i + 1]]
         assert sorted(rows.tolist()) == np.flatnonzero(~(signatures & ~query).any(axis=1)).tolist()
-
-
-def table_of(rows: list[tuple[list[str], int]]) -> pa.Table:
-    tags, keys = [tags for tags, _ in rows], [key for _, key in rows]
-    return pa.table({"tags": pa.array(tags, LISTS), "key": pa.array(keys, pa.uint64())})
 
 
 def counted(matcher: SignatureMatcher, queries: U64Array, **options: Any) -> list[Counter[int]]:
@@ -133,7 +128,7 @@ def test_small_tables(
     threads: int,
 ) -> None:
     sets = table_of(rows)
-    check_matcher(matcher(sets, threads=threads, leaf_rows=leaf_rows), sets, pa.array(asked, LISTS))
+    check_matcher(matcher(sets, threads=threads, leaf_rows=leaf_rows), sets, tag_rows(asked))
 
 
 @pytest.mark.parametrize("matcher", TREES)
@@ -151,14 +146,14 @@ def test_equal_signatures(matcher: type[PrefixTree | IcnTree]) -> None:
     """Sets of more and more tags until all bits are one: from there on all signatures are equal."""
     tags = [f"tag{i}" for i in range(300)]
     sets = table_of([(tags[:size], key) for size in range(0, 301, 10) for key in (size, size, 7)])
-    queries = pa.array([tags, tags[:150], tags[100:], []], LISTS)
+    queries = tag_rows([tags, tags[:150], tags[100:], []])
     check_matcher(matcher(sets, leaf_rows=1), sets, queries)
 
 
 @pytest.mark.parametrize("matcher", TREES)
 def test_nothing_stored(matcher: type[PrefixTree | IcnTree]) -> None:
     sets = table_of([])
-    check_matcher(matcher(sets), sets, pa.array([["a"], []], LISTS))
+    check_matcher(matcher(sets), sets, tag_rows([["a"], []]))
 
 
 @pytest.mark.parametrize("matcher", TREES)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import Oracle
+from tables import table_of, tag_rows
 
 from workloads.systems.gpu_scan import BATCH_SIZE, GpuBatchScan, GpuScan
 from workloads.systems.numpy_scan import SignatureScan
@@ -19,14 +20,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 TAGS = st.text("abcdé", max_size=2)
 SETS = st.lists(st.tuples(st.lists(TAGS, max_size=4), st.integers(0, 2**64 - 1)), max_size=6)
 QUERIES = st.lists(st.lists(TAGS, max_size=8), max_size=4)
-
-
-def tag_rows(rows: list[list[str]]) -> pa.ListArray:
-    return pa.array(rows, pa.list_(pa.string()))
-
-
-def table_of(rows: list[tuple[list[str], int]]) -> pa.Table:
-    return pa.table({"tags": tag_rows([tags for tags, _ in rows]), "key": pa.array([k for _, k in rows], pa.uint64())})
 
 
 def assert_as_numpy(matcher: GpuScan | GpuBatchScan, sets: pa.Table, queries: pa.ListArray) -> None:

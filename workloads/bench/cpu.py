@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from tagmatch import TagMatch
+from tagmatch.commands import status
 from workloads.bench.data import Workload, make_workload
-from workloads.bench.memory import build, peak_of_build
+from workloads.bench.memory import peak_of_build
 from workloads.bench.report import Report, Target
 from workloads.bench.timing import alternate, rates
-from workloads.systems.matcher import Matcher
+from workloads.systems.matcher import Answers, Matcher, count_keys, wrong_and_missing
 from workloads.systems.numpy_scan import SignatureScan
 from workloads.systems.python import RarestTagDict
+from workloads.systems.tagmatch import Tagmatch, build_index
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
+    import pyarrow as pa
     from rich.console import Console
 
+    from tagmatch import TagMatch
     from tagmatch.options import Layout
 
 _DICT = "RarestTagDict"
@@ -59,18 +58,16 @@ class CpuOptions:
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """A system that answers queries; `ask(n)` gives its answers to the first `n`, as Arrow or Python lists."""
+    """A system that answers queries; `ask(n)` gives its answers to the first `n`."""
 
     exact: bool
-    ask: Callable[[int], Any]
+    ask: Callable[[int], Answers]
 
 
 def measure(options: CpuOptions, console: Console) -> Report:
     """Run the benchmark; tells on `console`, if it is a terminal, what it is doing."""
     report = Report("cpu", asdict(options))
-
-    def doing(what: str) -> contextlib.AbstractContextManager[object]:
-        return console.status(what) if console.is_terminal else contextlib.nullcontext()
+    doing = partial(status, console=console)
 
     with doing("generating the workload"):
         workload = make_workload(options.sets, options.queries, options.seed, options.threads)
@@ -95,12 +92,12 @@ def measure(options: CpuOptions, console: Console) -> Report:
 def _warm_up(workload: Workload, threads: int) -> None:
     few = workload.sets.slice(0, _WARM_UP_SETS)
     for layout, exact in _INDEXES:
-        with build(few, layout=layout, exact=exact, threads=threads) as tm:
+        with build_index(few, layout=layout, exact=exact, threads=threads) as tm:
             tm.match_many(workload.queries.slice(0, _WARM_UP_SETS))
 
 
 def _builds(sets: pa.Table, threads: int) -> dict[str, Callable[[], TagMatch]]:
-    return {layout: partial(build, sets, layout=layout, threads=threads) for layout in _LAYOUTS}
+    return {layout: partial(build_index, sets, layout=layout, threads=threads) for layout in _LAYOUTS}
 
 
 def _measure_builds(report: Report, sets: pa.Table, options: CpuOptions) -> None:
@@ -126,24 +123,22 @@ def _measure_growth(report: Report, sets: pa.Table, options: CpuOptions) -> None
 
 def _systems(report: Report, workload: Workload, options: CpuOptions) -> dict[str, _System]:
     """Build all systems; what the indexes take in memory is reported."""
-    systems = {}
+    matchers: dict[str, Matcher[Any]] = {}
     for layout, exact in _INDEXES:
-        tm = build(workload.sets, layout=layout, exact=exact, threads=options.threads)
-        systems[_index_name(layout, exact)] = _System(exact, partial(_ask, tm.match_many, workload.queries))
+        matcher = Tagmatch(workload.sets, layout=layout, exact=exact, threads=options.threads)
+        matchers[_index_name(layout, exact)] = matcher
         if exact:
-            stats = tm.stats()
-            report.add("memory of index", layout, stats["index_bytes"] / len(tm), "B a set")
-            beyond_keys = (stats["index_bytes"] - stats["key_bytes"]) / len(tm)
+            stats = matcher.index.stats()
+            report.add("memory of index", layout, stats["index_bytes"] / stats["sets"], "B a set")
+            beyond_keys = (stats["index_bytes"] - stats["key_bytes"]) / stats["sets"]
             report.add("memory of index", f"{layout}, beyond the keys", beyond_keys, "B a set", _INDEX_BYTES)
-    matchers: dict[str, Matcher[Any]] = {_DICT: RarestTagDict(workload.sets), _SCAN: SignatureScan(workload.sets)}
-    for name, matcher in matchers.items():
-        queries = matcher.prepare(workload.queries)
-        systems[name] = _System(name == _DICT, partial(_ask, matcher.match_many, queries))
-    return systems
+    matchers |= {_DICT: RarestTagDict(workload.sets), _SCAN: SignatureScan(workload.sets)}
+    return {name: _system(matcher, workload.queries) for name, matcher in matchers.items()}
 
 
-def _ask(match_many: Callable[[Any], Any], queries: Any, count: int) -> Any:
-    return match_many(queries[:count])
+def _system(matcher: Matcher[Any], queries: pa.ListArray) -> _System:
+    prepared = matcher.prepare(queries)
+    return _System(matcher.exact, lambda count: matcher.match_many(prepared[:count]))
 
 
 def _index_name(layout: Layout, exact: bool) -> str:
@@ -163,32 +158,17 @@ def _measure_matching(report: Report, systems: dict[str, _System], options: CpuO
 
 def _check_answers(report: Report, systems: dict[str, _System], options: CpuOptions) -> None:
     count = min(options.queries, _CHECKED_QUERIES)
-    answers = {name: list(map(Counter, _rows(system.ask(count)))) for name, system in systems.items()}
-    right = answers[_DICT]
+    right = systems[_DICT].ask(count)
     section = f"keys of the first {count:,} queries"
-    report.add(section, _DICT, _total(right), "keys")
+    report.add(section, _DICT, count_keys(right), "keys")
     for name, system in systems.items():
         if name != _DICT:
-            wrong = _total(given - due for given, due in zip(answers[name], right, strict=True))
-            missing = _total(due - given for given, due in zip(answers[name], right, strict=True))
+            wrong, missing = wrong_and_missing(system.ask(count), right)
             report.add(section, f"{name}, wrong", wrong, "keys", _NONE if system.exact else None)
             report.add(section, f"{name}, missing", missing, "keys", _NONE)
-    counts = {name: _key_count(system.ask(options.queries)) for name, system in systems.items() if system.exact}
+    counts = {name: count_keys(system.ask(options.queries)) for name, system in systems.items() if system.exact}
     section = f"keys of all {options.queries:,} queries"
     report.add(section, _DICT, counts[_DICT], "keys")
     for name, found in counts.items():
         if name != _DICT:
             report.add(section, f"{name}, more or fewer", abs(found - counts[_DICT]), "keys", _NONE)
-
-
-def _rows(answers: Any) -> Iterable[list[int]]:
-    """Return one list of keys per query from Arrow lists or Python lists of lists or arrays."""
-    return answers.to_pylist() if isinstance(answers, pa.Array) else [list(map(int, keys)) for keys in answers]
-
-
-def _key_count(answers: Any) -> int:
-    return len(answers.values) if isinstance(answers, pa.Array) else sum(map(len, answers))
-
-
-def _total(counters: Iterable[Counter[int]]) -> int:
-    return sum(counter.total() for counter in counters)

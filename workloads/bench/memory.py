@@ -13,12 +13,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from tagmatch import TagMatch
 from workloads import twitter
+from workloads.systems.tagmatch import build_index
 from workloads.twitter import TwitterOptions
 
 if TYPE_CHECKING:
@@ -39,20 +39,12 @@ def peak_of_build(sets: pa.Table, layout: Layout, threads: int) -> int:
     return facts["peak"] - facts["before"]
 
 
-def build(sets: pa.Table, **options: Any) -> TagMatch:
-    """Build an index of a table with columns `tags` and `key`."""
-    tm = TagMatch(**options)
-    tm.add_sets(sets["tags"], sets["key"])
-    tm.consolidate()
-    return tm
-
-
 def _measure(path: str, layout: Layout, threads: int) -> dict[str, int]:
-    build(twitter.sets(TwitterOptions(), 0, _WARM_UP_USERS), layout=layout, threads=threads).close()
+    build_index(twitter.sets(TwitterOptions(), 0, _WARM_UP_USERS), layout=layout, threads=threads).close()
     _reset_peak()
     before = _resident("VmRSS")
     with pa.OSFile(path) as file:
-        tm = build(pa.ipc.open_file(file).read_all(), layout=layout, threads=threads)
+        tm = build_index(pa.ipc.open_file(file).read_all(), layout=layout, threads=threads)
     with tm:
         return {"before": before, "peak": _resident("VmHWM")}
 

@@ -59,6 +59,15 @@ class Line:
         """Whether the target is met; `None` without a target."""
         return None if self.target is None else self.target.met_by(self.value)
 
+    @property
+    def verdict(self) -> str:
+        """Whether the target is met, in words; empty without a target."""
+        return {None: "", True: "met", False: "not met"}[self.met]
+
+    def facts(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return asdict(self) | {"met": self.met}
+
     def __str__(self) -> str:
         digits = ",.0f" if abs(self.value) >= 100 or self.value == int(self.value) else "#.3g"
         return f"{self.value:{digits}} {self.unit}"
@@ -118,14 +127,14 @@ class Report:
         for section, lines in self.sections.items():
             table.add_row(f"[bold]{section}")
             for line in lines:
-                verdict = {None: "", True: "[green]met", False: "[red]not met"}[line.met]
-                table.add_row(f"  {line.what}", str(line), str(line.target or ""), verdict)
+                colour = "green" if line.met else "red"
+                table.add_row(f"  {line.what}", str(line), str(line.target or ""), f"[{colour}]{line.verdict}")
         console.print(table)
         console.print(f"\n{self._caption()}", highlight=False)
 
     def write_json(self, path: Path) -> None:
         """Write everything, with the machine, versions and commit."""
-        sections = {name: [asdict(line) | {"met": line.met} for line in lines] for name, lines in self.sections.items()}
+        sections = {name: [line.facts() for line in lines] for name, lines in self.sections.items()}
         whole = {"command": self.command, "parameters": self.parameters, **self.circumstances, "sections": sections}
         with write_whole(path) as part:
             part.write_text(json.dumps(whole, indent=2) + "\n")

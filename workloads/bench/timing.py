@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,22 @@ class Samples:
         return self.median / other.median
 
 
-def seconds_of(work: Callable[[], object]) -> float:
-    """Time one call, without garbage collection as in `timeit`; its result is freed after the clock stops."""
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Keep the collector of cycles from interrupting, as `timeit` does."""
     gc.disable()
     try:
+        yield
+    finally:
+        gc.enable()
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Time one call, without garbage collection; its result is freed after the clock stops."""
+    with without_garbage_collection():
         start = time.perf_counter()
         result = work()
         elapsed = time.perf_counter() - start
-    finally:
-        gc.enable()
     del result
     return elapsed
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from tagmatch.commands import command_line, run
+from tagmatch.commands import LayoutName, Threads, command_line, run
 from tagmatch.errors import TagMatchError
-from tagmatch.options import MAX_THREADS, available_threads
+from tagmatch.options import MatchOptions, available_threads
+
+if TYPE_CHECKING:
+    from workloads.bench.paper.bench import PaperOptions
+    from workloads.bench.paper.experiments import Experiment
 
 app = command_line("Measure tagmatch beside its baselines and against its targets.")
 
@@ -27,9 +32,7 @@ def _json_file(path: Path | None) -> Path | None:
     return path
 
 
-_Threads = Annotated[
-    int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads to use.  [default: all processors]")
-]
+_Sets = Annotated[int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets.")]
 _Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the workload.")]
 _Json = Annotated[
     Path | None,
@@ -37,16 +40,11 @@ _Json = Annotated[
 ]
 
 
-@app.callback()
-def _common() -> None:
-    """Measure tagmatch beside its baselines and against its targets."""
-
-
 @app.command()
 def cpu(
-    sets: Annotated[int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets.")] = 1_000_000,
+    sets: _Sets = 1_000_000,
     queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Queries.")] = 200_000,
-    threads: _Threads = None,
+    threads: Threads = None,
     growth: Annotated[bool, typer.Option(help="Also build 8 times as many sets.")] = True,
     seed: _Seed = 1,
     json: _Json = None,
@@ -68,6 +66,8 @@ _Output = Annotated[
     typer.Option("--output", "-o", metavar="FOLDER", file_okay=False, writable=True, help="Where results are written."),
 ]
 _Scale = Annotated[float, typer.Option(min=0.0005, max=_MAX_SETS / 1e6, help="Millions of distinct sets.")]
+_Queries = Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Most queries of a call.")]
+_Rounds = Annotated[int, typer.Option(min=1, max=1000, help="Measurements; their median counts.")]
 _Seconds = Annotated[float, typer.Option(min=0.001, max=3600, help="About what one measured call takes.")]
 _MongoDB = Annotated[
     list[str] | None,
@@ -97,9 +97,9 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
 
     def command(
         scale: _Scale = 1.0,
-        threads: _Threads = None,
-        queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Most queries of a call.")] = 200_000,
-        rounds: Annotated[int, typer.Option(min=1, max=1000, help="Measurements; their median counts.")] = 3,
+        threads: Threads = None,
+        queries: _Queries = 200_000,
+        rounds: _Rounds = 3,
         seconds: _Seconds = 0.2,
         seed: _Seed = 1,
         mongodb: _MongoDB = None,
@@ -107,9 +107,8 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
         output: _Output = Path("bench-results/paper"),
     ) -> None:
         from workloads.bench.paper.bench import PaperOptions
-        from workloads.bench.paper.experiments import run as run_experiments
+        from workloads.bench.paper.experiments import EXPERIMENTS
 
-        _check_plots()
         options = PaperOptions(
             scale,
             threads or available_threads(),
@@ -120,25 +119,28 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
             tuple(mongodb or ()),
             tuple(skip or ()),
         )
-        faults = []
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise TagMatchError(f"{output}: the folder cannot be made: {error.strerror or error}") from None
-        for result in run_experiments(names, options, output, Console(stderr=True)):
-            typer.echo(result.markdown(images=f"{output}/"))
-            faults += result.faults()
-        if faults:
-            raise TagMatchError("; ".join(faults))
+        _measure([EXPERIMENTS[name] for name in names], options, output)
 
     command.__doc__ = summary
     return command
 
 
-def _check_plots() -> None:
-    """Refuse to measure for minutes what cannot be drawn then."""
+def _measure(experiments: Sequence[Experiment], options: PaperOptions, output: Path) -> None:
+    """Run experiments and print what they find; refuses to measure for minutes what cannot be drawn or written then."""
+    from workloads.bench.paper.experiments import run as run_experiments
+
     if find_spec("matplotlib") is None:
         raise TagMatchError("plots need matplotlib; install it with: pip install 'tagmatch[bench]'")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TagMatchError(f"{output}: the folder cannot be made: {error.strerror or error}") from None
+    faults = []
+    for result in run_experiments(experiments, options, output, Console(stderr=True)):
+        typer.echo(result.markdown(images=f"{output}/"))
+        faults += result.faults()
+    if faults:
+        raise TagMatchError("; ".join(faults))
 
 
 _EXPERIMENTS = {
@@ -159,6 +161,61 @@ _EXPERIMENTS = {
 for _name, _summary in _EXPERIMENTS.items():
     app.command(_name)(_experiment([_name], _summary))
 app.command("paper")(_experiment(list(_EXPERIMENTS), "All tables and figures of the paper, and the layouts."))
+
+
+@app.command()
+def latency(
+    sets: _Sets = 1_000_000,
+    seconds: Annotated[float, typer.Option(min=0.001, max=3600, help="How long a load is offered.")] = 2.0,
+    rounds: _Rounds = 3,
+    flush_timeout: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SECONDS", help="A `flush_timeout`, or `never`; again for each.  [default: five values]"),
+    ] = None,
+    layout: Annotated[
+        list[LayoutName] | None, typer.Option(help="Again for each.  [default: both]", show_default=False)
+    ] = None,
+    threads: Threads = None,
+    seed: _Seed = 1,
+    output: _Output = Path("bench-results/latency"),
+) -> None:
+    """Latency and throughput of `submit` against the offered load, for some values of `flush_timeout`."""
+    from workloads.bench.paper.bench import FULL_SETS, PaperOptions
+    from workloads.bench.paper.catalogue import LAYOUTS
+    from workloads.bench.paper.latency import TIMEOUTS
+    from workloads.bench.paper.latency import latency as experiment
+
+    layouts = [each for each in LAYOUTS if not layout or each in layout]
+    timeouts = [_timeout(text) for text in flush_timeout] if flush_timeout else TIMEOUTS
+    options = PaperOptions(sets / FULL_SETS, threads or available_threads(), rounds=rounds, seconds=seconds, seed=seed)
+    _measure([partial(experiment, layouts=layouts, timeouts=timeouts)], options, output)
+
+
+def _timeout(text: str) -> float | None:
+    try:
+        return None if text == "never" else MatchOptions(flush_timeout=float(text)).flush_timeout
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text} is neither seconds, zero or more, nor `never`", param_hint="--flush-timeout"
+        ) from None
+
+
+@app.command()
+def threads(
+    sets: _Sets = 1_000_000,
+    queries: _Queries = 200_000,
+    rounds: _Rounds = 5,
+    seconds: _Seconds = 0.5,
+    threads: Threads = None,
+    seed: _Seed = 1,
+    output: _Output = Path("bench-results/threads"),
+) -> None:
+    """Throughput against threads and callers, and beside the kernels alone."""
+    from workloads.bench.paper.bench import FULL_SETS, PaperOptions
+    from workloads.bench.paper.threads import threads as experiment
+
+    options = PaperOptions(sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed)
+    _measure([experiment], options, output)
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tagmatch import __version__
-from tagmatch.commands import command_line, note, run, status, with_progress
+from tagmatch.commands import Threads, command_line, note, run, status, with_progress
 from tagmatch.errors import InputFileError, TagMatchError
 from tagmatch.files import STANDARD_STREAM
-from tagmatch.options import MAX_THREADS, available_threads
+from tagmatch.options import available_threads
 from tagmatch.parallel import even_ranges
 from workloads.pacing import arrival_times, paced
 from workloads.queries import Extender, QueryOptions, StoredSets
@@ -33,16 +33,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-_ABOUT = "Generate the Twitter-like workload of §4.2 of the TagMatch paper: stored sets and queries."
-app = command_line(_ABOUT)
+app = command_line("Generate the Twitter-like workload of §4.2 of the TagMatch paper: stored sets and queries.")
 
 _MAX_SHARDS = 100_000
 # Rows made at once: for a file, and for a stream, whose first rows are wanted soon
 _FILE_ROWS, _STREAM_ROWS = 1 << 18, 1 << 13
 
-_Threads = Annotated[
-    int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads to use.  [default: all processors]")
-]
 _Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the random numbers.")]
 _Tweets = Annotated[
     str | None,
@@ -88,10 +84,6 @@ def _with_twitter_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-@app.callback(help=_ABOUT)
-def _common() -> None: ...
-
-
 @app.command()
 @_with_twitter_options
 def twitter(
@@ -110,7 +102,7 @@ def twitter(
     shards: Annotated[
         int | None, typer.Option(min=1, max=_MAX_SHARDS, help="Files to write.  [default: 4 a thread]")
     ] = None,
-    threads: _Threads = None,
+    threads: Threads = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a workload that is in the folder.")] = False,
     options: TwitterOptions,
 ) -> None:
@@ -196,7 +188,7 @@ def queries(
         ),
     ] = 1.0,
     seed: _Seed = 1,
-    threads: _Threads = None,
+    threads: Threads = None,
 ) -> None:
     """Generate queries: a random stored set each and a few random tags more (§4.2.2); columns `id` and `tags`."""
     threads = threads or available_threads()

@@ -41,10 +41,19 @@ def keys_of_matches(
     """
 
     def work(first: int, last: int) -> Lists:
-        found = look_up_keys(match(first, last), keys)
-        return merge_unique(found) if unique else found
+        return keys_of(match(first, last), keys, unique=unique)
 
     tasks = 1 if threads == 1 else _TASKS_PER_THREAD * threads
-    parts = run_rows(work, even_ranges(queries, tasks), threads)
+    return list_array(run_rows(work, even_ranges(queries, tasks), threads), threads)
+
+
+def keys_of(matches: Lists, keys: KeyTable, *, unique: bool) -> Lists:
+    """Look up the keys, uint64, of each query's rows, uint32; `unique` ones once each."""
+    found = look_up_keys(matches, keys)
+    return merge_unique(found, np.ones(len(found), np.bool_)) if unique else found
+
+
+def list_array(parts: list[Lists], threads: int) -> pa.ListArray:
+    """Join parts, the keys of some queries each, to one Arrow array."""
     found = join_lists(parts, np.dtype(np.uint64), threads)
     return pa.ListArray.from_arrays(pa.array(found.offsets, pa.int32()), pa.array(found.values))

@@ -7,6 +7,7 @@ converts an Arrow array of queries to it, so that benchmarks need not time that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
@@ -69,6 +70,13 @@ def count_keys(answers: Answers) -> int:
     if isinstance(answers, pa.Array):
         return len(answers.flatten())
     return sum(map(len, answers))
+
+
+def wrong_and_missing(answers: Answers, right: Answers) -> tuple[int, int]:
+    """Count the keys, of all queries, that answers have beyond the right ones, and those that they lack."""
+    rows = zip(answers_to_pylist(answers), answers_to_pylist(right), strict=True)
+    pairs = [(Counter(given), Counter(due)) for given, due in rows]
+    return sum((given - due).total() for given, due in pairs), sum((due - given).total() for given, due in pairs)
 
 
 def rows_of(sets: pa.Table) -> list[tuple[frozenset[str], list[int]]]:

@@ -13,6 +13,7 @@ from tagmatch.arrays import Lists, list_offsets, offsets_of
 from tagmatch.columns import key_values
 from tagmatch.kernels.jit import inlined, kernel
 from tagmatch.tables import KeyTable
+from workloads.draws import mix
 from workloads.systems.key_answers import keys_of_matches
 
 if TYPE_CHECKING:
@@ -121,15 +122,6 @@ def _key_table(sets: I64Array, keys: U64Array, count: int) -> KeyTable:
 
 
 @inlined
-def mixed(tag):
-    """Hash of a tag's number; a set's hash is the sum of its tags' (SplitMix64 by G. Steele, D. Lea, C. Flood)."""
-    x = (_U(tag) + _U(1)) * _U(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
-    return x ^ (x >> _U(31))
-
-
-@inlined
 def _filter_bit(set_hash, filter_words):
     """(word, bit) of a set: the bit is 0 only if no set with this hash is stored, as of most subsets of a query.
 
@@ -143,7 +135,8 @@ def _filter_bit(set_hash, filter_words):
 def _find(set_hash, tags, first, count, slots, offsets, stored):
     """`(slot, number)` of the set `tags[first:first + count]`, ascending; the number is -1 when the slot is free.
 
-    A slot is the upper half of the set's hash and its number + 1, 0 when free. Equal hashes are settled on the tags.
+    A set's hash is the sum of its tags' numbers, mixed. A slot is the upper half of it and the set's number + 1, 0 when
+    free. Equal hashes are settled on the tags.
     """
     mask = _U(len(slots) - 1)
     place = set_hash & mask
@@ -170,7 +163,7 @@ def _insert(row_offsets, row_tags, filter_words, slots, offsets, tags, set_of_ro
         first, end = row_offsets[row], row_offsets[row + 1]
         set_hash = _U(0)
         for i in range(first, end):
-            set_hash += mixed(row_tags[i])
+            set_hash += mix(row_tags[i])
         place, number = _find(set_hash, row_tags, first, end - first, slots, offsets, tags)
         if number < 0:
             number = known
@@ -208,11 +201,11 @@ def _match(query_offsets, query_tags, longest, filter_words, slots, offsets, tag
             while size > 0 and (at == end or size == longest):
                 size -= 1
                 at = places[size] + 1
-                set_hash -= mixed(subset[size])
+                set_hash -= mix(subset[size])
             if at == end or size == longest:
                 break
             places[size], subset[size] = at, query_tags[at]
-            set_hash += mixed(query_tags[at])
+            set_hash += mix(query_tags[at])
             size += 1
             at += 1
         ends[query + 1] = used

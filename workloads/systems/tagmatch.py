@@ -10,6 +10,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+def build_index(sets: pa.Table, **options: Any) -> TagMatch:
+    """Build an index of a table with columns `tags` and `key`; `options` are those of `TagMatch`."""
+    index = TagMatch(**options)
+    index.add_sets(sets["tags"], sets["key"])
+    index.consolidate()
+    return index
+
+
 class Tagmatch:
     """An index of this library; `options` are those of `TagMatch`.
 
@@ -18,9 +26,7 @@ class Tagmatch:
 
     def __init__(self, sets: pa.Table, **options: Any) -> None:
         self.exact: bool = options.get("exact", True) or options.get("layout") != "balanced"
-        self.index = TagMatch(**options)
-        self.index.add_sets(sets["tags"], sets["key"])
-        self.index.consolidate()
+        self.index = build_index(sets, **options)
 
     def prepare(self, queries: pa.ListArray) -> pa.ListArray:
         """Queries are taken as they are."""

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from tagmatch.commands import status
 from workloads.bench.data import Workload, make_workload
 from workloads.bench.paper.catalogue import RAREST
 from workloads.bench.paper.results import Answers, Result
 from workloads.bench.timing import Samples, rates
-from workloads.systems.matcher import Matcher, UnavailableError, answers_to_pylist, count_keys
+from workloads.systems.matcher import Matcher, UnavailableError, count_keys, wrong_and_missing
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
+
+System = TypeVar("System", bound=Matcher[Any])
 
 #: Distinct sets of the full database at scale 1; the paper's has 212 million (§4.2.1)
 FULL_SETS = 1_000_000
@@ -83,7 +85,7 @@ class Bench:
 
     def doing(self, what: str) -> contextlib.AbstractContextManager[object]:
         """Show what is going on."""
-        return self._console.status(what) if self._console.is_terminal else contextlib.nullcontext()
+        return status(what, self._console)
 
     def result(self, name: str, title: str, about: str, **parameters: Any) -> Result:
         """Begin a result; the options are among its parameters."""
@@ -103,11 +105,11 @@ class Bench:
 
     @contextlib.contextmanager
     def built(
-        self, systems: Mapping[str, Callable[[pa.Table, int], Matcher[Any]]], sets: pa.Table, result: Result
-    ) -> Iterator[dict[str, Matcher[Any]]]:
+        self, systems: Mapping[str, Callable[[pa.Table, int], System]], sets: pa.Table, result: Result
+    ) -> Iterator[dict[str, System]]:
         """Build systems, closed at the end; those that cannot run here are noted in the result."""
         with contextlib.ExitStack() as stack:
-            matchers = {}
+            matchers: dict[str, System] = {}
             for name, build in systems.items():
                 if name in self.options.skip:
                     result.unavailable[name] = "skipped"
@@ -152,28 +154,16 @@ class Bench:
             measured = rates(works, len(queries), rounds=options.rounds, seconds=options.seconds)
         with self.doing(f"{result.name}: checking, {where}"):
             checked = {name: _checked(samples.items, len(queries)) for name, samples in measured.items()}
-            right = list(map(Counter, answers_to_pylist(ask(RAREST, max(checked.values())))))
+            right = ask(RAREST, max(checked.values()))
             found = {}
             for name, count in checked.items():
                 answers = ask(name, count)
-                result.answers.append(_compared(where, name, matchers[name].exact, answers, right[:count]))
-                found[name] = Rate(measured[name], count_keys(answers) / count)
+                keys = count_keys(answers)
+                compared = wrong_and_missing(answers, right[:count])
+                result.answers.append(Answers(where, name, matchers[name].exact, count, keys, *compared))
+                found[name] = Rate(measured[name], keys / count)
         return found
 
 
 def _checked(timed: int, queries: int) -> int:
     return min(max(timed, _FEWEST_CHECKED), _MOST_CHECKED, queries)
-
-
-def _compared(where: str, name: str, exact: bool, answers: Any, right: list[Counter[int]]) -> Answers:
-    given = list(map(Counter, answers_to_pylist(answers)))
-    pairs = list(zip(given, right, strict=True))
-    return Answers(
-        where,
-        name,
-        exact,
-        queries=len(right),
-        keys=sum(keys.total() for keys in given),
-        wrong=sum((keys - due).total() for keys, due in pairs),
-        missing=sum((due - keys).total() for keys, due in pairs),
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from workloads.systems.tagmatch import Tagmatch
@@ -10,6 +10,7 @@ from workloads.systems.tagmatch import Tagmatch
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tagmatch.options import Layout
     from workloads.systems.matcher import Matcher
 
 #: Builds a matcher of a table with columns `tags` and `key` and a number of threads
@@ -26,16 +27,23 @@ RAREST_TAG_DICT = "Python dict of rarest tags"
 SUBSETS = "hash table of subsets"
 
 
-def _rarest(sets: pa.Table, threads: int) -> Matcher[Any]:
-    return Tagmatch(sets, layout="rarest", threads=threads)
+#: Our own two layouts
+LAYOUTS: Mapping[Layout, str] = {"rarest": RAREST, "balanced": BALANCED}
+
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    RAREST: {"layout": "rarest"},
+    BALANCED: {"layout": "balanced"},
+    CPU_ONLY: {"layout": "balanced", "exact": False, "device": "cpu"},
+}
 
 
-def _balanced(sets: pa.Table, threads: int) -> Matcher[Any]:
-    return Tagmatch(sets, layout="balanced", threads=threads)
+def tagmatch(name: str, **more: Any) -> Callable[[pa.Table, int], Tagmatch]:
+    """Return how to build one of our own systems; `more` are further options of `TagMatch`."""
 
+    def build(sets: pa.Table, threads: int) -> Tagmatch:
+        return Tagmatch(sets, threads=threads, **_OPTIONS[name], **more)
 
-def _cpu_only(sets: pa.Table, threads: int) -> Matcher[Any]:
-    return Tagmatch(sets, layout="balanced", exact=False, device="cpu", threads=threads)
+    return build
 
 
 def _prefix_tree(sets: pa.Table, threads: int) -> Matcher[Any]:
@@ -75,9 +83,7 @@ def _subsets(sets: pa.Table, threads: int) -> Matcher[Any]:
 
 
 SYSTEMS: Mapping[str, Build] = {
-    RAREST: _rarest,
-    BALANCED: _balanced,
-    CPU_ONLY: _cpu_only,
+    **{name: tagmatch(name) for name in _OPTIONS},
     PREFIX_TREE: _prefix_tree,
     ICN: _icn,
     GPU_SCAN: _gpu_scan,
@@ -85,3 +91,8 @@ SYSTEMS: Mapping[str, Build] = {
     RAREST_TAG_DICT: _rarest_tag_dict,
     SUBSETS: _subsets,
 }
+
+
+def some(names: Iterable[str]) -> dict[str, Build]:
+    """Return how to build these systems."""
+    return {name: SYSTEMS[name] for name in names}

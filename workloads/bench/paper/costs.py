@@ -11,7 +11,8 @@ from partitioner.balanced import balanced_partitions
 from tagmatch.kernels.signature import SIGNATURE_WORDS
 from tagmatch.options import LayoutOptions
 from workloads.bench.paper import published
-from workloads.bench.paper.catalogue import BALANCED, ICN, PREFIX_TREE, RAREST, SYSTEMS
+from workloads.bench.paper.catalogue import BALANCED, ICN, PREFIX_TREE, RAREST, SYSTEMS, some
+from workloads.bench.paper.results import percent
 from workloads.bench.timing import alternate
 from workloads.systems.signatures import signature_table
 from workloads.systems.tagmatch import Tagmatch
@@ -72,23 +73,13 @@ def fig9(bench: Bench) -> Result:
     keys = result.panel("key table", "database", "MB", log=False)
     rest = result.panel("all beside the key table", "database", "MB", log=False)
     for share in _SHARES:
-        sets = bench.workload(bench.sets(share)).sets
-        column = f"{share:.0%}".replace("%", " %")
-        for name in bench.wanted((RAREST, BALANCED)):
-            with bench.doing(f"fig9: {name}, {len(sets):,} sets"):
-                matcher = SYSTEMS[name](sets, bench.options.threads)
-            assert isinstance(matcher, Tagmatch)
-            stats = matcher.index.stats()
-            matcher.close()
-            keys.add(name, column, stats["key_bytes"] / _MEGABYTE)
-            rest.add(name, column, (stats["index_bytes"] - stats["key_bytes"]) / _MEGABYTE)
+        sets, column = bench.workload(bench.sets(share)).sets, percent(share)
         table = signature_table(sets, threads=bench.options.threads)
-        for name in bench.wanted((PREFIX_TREE, ICN)):
-            with bench.doing(f"fig9: {name}, {len(sets):,} sets"):
-                tree = SYSTEMS[name](sets, bench.options.threads)
-            keys.add(name, column, table.keys.nbytes / _MEGABYTE)
-            rest.add(name, column, ((tree.nbytes() or 0) - table.keys.nbytes) / _MEGABYTE)
-            tree.close()
+        with bench.built(some((RAREST, BALANCED, PREFIX_TREE, ICN)), sets, result) as matchers:
+            for name, matcher in matchers.items():
+                key_bytes = matcher.index.stats()["key_bytes"] if isinstance(matcher, Tagmatch) else table.keys.nbytes
+                keys.add(name, column, key_bytes / _MEGABYTE)
+                rest.add(name, column, ((matcher.nbytes() or 0) - key_bytes) / _MEGABYTE)
         signature_bytes = len(table) * SIGNATURE_WORDS * np.dtype(np.uint64).itemsize
         rest.add("signatures alone (the paper's tagset table)", column, signature_bytes / _MEGABYTE)
     return result

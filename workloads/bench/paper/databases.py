@@ -159,7 +159,5 @@ def fig11(bench: Bench) -> Result:
             for name, rate in bench.throughput(result, f"{shards} shards", matchers, queries).items():
                 if name != RAREST:
                     panel.add(name, float(shards), rate.queries)
-    first = {value.system: value.value for value in panel.values if value.x == 1.0}
-    for value in panel.values:
-        speed_up.add(value.system, value.x, value.value / first[value.system])
+    speed_up.add_ratios(panel, 1.0)
     return result

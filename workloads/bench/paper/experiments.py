@@ -39,14 +39,14 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 }
 
 
-def run(names: Iterable[str], options: PaperOptions, folder: Path, console: Console) -> list[Result]:
+def run(experiments: Iterable[Experiment], options: PaperOptions, folder: Path, console: Console) -> list[Result]:
     """Run experiments in turn; each writes NAME.json, NAME.md and NAME.png to the folder when it is done."""
     bench = Bench(options, console)
     results = []
-    for name in names:
-        result = EXPERIMENTS[name](bench)
+    for experiment in experiments:
+        result = experiment(bench)
         result.write(folder)
-        with write_whole(folder / f"{name}.png") as part:
+        with write_whole(folder / f"{result.name}.png") as part:
             draw(result, part)
         results.append(result)
     return results

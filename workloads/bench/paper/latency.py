@@ -1,34 +1,52 @@
-"""Latency of single queries that arrive one by one and are matched in batches (Figure 6)."""
+"""Latency of queries that are submitted one by one: by the timeout of batches (Figure 6), and by the load."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-
+from tagmatch.options import MatchOptions
+from workloads.bench.open_loop import WINDOW, closed_loop_rate, poisson_times, serve
 from workloads.bench.paper import published
-from workloads.bench.paper.catalogue import CPU_ONLY, RAREST, SYSTEMS
-from workloads.bench.timing import rates
-from workloads.pacing import arrival_times
+from workloads.bench.paper.catalogue import CPU_ONLY, LAYOUTS, RAREST, tagmatch
+from workloads.bench.report import Line, Target
+from workloads.bench.timing import Samples
 
 if TYPE_CHECKING:
-    from tagmatch.arrays import F64Array
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from tagmatch.options import Layout
     from workloads.bench.paper.bench import Bench
     from workloads.bench.paper.results import Result
-    from workloads.systems.matcher import Matcher
 
-#: Seconds after which the oldest query of a batch has waited enough, by how they are named
-TIMEOUTS = {"0 ms": 0.0, "1 ms": 0.001, "10 ms": 0.01, "100 ms": 0.1, "200 ms": 0.2, "300 ms": 0.3, "never": np.inf}
-QUANTILES = {"median": 0.5, "p99": 0.99, "p99.9": 0.999, "maximum": 1.0}
+#: Seconds that a query may wait for others; `None`: no limit
+TIMEOUTS = (0.0, 0.001, 0.01, 0.1, None)
+_PAPER_TIMEOUTS = (0.0, 0.001, 0.01, 0.1, 0.2, 0.3, None)
+_DEFAULT_TIMEOUT = MatchOptions().flush_timeout
 
-#: A batch of so many queries leaves at once
-_FULL = 8192
-_LOAD = 0.5
-#: So many times as long as a measured call
-_LENGTH = 10
+#: Percent of capacity
+_LOADS = (10, 25, 50, 75, 90, 100, 120)
+_HALF = 50
+#: Milliseconds
+_P99_AT_HALF_LOAD = Target(20, goal=2, at_most=True)
+_MEASURES = {
+    "answered": "queries/s", "median": "ms", "p99": "ms", "p99.9": "ms", "maximum": "ms", "rejected": "queries"
+}  # fmt: skip
+
+_CAPACITY = f"""Capacity is what one Python thread gets answered that submits as fast as it can and has up to
+    {WINDOW:,} queries outstanding. It is far below that of `match_many`: whoever submits is Python in the same process
+    and shares the interpreter lock with the stages, so that its own greatest speed is part of capacity."""
+_ARRIVALS = """Queries arrive at random (Poisson), whether or not earlier ones are done, and a query's latency runs from
+    when it was due, however late it was submitted, until its future was done."""
+
+#: A round of Figure 6 is so many times as long as another experiment's call
+_LENGTH = 5
+_WARM_UP_SECONDS = 0.1
 
 
 def fig6(bench: Bench) -> Result:
@@ -36,87 +54,125 @@ def fig6(bench: Bench) -> Result:
     result = bench.result(
         "fig6",
         "Figure 6: latency of single queries",
-        f"""`match-unique` on the full database ({bench.sets():,} distinct sets here). Queries arrive at random
-        (Poisson) at half of the rate that large batches reach, whether or not earlier ones are done; a batch leaves
-        when its oldest query has waited for the timeout, or with {_FULL:,} queries. A query's latency runs from when
-        it was due to when its batch was answered.""",
-        load=_LOAD,
-        batch=_FULL,
+        f"""`submit` of `match-unique` on the full database ({bench.sets():,} distinct sets here), at half of capacity.
+        {_ARRIVALS} {_CAPACITY} A query waits until its batches are full, `flush_timeout` has passed or a thread has
+        nothing else to do; `rarest` has no batches to wait for.""",
+        load=_HALF,
     )
-    workload = bench.workload(bench.sets())
-    with bench.built({name: SYSTEMS[name] for name in (RAREST, CPU_ONLY)}, workload.sets, result) as matchers:
-        for name, matcher in matchers.items():
-            capacity = _capacity(bench, matcher, workload.queries)
-            offered = _LOAD * capacity
-            panel = result.panel(f"{name}, {offered:,.0f} queries/s offered", "timeout", "ms")
-            if name == CPU_ONLY:
-                panel.published = published.FIG6
-            count = max(1, round(_LENGTH * bench.options.seconds * offered))
-            queries = pa.concat_arrays([workload.queries] * -(-count // len(workload.queries)))
-            due = _due_times(offered, count, bench.options.seed)
-            for label, timeout in TIMEOUTS.items():
-                with bench.doing(f"fig6: {name}, {label}"):
-                    latency = serve(_asking(matcher, queries), due, timeout, _FULL)
-                for quantile, share in QUANTILES.items():
-                    panel.add(quantile, label, 1000 * float(np.quantile(latency, share)))
+    for name in bench.wanted((RAREST, CPU_ONLY)):
+        system = _System(bench, result, name, unique=True)
+        offered = _HALF / 100 * system.capacity()
+        panel = result.panel(f"{name}, {offered:,.0f} queries/s offered", "timeout", "ms")
+        if name == CPU_ONLY:
+            panel.published = published.FIG6
+        rejected = 0
+        for timeout in _PAPER_TIMEOUTS:
+            label = _in_words(timeout)
+            with system.submitting(flush_timeout=timeout) as submit, bench.doing(f"fig6: {name}, {label}"):
+                found = system.serve(submit, offered, _LENGTH * bench.options.seconds)
+            rejected += found.rejected
+            for quantile, samples in found.milliseconds.items():
+                panel.add(quantile, label, samples)
+        result.lines.append(Line(f"{name}: rejected", rejected, "queries"))
     return result
 
 
-def serve(ask: Callable[[int, int], object], due: F64Array, timeout: float, full: int) -> F64Array:
-    """Answer queries in batches as they become due; nothing is skipped when the answers come late.
-
-    Parameters
-    ----------
-    ask
-        Answers queries `first` to `last`.
-    due : float64 array
-        When each query arrives, in seconds from the start, ascending.
-    timeout : float
-        A batch leaves when its oldest query has waited for so many seconds,
-    full : int
-        or when it holds so many queries. What is left at the end leaves when the last has arrived.
-
-    Returns
-    -------
-    float64 array
-        Seconds from when each query was due until it was answered.
-    """
-    latency = np.empty(len(due))
-    start = time.perf_counter()
-    done = 0
-    while done < len(due):
-        leaves_at = min(due[min(done + full, len(due)) - 1], due[done] + timeout)
-        wait = leaves_at - (time.perf_counter() - start)
-        if wait > 0:
-            time.sleep(wait)
-        arrived = int(np.searchsorted(due, time.perf_counter() - start, side="right"))
-        last = min(max(arrived, done + 1), done + full)
-        ask(done, last)
-        latency[done:last] = (time.perf_counter() - start) - due[done:last]
-        done = last
-    return latency
-
-
-def _asking(matcher: Matcher[Any], queries: pa.ListArray) -> Callable[[int, int], object]:
-    return lambda first, last: matcher.match_many(matcher.prepare(queries[first:last]), unique=True)
-
-
-def _capacity(bench: Bench, matcher: Matcher[Any], queries: pa.ListArray) -> float:
-    """Measure queries a second in batches that are full."""
-
-    def ask(count: int) -> None:
-        for first in range(0, count, _FULL):
-            matcher.match_many(matcher.prepare(queries[first : min(count, first + _FULL)]), unique=True)
-
-    options = bench.options
-    return rates({"": ask}, len(queries), rounds=options.rounds, seconds=options.seconds)[""].median
+def latency(bench: Bench, layouts: Sequence[Layout], timeouts: Sequence[float | None]) -> Result:
+    """Throughput and latency against the offered load, for some values of `flush_timeout`."""
+    result = bench.result(
+        "latency",
+        "Latency against load",
+        f"""`submit` of `match` on {bench.sets():,} distinct sets. {_ARRIVALS} {_CAPACITY} It is measured with the
+        default `flush_timeout`, {_in_words(_DEFAULT_TIMEOUT)}. Near capacity and above, queries pile up, so that
+        latency grows with the seconds measured. Values are medians of {bench.options.rounds} rounds, which differ a
+        lot in their longest latencies. Queries that are refused as `Overloaded` are counted as rejected, in all rounds
+        together, and have no latency.""",
+        loads=_LOADS,
+        flush_timeouts=timeouts,
+    )
+    panels = {
+        (layout, measure): result.panel(
+            f"{layout}: {measure}", "offered load, % of capacity", unit, "lines", log=unit == "ms", log_x=False
+        )
+        for measure, unit in _MEASURES.items()
+        for layout in layouts
+    }
+    for layout in layouts:
+        system = _System(bench, result, LAYOUTS[layout], unique=False)
+        capacity = system.capacity()
+        result.lines.append(Line(f"{layout}: capacity", capacity, "queries/s"))
+        for timeout in timeouts:
+            label = f"flush_timeout {_in_words(timeout)}"
+            with system.submitting(flush_timeout=timeout) as submit:
+                for load in _LOADS:
+                    with bench.doing(f"latency: {layout}, {label}, {load} % of capacity"):
+                        found = system.serve(submit, load / 100 * capacity, bench.options.seconds)
+                    panels[layout, "answered"].add(label, float(load), found.throughput)
+                    for quantile, samples in found.milliseconds.items():
+                        panels[layout, quantile].add(label, float(load), samples)
+                    panels[layout, "rejected"].add(label, float(load), found.rejected)
+                    if load == _HALF and timeout == _DEFAULT_TIMEOUT:
+                        result.lines += _p99_at_half_load(layout, found.milliseconds["p99"])
+    return result
 
 
-def _due_times(rate: float, count: int, seed: int) -> F64Array:
-    blocks, found = [], 0
-    for block in arrival_times(rate, burstiness=1.0, seed=seed):
-        blocks.append(block)
-        found += len(block)
-        if found >= count:
-            break
-    return np.concatenate(blocks)[:count]
+def _p99_at_half_load(layout: Layout, p99: Samples) -> list[Line]:
+    what = f"{layout}: p99 at {_HALF} % of capacity, default flush_timeout"
+    target = _P99_AT_HALF_LOAD if layout == "rarest" else None
+    return [
+        Line(f"{what}, median of {len(p99.values)} rounds", p99.median, "ms", target, p99.values),
+        Line(f"{what}, worst round", max(p99.values), "ms"),
+    ]
+
+
+def _in_words(timeout: float | None) -> str:
+    return "never" if timeout is None else f"{1000 * timeout:g} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounds:
+    """What came of rounds at one load: samples of the throughput and of each quantile, and all that were rejected."""
+
+    throughput: Samples
+    milliseconds: dict[str, Samples]
+    rejected: int
+
+
+class _System:
+    """One of our own systems, and the queries that are submitted to it."""
+
+    def __init__(self, bench: Bench, result: Result, name: str, *, unique: bool) -> None:
+        self._bench, self._result, self._name, self._unique = bench, result, name, unique
+        workload = bench.workload(bench.sets())
+        self._sets = workload.sets
+        self.queries: list[list[str]] = workload.queries.to_pylist()
+
+    @contextmanager
+    def submitting(self, **options: Any) -> Iterator[Callable[[list[str]], Future[Any]]]:
+        """Build an index with options of `TagMatch` and warm it up; gives its `submit`, which does not wait."""
+        systems = {self._name: tagmatch(self._name, **options)}
+        with self._bench.built(systems, self._sets, self._result) as matchers:
+            submit = partial(matchers[self._name].index.submit, unique=self._unique, block=False)
+            closed_loop_rate(submit, self.queries, _WARM_UP_SECONDS)
+            yield submit
+
+    def serve(self, submit: Callable[[list[str]], Future[Any]], rate: float, seconds: float) -> _Rounds:
+        """Offer so many queries a second for so many seconds; in each round they arrive at other times."""
+        options = self._bench.options
+        rounds = [
+            serve(submit, cycle(self.queries), poisson_times(rate, seconds, options.seed + number))
+            for number in range(options.rounds)
+        ]
+        quantiles = [served.milliseconds() for served in rounds]
+        return _Rounds(
+            Samples(tuple(served.throughput for served in rounds)),
+            {name: Samples(tuple(found[name] for found in quantiles)) for name in quantiles[0]},
+            sum(served.rejected for served in rounds),
+        )
+
+    def capacity(self) -> float:
+        """Measure the queries a second that one thread can have answered, with the default options."""
+        options = self._bench.options
+        with self.submitting() as submit, self._bench.doing(f"{self._result.name}: {self._name}, capacity"):
+            rates = [closed_loop_rate(submit, self.queries, options.seconds) for _ in range(options.rounds)]
+        return Samples(tuple(rates)).median

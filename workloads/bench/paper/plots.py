@@ -28,15 +28,16 @@ _HEADROOM, _HEADROOM_OF_LOG = 1.15, 4.0
 
 
 def draw(result: Result, path: Path) -> None:
-    """Write the panels of a result side by side as a PNG file."""
+    """Write the panels of a result, but for those of zeros only, side by side as a PNG file."""
     from matplotlib.figure import Figure
 
-    columns = len(result.panels) if len(result.panels) in _PANEL_WIDTHS else 2
-    rows = -(-len(result.panels) // columns)
+    panels = [panel for panel in result.panels if any(value.value for value in panel.values)]
+    columns = len(panels) if len(panels) in _PANEL_WIDTHS else 2
+    rows = -(-len(panels) // columns)
     size = (columns * _PANEL_WIDTHS[columns], rows * _PANEL_HEIGHT + _LEGEND_HEIGHT)
     figure = Figure(figsize=size, layout="constrained")
-    colours = _colours(result.panels)
-    for i, panel in enumerate(result.panels):
+    colours = _colours(panels)
+    for i, panel in enumerate(panels):
         _draw_panel(figure.add_subplot(rows, columns, i + 1), panel, colours)
     figure.suptitle(result.title, fontsize=11)
     handles = {
@@ -107,7 +108,8 @@ def _draw_lines(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
         at, values = [value.x for value in found], [value.value for value in found]
         marker = _MARKERS[i % len(_MARKERS)]
         axes.plot(at, values, marker=marker, color="#888888", ls=":", fillstyle="none", label=f"paper: {name}")
-    axes.set_xscale("log")
+    if panel.log_x:
+        axes.set_xscale("log")
     ticks = sorted({float(value.x) for value in (*panel.values, *panel.published)})
     axes.set_xticks(ticks, [place(x) for x in ticks], fontsize=7, rotation=45 if len(ticks) > 6 else 0)
     axes.minorticks_off()

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tagmatch.files import write_whole
-from workloads.bench.report import circumstances
+from workloads.bench.report import Line, circumstances
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,9 +45,9 @@ class Panel:
     title, x_label, unit : str
         `unit` is that of all values.
     style : "bars" or "lines"
-        Lines have numbers on a logarithmic x axis.
-    log : bool
-        Whether the axis of the values is logarithmic.
+        Lines have numbers on the x axis.
+    log, log_x : bool
+        Whether the axis of the values is logarithmic, and whether that of a panel of lines is.
     values, published : list of Value
         Measured here, and printed in the paper.
     """
@@ -57,6 +57,7 @@ class Panel:
     unit: str
     style: Literal["bars", "lines"] = "bars"
     log: bool = True
+    log_x: bool = True
     values: list[Value] = field(default_factory=list)
     published: list[Value] = field(default_factory=list)
 
@@ -66,6 +67,12 @@ class Panel:
             self.values.append(Value(system, x, float(value)))
         else:
             self.values.append(Value(system, x, value.median, value.values))
+
+    def add_ratios(self, panel: Panel, base: str | float) -> None:
+        """Append how many times its system's value at `base` each value of another panel is."""
+        bases = {value.system: value.value for value in panel.values if value.x == base}
+        for value in panel.values:
+            self.add(value.system, value.x, value.value / bases[value.system])
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,8 @@ class Result:
     parameters : dict
     panels : list of Panel
     answers : list of Answers
+    lines : list of Line
+        Single values, some of them with targets.
     unavailable : dict of str to str
         Systems that could not run here, and why.
     """
@@ -110,6 +119,7 @@ class Result:
     parameters: dict[str, Any]
     panels: list[Panel] = field(default_factory=list)
     answers: list[Answers] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
     unavailable: dict[str, str] = field(default_factory=dict)
     circumstances: dict[str, Any] = field(default_factory=circumstances)
 
@@ -129,7 +139,8 @@ class Result:
     def write(self, folder: Path) -> None:
         """Write NAME.json and NAME.md, which shows NAME.png."""
         with write_whole(folder / f"{self.name}.json") as part:
-            part.write_text(json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n")
+            whole = asdict(self) | {"lines": [line.facts() for line in self.lines]}
+            part.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
         with write_whole(folder / f"{self.name}.md") as part:
             part.write_text(self.markdown())
 
@@ -142,6 +153,8 @@ class Result:
             Folder of the plot, as a prefix.
         """
         parts = [f"## {self.title}", self.about, f"![{self.title}]({images}{self.name}.png)"]
+        if self.lines:
+            parts.append(_table_of_lines(self.lines))
         for panel in self.panels:
             parts.append(f"**{panel.title}**, {panel.unit}")
             parts.append(_markdown_table(panel))
@@ -172,6 +185,11 @@ def place(x: str | float) -> str:
     return f"{x:,.0f}" if x == round(x) else f"{x:g}"
 
 
+def percent(share: float) -> str:
+    """Write a share in percent."""
+    return f"{100 * share:.0f} %"
+
+
 def _markdown_table(panel: Panel) -> str:
     columns = list(dict.fromkeys(found.x for found in panel.values))
     if panel.style == "lines":
@@ -180,6 +198,12 @@ def _markdown_table(panel: Panel) -> str:
     lines += _rows(panel.values, columns, "")
     lines += _rows(panel.published, columns, "paper: ")
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _table_of_lines(lines: Iterable[Line]) -> str:
+    rows = ["|  | measured | target |  |", "| --- | --: | --- | --- |"]
+    rows += [f"| {line.what} | {line} | {line.target or ''} | {line.verdict} |" for line in lines]
+    return "\n".join(rows)
 
 
 def _rows(values: Iterable[Value], columns: list[str | float], prefix: str) -> list[list[str]]:

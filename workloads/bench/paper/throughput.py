@@ -2,30 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from workloads.bench.data import extend
-from workloads.bench.paper import catalogue, published
-from workloads.bench.paper.catalogue import BALANCED, CPU_ONLY, ICN, PREFIX_TREE, RAREST, SYSTEMS
+from workloads.bench.paper import published
+from workloads.bench.paper.catalogue import BALANCED, CPU_ONLY, ICN, PREFIX_TREE, RAREST, SYSTEMS, Build, some, tagmatch
+from workloads.bench.paper.results import percent
 from workloads.bench.timing import alternate
-from workloads.systems.tagmatch import Tagmatch
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
+    from workloads.bench.data import Workload
     from workloads.bench.paper.bench import Bench, Rate
-    from workloads.bench.paper.results import Answers, Result
-    from workloads.systems.matcher import Matcher
+    from workloads.bench.paper.results import Answers, Panel, Result, Value
 
 _QUERIES_A_SECOND = "queries/s"
-_MATCH, _MATCH_UNIQUE = "match", "match-unique"
 _TREES_AND_OURS = (RAREST, BALANCED, CPU_ONLY, PREFIX_TREE)
 
 
-def _some(names: Iterable[str]) -> dict[str, catalogue.Build]:
-    return {name: SYSTEMS[name] for name in names}
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place on an x axis: what it is called in tables of answers, and which systems meet which workload there."""
+
+    x: str | float
+    name: str
+    systems: Mapping[str, Build]
+    workload: Workload
+
+
+def _match_and_unique(
+    bench: Bench, result: Result, places: Iterable[_Place], *, unseen: Sequence[str] = (), **looks: Any
+) -> tuple[Panel, Panel]:
+    """Add and fill a panel for `match` and one for `match-unique`.
+
+    Parameters
+    ----------
+    places : iterable of _Place
+    unseen : sequence of str
+        Systems that are there for their answers only.
+    **looks
+        Parameters of both panels.
+    """
+    match = result.panel("match", unit=_QUERIES_A_SECOND, **looks)
+    unique = result.panel("match-unique", unit=_QUERIES_A_SECOND, **looks)
+    for place in places:
+        with bench.built(place.systems, place.workload.sets, result) as matchers:
+            for panel in (match, unique):
+                where = f"{panel.title}, {place.name}"
+                rates = bench.throughput(result, where, matchers, place.workload.queries, unique=panel is unique)
+                for system, rate in rates.items():
+                    if system not in unseen:
+                        panel.add(system, place.x, rate.queries)
+    return match, unique
 
 
 def table1(bench: Bench) -> Result:
@@ -54,9 +84,8 @@ def table3(bench: Bench) -> Result:
         "Table 3: comparison with the prefix tree and the ICN matcher",
         f"10 and 20 % of the database ({bench.sets(0.1):,} and {bench.sets(0.2):,} distinct sets here).",
     )
-    _by_size(bench, result, (0.1, 0.2), (*_TREES_AND_OURS, ICN))
-    result.panels[0].published = published.TABLE3_MATCH
-    result.panels[1].published = published.TABLE3_MATCH_UNIQUE
+    found = published.TABLE3_MATCH, published.TABLE3_MATCH_UNIQUE
+    _by_size(bench, result, (0.1, 0.2), (*_TREES_AND_OURS, ICN), found)
     return result
 
 
@@ -67,24 +96,24 @@ def fig4(bench: Bench) -> Result:
         "Figure 4: throughput against the size of the database",
         f"100 % is {bench.sets():,} distinct sets here, 212 million in the paper.",
     )
-    _by_size(bench, result, (0.2, 0.4, 0.6, 0.8, 1.0), _TREES_AND_OURS)
-    result.panels[0].published = published.FIG4_MATCH
-    result.panels[1].published = published.FIG4_MATCH_UNIQUE
+    found = published.FIG4_MATCH, published.FIG4_MATCH_UNIQUE
+    _by_size(bench, result, (0.2, 0.4, 0.6, 0.8, 1.0), _TREES_AND_OURS, found)
     return result
 
 
-def _by_size(bench: Bench, result: Result, shares: Iterable[float], systems: Iterable[str]) -> None:
-    """Add a panel for `match` and one for `match-unique`."""
-    panels = {name: result.panel(name, "database", _QUERIES_A_SECOND) for name in (_MATCH, _MATCH_UNIQUE)}
-    for share in shares:
-        column = f"{share:.0%}".replace("%", " %")
-        workload = bench.workload(bench.sets(share))
-        with bench.built(_some(systems), workload.sets, result) as matchers:
-            for name, panel in panels.items():
-                where = f"{name}, {column}"
-                rates = bench.throughput(result, where, matchers, workload.queries, unique=name == _MATCH_UNIQUE)
-                for system, rate in rates.items():
-                    panel.add(system, column, rate.queries)
+def _by_size(
+    bench: Bench,
+    result: Result,
+    shares: Iterable[float],
+    systems: Iterable[str],
+    published_values: tuple[list[Value], list[Value]],
+) -> None:
+    """Measure `match` and `match-unique` with shares of the full database."""
+    sizes = {percent(share): bench.sets(share) for share in shares}
+    places = (_Place(column, column, some(systems), bench.workload(sets)) for column, sets in sizes.items())
+    panels = _match_and_unique(bench, result, places, x_label="database")
+    for panel, values in zip(panels, published_values, strict=True):
+        panel.published = values
 
 
 _EXTRA_TAGS = range(1, 11)
@@ -96,7 +125,7 @@ def _by_query_size(bench: Bench) -> tuple[list[Answers], dict[int, dict[str, Rat
     result = bench.result("fig2", "", "")
     workload = bench.workload(bench.sets())
     found = {}
-    with bench.built(_some(_TREES_AND_OURS), workload.sets, result) as matchers:
+    with bench.built(some(_TREES_AND_OURS), workload.sets, result) as matchers:
         for extra in _EXTRA_TAGS:
             queries = extend(workload.sets, bench.options.queries, extra, extra, bench.options.seed)
             where = f"{extra} additional tags"
@@ -142,30 +171,29 @@ _PAPER_BASE = 4
 
 def fig5(bench: Bench) -> Result:
     """Throughput against the number of threads."""
-    counts = _thread_counts(bench.options.threads)
     result = bench.result(
         "fig5",
         "Figure 5: throughput against the number of threads",
         f"The full database ({bench.sets():,} distinct sets here).",
     )
+    by_threads(bench, result, _TREES_AND_OURS)
+    return result
+
+
+def by_threads(bench: Bench, result: Result, systems: Sequence[str]) -> None:
+    """Add panels for `match`, `match-unique` and speed-ups with 1, 2, 4 ... threads, on the full database."""
+    counts = _thread_counts(bench.options.threads)
     workload = bench.workload(bench.sets())
-    panels = {name: result.panel(name, "threads", _QUERIES_A_SECOND, "lines") for name in (_MATCH, _MATCH_UNIQUE)}
+    places = (
+        _Place(float(count), f"{count} threads", {name: _with_threads(name, count) for name in systems}, workload)
+        for count in counts
+    )
+    match, _ = _match_and_unique(bench, result, places, x_label="threads", style="lines")
     base = _PAPER_BASE if _PAPER_BASE in counts else 1
     speed_up = result.panel("speed-up of match", "threads", f"times that of {base}", "lines", log=False)
+    speed_up.add_ratios(match, base)
     if base == _PAPER_BASE:
         speed_up.published = published.FIG5_SPEED_UP
-    for count in counts:
-        systems = {name: _with_threads(name, count) for name in _TREES_AND_OURS}
-        with bench.built(systems, workload.sets, result) as matchers:
-            for name, panel in panels.items():
-                where = f"{name}, {count} threads"
-                rates = bench.throughput(result, where, matchers, workload.queries, unique=name == _MATCH_UNIQUE)
-                for system, rate in rates.items():
-                    panel.add(system, float(count), rate.queries)
-    first = {value.system: value.value for value in panels[_MATCH].values if value.x == base}
-    for value in panels[_MATCH].values:
-        speed_up.add(value.system, value.x, value.value / first[value.system])
-    return result
 
 
 def _thread_counts(most: int) -> list[int]:
@@ -173,7 +201,7 @@ def _thread_counts(most: int) -> list[int]:
     return sorted({most, *(2**i for i in range(most.bit_length()))})
 
 
-def _with_threads(name: str, threads: int) -> catalogue.Build:
+def _with_threads(name: str, threads: int) -> Build:
     return lambda sets, _: SYSTEMS[name](sets, threads)
 
 
@@ -188,28 +216,15 @@ def fig7(bench: Bench) -> Result:
         blocks of a partition by the bits that their sets share, the size matters less.""",
     )
     workload = bench.workload(bench.sets())
-    panels = {name: result.panel(name, "MAX_P", _QUERIES_A_SECOND, "lines") for name in (_MATCH, _MATCH_UNIQUE)}
-    for size in dict.fromkeys(sizes):
-        systems: dict[str, catalogue.Build] = {
-            RAREST: SYSTEMS[RAREST],
-            BALANCED: _with_partitions(size, exact=True),
-            CPU_ONLY: _with_partitions(size, exact=False),
-        }
-        with bench.built(systems, workload.sets, result) as matchers:
-            for name, panel in panels.items():
-                where = f"{name}, MAX_P {size:,}"
-                rates = bench.throughput(result, where, matchers, workload.queries, unique=name == _MATCH_UNIQUE)
-                for system, rate in rates.items():
-                    if system != RAREST:
-                        panel.add(system, float(size), rate.queries)
+    names = (RAREST, BALANCED, CPU_ONLY)
+    places = (
+        _Place(
+            float(size), f"MAX_P {size:,}", {name: tagmatch(name, max_partition_size=size) for name in names}, workload
+        )
+        for size in dict.fromkeys(sizes)
+    )
+    _match_and_unique(bench, result, places, unseen=(RAREST,), x_label="MAX_P", style="lines")
     return result
-
-
-def _with_partitions(size: int, *, exact: bool) -> catalogue.Build:
-    def build(sets: pa.Table, threads: int) -> Matcher[Any]:
-        return Tagmatch(sets, layout="balanced", exact=exact, max_partition_size=size, threads=threads)
-
-    return build
 
 
 def layouts(bench: Bench) -> Result:
@@ -226,8 +241,7 @@ def layouts(bench: Bench) -> Result:
     for share in (0.1, 0.3, 1.0):
         workload = bench.workload(bench.sets(share))
         column = f"{len(workload.sets):,}"
-        systems: Mapping[str, catalogue.Build] = _some((RAREST, BALANCED, CPU_ONLY))
-        with bench.built(systems, workload.sets, result) as matchers:
+        with bench.built(some((RAREST, BALANCED, CPU_ONLY)), workload.sets, result) as matchers:
             for name, rate in bench.throughput(result, column, matchers, workload.queries).items():
                 match.add(name, column, rate.queries)
                 if name != CPU_ONLY:

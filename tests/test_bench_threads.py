@@ -1,0 +1,50 @@
+"""The command `tagmatch-bench threads`: what it reports, not how fast anything is."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from workloads.bench.paper.threads import callers_rate
+from workloads.commands.bench import app
+
+
+def test_command(tmp_path: Path) -> None:
+    options = ["--sets", "300", "--queries", "60", "--threads", "2", "--rounds", "1", "--seconds", "0.001"]
+    done = CliRunner().invoke(app, ["threads", *options, "--output", str(tmp_path)], catch_exceptions=False)
+    assert done.exit_code == 0
+    found = json.loads((tmp_path / "threads.json").read_text())
+    places = {panel["title"]: {value["x"] for value in panel["values"]} for panel in found["panels"]}
+    assert places == {
+        "match": {1, 2},
+        "match-unique": {1, 2},
+        "speed-up of match": {1, 2},
+        "match_many beside its kernels": {"rarest", "balanced"},
+        "match, called again and again": {1, 2, 10, 50},
+        "match by many callers": {1, 2, 10, 50},
+    }
+    assert all(len(panel["values"]) == 2 * len(places[panel["title"]]) for panel in found["panels"])
+    assert all(value["value"] > 0 for panel in found["panels"] for value in panel["values"])
+    limits = {line["what"]: line["target"] and line["target"]["limit"] for line in found["lines"]}
+    assert limits == {
+        "rarest: match_many against its kernels": 0.9,
+        "balanced: match_many against its kernels": 0.9,
+        "tagmatch, rarest: 50 callers of match against one": 5,
+        "tagmatch, balanced: 50 callers of match against one": None,
+    }
+    assert {row["system"] for row in found["answers"]} >= {"kernels alone, rarest", "kernels alone, balanced"}
+    assert all(row["missing"] == row["wrong"] == 0 for row in found["answers"])
+    assert (tmp_path / "threads.png").read_bytes().startswith(b"\x89PNG")
+    assert "≥ 0.9" in done.stdout
+
+
+def test_every_caller_asks() -> None:
+    asked: list[tuple[int, str]] = []
+    queries = [["a"], ["b"], ["c"]]
+    rate = callers_rate(lambda query: asked.append((threading.get_ident(), query[0])), queries, 7, 0.001)
+    assert rate > 0
+    assert len({thread for thread, _ in asked}) == 7
+    assert {tag for _, tag in asked} == {"a", "b", "c"}

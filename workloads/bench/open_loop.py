@@ -1,0 +1,143 @@
+"""Queries that are submitted one by one: at given times, whatever becomes of earlier ones, or as fast as they can be.
+
+Latencies count from when a query was due, not from when it was submitted: otherwise a slow system, by making the next
+queries late, would hide its slowness from their latencies (G. Tene's "coordinated omission").
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tagmatch.errors import Overloaded
+from workloads.bench.timing import without_garbage_collection
+from workloads.pacing import arrival_times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from concurrent.futures import Future
+
+    from tagmatch.arrays import F64Array
+
+#: Queries that a closed loop has outstanding
+WINDOW = 8192
+
+_QUANTILES = {"median": 0.5, "p99": 0.99, "p99.9": 0.999, "maximum": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What came of queries.
+
+    Attributes
+    ----------
+    latency : float64 array
+        Of each query that was answered: seconds from when it was due until its future was done.
+    rejected : int
+        Queries that were refused as `Overloaded`.
+    seconds : float
+        From the start to the last answer.
+    """
+
+    latency: F64Array
+    rejected: int
+    seconds: float
+
+    @property
+    def throughput(self) -> float:
+        """Queries answered a second."""
+        return len(self.latency) / self.seconds
+
+    def milliseconds(self) -> dict[str, float]:
+        """Return the latency's quantiles by name, in milliseconds."""
+        return {name: 1000 * float(np.quantile(self.latency, share)) for name, share in _QUANTILES.items()}
+
+
+def serve(
+    submit: Callable[[list[str]], Future[Any]],
+    queries: Iterable[list[str]],
+    due: F64Array,
+    *,
+    now: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Served:
+    """Submit queries when they are due, all of them however late it has become; waits until all are answered.
+
+    Parameters
+    ----------
+    submit
+        Must not wait for room, but raise `Overloaded`. The garbage collector is off meanwhile.
+    queries
+        At least as many as `due`.
+    due : float64 array
+        Seconds from the start, ascending.
+    now, sleep
+        The clock.
+
+    Raises
+    ------
+    Exception
+        What `submit` raises besides, and the error of a query that has failed.
+    """
+    done = np.full(len(due), np.nan)
+    finished: SimpleQueue[Future[Any]] = SimpleQueue()
+
+    def record(number: int, future: Future[Any]) -> None:
+        done[number] = now() - start
+        finished.put(future)
+
+    submitted = 0
+    with without_garbage_collection():
+        start = now()
+        for number, (due_at, query) in enumerate(zip(due.tolist(), queries, strict=False)):
+            if (wait := start + due_at - now()) > 0:
+                sleep(wait)
+            try:
+                future = submit(query)
+            except Overloaded:
+                continue
+            submitted += 1
+            future.add_done_callback(partial(record, number))
+        for _ in range(submitted):
+            finished.get().result()
+    latency = (done - due)[~np.isnan(done)]
+    return Served(latency, len(due) - submitted, float(np.nanmax(done, initial=0.0)))
+
+
+def closed_loop_rate(
+    submit: Callable[[list[str]], Future[Any]], queries: Sequence[list[str]], seconds: float, *, window: int = WINDOW
+) -> float:
+    """Measure how many queries a second one caller gets answered who has up to `window` of them outstanding."""
+    outstanding: deque[Future[Any]] = deque()
+    asked = 0
+    with without_garbage_collection():
+        start = time.perf_counter()
+        for query in cycle(queries):
+            if len(outstanding) == window:
+                outstanding.popleft().result()
+            outstanding.append(submit(query))
+            asked += 1
+            if time.perf_counter() - start >= seconds:
+                break
+        for future in outstanding:
+            future.result()
+        return asked / (time.perf_counter() - start)
+
+
+def poisson_times(rate: float, seconds: float, seed: int) -> F64Array:
+    """Draw when queries are due that arrive at random: as many as are expected in so many seconds, at least one."""
+    count, drawn = max(1, round(rate * seconds)), 0
+    blocks: list[F64Array] = []
+    for block in arrival_times(rate, burstiness=1.0, seed=seed):
+        blocks.append(block)
+        drawn += len(block)
+        if drawn >= count:
+            break
+    return np.concatenate(blocks)[:count]

@@ -1,0 +1,109 @@
+"""What more threads bring: of `match_many` (as in Figure 5), and of callers; and what the pipeline costs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from workloads.bench.paper.catalogue import BALANCED, LAYOUTS, RAREST, Build, tagmatch
+from workloads.bench.paper.throughput import by_threads
+from workloads.bench.report import Line, Target
+from workloads.bench.timing import Samples, without_garbage_collection
+from workloads.systems.kernels import Kernels
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tagmatch.options import Layout
+    from workloads.bench.paper.bench import Bench
+    from workloads.bench.paper.results import Result
+    from workloads.systems.matcher import Matcher
+
+_CALLERS = (1, 2, 10, 50)
+_MANY_CALLERS = Target(5)
+_AGAINST_KERNELS = Target(0.9)
+
+
+def threads(bench: Bench) -> Result:
+    """Throughput against the number of threads, and of callers."""
+    result = bench.result(
+        "threads",
+        "Throughput against threads and callers",
+        f"""{bench.sets():,} distinct sets. First `match_many` with 1, 2, 4 ... threads, as Figure 5 of the paper. Then,
+        with {bench.options.threads}, what the pipeline costs: `match_many` beside the kernels that it calls, called by
+        plain threads on packets of the same size. Then callers: so many Python threads, each of which calls `match`
+        again and again and waits for the answer; they share the interpreter lock.""",
+    )
+    by_threads(bench, result, (RAREST, BALANCED))
+    _beside_kernels(bench, result)
+    _by_callers(bench, result)
+    return result
+
+
+def _kernels(layout: Layout) -> Build:
+    def build(sets: pa.Table, threads: int) -> Matcher[Any]:
+        return Kernels(sets, layout=layout, threads=threads)
+
+    return build
+
+
+def _beside_kernels(bench: Bench, result: Result) -> None:
+    workload = bench.workload(bench.sets())
+    kernels = {layout: f"kernels alone, {layout}" for layout in LAYOUTS}
+    systems: dict[str, Build] = {name: tagmatch(name) for name in LAYOUTS.values()}
+    systems |= {name: _kernels(layout) for layout, name in kernels.items()}
+    with bench.built(systems, workload.sets, result) as matchers:
+        rates = bench.throughput(result, "beside kernels", matchers, workload.queries)
+    panel = result.panel("match_many beside its kernels", "layout", "queries/s")
+    for layout, name in LAYOUTS.items():
+        ours, alone = rates[name].queries, rates[kernels[layout]].queries
+        panel.add("match_many", layout, ours)
+        panel.add("kernels alone", layout, alone)
+        result.lines.append(
+            Line(f"{layout}: match_many against its kernels", ours.over(alone), "times", _AGAINST_KERNELS)
+        )
+
+
+def _by_callers(bench: Bench, result: Result) -> None:
+    workload, options = bench.workload(bench.sets()), bench.options
+    queries = workload.queries.to_pylist()
+    panel = result.panel("match, called again and again", "callers", "queries/s", "lines")
+    with bench.built({name: tagmatch(name) for name in LAYOUTS.values()}, workload.sets, result) as matchers:
+        for name, matcher in matchers.items():
+            with bench.doing(f"threads: callers of {name}"):
+                rounds = [
+                    [callers_rate(matcher.index.match, queries, callers, options.seconds) for callers in _CALLERS]
+                    for _ in range(options.rounds)
+                ]
+            for callers, rates in zip(_CALLERS, zip(*rounds, strict=True), strict=True):
+                panel.add(name, float(callers), Samples(rates))
+    ratios = result.panel("match by many callers", "callers", "times one caller", "lines", log=False)
+    ratios.add_ratios(panel, 1)
+    for value in ratios.values:
+        if value.x == _CALLERS[-1]:
+            what = f"{value.system}: {value.x:g} callers of match against one"
+            result.lines.append(Line(what, value.value, "times", _MANY_CALLERS if value.system == RAREST else None))
+
+
+def callers_rate(
+    match: Callable[[list[str]], object], queries: Sequence[list[str]], callers: int, seconds: float
+) -> float:
+    """Measure how many queries a second so many threads get answered, each of which asks one after the other."""
+    starts: list[float] = []
+    together = threading.Barrier(callers, action=lambda: starts.append(time.perf_counter()))
+
+    def call(first: int) -> int:
+        together.wait()
+        for asked in count(1):
+            match(queries[(first + asked * callers) % len(queries)])
+            if time.perf_counter() - starts[0] >= seconds:
+                break
+        return asked
+
+    with without_garbage_collection(), ThreadPoolExecutor(callers) as pool:
+        asked = sum(pool.map(call, range(callers)))
+        return asked / (time.perf_counter() - starts[0])
