@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from pipeline.preprocess import QueryBatch
-from tagmatch.arrays import I64Array, Lists, TagLists, U32Array, U64Array
+from tagmatch.arrays import I64Array, TagLists, U32Array, U64Array
 from tagmatch.tables import Snapshot
 
 
@@ -17,12 +17,15 @@ class Matches:
     Attributes
     ----------
     lists : Lists of uint32
-        Set ids of each query.
+        Set ids of each query, or what else the backend's key lookup takes.
+    found : int
+        Set ids in all.
     rejected : int
         Candidates that exact verification turned away.
     """
 
-    lists: Lists
+    lists: Any
+    found: int
     rejected: int
 
 

@@ -86,25 +86,56 @@ class PartitionIndex:
 
 
 @kernel
-def _common_bits(words, first_rows, first_blocks, first_groups, first, last, of_blocks, of_groups):
-    """Bits that all sets of a block have, and all sets of a group, in partitions `first` to `last`."""
+def _common_bits(words, first_rows, first_blocks, block_rows, masks, first, last):
     for partition in range(first, last):
-        for group in range(first_groups[partition], first_groups[partition + 1]):
-            for w in range(SIGNATURE_WORDS):
-                of_groups[group, w] = ~_U(0)
         for block in range(first_blocks[partition], first_blocks[partition + 1]):
-            number = block - first_blocks[partition]
-            begin = first_rows[partition] + number * _BLOCK_ROWS
-            end = min(begin + _BLOCK_ROWS, first_rows[partition + 1])
-            group = first_groups[partition] + number // _GROUP_BLOCKS
+            begin = first_rows[partition] + (block - first_blocks[partition]) * block_rows
+            end = min(begin + block_rows, first_rows[partition + 1])
             for w in range(SIGNATURE_WORDS):
-                of_blocks[block, w] = ~_U(0)
+                masks[block, w] = ~_U(0)
             for row in range(begin, end):
-                of_blocks[block, 0] &= words[0][row]
-                of_blocks[block, 1] &= words[1][row]
-                of_blocks[block, 2] &= words[2][row]
-            for w in range(SIGNATURE_WORDS):
-                of_groups[group, w] &= of_blocks[block, w]
+                masks[block, 0] &= words[0][row]
+                masks[block, 1] &= words[1][row]
+                masks[block, 2] &= words[2][row]
+
+
+class Blocks:
+    """Partitions cut into blocks of rows, with the bits that all sets of a block have.
+
+    Attributes
+    ----------
+    firsts : int64 array, partitions + 1
+        First block of each partition.
+    masks : uint64 array, blocks x 3
+    """
+
+    def __init__(self, words: tuple[U64Array, ...], first_rows: I64Array, rows: int, *, threads: int = 1) -> None:
+        self._first_rows, self._rows = first_rows, rows
+        self.firsts: I64Array = offsets_of(-(-np.diff(first_rows) // rows))
+        self.masks: U64Array = np.empty((int(self.firsts[-1]), SIGNATURE_WORDS), np.uint64)
+        run_rows(
+            lambda first, last: _common_bits(words, first_rows, self.firsts, rows, self.masks, first, last),
+            even_ranges(len(first_rows) - 1, threads),
+            threads,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.firsts.nbytes + self.masks.nbytes
+
+    def first_rows(self) -> I64Array:
+        """First row of each block, and the end of the last."""
+        counts = np.diff(self.firsts)
+        numbers = np.arange(len(self.masks)) - np.repeat(self.firsts[:-1], counts)
+        return np.append(np.repeat(self._first_rows[:-1], counts) + self._rows * numbers, self._first_rows[-1])
+
+
+def signature_words(snapshot: Snapshot) -> tuple[U64Array, ...]:
+    """The three words of all signatures, a column each."""
+    signatures = snapshot.tagsets.signatures
+    assert signatures is not None
+    return tuple(frozen(np.ascontiguousarray(signatures[:, w])) for w in range(SIGNATURE_WORDS))
 
 
 @kernel
@@ -218,23 +249,16 @@ class BalancedSubsetMatch:
         self._exact = exact
         self._hashes = snapshot.vocabulary.hashes
         self._index = PartitionIndex(table)
-        blocks = -(-np.diff(table.first_rows) // _BLOCK_ROWS)
-        first_blocks, first_groups = offsets_of(blocks), offsets_of(-(-blocks // _GROUP_BLOCKS))
-        common = tuple(np.empty((int(ends[-1]), SIGNATURE_WORDS), np.uint64) for ends in (first_blocks, first_groups))
+        words, first_rows = signature_words(snapshot), table.first_rows
+        blocks = Blocks(words, first_rows, _BLOCK_ROWS, threads=threads)
+        groups = Blocks(words, first_rows, _BLOCK_ROWS * _GROUP_BLOCKS, threads=threads)
         signatures, ranks = snapshot.tagsets.signatures, snapshot.tagsets.ranks
-        assert signatures is not None
-        words = tuple(frozen(np.ascontiguousarray(signatures[:, w])) for w in range(SIGNATURE_WORDS))
-        run_rows(
-            lambda a, b: _common_bits(words, table.first_rows, first_blocks, first_groups, a, b, *common),
-            even_ranges(len(table), threads),
-            threads,
-        )
         self._tables: tuple[Any, ...] = (
-            words, ranks.offsets, ranks.values, table.first_rows, first_blocks, first_groups, *common
+            words, ranks.offsets, ranks.values, first_rows, blocks.firsts, groups.firsts, blocks.masks, groups.masks
         )  # fmt: skip
-        copied = 0 if np.shares_memory(words[0], signatures) else signatures.nbytes
+        copied = 0 if signatures is None or np.shares_memory(words[0], signatures) else signatures.nbytes
         #: Bytes beside the snapshot's tables
-        self.nbytes = copied + sum(array.nbytes for array in common) + self._index.nbytes
+        self.nbytes = copied + blocks.nbytes + groups.nbytes + self._index.nbytes
 
     def route(self, queries: QueryBatch) -> Batches:
         """Find the partitions in which sets may be that a query contains (Algorithm 2)."""
@@ -263,4 +287,4 @@ class BalancedSubsetMatch:
         ends = np.zeros(len(queries) + 1, np.int64)
         out = np.empty(len(found.sets) + self.has_empty * len(queries), np.uint32)
         _by_query(found.queries, found.sets, self.has_empty, ends, out)
-        return Matches(Lists(ends, out), found.rejected)
+        return Matches(Lists(ends, out), len(out), found.rejected)

@@ -79,6 +79,7 @@ class Batcher:
             elif len(packet) < self._hand_over:
                 leaving += queues.take(most=self._share(queues))
             self._count(leaving)
+            self._tell_held()
             waiting = queues.waiting > 0
             if waiting and self._timer_sleeps:
                 self._changed.notify()
@@ -94,6 +95,7 @@ class Batcher:
                 return None
             (taken,) = found[0].take(most=self._share(found[0]))
             self._count([taken])
+            self._tell_held()
             more = found[0].waiting or len(found) > 1
         if more:
             self._announce()
@@ -107,7 +109,7 @@ class Batcher:
             latest = next(reversed(self._queues.values()), None)
             if not queues.in_flight and (queues is not latest or queues.room > _KEPT_BYTES):
                 self._queues.pop(queues.backend, None)
-            self._held(sum(each.nbytes for each in self._queues.values()))
+            self._tell_held()
         return _packet(queues.backend, completed)
 
     def callers(self, taken: Taken) -> list[Caller]:
@@ -140,16 +142,23 @@ class Batcher:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _queues_of(self, backend: Backend) -> PartitionQueues:
-        if backend not in self._queues:
-            self._queues[backend] = PartitionQueues(backend)
+        queues = self._queues.pop(backend, None)
+        if queues is None:
+            queues = PartitionQueues(backend)
+            # Those of a snapshot that is no longer asked would keep it alive
+            self._queues = {each.backend: each for each in self._queues.values() if each.in_flight}
             if self._timer is None and 0 < self._flush_timeout < np.inf:
                 self._timer = threading.Thread(target=self._watch, name="tagmatch-batch-timer", daemon=True)
                 self._timer.start()
-        return self._queues[backend]
+        self._queues[backend] = queues  # the last is the one in use
+        return queues
 
     def _share(self, queues: PartitionQueues) -> int:
         """How many (query, partition) pairs one thread should take."""
         return max(_FEWEST_PAIRS, queues.waiting // self._threads)
+
+    def _tell_held(self) -> None:
+        self._held(sum(queues.nbytes for queues in self._queues.values()))
 
     def _count(self, leaving: Iterable[Taken]) -> None:
         for taken in leaving:
@@ -167,11 +176,12 @@ class Batcher:
                 if oldest > until:
                     # Who comes later is due later, so that only the first to come need wake the timer
                     self._timer_sleeps = oldest == np.inf
-                    self._changed.wait(None if self._timer_sleeps else oldest - until)
+                    self._changed.wait(None if self._timer_sleeps else min(oldest - until, threading.TIMEOUT_MAX))
                     self._timer_sleeps = False
                     continue
                 leaving = [taken for queues in self._queues.values() for taken in queues.take(until=until)]
                 self._count(leaving)
+                self._tell_held()
             for taken in leaving:
                 self._due(taken)
 

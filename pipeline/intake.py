@@ -74,4 +74,5 @@ class Intake:
             self._groups.clear()
         for future in waiting:
             future.cancel()
+            future.set_running_or_notify_cancel()  # without this, who waits for several futures would not be told
         return len(waiting)

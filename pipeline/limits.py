@@ -23,7 +23,7 @@ class Limits:
     def __init__(self, queries: int, result_bytes: int) -> None:
         self._most_queries, self._most_bytes = queries, result_bytes
         self._changed = threading.Condition()
-        self._closed = False
+        self._closed = self._given_up = False
         self.queries = 0
         self.result_bytes = 0
         self._partial_bytes = 0
@@ -44,7 +44,7 @@ class Limits:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise Overloaded(f"{too_much} allows; try again later, or let the call wait")
-                self._changed.wait(left)
+                self._changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
             if self._closed:
                 raise ClosedError
             self.queries += 1
@@ -90,10 +90,20 @@ class Limits:
             return f"answers of {made} bytes are being made, as many as max_result_bytes"
         return None
 
-    def close(self, *, drain: bool) -> None:
-        """Admit nothing more; with `drain`, wait until all queries are out."""
+    def close(self) -> None:
+        """Admit nothing more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            while drain and self.queries:
+
+    def wait_until_empty(self) -> None:
+        """Wait until all queries are out, or somebody would not have others wait for them."""
+        with self._changed:
+            while self.queries and not self._given_up:
                 self._changed.wait()
+
+    def give_up(self) -> None:
+        """Have nobody wait for the queries that are not out."""
+        with self._changed:
+            self._given_up = True
+            self._changed.notify_all()

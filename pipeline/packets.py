@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -13,6 +15,8 @@ from pipeline.backend import Backend
 from pipeline.preprocess import QueryBatch
 from tagmatch.arrays import BoolArray, Lists, Strings, TagLists
 
+_log = logging.getLogger(__name__)
+
 
 class Caller(NamedTuple):
     """Who waits for a query that was submitted, and whether for a set of keys."""
@@ -20,10 +24,22 @@ class Caller(NamedTuple):
     future: Future[Any]
     unique: bool
 
+    def answer(self, keys: list[int] | set[int]) -> None:
+        """Give the keys, where there is no error yet."""
+        self._end(self.future.set_result, keys)
+
     def fail(self, error: BaseException) -> None:
         """Give the error, where there is no answer yet."""
-        if not self.future.done():
-            self.future.set_exception(error)
+        self._end(self.future.set_exception, error)
+
+    def _end(self, give: Callable[[Any], None], outcome: Any) -> None:
+        try:
+            give(outcome)
+        except InvalidStateError:
+            pass  # two batches of one query may fail at once
+        except BaseException:
+            # Futures let through what is no `Exception`; other queries must not suffer from it
+            _log.exception("exception calling callback for %r", self.future)
 
 
 _NO_TAGS = TagLists(np.zeros(1, np.int64), Strings(np.zeros(1, np.int64), np.zeros(0, np.uint8)))

@@ -286,11 +286,13 @@ class PartitionQueues:
         self._abandoned = True
         self.in_flight = self.waiting = 0
         self._sizes[:] = 0
-        return [caller for caller in self._callers if caller is not None]
+        callers = [caller for caller in self._callers if caller is not None]
+        self._callers[:] = None
+        return callers
 
     def callers(self, taken: Taken) -> list[Any]:
-        """Those who wait for queries of batches."""
-        return list(self._callers[taken.slots])
+        """Those who wait for queries of batches; nobody once they are abandoned."""
+        return [] if self._abandoned else list(self._callers[taken.slots])
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

@@ -144,10 +144,10 @@ class RarestSubsetMatch:
         ends = np.zeros(len(batch) + 1, np.int64)
         queries = (batch.offsets, batch.ranks)
         if len(self._seconds) == 0:
-            return Matches(Lists(ends, np.zeros(0, np.uint32)), 0)
+            return Matches(Lists(ends, np.zeros(0, np.uint32)), 0, 0)
         rows, places, used, _ = _find_candidates(
             *queries, *self._ranks, self._seconds, self._first_rows, self._longest, candidate_ends
         )
         out = np.empty(used + self._has_empty * len(batch), np.uint32)
         matches, _ = _verify(*queries, *self._ranks, rows, places, candidate_ends, self._has_empty, ends, out)
-        return Matches(Lists(ends, out[:matches]), len(out) - int(matches))
+        return Matches(Lists(ends, out[:matches]), int(matches), len(out) - int(matches))

@@ -34,6 +34,9 @@ from tagmatch.errors import ClosedError
 from tagmatch.options import PipelineOptions
 from tagmatch.parallel import run
 
+# After so many seconds without an answer, a caller does not count on another who helps, but wakes a thread
+_PATIENCE_S = 0.01
+
 Following = Iterable[tuple[Stage[Any], Submitted | Taken]]
 
 
@@ -101,13 +104,19 @@ class Pipeline:
             keys = answers.values.tolist()
             return set(keys) if unique else keys
         future, _ = self._enter(backend, tags, unique=unique, timeout=None)
-        # One at a time helps, so that the queries of the others gather. Whoever finds another at it may leave its query
-        # to that one, who looks again before going.
-        while self._intake and self._helping.acquire(blocking=False):
+        # One at a time helps, so that the queries of the others gather. Whoever finds another at it leaves its query to
+        # that one, who sees to it that somebody takes what is left.
+        while self._intake and not future.done() and self._helping.acquire(blocking=False):
             try:
                 self._preprocess.help()
             finally:
                 self._helping.release()
+        if self._intake and not self._helping.locked():
+            self._preprocess.nudge()
+        try:
+            return future.result(_PATIENCE_S)
+        except TimeoutError:
+            self._preprocess.nudge()
         return future.result()
 
     def _enter(
@@ -149,16 +158,31 @@ class Pipeline:
         return run(work, ranges, self._threads)
 
     def close(self, *, drain: bool = True) -> None:
-        """Admit nothing more; answer what is on its way or, without `drain`, cancel it. Ends all threads."""
+        """Admit nothing more; answer what is on its way or, without `drain`, cancel it. Ends all threads.
+
+        In a callback of a future, whose thread is one of those to end, the closing goes on in the background.
+        """
         with self._starting:
             self._closed = True
-        self._limits.close(drain=drain)
+        self._limits.close()
+        if at_work():
+            threading.Thread(target=self._end, args=[drain], name="tagmatch-close", daemon=True).start()
+        else:
+            self._end(drain)
+
+    def _end(self, drain: bool) -> None:
+        if drain:
+            self._limits.wait_until_empty()
+        else:
+            self._limits.give_up()
         for stage in self._stages:
             stage.stop()
         self._limits.leave(self._intake.cancel())
         self._batcher.stop()
         for stage in self._stages:
             stage.join()
+        with self._helping:  # the thread of a caller may be at giving answers to others
+            pass
         left = self._batcher.abandon()
         for caller in left:
             caller.fail(ClosedError())
@@ -218,9 +242,8 @@ class Pipeline:
         self._limits.leave(len(packet), packet.result_bytes)
         waiting = [not caller.future.done() for caller in packet.callers]  # those whose batches all went well
         self._count(queries=sum(waiting), matches=len(packet.lists.values))
-        for caller, answer, waits in zip(packet.callers, answers, waiting, strict=True):
-            if waits:
-                caller.future.set_result(answer)
+        for caller, answer in zip(packet.callers, answers, strict=True):
+            caller.answer(answer)
         return ()
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -263,7 +286,7 @@ def subset_match(packet: Packet) -> None:
     """Ranks become set ids (§3.3)."""
     matches = packet.backend.subset_match(packet.queries)
     packet.lists = matches.lists
-    packet.verified, packet.rejected = len(matches.lists.values), matches.rejected
+    packet.verified, packet.rejected = matches.found, matches.rejected
 
 
 def key_lookup(packet: Packet) -> None:

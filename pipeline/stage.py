@@ -108,8 +108,8 @@ class Stage(Generic[Work]):
             return not self._stopped
 
     def help(self) -> None:
-        """Do, in the calling thread, all that `otherwise` gives."""
-        while (work := self._otherwise()) is not None:
+        """Do, in the calling thread, a piece that `otherwise` gives."""
+        if (work := self._otherwise()) is not None:
             self._work_on(work)
 
     def timed(self, do: Callable[[Argument], Result], argument: Argument) -> Result:
@@ -132,9 +132,9 @@ class Stage(Generic[Work]):
             self._fail(work, StoppedError(self.name))
 
     def join(self) -> None:
-        """Wait until the threads have ended, but for the one that calls."""
+        """Wait until the threads have ended; not for a thread at work."""
         for thread in self.threads:
-            if thread is not threading.current_thread() and thread.ident is not None:
+            if thread.ident is not None:
                 thread.join()
 
     def stats(self) -> dict[str, Any]:
@@ -152,17 +152,17 @@ class Stage(Generic[Work]):
             del work
 
     def _work_on(self, work: Work) -> None:
+        before = at_work()  # a thread that brings a piece may do it as well
         _of_thread.at_work = True
         try:
             following = self.timed(self._do, work)
         except BaseException as error:
             self._fail(work, error)
         else:
-            _of_thread.at_work = False
             for stage, piece in following:
                 stage.send(piece)
         finally:
-            _of_thread.at_work = False
+            _of_thread.at_work = before
 
     def _next(self) -> Work | None:
         """Wait for a piece of work; `None` at the end."""

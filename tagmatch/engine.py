@@ -373,7 +373,8 @@ class TagMatch:
     def close(self, *, drain: bool = True) -> None:
         """Answer what was submitted, or cancel it without `drain`, end all threads and let go of all memory.
 
-        Staged changes that were not consolidated are lost.
+        Staged changes that were not consolidated are lost. Within a callback of a future, whose thread is one of those
+        to end, this returns at once and the rest is done in the background.
         """
         with self._staging:
             self._backend = None
