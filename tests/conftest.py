@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 import secrets
+import signal
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from hypothesis import settings
 settings.register_profile("dev", max_examples=25, deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=50)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+# Where the tests run in the background, Ctrl-C is ignored, and would be by the programs that they start
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SEED = int(os.environ.get("TEST_SEED") or secrets.randbits(32))
 
