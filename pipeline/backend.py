@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pipeline.preprocess import QueryBatch
-from tagmatch.arrays import I64Array, TagLists, U32Array, U64Array
+from tagmatch.arrays import I64Array, Lists, TagLists, U32Array, U64Array
 from tagmatch.tables import Snapshot
 
 
@@ -85,15 +85,35 @@ class PartitionMatch(Protocol):
     batch_size: int
     has_empty: bool
 
-    def route(self, queries: QueryBatch) -> Batches:
-        """Find the partitions in which sets may be that a query contains (Algorithm 2)."""
+    def route(self, queries: Any) -> Batches:
+        """Find the partitions in which sets may be that a query contains (Algorithm 2); gets what `ranks` gives."""
 
     def match(self, batches: Batches) -> Found:
         """Match batches with their partitions (Algorithm 3)."""
 
 
+@dataclass(frozen=True, slots=True)
+class PacketSize:
+    """Of what size the packets should be into which a call with many queries is cut, and how many go at once.
+
+    Attributes
+    ----------
+    queries, tags : int
+        At most so many queries, and tags but for those of the last query.
+    fewest : int
+        Not fewer queries, though more threads would get some.
+    at_once : int, optional
+        More threads would only take the interpreter lock from each other.
+    """
+
+    queries: int
+    tags: int
+    fewest: int
+    at_once: int | None = None
+
+
 class Backend(Protocol):
-    """Where one snapshot's queries are answered.
+    """Where one snapshot's queries are answered. Any number of threads may share it.
 
     Attributes
     ----------
@@ -103,11 +123,33 @@ class Backend(Protocol):
     snapshot: Snapshot
 
     @property
+    def packet_size(self) -> PacketSize:
+        """Of what size packets should be."""
+
+    @property
     def by_partition(self) -> PartitionMatch | None:
-        """For a layout that gains from batches of one partition each."""
+        """For a layout that gains from batches of one partition each; then lists of set ids are `Lists`."""
 
-    def ranks(self, queries: TagLists, first: int, last: int) -> QueryBatch:
-        """Ranks of queries `first` to `last` (preprocess)."""
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that match: `"cpu"`, or `"cuda:0"` and so on."""
 
-    def subset_match(self, queries: QueryBatch) -> Matches:
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not as one would expect, in sentences."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the snapshot and of what is kept in memory beside it."""
+
+    def ranks(self, tags: TagLists, first: int, last: int) -> Any:
+        """Ranks of queries `first` to `last` (preprocess), as `subset_match` takes them."""
+
+    def subset_match(self, queries: Any) -> Matches:
         """Sets that each query contains."""
+
+    def look_up_keys(self, lists: Any) -> Lists:
+        """Keys, uint64, of the sets in `Matches.lists`, for each query."""
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids, uint32, of the sets that each of queries `first` to `last` contains."""

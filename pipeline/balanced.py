@@ -72,6 +72,18 @@ class PartitionIndex:
         """Bytes of memory."""
         return self._partitions.nbytes + self._masks.nbytes + self._first_masks.nbytes
 
+    def route(self, queries: QueryBatch, hashes: U64Array) -> Batches:
+        """Queries, with a batch for each partition in which there may be sets that they contain.
+
+        Parameters
+        ----------
+        queries : QueryBatch
+        hashes : uint64 array
+            Those of the vocabulary's tags.
+        """
+        signatures = signatures_of(Lists(queries.offsets, queries.ranks), hashes)
+        return Batches(queries, signatures, np.arange(len(self._masks)), *self.relevant(signatures))
+
     def relevant(self, signatures: U64Array) -> tuple[I64Array, I64Array]:
         """Queries to be matched within each partition, as list offsets and query numbers."""
         counts = np.zeros(len(self._masks), np.int64)
@@ -237,6 +249,14 @@ def _by_query(found_query, found_set, has_empty, ends, out):
         places[query] += 1
 
 
+def grouped_by_query(found: Found, queries: int, has_empty: bool) -> Matches:
+    """What was found in all partitions, and the empty set, where it is stored, as lists of each query's sets."""
+    ends = np.zeros(queries + 1, np.int64)
+    out = np.empty(len(found.sets) + has_empty * queries, np.uint32)
+    _by_query(found.queries, found.sets, has_empty, ends, out)
+    return Matches(Lists(ends, out), len(out), found.rejected)
+
+
 class BalancedSubsetMatch:
     """Subset match over a snapshot in the `balanced` layout; exact, or by signature only."""
 
@@ -262,8 +282,7 @@ class BalancedSubsetMatch:
 
     def route(self, queries: QueryBatch) -> Batches:
         """Find the partitions in which sets may be that a query contains (Algorithm 2)."""
-        signatures = signatures_of(Lists(queries.offsets, queries.ranks), self._hashes)
-        return Batches(queries, signatures, np.arange(self.partitions), *self._index.relevant(signatures))
+        return self._index.route(queries, self._hashes)
 
     def match(self, batches: Batches) -> Found:
         """Match batches with their partitions (Algorithm 3)."""
@@ -283,8 +302,4 @@ class BalancedSubsetMatch:
 
     def __call__(self, queries: QueryBatch) -> Matches:
         """Sets that each query contains."""
-        found = self.match(self.route(queries))
-        ends = np.zeros(len(queries) + 1, np.int64)
-        out = np.empty(len(found.sets) + self.has_empty * len(queries), np.uint32)
-        _by_query(found.queries, found.sets, self.has_empty, ends, out)
-        return Matches(Lists(ends, out), len(out), found.rejected)
+        return grouped_by_query(self.match(self.route(queries)), len(queries), self.has_empty)

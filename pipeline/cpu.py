@@ -1,35 +1,38 @@
-"""The CPU backend, and how many queries make a packet for it."""
+"""The CPU backend."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-import numpy as np
-
-from pipeline.backend import Matches
+from pipeline.backend import Matches, PacketSize
 from pipeline.balanced import BalancedSubsetMatch
+from pipeline.key_lookup import look_up_keys
 from pipeline.preprocess import QueryBatch, TagIndex
 from pipeline.rarest import RarestSubsetMatch
-from tagmatch.arrays import Lists, TagLists, offsets_of
+from tagmatch.arrays import Lists, TagLists
 from tagmatch.options import MatchOptions
-from tagmatch.parallel import run
 from tagmatch.tables import Snapshot
 
-# Queries and tags of one task at most. At 16 threads 8,192 queries are three times as fast as 2,048: the interpreter,
-# which one thread at a time runs between kernels, is needed less often.
-_TASK_QUERIES = 8192
-_TASK_TAGS = 65_536
-
-# A batch is cut into fewer queries a task so that each thread gets some tasks, but not below this.
-_FEWEST_QUERIES = 512
-_TASKS_PER_THREAD = 4
+# At 16 threads 8,192 queries are three times as fast as 2,048: the interpreter, which one thread at a time runs between
+# kernels, is needed less often
+_PACKET_SIZE = PacketSize(queries=8192, tags=65_536, fewest=512)
 
 
 class CpuBackend:
-    """Matches on the CPU within one snapshot. Immutable, so that any number of threads may share it."""
+    """Matches on the CPU within one snapshot. Immutable, so that any number of threads may share it.
 
-    def __init__(self, snapshot: Snapshot, options: MatchOptions) -> None:
+    Parameters
+    ----------
+    snapshot : Snapshot
+    options : MatchOptions
+    notes : tuple of str
+        Why it is the CPU that matches, where one could expect another device.
+    """
+
+    packet_size = _PACKET_SIZE
+    devices = ("cpu",)
+
+    def __init__(self, snapshot: Snapshot, options: MatchOptions, *, notes: tuple[str, ...] = ()) -> None:
         self.snapshot = snapshot
+        self.notes = notes
         self._tag_index = TagIndex(snapshot.vocabulary)
         self._subset_match: RarestSubsetMatch | BalancedSubsetMatch
         self.by_partition: BalancedSubsetMatch | None = None
@@ -45,36 +48,19 @@ class CpuBackend:
         """Bytes of the snapshot and of what is kept in memory beside it."""
         return self.snapshot.nbytes + self._tag_index.nbytes + self._subset_match.nbytes
 
-    def ranks(self, queries: TagLists, first: int, last: int) -> QueryBatch:
+    def ranks(self, tags: TagLists, first: int, last: int) -> QueryBatch:
         """Ranks of queries `first` to `last`."""
-        return self._tag_index.ranks(queries, first, last)
+        return self._tag_index.ranks(tags, first, last)
 
     def subset_match(self, queries: QueryBatch) -> Matches:
         """Sets that each query contains."""
         return self._subset_match(queries)
 
+    def look_up_keys(self, lists: Lists) -> Lists:
+        """Keys of each query's sets."""
+        return look_up_keys(lists, self.snapshot.keys)
 
-def packet_ranges(chunk: TagLists, threads: int) -> list[tuple[int, int]]:
-    """Ranges of queries, each with a bounded number of queries and, but for its last query, of tags."""
-    offsets = chunk.offsets
-    marks = np.arange(int(offsets[0]), int(offsets[-1]), _TASK_TAGS).astype(offsets.dtype)
-    by_tags = np.searchsorted(offsets, marks, side="right") - 1
-    step = min(_TASK_QUERIES, max(_FEWEST_QUERIES, len(chunk) // (_TASKS_PER_THREAD * threads)))
-    by_queries = np.arange(0, len(chunk), step)
-    edges = np.unique(np.concatenate([by_tags, by_queries, [len(chunk)]])).tolist()
-    return list(pairwise(edges))
-
-
-def join_lists(parts: list[Lists], dtype: np.dtype[np.unsignedinteger], threads: int) -> Lists:
-    """One column of lists, with values of type `dtype`; every thread copies some of the parts."""
-    first_rows = offsets_of(np.array([len(part) for part in parts], np.int64))
-    starts = offsets_of(np.array([len(part.values) for part in parts], np.int64))
-    offsets = np.zeros(int(first_rows[-1]) + 1, np.int64)
-    values = np.empty(int(starts[-1]), dtype)
-
-    def copy(i: int) -> None:
-        offsets[first_rows[i] + 1 : first_rows[i + 1] + 1] = parts[i].offsets[1:] + starts[i]
-        values[starts[i] : starts[i + 1]] = parts[i].values
-
-    run(copy, range(len(parts)), threads)
-    return Lists(offsets, values)
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids of the sets that each of queries `first` to `last` contains."""
+        ids: Lists = self.subset_match(self.ranks(tags, first, last)).lists
+        return ids

@@ -11,9 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.backend import Backend
+from pipeline.backend import Backend, PacketSize
 from pipeline.preprocess import QueryBatch
-from tagmatch.arrays import BoolArray, Lists, Strings, TagLists
+from tagmatch.arrays import BoolArray, Lists, Strings, TagLists, offsets_of
+from tagmatch.parallel import run
+
+# A call with many queries is cut so that each thread gets some packets
+_PACKETS_PER_THREAD = 4
 
 _log = logging.getLogger(__name__)
 
@@ -55,10 +59,10 @@ class Packet:
     ----------
     unique : bool array
         Of each query: whether its keys are wanted once each.
-    queries : QueryBatch
-        Their ranks, from the preprocess stage on.
-    lists : Lists
-        Set ids from the subset match on, then keys.
+    queries
+        Their ranks, from the preprocess stage on, as the backend has them.
+    lists
+        Set ids from the subset match on, as the backend has them, then `Lists` of keys.
     verified, rejected : int
         Sets that were found, and candidates that exact verification turned away.
     """
@@ -68,8 +72,8 @@ class Packet:
     tags: TagLists = _NO_TAGS
     first: int = 0
     last: int
-    queries: QueryBatch = _NO_QUERIES
-    lists: Lists = _NO_LISTS
+    queries: Any = _NO_QUERIES
+    lists: Any = _NO_LISTS
     verified: int = 0
     rejected: int = 0
 
@@ -100,3 +104,29 @@ class Submitted(Packet):
         ends, values = self.lists.offsets.tolist(), self.lists.values.tolist()
         parts = [values[first:last] for first, last in pairwise(ends)]
         return [set(keys) if caller.unique else keys for caller, keys in zip(self.callers, parts, strict=True)]
+
+
+def packet_ranges(chunk: TagLists, size: PacketSize, threads: int) -> list[tuple[int, int]]:
+    """Ranges of queries, each of which is to be a packet."""
+    offsets = chunk.offsets
+    marks = np.arange(int(offsets[0]), int(offsets[-1]), size.tags).astype(offsets.dtype)
+    by_tags = np.searchsorted(offsets, marks, side="right") - 1
+    step = min(size.queries, max(size.fewest, len(chunk) // (_PACKETS_PER_THREAD * threads)))
+    by_queries = np.arange(0, len(chunk), step)
+    edges = np.unique(np.concatenate([by_tags, by_queries, [len(chunk)]])).tolist()
+    return list(pairwise(edges))
+
+
+def join_lists(parts: list[Lists], dtype: np.dtype[np.unsignedinteger], threads: int) -> Lists:
+    """One column of lists, with values of type `dtype`; every thread copies some of the parts."""
+    first_rows = offsets_of(np.array([len(part) for part in parts], np.int64))
+    starts = offsets_of(np.array([len(part.values) for part in parts], np.int64))
+    offsets = np.zeros(int(first_rows[-1]) + 1, np.int64)
+    values = np.empty(int(starts[-1]), dtype)
+
+    def copy(i: int) -> None:
+        offsets[first_rows[i] + 1 : first_rows[i + 1] + 1] = parts[i].offsets[1:] + starts[i]
+        values[starts[i] : starts[i + 1]] = parts[i].values
+
+    run(copy, range(len(parts)), threads)
+    return Lists(offsets, values)

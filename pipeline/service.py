@@ -21,11 +21,10 @@ import numpy as np
 
 from pipeline.backend import Backend
 from pipeline.batcher import Batcher
-from pipeline.cpu import packet_ranges
 from pipeline.intake import Intake
-from pipeline.key_lookup import look_up_keys, merge_unique
+from pipeline.key_lookup import merge_unique
 from pipeline.limits import Limits
-from pipeline.packets import Caller, Packet, Submitted
+from pipeline.packets import Caller, Packet, Submitted, packet_ranges
 from pipeline.partition_queues import Taken
 from pipeline.stage import Stage, StoppedError, at_work
 from tagmatch.arrays import Lists, TagLists
@@ -152,10 +151,13 @@ class Pipeline:
                 verified=packet.verified,
                 rejected=packet.rejected,
             )
-            return packet.lists
+            answers: Lists = packet.lists
+            return answers
 
-        ranges = [(chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk, self._threads)]
-        return run(work, ranges, self._threads)
+        size = backend.packet_size
+        threads = min(self._threads, size.at_once or self._threads)
+        ranges = [(chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk, size, threads)]
+        return run(work, ranges, threads)
 
     def close(self, *, drain: bool = True) -> None:
         """Admit nothing more; answer what is on its way or, without `drain`, cancel it. Ends all threads.
@@ -291,7 +293,7 @@ def subset_match(packet: Packet) -> None:
 
 def key_lookup(packet: Packet) -> None:
     """Set ids become keys (§3.4)."""
-    packet.lists = look_up_keys(packet.lists, packet.backend.snapshot.keys)
+    packet.lists = packet.backend.look_up_keys(packet.lists)
 
 
 def merge(packet: Packet) -> None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tagmatch.engine import TagMatch as TagMatch
     from tagmatch.errors import ClosedError as ClosedError
     from tagmatch.errors import DeviceError as DeviceError
+    from tagmatch.errors import DeviceMemoryError as DeviceMemoryError
+    from tagmatch.errors import DeviceWarning as DeviceWarning
     from tagmatch.errors import IndexCorruptError as IndexCorruptError
     from tagmatch.errors import IndexExistsError as IndexExistsError
     from tagmatch.errors import IndexNotFoundError as IndexNotFoundError
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from tagmatch.errors import Overloaded as Overloaded
     from tagmatch.errors import ResultTooLargeError as ResultTooLargeError
     from tagmatch.errors import TagMatchError as TagMatchError
+    from tagmatch.options import CudaOptions as CudaOptions
     from tagmatch.options import PipelineOptions as PipelineOptions
 
 __version__ = VERSION
@@ -37,7 +40,10 @@ __version__ = VERSION
 _HOME = {
     "TagMatch": "tagmatch.engine",
     "ClosedError": "tagmatch.errors",
+    "CudaOptions": "tagmatch.options",
     "DeviceError": "tagmatch.errors",
+    "DeviceMemoryError": "tagmatch.errors",
+    "DeviceWarning": "tagmatch.errors",
     "IndexCorruptError": "tagmatch.errors",
     "IndexExistsError": "tagmatch.errors",
     "IndexNotFoundError": "tagmatch.errors",

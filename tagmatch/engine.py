@@ -17,13 +17,23 @@ import numpy as np
 import pyarrow as pa
 
 from partitioner.local import Changes, build_snapshot
-from pipeline.cpu import CpuBackend, join_lists
+from pipeline.backend import Backend
+from pipeline.devices import backend_for
+from pipeline.packets import join_lists
 from pipeline.service import Pipeline
 from tagmatch.arrays import Lists
 from tagmatch.check import check_snapshot
 from tagmatch.columns import key_value, key_values, one_row, tag_list, tag_lists
-from tagmatch.errors import ClosedError, DeviceError, InvalidTypeError, InvalidValueError, ResultTooLargeError
-from tagmatch.options import Device, Layout, LayoutOptions, MatchOptions, PipelineOptions, available_threads
+from tagmatch.errors import ClosedError, InvalidTypeError, InvalidValueError, ResultTooLargeError
+from tagmatch.options import (
+    CudaOptions,
+    Device,
+    Layout,
+    LayoutOptions,
+    MatchOptions,
+    PipelineOptions,
+    available_threads,
+)
 from tagmatch.staging import StagedChanges
 from tagmatch.storage import index_exists, open_snapshot, save_snapshot
 from tagmatch.tables import Snapshot, empty_snapshot
@@ -49,7 +59,7 @@ class TagMatch:
         With `False`, the `balanced` layout answers by signature alone, as the paper does: every exact answer and
         some wrong ones. The `rarest` layout compares tags in any case.
     device : {"auto", "cpu", "cuda"}
-        Where to match. This version matches on the CPU.
+        Where to match; `auto` takes CUDA devices if it can, else the CPU, and `stats` tells which and why.
     threads : int, optional
         Threads that build and match; default: the processors this process may use.
     max_partition_size : int
@@ -61,6 +71,8 @@ class TagMatch:
         `batch_size` are to be matched against the same partition; `None`: no limit.
     pipeline : PipelineOptions, optional
         How queries that are asked one by one go through the stages, and how many at once.
+    cuda : CudaOptions, optional
+        Which CUDA devices, and how.
 
     Raises
     ------
@@ -84,10 +96,16 @@ class TagMatch:
         batch_size: int = 256,
         flush_timeout: float | None = 0.1,
         pipeline: PipelineOptions | None = None,
+        cuda: CudaOptions | None = None,
     ) -> None:
         layout_options = LayoutOptions(layout, max_partition_size)
         options = MatchOptions(
-            exact, device, available_threads() if threads is None else threads, batch_size, flush_timeout
+            exact,
+            device,
+            available_threads() if threads is None else threads,
+            batch_size,
+            flush_timeout,
+            CudaOptions() if cuda is None else cuda,
         )
         folder = None if path is None else _folder(path)
         if folder is not None and index_exists(folder):
@@ -140,8 +158,6 @@ class TagMatch:
     ) -> None:
         if not isinstance(pipeline, PipelineOptions | None):
             raise InvalidTypeError(f"pipeline must be PipelineOptions, not {pipeline!r}")
-        if options.device == "cuda":
-            raise DeviceError('device="cuda" is not available: this version has no CUDA backend; use "auto" or "cpu"')
         if snapshot.options.layout == layout_options.layout == "rarest":
             snapshot = replace(snapshot, options=layout_options)  # a partition size makes no difference to it
         elif snapshot.options != layout_options:
@@ -149,7 +165,7 @@ class TagMatch:
         self._folder = folder
         self._layout_options = layout_options
         self._options = options
-        self._backend: CpuBackend | None = CpuBackend(snapshot, options)
+        self._backend: Backend | None = backend_for(snapshot, options)
         self._staged = StagedChanges(options.threads)
         self._staging = threading.Lock()
         self._consolidating = threading.Lock()
@@ -218,7 +234,7 @@ class TagMatch:
                 snapshot = base
                 if len(changes):
                     snapshot = build_snapshot(base, changes, self._layout_options, threads=self._options.threads)
-                backend = self._current() if snapshot is base else CpuBackend(snapshot, self._options)
+                backend = self._current() if snapshot is base else backend_for(snapshot, self._options)
                 if self._folder is not None:
                     save_snapshot(snapshot, self._folder)
             except BaseException:
@@ -317,7 +333,7 @@ class TagMatch:
                 frozenset(map(tag, ranks.values[ranks.offsets[row] : ranks.offsets[row + 1]].tolist())),
                 tuple(keys.values[keys.offsets[row] : keys.offsets[row + 1]].tolist()),
             )
-            for row in backend.subset_match(backend.ranks(one_row(tag_list(tags)), 0, 1)).lists.values.tolist()
+            for row in backend.set_ids(one_row(tag_list(tags)), 0, 1).values.tolist()
         ]
 
     # -- the object --------------------------------------------------------------------------------------------------
@@ -339,7 +355,9 @@ class TagMatch:
             "layout": snapshot.options.layout,
             "max_partition_size": snapshot.options.max_partition_size,
             "exact": self._options.exact or snapshot.options.layout == "rarest",
-            "device": "cpu",
+            "device": backend.devices[0].partition(":")[0],
+            "devices": list(backend.devices),
+            "device_notes": list(backend.notes),
             "threads": self._options.threads,
             "seed": snapshot.vocabulary.seed,
             "index_bytes": backend.nbytes,
@@ -399,7 +417,7 @@ class TagMatch:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _current(self) -> CpuBackend:
+    def _current(self) -> Backend:
         backend = self._backend
         if backend is None:
             raise ClosedError
@@ -424,7 +442,7 @@ class TagMatch:
 
 
 _OPTIONS = frozenset(
-    {"layout", "exact", "device", "threads", "max_partition_size", "batch_size", "flush_timeout", "pipeline"}
+    {"layout", "exact", "device", "threads", "max_partition_size", "batch_size", "flush_timeout", "pipeline", "cuda"}
 )
 
 

@@ -34,6 +34,14 @@ class DeviceError(TagMatchError):
     """The device that was asked for cannot be used on this machine."""
 
 
+class DeviceMemoryError(DeviceError):
+    """The memory of a device does not suffice."""
+
+
+class DeviceWarning(RuntimeWarning):
+    """Matching goes on, but on other devices than were asked for."""
+
+
 class InputFileError(TagMatchError):
     """A file of sets or queries cannot be read: missing, cut short, a column missing or of the wrong type."""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
 from tagmatch.errors import InvalidTypeError, InvalidValueError
 
 Layout = Literal["rarest", "balanced"]
 Device = Literal["auto", "cpu", "cuda"]
+Placement = Literal["auto", "replicate", "split"]
+CudaKernels = Literal["fused", "published"]
 
 MAX_THREADS = 1024
 
@@ -35,6 +37,42 @@ class LayoutOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CudaOptions:
+    """How CUDA devices are used, where they are.
+
+    Attributes
+    ----------
+    devices : tuple of int, optional
+        Numbers of the devices; `None`: all.
+    placement : {"auto", "replicate", "split"}
+        Of several devices: `replicate` gives each all tables, and they take packets of queries in turn; `split` gives
+        each some of the sets, and every query goes to all. `auto` splits only what does not fit.
+    kernels : {"fused", "published"}
+        `fused` does all stages on the device, a packet at a time. `published` is the paper's way for the `balanced`
+        layout (§3.3): the device only matches batches of up to 256 queries, each with one partition.
+    streams : int
+        Packets that one device has at once, each on a stream of its own (§3.3.2).
+    """
+
+    devices: tuple[int, ...] | None = None
+    placement: Placement = "auto"
+    kernels: CudaKernels = "fused"
+    streams: int = 10
+
+    def __post_init__(self) -> None:
+        if self.devices is not None:
+            if not isinstance(self.devices, tuple) or not self.devices:
+                raise InvalidTypeError(f"devices must be a tuple of numbers of CUDA devices, not {self.devices!r}")
+            for number in self.devices:
+                _integer("a CUDA device", number, 0, 1023)
+            if len(set(self.devices)) < len(self.devices):
+                raise InvalidValueError(f"devices must name each CUDA device once, not {self.devices!r}")
+        _one_of("placement", self.placement, get_args(Placement))
+        _one_of("kernels", self.kernels, get_args(CudaKernels))
+        _integer("streams", self.streams, 1, 1024)
+
+
+@dataclass(frozen=True, slots=True)
 class MatchOptions:
     """How queries are answered; chosen anew each time an index is opened.
 
@@ -51,6 +89,8 @@ class MatchOptions:
         Queries that are matched together against one partition of the `balanced` layout (§3.3).
     flush_timeout : float or None
         Seconds after which a waiting batch is matched although it is not full and all threads are busy; `None`: never.
+    cuda : CudaOptions
+        How CUDA devices are used.
     """
 
     exact: bool = True
@@ -58,11 +98,14 @@ class MatchOptions:
     threads: int = 1
     batch_size: int = 256
     flush_timeout: float | None = 0.1
+    cuda: CudaOptions = field(default_factory=CudaOptions)
 
     def __post_init__(self) -> None:
         if not isinstance(self.exact, bool):
             raise InvalidTypeError(f"exact must be True or False, not {self.exact!r}")
         _one_of("device", self.device, get_args(Device))
+        if not isinstance(self.cuda, CudaOptions):
+            raise InvalidTypeError(f"cuda must be CudaOptions, not {self.cuda!r}")
         _integer("threads", self.threads, 1, MAX_THREADS)
         _integer("batch_size", self.batch_size, 1, 2**20)
         timeout = self.flush_timeout

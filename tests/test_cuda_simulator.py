@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.timeout(1800)
 def test_cuda_tests_under_the_simulator() -> None:
     folder = Path(__file__).parent
     command = [sys.executable, "-m", "pytest", "-m", "gpu", str(folder / "cuda")]

@@ -218,7 +218,7 @@ def inject_failures(monkeypatch: pytest.MonkeyPatch, rng: random.Random, share: 
         (CpuBackend, "subset_match"),
         (BalancedSubsetMatch, "route"),
         (BalancedSubsetMatch, "match"),
-        (pipeline.service, "look_up_keys"),
+        (CpuBackend, "look_up_keys"),
         (pipeline.service, "merge"),
     ]
 

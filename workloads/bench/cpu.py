@@ -92,12 +92,12 @@ def measure(options: CpuOptions, console: Console) -> Report:
 def _warm_up(workload: Workload, threads: int) -> None:
     few = workload.sets.slice(0, _WARM_UP_SETS)
     for layout, exact in _INDEXES:
-        with build_index(few, layout=layout, exact=exact, threads=threads) as tm:
+        with build_index(few, layout=layout, exact=exact, threads=threads, device="cpu") as tm:
             tm.match_many(workload.queries.slice(0, _WARM_UP_SETS))
 
 
 def _builds(sets: pa.Table, threads: int) -> dict[str, Callable[[], TagMatch]]:
-    return {layout: partial(build_index, sets, layout=layout, threads=threads) for layout in _LAYOUTS}
+    return {layout: partial(build_index, sets, layout=layout, threads=threads, device="cpu") for layout in _LAYOUTS}
 
 
 def _measure_builds(report: Report, sets: pa.Table, options: CpuOptions) -> None:

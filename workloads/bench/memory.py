@@ -40,11 +40,11 @@ def peak_of_build(sets: pa.Table, layout: Layout, threads: int) -> int:
 
 
 def _measure(path: str, layout: Layout, threads: int) -> dict[str, int]:
-    build_index(twitter.sets(TwitterOptions(), 0, _WARM_UP_USERS), layout=layout, threads=threads).close()
+    build_index(twitter.sets(TwitterOptions(), 0, _WARM_UP_USERS), layout=layout, threads=threads, device="cpu").close()
     _reset_peak()
     before = _resident("VmRSS")
     with pa.OSFile(path) as file:
-        tm = build_index(pa.ipc.open_file(file).read_all(), layout=layout, threads=threads)
+        tm = build_index(pa.ipc.open_file(file).read_all(), layout=layout, threads=threads, device="cpu")
     with tm:
         return {"before": before, "peak": _resident("VmHWM")}
 

@@ -218,6 +218,27 @@ def threads(
     _measure([experiment], options, output)
 
 
+@app.command()
+def gpu(
+    sets: _Sets = 16_000_000,
+    queries: _Queries = 2_000_000,
+    rounds: _Rounds = 5,
+    seconds: _Seconds = 0.5,
+    threads: Threads = None,
+    seed: _Seed = 1,
+    output: _Output = Path("bench-results/gpu"),
+) -> None:
+    """Throughput of both layouts on one CUDA device, beside the plain batched scan."""
+    from pipeline.cuda.support import devices
+
+    devices()  # before numba.cuda is imported
+    from workloads.bench.paper.bench import FULL_SETS, PaperOptions
+    from workloads.bench.paper.gpu import gpu as experiment
+
+    options = PaperOptions(sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed)
+    _measure([experiment], options, output)
+
+
 def main() -> None:
     """Entry point of the command `tagmatch-bench`."""
     run(app)

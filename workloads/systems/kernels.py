@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partitioner.local import build_snapshot
-from pipeline.cpu import CpuBackend, packet_ranges
+from pipeline.cpu import CpuBackend
+from pipeline.packets import packet_ranges
 from tagmatch.columns import key_values, tag_lists
 from tagmatch.options import Layout, LayoutOptions, MatchOptions
 from tagmatch.parallel import run
@@ -48,7 +49,9 @@ class Kernels:
             return keys_of(matches, backend.snapshot.keys, unique=unique)
 
         chunks = tag_lists(queries, "queries")
-        packets = [(chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk, self._threads)]
+        packets = [
+            (chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk, backend.packet_size, self._threads)
+        ]
         return list_array(run(work, packets, self._threads), self._threads)
 
     def nbytes(self) -> int | None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from pipeline.cpu import join_lists
 from pipeline.key_lookup import look_up_keys, merge_unique
+from pipeline.packets import join_lists
 from tagmatch.parallel import even_ranges, run_rows
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ SUBSETS = "hash table of subsets"
 #: Our own two layouts
 LAYOUTS: Mapping[Layout, str] = {"rarest": RAREST, "balanced": BALANCED}
 
-_OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    RAREST: {"layout": "rarest"},
-    BALANCED: {"layout": "balanced"},
+_OPTIONS: Mapping[str, dict[str, Any]] = {
+    RAREST: {"layout": "rarest", "device": "cpu"},
+    BALANCED: {"layout": "balanced", "device": "cpu"},
     CPU_ONLY: {"layout": "balanced", "exact": False, "device": "cpu"},
 }
 
@@ -41,7 +41,7 @@ def tagmatch(name: str, **more: Any) -> Callable[[pa.Table, int], Tagmatch]:
     """Return how to build one of our own systems; `more` are further options of `TagMatch`."""
 
     def build(sets: pa.Table, threads: int) -> Tagmatch:
-        return Tagmatch(sets, threads=threads, **_OPTIONS[name], **more)
+        return Tagmatch(sets, threads=threads, **(_OPTIONS[name] | more))
 
     return build
 

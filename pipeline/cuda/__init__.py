@@ -1,0 +1,1 @@
+"""The CUDA backend. Importing its modules imports `numba.cuda`; nothing else in the package does."""

@@ -1,0 +1,183 @@
+"""The CUDA backend: one snapshot's tables in the memory of one device."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from dataclasses import dataclass
+from typing import Any
+
+import numba.cuda
+import numpy as np
+
+from pipeline.backend import Matches, PacketSize
+from pipeline.cuda.balanced import CudaBalanced
+from pipeline.cuda.memory import Workspace, to_device
+from pipeline.cuda.pairs import Pairs, Room
+from pipeline.cuda.preprocess import CudaTagIndex, DeviceQueries
+from pipeline.cuda.rarest import CudaRarest
+from pipeline.cuda.support import on_device
+from pipeline.key_lookup import look_up_keys
+from pipeline.packets import join_lists
+from tagmatch.arrays import Lists, Strings, TagLists
+from tagmatch.errors import DeviceMemoryError
+from tagmatch.options import MatchOptions
+from tagmatch.tables import Snapshot
+
+cuda: Any = numba.cuda
+
+_log = logging.getLogger(__name__)
+
+# Room for the first packet's results; later ones find as much as earlier ones had
+_FIRST_ROOM = 1 << 16
+
+# What must be left for packets, in bytes, when the keys come to the device as well
+_LEFT_FOR_PACKETS = 1 << 30
+
+_ONE_QUERY = TagLists(np.array([0, 1]), Strings(np.array([0, 1]), np.zeros(1, np.uint8)))
+
+
+@dataclass(slots=True, eq=False)
+class _Packet:
+    """What one packet has on the device; gives its workspace back when nothing refers to it any more.
+
+    Attributes
+    ----------
+    tags, first, last
+        The queries, should they have to be matched in smaller packets.
+    workspace : Workspace
+    free : queue of Workspace
+        Where it goes back.
+    queries : DeviceQueries, optional
+        None if there was no memory for them.
+    pairs : Pairs, optional
+    lists : Lists, optional
+        The results, where they had to be fetched in parts.
+    """
+
+    tags: TagLists
+    first: int
+    last: int
+    workspace: Workspace
+    free: queue.SimpleQueue[Workspace]
+    queries: DeviceQueries | None = None
+    pairs: Pairs | None = None
+    lists: Lists | None = None
+
+    def __del__(self) -> None:
+        self.free.put(self.workspace)
+
+
+class CudaBackend:
+    """Matches on one device within one snapshot. Any number of threads may share it.
+
+    Raises
+    ------
+    DeviceError
+        From all methods, when the device has failed; `DeviceMemoryError` when its memory does not suffice for the
+        tables, or for the results of a single query.
+    """
+
+    #: Four threads keep a device busier than sixteen, which are half as fast
+    packet_size = PacketSize(queries=1 << 17, tags=1 << 20, fewest=1 << 14, at_once=4)
+    by_partition = None
+
+    def __init__(self, snapshot: Snapshot, options: MatchOptions, device: int = 0) -> None:
+        self.snapshot = snapshot
+        self.devices: tuple[str, ...] = (f"cuda:{device}",)
+        self.notes: tuple[str, ...] = ()
+        self._device = device
+        self._free: queue.SimpleQueue[Workspace] = queue.SimpleQueue()
+        self._room = Room(_FIRST_ROOM)
+        self._match: CudaRarest | CudaBalanced
+        self._keys: tuple[Any, Any] | None = None
+        with on_device(device):
+            self._tag_index = CudaTagIndex(snapshot.vocabulary)
+            if snapshot.options.layout == "rarest":
+                self._match = CudaRarest(snapshot)
+            else:
+                self._match = CudaBalanced(snapshot, exact=options.exact, threads=options.threads)
+            keys = snapshot.keys.keys
+            if cuda.current_context().get_memory_info().free - keys.nbytes >= _LEFT_FOR_PACKETS:
+                self._keys = (to_device(keys.offsets), to_device(keys.values))
+            else:
+                self.notes = (f"the keys are looked up on the CPU: they do not fit the memory of CUDA device {device}",)
+            for _ in range(options.cuda.streams):
+                self._free.put(Workspace())
+        # All kernels are compiled by this thread, before others want them
+        _log.info("compiling what CUDA kernels are not in the cache; this can take a minute")
+        self.look_up_keys(self.subset_match(self.ranks(_ONE_QUERY, 0, 1)).lists)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the snapshot, and of device memory but for what packets take on their way."""
+        tables = (self._tag_index, self._match, *(self._keys or ()))
+        return self.snapshot.nbytes + sum(int(table.nbytes) for table in tables)
+
+    def ranks(self, tags: TagLists, first: int, last: int) -> _Packet:
+        """Copy queries `first` to `last` to the device and look their tags up."""
+        packet = _Packet(tags, first, last, self._free.get(), self._free)
+        try:
+            with on_device(self._device):
+                packet.queries = self._tag_index.ranks(tags, first, last, packet.workspace)
+        except DeviceMemoryError:
+            if last - first == 1:
+                raise
+        return packet
+
+    def subset_match(self, packet: _Packet) -> Matches:
+        """Sets that each query contains."""
+        if packet.queries is not None:
+            try:
+                packet.pairs, found, rejected = self._find(packet.queries, self._keys)
+            except DeviceMemoryError:
+                if packet.last - packet.first == 1:
+                    raise
+            else:
+                return Matches(packet, found, rejected)
+        packet.lists, found, rejected = self._halves(packet.tags, packet.first, packet.last, packet.workspace)
+        return Matches(packet, found, rejected)
+
+    def look_up_keys(self, packet: _Packet) -> Lists:
+        """Keys of each query's sets."""
+        lists = packet.lists
+        if lists is None:
+            assert packet.pairs is not None
+            with on_device(self._device):
+                lists = packet.pairs.lists()
+        return lists if self._keys else look_up_keys(lists, self.snapshot.keys)
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids of the sets that each of queries `first` to `last` contains."""
+        packet = self.ranks(tags, first, last)
+        assert packet.queries is not None
+        pairs, _, _ = self._find(packet.queries, None)
+        with on_device(self._device):
+            return pairs.lists()
+
+    def _find(self, queries: DeviceQueries, keys: tuple[Any, Any] | None) -> tuple[Pairs, int, int]:
+        with on_device(self._device):
+            pairs = Pairs(queries.count, self.snapshot.tagsets.has_empty_set, keys, queries.workspace, self._room)
+            return pairs, *pairs.find(lambda *results: self._match.launch(queries, *results))
+
+    def _halves(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> tuple[Lists, int, int]:
+        """Match queries with more results than there is memory for, one half after the other in the same memory."""
+        self._room.forget()
+        middle = (first + last) // 2
+        parts, found, rejected = zip(
+            *(self._results(tags, *half, workspace) for half in ((first, middle), (middle, last))), strict=True
+        )
+        return join_lists(list(parts), parts[0].values.dtype, 1), sum(found), sum(rejected)
+
+    def _results(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> tuple[Lists, int, int]:
+        try:
+            with on_device(self._device):
+                workspace.clear()
+                queries = self._tag_index.ranks(tags, first, last, workspace)
+            pairs, found, rejected = self._find(queries, self._keys)
+            with on_device(self._device):
+                return pairs.lists(), found, rejected
+        except DeviceMemoryError:
+            if last - first == 1:
+                raise
+        return self._halves(tags, first, last, workspace)

@@ -1,0 +1,174 @@
+"""Matching (query, set id) pairs on the device, and the keys that they become, grouped by query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba.cuda
+import numpy as np
+
+from pipeline.cuda.jit import inlined, kernel
+from pipeline.cuda.memory import Workspace, grid
+from pipeline.cuda.scan import prefix_sums
+from tagmatch.arrays import Lists
+
+cuda: Any = numba.cuda
+
+_BLOCK = 128
+_MOST_BLOCKS = 4096
+
+# Places in the array of counters: matches, and candidates that verification turned away
+PAIRS, REJECTED = 0, 1
+_COUNTERS = 2
+
+
+@inlined
+def append(query, set_id, pair_queries, pair_sets, counters):
+    """Append a match; what has no room is counted as well."""
+    at = cuda.atomic.add(counters, PAIRS, 1)
+    if at < len(pair_queries) and at < len(pair_sets):
+        pair_queries[at] = query
+        pair_sets[at] = set_id
+
+
+@kernel
+def _clear(queries, has_empty, counts, counters, pair_queries, pair_sets):
+    """No matches but the empty set's, whose id is 0."""
+    i = cuda.grid(1)
+    if i == 0:
+        counters[PAIRS] = queries if has_empty else 0
+        counters[REJECTED] = 0
+    if i < queries:
+        counts[i] = 0
+        if has_empty and i < len(pair_queries) and i < len(pair_sets):
+            pair_queries[i] = i
+            pair_sets[i] = 0
+
+
+@kernel
+def _count_keys(pair_queries, pair_sets, counters, key_offsets, counts):
+    pairs = min(counters[PAIRS], min(len(pair_queries), len(pair_sets)))
+    for i in range(cuda.grid(1), pairs, cuda.gridsize(1)):
+        set_id = pair_sets[i]
+        cuda.atomic.add(counts, pair_queries[i], np.int32(key_offsets[set_id + np.uint32(1)] - key_offsets[set_id]))
+
+
+@kernel
+def _copy_keys(pair_queries, pair_sets, counters, key_offsets, ends, counts, keys, out):
+    """Each pair's keys go to its query's list, from the back; `counts` say how many are still to come."""
+    for i in range(cuda.grid(1), counters[PAIRS], cuda.gridsize(1)):
+        query, set_id = pair_queries[i], pair_sets[i]
+        first, last = key_offsets[set_id], key_offsets[set_id + np.uint32(1)]
+        at = ends[query] + cuda.atomic.sub(counts, query, np.int32(last - first)) - (last - first)
+        for key in range(first, last):
+            out[at] = keys[key]
+            at += 1
+
+
+@kernel
+def _count_sets(pair_queries, pair_sets, counters, counts):
+    pairs = min(counters[PAIRS], min(len(pair_queries), len(pair_sets)))
+    for i in range(cuda.grid(1), pairs, cuda.gridsize(1)):
+        cuda.atomic.add(counts, pair_queries[i], np.int32(1))
+
+
+@kernel
+def _copy_sets(pair_queries, pair_sets, counters, ends, counts, out):
+    for i in range(cuda.grid(1), counters[PAIRS], cuda.gridsize(1)):
+        query = pair_queries[i]
+        out[ends[query] + cuda.atomic.sub(counts, query, np.int32(1)) - 1] = pair_sets[i]
+
+
+class Room:
+    """How many pairs there is room for: as many as the packet with the most had, as the next may find as many."""
+
+    def __init__(self, pairs: int) -> None:
+        self._first = self.pairs = pairs
+
+    def ask(self, pairs: int) -> None:
+        """Have room for so many, and some more."""
+        self.pairs = max(self.pairs, pairs + pairs // 8)
+
+    def forget(self) -> None:
+        """Begin anew, as memory does not suffice for so many."""
+        self.pairs = self._first
+
+
+class Pairs:
+    """The pairs of one packet, which become lists of keys or, without keys on the device, of set ids.
+
+    Parameters
+    ----------
+    queries : int
+    has_empty : bool
+        Whether the empty set is stored, which every query contains.
+    keys : (device array, device array) or None
+        Offsets and values of the key table.
+    workspace : Workspace
+    room : Room
+    """
+
+    def __init__(self, queries: int, has_empty: bool, keys: tuple[Any, Any] | None, workspace: Workspace, room: Room):
+        self._queries = queries
+        self._has_empty = has_empty
+        self._keys = keys
+        self._workspace = workspace
+        self._room = room
+
+    def find(self, launch: Callable[..., None]) -> tuple[int, int]:
+        """Have kernels append what they find; once more, with more room, if there was too little.
+
+        Parameters
+        ----------
+        launch : callable
+            Gets the last arguments of `append`.
+
+        Returns
+        -------
+        (int, int)
+            Pairs, and candidates that verification turned away.
+        """
+        workspace = self._workspace
+        while True:
+            queries = workspace.device("pair queries", np.uint32, self._room.pairs)
+            sets = workspace.device("pair sets", np.uint32, self._room.pairs)
+            counts = workspace.device("counts of results", np.int32, self._queries)
+            counters = workspace.device("counters", np.int64, _COUNTERS)
+            _clear[(*grid(self._queries, _BLOCK), workspace.stream)](
+                self._queries, self._has_empty, counts, counters, queries, sets
+            )
+            launch(queries, sets, counters)
+            self._arrays = (queries, sets, counters)
+            if self._keys is None:
+                _count_sets[(*self._grid(self._room.pairs), workspace.stream)](*self._arrays, counts)
+            else:
+                _count_keys[(*self._grid(self._room.pairs), workspace.stream)](*self._arrays, self._keys[0], counts)
+            found = workspace.download("counters", counters, _COUNTERS)
+            ends = prefix_sums(counts, self._queries, workspace)
+            total = workspace.download("total", ends[self._queries :], 1)
+            workspace.stream.synchronize()
+            self._found, rejected = map(int, found)
+            if self._found <= min(len(queries), len(sets)):
+                self._counts, self._ends, self._results = counts, ends, int(total[0])
+                return self._found, rejected
+            self._room.ask(self._found)
+
+    def lists(self) -> Lists:
+        """Each query's keys, uint64, or set ids, uint32, in no particular order; can be asked for once."""
+        workspace, ends, counts = self._workspace, self._ends, self._counts
+        launched = (*self._grid(self._found), workspace.stream)
+        if self._keys is None:
+            out = workspace.device("sets", np.uint32, self._results)
+            _copy_sets[launched](*self._arrays, ends, counts, out)
+        else:
+            out = workspace.device("keys", np.uint64, self._results)
+            _copy_keys[launched](*self._arrays, self._keys[0], ends, counts, self._keys[1], out)
+        host_ends = workspace.download("host ends", ends, self._queries + 1)
+        host_values = workspace.download("host results", out, self._results)
+        workspace.stream.synchronize()
+        return Lists(host_ends.copy(), host_values.copy())
+
+    def _grid(self, pairs: int) -> tuple[int, int]:
+        blocks, threads = grid(pairs, _BLOCK)
+        return min(blocks, _MOST_BLOCKS), threads

@@ -1,0 +1,94 @@
+"""Stage 2, subset match, of the `rarest` layout on the device: one thread for each tag of each query."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba.cuda
+import numpy as np
+
+from pipeline.clusters import NO_RANK, next_candidates
+from pipeline.cuda.jit import kernel
+from pipeline.cuda.memory import grid, to_device
+from pipeline.cuda.pairs import REJECTED, append
+from pipeline.cuda.preprocess import DeviceQueries
+from pipeline.rarest import second_ranks
+from pipeline.verify import contains_ranks
+from tagmatch.tables import ClusterTable, Snapshot
+
+cuda: Any = numba.cuda
+
+_U = np.uint64
+_BLOCK = 128
+# Clusters are searched by so many ranks; what is left then is scanned
+_DEEPEST = 12
+_PATH = _DEEPEST + 1
+
+
+@kernel
+def _query_bits(queries, offsets, counts, ranks, bits):
+    """One bit for each rank modulo 64: most rows are turned away by their second rank. Sets of one tag must pass."""
+    i = cuda.grid(1)
+    if i < queries:
+        found = _U(1) << (_U(NO_RANK) & _U(63))
+        for at in range(offsets[i], offsets[i] + counts[i]):
+            found |= _U(1) << (_U(ranks[at]) & _U(63))
+        bits[i] = found
+
+
+@kernel
+def _match(
+    places, offsets, counts, query_ranks, owners, bits,
+    row_offsets, ranks, seconds, first_rows,
+    pair_queries, pair_sets, counters,
+):  # fmt: skip
+    """Append the sets whose rarest tag stands at one place of a query and whose others come after it."""
+    place = cuda.grid(1)
+    if place >= places:
+        return
+    query = owners[place]
+    begin = offsets[query]
+    last = begin + counts[query]
+    if place >= last:
+        return
+    rank = query_ranks[place]
+    path = cuda.local.array((_PATH, 3), np.int64)
+    path[1, 0], path[1, 1], path[1, 2] = first_rows[rank], first_rows[rank + np.uint32(1)], place + 1 - begin
+    depth = 1
+    rejected = 0
+    while depth > 0:
+        row, end, depth = next_candidates(row_offsets, ranks, seconds, query_ranks[begin:last], path, depth)
+        for candidate in range(row, end):
+            if (bits[query] >> (_U(seconds[candidate]) & _U(63))) & _U(1) == _U(0):
+                continue
+            if contains_ranks(
+                query_ranks, place + 1, last, ranks, row_offsets[candidate] + 1, row_offsets[candidate + 1]
+            ):
+                append(query, candidate, pair_queries, pair_sets, counters)
+            else:
+                rejected += 1
+    if rejected:
+        cuda.atomic.add(counters, REJECTED, rejected)
+
+
+class CudaRarest:
+    """Subset match over a snapshot in the `rarest` layout, in device memory."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        assert isinstance(snapshot.partitions, ClusterTable)
+        ranks = snapshot.tagsets.ranks
+        tables = (ranks.offsets, ranks.values, second_ranks(snapshot), snapshot.partitions.first_rows)
+        self._tables = tuple(map(to_device, tables))
+        self.nbytes = sum(table.nbytes for table in self._tables)
+
+    def launch(self, queries: DeviceQueries, *results: Any) -> None:
+        """Append the matches of all queries to `results`, as `pairs.append` takes them."""
+        if not queries.places:
+            return
+        stream = queries.workspace.stream
+        bits = queries.workspace.device("bits", np.uint64, queries.count)
+        arrays = (queries.offsets, queries.counts, queries.ranks)
+        _query_bits[(*grid(queries.count, _BLOCK), stream)](queries.count, *arrays, bits)
+        _match[(*grid(queries.places, _BLOCK), stream)](
+            queries.places, *arrays, queries.owners, bits, *self._tables, *results
+        )

@@ -1,0 +1,160 @@
+"""Several devices: each with all tables, taking packets in turn, or each with some of the sets (§3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pipeline.backend import Backend, Matches, PacketSize
+from pipeline.key_lookup import side_by_side
+from tagmatch.arrays import Lists, TagLists
+from tagmatch.options import MatchOptions
+from tagmatch.parallel import even_ranges
+from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable
+
+#: Gets a snapshot, options, and the number of a device
+MakeBackend: TypeAlias = Callable[[Snapshot, MatchOptions, int], Backend]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replica:
+    """What one device has of a packet."""
+
+    backend: Backend
+    packet: Any
+
+
+class Replicated:
+    """Devices with the same tables, which take packets in turn."""
+
+    by_partition = None
+
+    def __init__(self, snapshot: Snapshot, options: MatchOptions, devices: Sequence[int], make: MakeBackend) -> None:
+        self.snapshot = snapshot
+        self._backends = [make(snapshot, options, device) for device in devices]
+        size = self._backends[0].packet_size
+        self.packet_size: PacketSize = replace(
+            size, at_once=None if size.at_once is None else size.at_once * len(self._backends)
+        )
+        self._turns = count()
+        self.devices = tuple(name for backend in self._backends for name in backend.devices)
+        self.notes = tuple(note for backend in self._backends for note in backend.notes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the snapshot, and of memory on all devices."""
+        return sum(backend.nbytes for backend in self._backends) - self.snapshot.nbytes * (len(self._backends) - 1)
+
+    def ranks(self, tags: TagLists, first: int, last: int) -> _Replica:
+        """Copy queries `first` to `last` to the device whose turn it is, and look their tags up."""
+        backend = self._backends[next(self._turns) % len(self._backends)]
+        return _Replica(backend, backend.ranks(tags, first, last))
+
+    def subset_match(self, replica: _Replica) -> Matches:
+        """Sets that each query contains."""
+        matches = replica.backend.subset_match(replica.packet)
+        return Matches(_Replica(replica.backend, matches.lists), matches.found, matches.rejected)
+
+    def look_up_keys(self, replica: _Replica) -> Lists:
+        """Keys of each query's sets."""
+        return replica.backend.look_up_keys(replica.packet)
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids of the sets that each of queries `first` to `last` contains."""
+        return self._backends[0].set_ids(tags, first, last)
+
+
+class Split:
+    """Devices with about as many sets each; every packet goes to all of them.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+    options : MatchOptions
+    devices : sequence of int
+    make : callable
+        Makes the backend of one device.
+    notes : tuple of str
+        Why the sets are split, where one could expect otherwise.
+    """
+
+    by_partition = None
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        options: MatchOptions,
+        devices: Sequence[int],
+        make: MakeBackend,
+        *,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.snapshot = snapshot
+        rows = even_ranges(len(snapshot), len(devices)) or [(0, 0)]
+        self._first_rows = [first for first, _ in rows]
+        self._backends = [
+            make(rows_of(snapshot, *part), options, device)
+            for part, device in zip(rows, devices[: len(rows)], strict=True)
+        ]
+        self.packet_size: PacketSize = self._backends[0].packet_size
+        self.devices = tuple(name for backend in self._backends for name in backend.devices)
+        self.notes = (*notes, *(note for backend in self._backends for note in backend.notes))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the snapshot, and of memory on all devices."""
+        return self.snapshot.nbytes + sum(backend.nbytes - backend.snapshot.nbytes for backend in self._backends)
+
+    def ranks(self, tags: TagLists, first: int, last: int) -> list[Any]:
+        """Copy queries `first` to `last` to all devices and look their tags up."""
+        return [backend.ranks(tags, first, last) for backend in self._backends]
+
+    def subset_match(self, packets: list[Any]) -> Matches:
+        """Sets that each query contains."""
+        parts = [backend.subset_match(packet) for backend, packet in zip(self._backends, packets, strict=True)]
+        return Matches([part.lists for part in parts], sum(p.found for p in parts), sum(p.rejected for p in parts))
+
+    def look_up_keys(self, packets: list[Any]) -> Lists:
+        """Keys of each query's sets."""
+        return side_by_side(
+            [backend.look_up_keys(packet) for backend, packet in zip(self._backends, packets, strict=True)]
+        )
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids of the sets that each of queries `first` to `last` contains."""
+        parts = [backend.set_ids(tags, first, last) for backend in self._backends]
+        return side_by_side(
+            [
+                Lists(part.offsets, part.values + np.uint32(row))
+                for part, row in zip(parts, self._first_rows, strict=True)
+            ]
+        )
+
+
+def rows_of(snapshot: Snapshot, first: int, last: int) -> Snapshot:
+    """The snapshot with only the sets of some rows; its tables share the memory of the whole."""
+    signatures, partitions = snapshot.tagsets.signatures, snapshot.partitions
+    edges = np.clip(partitions.first_rows, first, last) - first
+    part: PartitionTable | ClusterTable
+    if isinstance(partitions, PartitionTable):
+        used = np.flatnonzero(np.diff(edges))
+        part = PartitionTable(partitions.masks[used], np.append(edges[used], edges[-1]))
+    else:
+        part = ClusterTable(edges.astype(partitions.first_rows.dtype))
+    return replace(
+        snapshot,
+        tagsets=TagsetTable(
+            None if signatures is None else signatures[first:last], _some(snapshot.tagsets.ranks, first, last)
+        ),
+        keys=KeyTable(_some(snapshot.keys.keys, first, last)),
+        partitions=part,
+    )
+
+
+def _some(lists: Lists, first: int, last: int) -> Lists:
+    offsets = lists.offsets[first : last + 1]
+    return Lists(offsets - offsets[0], lists.values[offsets[0] : offsets[-1]])

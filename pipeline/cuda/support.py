@@ -1,0 +1,73 @@
+"""Which CUDA devices can be used, and what is missing where none can; importing this needs nothing of CUDA."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numba
+
+from tagmatch.errors import DeviceError, DeviceMemoryError
+
+_config: Any = numba.config
+_DRIVER = "libcuda.so.1"
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+def devices() -> int:
+    """Count the devices that can be used.
+
+    Raises
+    ------
+    DeviceError
+        There is none; says why.
+    """
+    if not (_has_driver() or _config.ENABLE_CUDASIM):
+        raise DeviceError(f"no CUDA device can be used: there is no NVIDIA driver ({_DRIVER})")
+    try:
+        from numba import cuda
+    except ImportError as error:
+        raise DeviceError(
+            f"numba.cuda cannot be imported ({error}); install it with: pip install 'tagmatch[cuda]'"
+        ) from error
+    try:
+        count = len(cuda.gpus)
+    except Exception as error:  # a driver that is missing, too old, or out of order
+        raise DeviceError(f"no CUDA device can be used: {_in_a_line(error)}") from error
+    if not count:
+        raise DeviceError("no CUDA device can be used: the driver lists none")
+    return count
+
+
+def _has_driver() -> bool:
+    """Look for it, which takes less than importing what needs it."""
+    try:
+        ctypes.CDLL(os.environ.get("NUMBA_CUDA_DRIVER") or _DRIVER)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def on_device(number: int) -> Iterator[None]:
+    """Have this thread use a device meanwhile; its errors become `DeviceError`, or `DeviceMemoryError`."""
+    from numba import cuda
+
+    gpus: Any = cuda.gpus
+    try:
+        with gpus[number]:
+            yield
+    except Exception as error:
+        # Both numba.cuda and the CUDA bindings beneath it raise errors of their own
+        if type(error).__module__.partition(".")[0] not in ("cuda", "numba"):
+            raise
+        if getattr(error, "code", None) == _OUT_OF_MEMORY or "OUT_OF_MEMORY" in str(error):
+            raise DeviceMemoryError(f"the memory of CUDA device {number} does not suffice") from error
+        raise DeviceError(f"CUDA device {number} has failed: {_in_a_line(error)}") from error
+
+
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(str(error).split()).rstrip(":. ") or type(error).__name__

@@ -1,0 +1,71 @@
+"""Which devices match: those that were asked for, or those that can."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from pipeline.backend import Backend
+from pipeline.cpu import CpuBackend
+from pipeline.cuda.support import devices
+from pipeline.failover import Failover
+from tagmatch.errors import DeviceError, DeviceMemoryError, DeviceWarning
+from tagmatch.options import MatchOptions
+from tagmatch.tables import Snapshot
+
+
+def backend_for(snapshot: Snapshot, options: MatchOptions) -> Backend:
+    """Where the queries of a snapshot are to be answered.
+
+    Raises
+    ------
+    DeviceError
+        A CUDA device was asked for, and there is none. One whose memory does not suffice is a `DeviceWarning`.
+    """
+    if options.device == "cpu":
+        return CpuBackend(snapshot, options)
+
+    def on_cpu(reason: str) -> Backend:
+        return CpuBackend(snapshot, options, notes=(reason,))
+
+    try:
+        backend = _on_cuda(snapshot, options, _chosen(options))
+    except DeviceMemoryError as error:
+        warnings.warn(f"{error}; the CPU matches", DeviceWarning, stacklevel=2)
+        return on_cpu(str(error))
+    except DeviceError as error:
+        if options.device == "cuda":
+            raise
+        return on_cpu(str(error))
+    return Failover(backend, on_cpu)
+
+
+def _chosen(options: MatchOptions) -> Sequence[int]:
+    found = devices()
+    chosen = range(found) if options.cuda.devices is None else options.cuda.devices
+    for number in chosen:
+        if number >= found:
+            raise DeviceError(f"there is no CUDA device {number}; there are {found}, numbered from 0")
+    return chosen
+
+
+def _on_cuda(snapshot: Snapshot, options: MatchOptions, chosen: Sequence[int]) -> Backend:
+    # Importing these needs CUDA
+    from pipeline.cuda.backend import CudaBackend
+    from pipeline.cuda.by_partition import PublishedBackend
+    from pipeline.cuda.several import Replicated, Split
+
+    placement, published = options.cuda.placement, options.cuda.kernels == "published"
+    make = PublishedBackend if published and snapshot.options.layout == "balanced" else CudaBackend
+    if len(chosen) == 1:
+        return make(snapshot, options, chosen[0])
+    if placement == "split":
+        return Split(snapshot, options, chosen, make)
+    try:
+        return Replicated(snapshot, options, chosen, make)
+    except DeviceMemoryError as error:
+        if placement == "replicate":
+            raise
+        reason = f"{error}; each device has some of the sets"
+        warnings.warn(reason, DeviceWarning, stacklevel=3)
+    return Split(snapshot, options, chosen, make, notes=(reason,))

@@ -1,0 +1,26 @@
+"""The command `tagmatch-bench gpu`: what it reports, not how fast anything is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from workloads.commands.bench import app
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
+
+
+def test_command(tmp_path: Path) -> None:
+    options = ["--sets", "30", "--queries", "8", "--threads", "1", "--rounds", "1", "--seconds", "0.001"]
+    done = CliRunner().invoke(app, ["gpu", *options, "--output", str(tmp_path)], catch_exceptions=False)
+    assert done.exit_code == 0
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    systems = {panel["title"]: [value["system"] for value in panel["values"]] for panel in found["panels"]}
+    ours = ["tagmatch, rarest", "tagmatch, balanced"]
+    assert systems == {"end to end": [*ours, "GPU scan, batched"], "subset match alone": ours}
+    assert all(value["value"] > 0 for panel in found["panels"] for value in panel["values"])
+    assert all(line["value"] > 0 for line in found["lines"])
+    assert {row["system"] for row in found["answers"]} == {*ours, "GPU scan, batched"}

@@ -1,0 +1,133 @@
+"""What one CUDA device does: end to end, the subset match alone, and how much the copies are of what it can copy."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numba.cuda
+import numpy as np
+
+from pipeline.packets import packet_ranges
+from tagmatch.columns import tag_lists
+from tagmatch.options import CudaOptions
+from workloads.bench.paper.catalogue import BALANCED, GPU_BATCH_SCAN, LAYOUTS, RAREST, SYSTEMS, tagmatch
+from workloads.bench.report import Line, Target
+from workloads.bench.timing import Samples, alternate, seconds_of
+from workloads.systems.matcher import count_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+
+    from workloads.bench.paper.bench import Bench, Rate
+    from workloads.bench.paper.catalogue import Build
+    from workloads.bench.paper.results import Result
+    from workloads.systems.tagmatch import Tagmatch
+
+cuda: Any = numba.cuda
+
+#: Queries a second, by the number of sets from which on they hold
+_TARGETS = {
+    RAREST: {16e6: Target(10e6, goal=50e6), 128e6: Target(10e6, goal=50e6)},
+    BALANCED: {16e6: Target(400e3, goal=2e6), 128e6: Target(40e3, goal=400e3)},
+}
+_COPIED_BYTES = 1 << 28
+_COUNTED_QUERIES = 100_000
+
+
+def gpu(bench: Bench) -> Result:
+    """Throughput of both layouts on CUDA beside the batched scan."""
+    sets = bench.sets()
+    result = bench.result(
+        "gpu",
+        "One CUDA device",
+        f"""{sets:,} distinct sets. *End to end* is `match_many`, from Arrow strings in host memory to Arrow keys in
+        host memory, on one device. *Subset match* begins with the queries' ranks and ends with the pairs of queries and
+        sets, both in device memory. The batched scan tests every signature and looks keys up on the host. Bytes are
+        those of the queries' tags and of the answers, with their offsets, and are compared with what the device copies
+        from and to pinned memory at best.""",
+    )
+    systems: dict[str, Build] = {
+        name: tagmatch(name, device="cuda", cuda=CudaOptions(devices=(0,))) for name in LAYOUTS.values()
+    }
+    systems |= {GPU_BATCH_SCAN: SYSTEMS[GPU_BATCH_SCAN]}
+    workload = bench.workload(sets)
+    with bench.built(systems, workload.sets, result) as matchers:
+        found = bench.throughput(result, "end to end", matchers, workload.queries)
+        _end_to_end(result, sets, found)
+        ours: dict[str, Any] = {name: matchers[name] for name in LAYOUTS.values() if name in matchers}
+        _subset_match(bench, result, ours, workload.queries)
+        if RAREST in found:
+            _bytes(bench, result, ours[RAREST], workload.queries, found[RAREST].queries.median)
+    return result
+
+
+def _end_to_end(result: Result, sets: int, found: dict[str, Rate]) -> None:
+    panel = result.panel("end to end", "distinct sets", "queries/s")
+    for name, rate in found.items():
+        panel.add(name, f"{sets:,}", rate.queries)
+        holding = [target for least, target in _TARGETS.get(name, {}).items() if sets >= least]
+        what = f"{name}: end to end"
+        result.lines.append(Line(what, rate.queries.median, "queries/s", holding[-1] if holding else None))
+        if name != GPU_BATCH_SCAN and GPU_BATCH_SCAN in found:
+            ratio = rate.queries.over(found[GPU_BATCH_SCAN].queries)
+            result.lines.append(Line(f"{name}: against the batched scan", ratio, "times"))
+
+
+def _subset_match(bench: Bench, result: Result, matchers: dict[str, Tagmatch], queries: pa.ListArray) -> None:
+    panel = result.panel("subset match alone", "distinct sets", "queries/s")
+    rates: dict[str, list[float]] = {name: [] for name in matchers}
+    with bench.doing("gpu: subset match alone"):
+        for _ in range(bench.options.rounds):
+            for name, matcher in matchers.items():
+                rates[name].append(_match_rate(matcher, queries))
+    for name, samples in rates.items():
+        panel.add(name, f"{bench.sets():,}", Samples(tuple(samples)))
+
+
+def _match_rate(matcher: Tagmatch, queries: pa.ListArray) -> float:
+    """Queries a second of the subset match, packet after packet, on one stream."""
+    backend = matcher.index._current()
+    seconds = 0.0
+    for chunk in tag_lists(queries, "queries"):
+        for first, last in packet_ranges(chunk, backend.packet_size, threads=1):
+            packet = backend.ranks(chunk, first, last)
+            cuda.synchronize()
+            seconds += seconds_of(partial(backend.subset_match, packet))
+    return len(queries) / seconds
+
+
+def _bytes(bench: Bench, result: Result, matcher: Tagmatch, queries: pa.ListArray, rate: float) -> None:
+    """Compare the bytes that queries and answers have with what the device can copy."""
+    (chunk,) = tag_lists(queries.slice(0, min(len(queries), _COUNTED_QUERIES)), "queries")
+    count, tags = len(chunk), int(chunk.offsets[-1] - chunk.offsets[0])
+    places = chunk.tags.offsets[chunk.offsets[0]], chunk.tags.offsets[chunk.offsets[-1]]
+    keys = count_keys(matcher.match_many(queries.slice(0, count)))
+    to_device = (4 * count + 4 * tags + int(places[1] - places[0])) / count
+    from_device = 8 + 8 * keys / count
+    with bench.doing("gpu: copying"):
+        best_to, best_from = _copy_rates(bench.options.rounds)
+    for what, moved, best in (("to", to_device, best_to), ("from", from_device, best_from)):
+        result.lines += [
+            Line(f"copied {what} the device", moved, "bytes a query"),
+            Line(f"greatest rate of copies {what} the device", best / 1e9, "GB/s"),
+            Line(
+                f"{RAREST}: end to end, of the greatest rate of copies {what} the device", rate * moved / best, "times"
+            ),
+        ]
+
+
+def _copy_rates(rounds: int) -> tuple[float, float]:
+    """Bytes a second that can be copied from pinned memory to the device, and back."""
+    host, device = cuda.pinned_array(_COPIED_BYTES, np.uint8), cuda.device_array(_COPIED_BYTES, np.uint8)
+    host[:] = 0
+    works = {"to": lambda: device.copy_to_device(host), "from": lambda: device.copy_to_host(host)}
+    taken = alternate({name: partial(_until_done, work) for name, work in works.items()}, rounds)
+    return _COPIED_BYTES / taken["to"].median, _COPIED_BYTES / taken["from"].median
+
+
+def _until_done(work: Callable[[], object]) -> None:
+    work()
+    cuda.synchronize()
