@@ -153,3 +153,11 @@ class Backend(Protocol):
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids, uint32, of the sets that each of queries `first` to `last` contains."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Owned:
+    """What one of several backends has made of a packet, and only it understands."""
+
+    backend: Backend
+    work: Any

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from pipeline.backend import Matches, PacketSize
 from pipeline.balanced import BalancedSubsetMatch
 from pipeline.key_lookup import look_up_keys
@@ -16,32 +18,26 @@ from tagmatch.tables import Snapshot
 _PACKET_SIZE = PacketSize(queries=8192, tags=65_536, fewest=512)
 
 
-class CpuBackend:
-    """Matches on the CPU within one snapshot. Immutable, so that any number of threads may share it.
+class SubsetMatch(Protocol):
+    """A subset match that takes and gives arrays of the CPU; `nbytes` are those that it has beside the snapshot."""
 
-    Parameters
-    ----------
-    snapshot : Snapshot
-    options : MatchOptions
-    notes : tuple of str
-        Why it is the CPU that matches, where one could expect another device.
-    """
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+
+    def __call__(self, queries: QueryBatch, /) -> Matches:
+        """Sets that each query contains."""
+
+
+class CpuStages:
+    """Preprocess and key lookup on the CPU, around a subset match that may be elsewhere. Threads may share it."""
 
     packet_size = _PACKET_SIZE
-    devices = ("cpu",)
 
-    def __init__(self, snapshot: Snapshot, options: MatchOptions, *, notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, snapshot: Snapshot, subset_match: SubsetMatch) -> None:
         self.snapshot = snapshot
-        self.notes = notes
         self._tag_index = TagIndex(snapshot.vocabulary)
-        self._subset_match: RarestSubsetMatch | BalancedSubsetMatch
-        self.by_partition: BalancedSubsetMatch | None = None
-        if snapshot.options.layout == "rarest":
-            self._subset_match = RarestSubsetMatch(snapshot, threads=options.threads)
-        else:
-            self._subset_match = self.by_partition = BalancedSubsetMatch(
-                snapshot, exact=options.exact, batch_size=options.batch_size, threads=options.threads
-            )
+        self._subset_match = subset_match
 
     @property
     def nbytes(self) -> int:
@@ -64,3 +60,28 @@ class CpuBackend:
         """Ids of the sets that each of queries `first` to `last` contains."""
         ids: Lists = self.subset_match(self.ranks(tags, first, last)).lists
         return ids
+
+
+class CpuBackend(CpuStages):
+    """Matches on the CPU within one snapshot. Immutable, so that any number of threads may share it.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+    options : MatchOptions
+    notes : tuple of str
+        Why it is the CPU that matches, where one could expect another device.
+    """
+
+    devices = ("cpu",)
+
+    def __init__(self, snapshot: Snapshot, options: MatchOptions, *, notes: tuple[str, ...] = ()) -> None:
+        self.notes = notes
+        self.by_partition: BalancedSubsetMatch | None = None
+        if snapshot.options.layout == "rarest":
+            super().__init__(snapshot, RarestSubsetMatch(snapshot, threads=options.threads))
+        else:
+            self.by_partition = BalancedSubsetMatch(
+                snapshot, exact=options.exact, batch_size=options.batch_size, threads=options.threads
+            )
+            super().__init__(snapshot, self.by_partition)

@@ -5,24 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pipeline.backend import Backend, Batches, Found, Matches, PacketSize, PartitionMatch
+from pipeline.backend import Backend, Batches, Found, Matches, Owned, PacketSize, PartitionMatch
 from tagmatch.arrays import Lists, TagLists
 from tagmatch.errors import DeviceError
 
 Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Owned:
-    """What a backend has made of a packet, and only it understands."""
-
-    backend: Backend
-    work: Any
 
 
 class Failover:
@@ -65,18 +56,18 @@ class Failover:
         """Bytes of the snapshot and of what is kept in memory beside it."""
         return self.in_use().nbytes
 
-    def ranks(self, tags: TagLists, first: int, last: int) -> _Owned:
+    def ranks(self, tags: TagLists, first: int, last: int) -> Owned:
         """Ranks of queries `first` to `last`."""
         backend = self.in_use()
-        return _Owned(backend, self.ask(backend, lambda: backend.ranks(tags, first, last)))
+        return Owned(backend, self.ask(backend, lambda: backend.ranks(tags, first, last)))
 
-    def subset_match(self, queries: _Owned) -> Matches:
+    def subset_match(self, queries: Owned) -> Matches:
         """Sets that each query contains."""
         backend = queries.backend
         matches = self.ask(backend, lambda: backend.subset_match(queries.work))
-        return Matches(_Owned(backend, matches.lists), matches.found, matches.rejected)
+        return Matches(Owned(backend, matches.lists), matches.found, matches.rejected)
 
-    def look_up_keys(self, lists: _Owned | Lists) -> Lists:
+    def look_up_keys(self, lists: Owned | Lists) -> Lists:
         """Keys of each query's sets; those from partition queues are in the memory of the CPU."""
         if isinstance(lists, Lists):
             return self.in_use().look_up_keys(lists)
@@ -114,7 +105,7 @@ class _ByPartition:
         self.partitions, self.batch_size, self.has_empty = match.partitions, match.batch_size, match.has_empty
         self._failover = failover
 
-    def route(self, queries: _Owned) -> Batches:
+    def route(self, queries: Owned) -> Batches:
         """Find the partitions in which sets may be that a query contains."""
         match = self._failover.in_use().by_partition
         assert match is not None

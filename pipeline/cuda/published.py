@@ -18,8 +18,8 @@ import numba.cuda
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.backend import Batches, Found
-from pipeline.balanced import PartitionIndex, signature_words
+from pipeline.backend import Batches, Found, Matches
+from pipeline.balanced import PartitionIndex, grouped_by_query, signature_words
 from pipeline.cuda.memory import Workspace, grid, to_device
 from pipeline.cuda.published_kernels import (
     COUNTERS,
@@ -223,7 +223,6 @@ class PublishedSubsetMatch:
         Threads, and so rows of a partition, of a block.
     result_room : int
         Results of a batch for which a buffer has room at first. Two buffers a stream, 5 bytes a result.
-
     device : int
         Number of the CUDA device.
 
@@ -284,6 +283,10 @@ class PublishedSubsetMatch:
                 return stream.match(batches, deque(self._cut(batches)))
         finally:
             self._free.put(stream)
+
+    def __call__(self, queries: QueryBatch) -> Matches:
+        """Sets that each query contains."""
+        return grouped_by_query(self.match(self.route(queries)), len(queries), self.has_empty)
 
     def _cut(self, batches: Batches) -> Iterator[_Batch]:
         """Cut batches so that none has more than `batch_size` queries."""

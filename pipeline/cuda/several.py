@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from pipeline.backend import Backend, Matches, PacketSize
+from pipeline.backend import Backend, Matches, Owned, PacketSize
 from pipeline.key_lookup import side_by_side
 from tagmatch.arrays import Lists, TagLists
 from tagmatch.options import MatchOptions
@@ -20,55 +20,62 @@ from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, Ta
 MakeBackend: TypeAlias = Callable[[Snapshot, MatchOptions, int], Backend]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Replica:
-    """What one device has of a packet."""
+class _Several:
+    """What is common: the sets of a snapshot on several devices.
 
-    backend: Backend
-    packet: Any
-
-
-class Replicated:
-    """Devices with the same tables, which take packets in turn."""
+    Parameters
+    ----------
+    snapshot : Snapshot
+    backends : list of Backend
+        One for each device, of the whole snapshot or of a part.
+    notes : tuple of str
+        Beside those of the devices.
+    """
 
     by_partition = None
 
-    def __init__(self, snapshot: Snapshot, options: MatchOptions, devices: Sequence[int], make: MakeBackend) -> None:
+    def __init__(self, snapshot: Snapshot, backends: list[Backend], notes: tuple[str, ...] = ()) -> None:
         self.snapshot = snapshot
-        self._backends = [make(snapshot, options, device) for device in devices]
-        size = self._backends[0].packet_size
-        self.packet_size: PacketSize = replace(
-            size, at_once=None if size.at_once is None else size.at_once * len(self._backends)
-        )
-        self._turns = count()
-        self.devices = tuple(name for backend in self._backends for name in backend.devices)
-        self.notes = tuple(note for backend in self._backends for note in backend.notes)
+        self._backends = backends
+        self.packet_size: PacketSize = backends[0].packet_size
+        self.devices = tuple(name for backend in backends for name in backend.devices)
+        self.notes = (*notes, *(note for backend in backends for note in backend.notes))
 
     @property
     def nbytes(self) -> int:
         """Bytes of the snapshot, and of memory on all devices."""
-        return sum(backend.nbytes for backend in self._backends) - self.snapshot.nbytes * (len(self._backends) - 1)
+        return self.snapshot.nbytes + sum(backend.nbytes - backend.snapshot.nbytes for backend in self._backends)
 
-    def ranks(self, tags: TagLists, first: int, last: int) -> _Replica:
+
+class Replicated(_Several):
+    """Devices with the same tables, which take packets in turn."""
+
+    def __init__(self, snapshot: Snapshot, options: MatchOptions, devices: Sequence[int], make: MakeBackend) -> None:
+        super().__init__(snapshot, [make(snapshot, options, device) for device in devices])
+        if self.packet_size.at_once is not None:
+            self.packet_size = replace(self.packet_size, at_once=self.packet_size.at_once * len(devices))
+        self._turns = count()
+
+    def ranks(self, tags: TagLists, first: int, last: int) -> Owned:
         """Copy queries `first` to `last` to the device whose turn it is, and look their tags up."""
         backend = self._backends[next(self._turns) % len(self._backends)]
-        return _Replica(backend, backend.ranks(tags, first, last))
+        return Owned(backend, backend.ranks(tags, first, last))
 
-    def subset_match(self, replica: _Replica) -> Matches:
+    def subset_match(self, replica: Owned) -> Matches:
         """Sets that each query contains."""
-        matches = replica.backend.subset_match(replica.packet)
-        return Matches(_Replica(replica.backend, matches.lists), matches.found, matches.rejected)
+        matches = replica.backend.subset_match(replica.work)
+        return Matches(Owned(replica.backend, matches.lists), matches.found, matches.rejected)
 
-    def look_up_keys(self, replica: _Replica) -> Lists:
+    def look_up_keys(self, replica: Owned) -> Lists:
         """Keys of each query's sets."""
-        return replica.backend.look_up_keys(replica.packet)
+        return replica.backend.look_up_keys(replica.work)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""
         return self._backends[0].set_ids(tags, first, last)
 
 
-class Split:
+class Split(_Several):
     """Devices with about as many sets each; every packet goes to all of them.
 
     Parameters
@@ -82,8 +89,6 @@ class Split:
         Why the sets are split, where one could expect otherwise.
     """
 
-    by_partition = None
-
     def __init__(
         self,
         snapshot: Snapshot,
@@ -93,21 +98,12 @@ class Split:
         *,
         notes: tuple[str, ...] = (),
     ) -> None:
-        self.snapshot = snapshot
         rows = even_ranges(len(snapshot), len(devices)) or [(0, 0)]
         self._first_rows = [first for first, _ in rows]
-        self._backends = [
-            make(rows_of(snapshot, *part), options, device)
-            for part, device in zip(rows, devices[: len(rows)], strict=True)
+        backends = [
+            make(rows_of(snapshot, *part), options, device) for part, device in zip(rows, devices, strict=False)
         ]
-        self.packet_size: PacketSize = self._backends[0].packet_size
-        self.devices = tuple(name for backend in self._backends for name in backend.devices)
-        self.notes = (*notes, *(note for backend in self._backends for note in backend.notes))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the snapshot, and of memory on all devices."""
-        return self.snapshot.nbytes + sum(backend.nbytes - backend.snapshot.nbytes for backend in self._backends)
+        super().__init__(snapshot, backends, notes)
 
     def ranks(self, tags: TagLists, first: int, last: int) -> list[Any]:
         """Copy queries `first` to `last` to all devices and look their tags up."""
