@@ -125,7 +125,7 @@ def _systems(report: Report, workload: Workload, options: CpuOptions) -> dict[st
     """Build all systems; what the indexes take in memory is reported."""
     matchers: dict[str, Matcher[Any]] = {}
     for layout, exact in _INDEXES:
-        matcher = Tagmatch(workload.sets, layout=layout, exact=exact, threads=options.threads)
+        matcher = Tagmatch(workload.sets, layout=layout, exact=exact, threads=options.threads, device="cpu")
         matchers[_index_name(layout, exact)] = matcher
         if exact:
             stats = matcher.index.stats()
