@@ -39,13 +39,14 @@ _ONE_QUERY = TagLists(np.array([0, 1]), Strings(np.array([0, 1]), np.zeros(1, np
 
 @dataclass(slots=True, eq=False)
 class _Packet:
-    """What one packet has on the device; gives its workspace back when nothing refers to it any more.
+    """What one packet has on the device; gives its workspace back at the latest when nothing refers to it any more.
 
     Attributes
     ----------
     tags, first, last
         The queries, should they have to be matched in smaller packets.
-    workspace : Workspace
+    workspace : Workspace, optional
+        None once it was given back.
     free : queue of Workspace
         Where it goes back.
     queries : DeviceQueries, optional
@@ -58,14 +59,20 @@ class _Packet:
     tags: TagLists
     first: int
     last: int
-    workspace: Workspace
+    workspace: Workspace | None
     free: queue.SimpleQueue[Workspace]
     queries: DeviceQueries | None = None
     pairs: Pairs | None = None
     lists: Lists | None = None
 
+    def release(self) -> None:
+        """Give the workspace back, so that nobody waits for who still refers to the packet, as debuggers do."""
+        workspace, self.workspace = self.workspace, None
+        if workspace is not None:
+            self.free.put(workspace)
+
     def __del__(self) -> None:
-        self.free.put(self.workspace)
+        self.release()
 
 
 class CudaBackend:
@@ -78,8 +85,8 @@ class CudaBackend:
         tables, or for the results of a single query.
     """
 
-    #: Four threads keep a device busier than sixteen, which are half as fast
-    packet_size = PacketSize(queries=1 << 17, tags=1 << 20, fewest=1 << 14, at_once=4)
+    #: Three threads keep a device busier than sixteen, which are a third as fast
+    packet_size = PacketSize(queries=1 << 18, tags=1 << 21, fewest=1 << 14, at_once=3)
     by_partition = None
 
     def __init__(self, snapshot: Snapshot, options: MatchOptions, device: int = 0) -> None:
@@ -116,10 +123,11 @@ class CudaBackend:
 
     def ranks(self, tags: TagLists, first: int, last: int) -> _Packet:
         """Copy queries `first` to `last` to the device and look their tags up."""
-        packet = _Packet(tags, first, last, self._free.get(), self._free)
+        workspace = self._free.get()
+        packet = _Packet(tags, first, last, workspace, self._free)
         try:
             with on_device(self._device):
-                packet.queries = self._tag_index.ranks(tags, first, last, packet.workspace)
+                packet.queries = self._tag_index.ranks(tags, first, last, workspace)
         except DeviceMemoryError:
             if last - first == 1:
                 raise
@@ -135,16 +143,18 @@ class CudaBackend:
                     raise
             else:
                 return Matches(packet, found, rejected)
+        assert packet.workspace is not None
         packet.lists, found, rejected = self._halves(packet.tags, packet.first, packet.last, packet.workspace)
         return Matches(packet, found, rejected)
 
     def look_up_keys(self, packet: _Packet) -> Lists:
-        """Keys of each query's sets."""
+        """Keys of each query's sets; can be asked for once."""
         lists = packet.lists
         if lists is None:
             assert packet.pairs is not None
             with on_device(self._device):
                 lists = packet.pairs.lists()
+        packet.release()
         return lists if self._keys else look_up_keys(lists, self.snapshot.keys)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
@@ -153,7 +163,9 @@ class CudaBackend:
         assert packet.queries is not None
         pairs, _, _ = self._find(packet.queries, None)
         with on_device(self._device):
-            return pairs.lists()
+            lists = pairs.lists()
+        packet.release()
+        return lists
 
     def _find(self, queries: DeviceQueries, keys: tuple[Any, Any] | None) -> tuple[Pairs, int, int]:
         with on_device(self._device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.backend import PacketSize
 from pipeline.cpu import CpuStages
 from pipeline.cuda.published import PublishedSubsetMatch
 from pipeline.cuda.published_kernels import MOST_QUERIES
@@ -18,6 +19,8 @@ class PublishedBackend(CpuStages):
         From all that matches, when the device has failed; `DeviceMemoryError` when its memory does not suffice.
     """
 
+    #: Launching batches takes the interpreter's time, which threads would have to share
+    packet_size = PacketSize(queries=1 << 15, tags=1 << 18, fewest=512, at_once=1)
     notes: tuple[str, ...] = ()
 
     def __init__(self, snapshot: Snapshot, options: MatchOptions, device: int = 0) -> None:

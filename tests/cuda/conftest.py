@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import pkgutil
+import shutil
 from typing import Any
 
 import numba.cuda
@@ -36,6 +37,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     unfit = _LARGE if SIMULATED else ()
     if not numba.cuda.is_available() or len(numba.cuda.gpus) < 2:
         unfit += ("two_devices",)
+    if SIMULATED or not shutil.which("compute-sanitizer"):
+        unfit += ("compute_sanitizer",)
     items[:] = [
         item for item in items if not (item.get_closest_marker("gpu") and any(name in item.name for name in unfit))
     ]

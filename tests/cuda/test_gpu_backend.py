@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numba.cuda
@@ -248,7 +249,8 @@ def test_two_devices(engine) -> None:
         tm.consolidate()
         expected = list(map(sorted, tm.match_many(queries).to_pylist()))
     for placement in ("replicate", "split"):
-        with TagMatch(**engine, cuda=CudaOptions(placement=placement)) as tm:
+        cuda = replace(engine.get("cuda", CudaOptions()), placement=placement)
+        with TagMatch(**engine | {"cuda": cuda}) as tm:
             tm.add_sets(sets, list(range(len(sets))))
             tm.consolidate()
             assert len(tm.stats()["devices"]) == len(numba.cuda.gpus)
@@ -262,6 +264,19 @@ def test_device_that_is_not_there() -> None:
     with TagMatch(cuda=CudaOptions(devices=(99,))) as tm:
         assert tm.stats()["device"] == "cpu"
         assert "there is no CUDA device 99" in tm.stats()["device_notes"][0]
+
+
+def test_who_keeps_packets_does_not_keep_their_memory(layout: str) -> None:
+    """Debuggers do: compute-sanitizer keeps the frames of all that called CUDA."""
+    options = MatchOptions(device="cuda", cuda=CudaOptions(streams=1))
+    backend = CudaBackend(snapshot_of([["a"], ["b"]], layout), options)
+    (lists,) = tag_lists([["a", "b"]], "queries")
+    kept = []
+    for _ in range(3):
+        kept.append(backend.ranks(lists, 0, 1))
+        keys = backend.look_up_keys(backend.subset_match(kept[-1]).lists)
+        assert sorted(keys.values.tolist()) == [0, 1]
+        assert len(backend.set_ids(lists, 0, 1).values) == 2
 
 
 # -- devices that fail -------------------------------------------------------------------------------------------------
