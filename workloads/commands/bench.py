@@ -76,19 +76,18 @@ _MongoDB = Annotated[
 
 
 def _skippable(names: list[str] | None) -> list[str] | None:
-    from workloads.bench.paper.catalogue import RAREST, SYSTEMS
+    from workloads.bench.paper.catalogue import PUBLISHED, RAREST, SYSTEMS
 
+    systems = [name for name in (*SYSTEMS, PUBLISHED) if name != RAREST]
     for name in names or ():
-        if name not in SYSTEMS or name == RAREST:
-            raise typer.BadParameter(
-                f"{name!r} is none of {', '.join(repr(each) for each in SYSTEMS if each != RAREST)}"
-            )
+        if name not in systems:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(map(repr, systems))}")
     return names
 
 
 _Skip = Annotated[
     list[str] | None,
-    typer.Option(metavar="SYSTEM", callback=_skippable, help="Leave out a system of Table 1.", show_default=False),
+    typer.Option(metavar="SYSTEM", callback=_skippable, help="Leave out a system.", show_default=False),
 ]
 
 
@@ -226,16 +225,19 @@ def gpu(
     seconds: _Seconds = 0.5,
     threads: Threads = None,
     seed: _Seed = 1,
+    skip: _Skip = None,
     output: _Output = Path("bench-results/gpu"),
 ) -> None:
-    """Throughput of both layouts on one CUDA device, beside the plain batched scan."""
+    """Throughput of both layouts on CUDA, beside the paper's kernels and the plain batched scan."""
     from pipeline.cuda.support import devices
 
     devices()  # before numba.cuda is imported
     from workloads.bench.paper.bench import FULL_SETS, PaperOptions
     from workloads.bench.paper.gpu import gpu as experiment
 
-    options = PaperOptions(sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed)
+    options = PaperOptions(
+        sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, skip=tuple(skip or ())
+    )
     _measure([experiment], options, output)
 
 

@@ -61,6 +61,8 @@ class _GpuMatcher(SignatureMatcher):
 
     Parameters
     ----------
+    threads : int
+        Threads of the CPU that compute signatures and sort them.
     block_threads : int
         Threads of a block.
     room : int
@@ -72,10 +74,12 @@ class _GpuMatcher(SignatureMatcher):
         There is no CUDA device.
     """
 
-    def __init__(self, sets: pa.Table, *, block_threads: int = _BLOCK_THREADS, room: int = _FIRST_ROOM) -> None:
+    def __init__(
+        self, sets: pa.Table, *, threads: int = 1, block_threads: int = _BLOCK_THREADS, room: int = _FIRST_ROOM
+    ) -> None:
         if not cuda.is_available():
             raise UnavailableError("needs an NVIDIA GPU that numba.cuda can use")
-        table = signature_table(sets)
+        table = signature_table(sets, threads=threads)
         super().__init__(table.keys, threads=1)
         self._words = cuda.to_device(np.ascontiguousarray(table.signatures.T))
         self._block_threads = block_threads

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from partitioner.sorting import group_by, sort_groups
 from tagmatch.arrays import Lists, U64Array, offsets_of
 from tagmatch.columns import key_values, tag_lists
 from tagmatch.kernels.signature import SIGNATURE_WORDS, signatures_of
 from tagmatch.kernels.xxh64 import hash_strings
 from tagmatch.tables import KeyTable
 from workloads.systems.key_answers import keys_of_matches
+
+_LABELS = 1 << 16
+_LABEL_SHIFT = np.uint64(48)
 
 
 def signatures(sets: pa.Array | pa.ChunkedArray, *, threads: int = 1) -> U64Array:
@@ -65,7 +69,10 @@ def signature_table(sets: pa.Table, *, threads: int = 1) -> SignatureTable:
     """Build the table of a table with columns `tags` and `key`."""
     words, sums = _signatures_and_sums(sets["tags"], threads)
     keys = key_values(sets["key"], "key")
-    order = np.lexsort((keys, sums, words[:, 2], words[:, 1], words[:, 0]))
+    columns = np.column_stack((words, sums, keys))
+    # Grouped by the first bits, so that several threads can sort
+    starts, order = group_by((words[:, 0] >> _LABEL_SHIFT).astype(np.uint32), _LABELS, threads=threads)
+    sort_groups(columns, order, starts, threads=threads)
     words, sums, keys = words[order], sums[order], keys[order]
     new_row = np.ones(len(words), np.bool_)
     new_row[1:] = np.any(words[1:] != words[:-1], axis=1)

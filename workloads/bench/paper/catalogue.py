@@ -18,6 +18,7 @@ Build: TypeAlias = "Callable[[pa.Table, int], Matcher[Any]]"
 
 RAREST = "tagmatch, rarest"
 BALANCED = "tagmatch, balanced"
+PUBLISHED = "tagmatch, balanced, published kernels"
 CPU_ONLY = "CPU-only TagMatch (balanced, exact=False)"
 PREFIX_TREE = "prefix tree"
 ICN = "ICN tree"
@@ -58,16 +59,16 @@ def _icn(sets: pa.Table, threads: int) -> Matcher[Any]:
     return IcnTree(sets, threads=threads)
 
 
-def _gpu_scan(sets: pa.Table, _: int) -> Matcher[Any]:
+def _gpu_scan(sets: pa.Table, threads: int) -> Matcher[Any]:
     from workloads.systems.gpu_scan import GpuScan
 
-    return GpuScan(sets)
+    return GpuScan(sets, threads=threads)
 
 
-def _gpu_batch_scan(sets: pa.Table, _: int) -> Matcher[Any]:
+def _gpu_batch_scan(sets: pa.Table, threads: int) -> Matcher[Any]:
     from workloads.systems.gpu_scan import GpuBatchScan
 
-    return GpuBatchScan(sets)
+    return GpuBatchScan(sets, threads=threads)
 
 
 def _rarest_tag_dict(sets: pa.Table, _: int) -> Matcher[Any]:

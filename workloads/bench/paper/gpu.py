@@ -1,4 +1,4 @@
-"""What one CUDA device does: end to end, the subset match alone, and how much the copies are of what it can copy."""
+"""What CUDA devices do: end to end, the subset match alone, and how much the copies are of what one can copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.packets import packet_ranges
 from tagmatch.columns import tag_lists
 from tagmatch.options import CudaOptions
-from workloads.bench.paper.catalogue import BALANCED, GPU_BATCH_SCAN, LAYOUTS, RAREST, SYSTEMS, tagmatch
+from workloads.bench.paper.catalogue import BALANCED, GPU_BATCH_SCAN, LAYOUTS, PUBLISHED, RAREST, some, tagmatch
 from workloads.bench.report import Line, Target
 from workloads.bench.timing import Samples, alternate, seconds_of
 from workloads.systems.matcher import count_keys
@@ -33,38 +33,50 @@ _TARGETS = {
     RAREST: {16e6: Target(10e6, goal=50e6), 128e6: Target(10e6, goal=50e6)},
     BALANCED: {16e6: Target(400e3, goal=2e6), 128e6: Target(40e3, goal=400e3)},
 }
+#: Of the throughput of one device, that which two have
+_TWICE = Target(1.8)
+
 _COPIED_BYTES = 1 << 28
 _COUNTED_QUERIES = 100_000
 
 
 def gpu(bench: Bench) -> Result:
     """Throughput of both layouts on CUDA beside the batched scan."""
-    sets = bench.sets()
+    sets, devices = bench.sets(), len(cuda.gpus)
     result = bench.result(
         "gpu",
-        "One CUDA device",
+        "CUDA",
         f"""{sets:,} distinct sets. *End to end* is `match_many`, from Arrow strings in host memory to Arrow keys in
-        host memory, on one device. *Subset match* begins with the queries' ranks and ends with the pairs of queries and
-        sets, both in device memory. The batched scan tests every signature and looks keys up on the host. Bytes are
-        those of the queries' tags and of the answers, with their offsets, and are compared with what the device copies
-        from and to pinned memory at best.""",
+        host memory, on one device unless said. *Published kernels* match batch by batch within partitions, as the paper
+        does; preprocess, routing and key lookup are the CPU's then. *Subset match* begins with the queries' ranks and
+        ends with the pairs of queries and sets, both in device memory. The batched scan tests every signature and looks
+        keys up on the host. Bytes are those of the queries' tags and of the answers, with their offsets, and are
+        compared with what the device copies from and to pinned memory at best.""",
     )
-    systems: dict[str, Build] = {
+    on_one: dict[str, Build] = {
         name: tagmatch(name, device="cuda", cuda=CudaOptions(devices=(0,))) for name in LAYOUTS.values()
     }
-    systems |= {GPU_BATCH_SCAN: SYSTEMS[GPU_BATCH_SCAN]}
+    on_all: dict[str, Build] = {}
+    if devices > 1:
+        on_all = {_on_all(name, devices): tagmatch(name, device="cuda") for name in on_one}
+    published = tagmatch(BALANCED, device="cuda", cuda=CudaOptions(devices=(0,), kernels="published"))
+    systems = on_one | on_all | {PUBLISHED: published} | some([GPU_BATCH_SCAN])
     workload = bench.workload(sets)
     with bench.built(systems, workload.sets, result) as matchers:
         found = bench.throughput(result, "end to end", matchers, workload.queries)
-        _end_to_end(result, sets, found)
-        ours: dict[str, Any] = {name: matchers[name] for name in LAYOUTS.values() if name in matchers}
+        _end_to_end(result, sets, devices, found)
+        ours: dict[str, Any] = {name: matchers[name] for name in on_one if name in matchers}
         _subset_match(bench, result, ours, workload.queries)
         if RAREST in found:
             _bytes(bench, result, ours[RAREST], workload.queries, found[RAREST].queries.median)
     return result
 
 
-def _end_to_end(result: Result, sets: int, found: dict[str, Rate]) -> None:
+def _on_all(name: str, devices: int) -> str:
+    return f"{name}, {devices} devices"
+
+
+def _end_to_end(result: Result, sets: int, devices: int, found: dict[str, Rate]) -> None:
     panel = result.panel("end to end", "distinct sets", "queries/s")
     for name, rate in found.items():
         panel.add(name, f"{sets:,}", rate.queries)
@@ -74,6 +86,12 @@ def _end_to_end(result: Result, sets: int, found: dict[str, Rate]) -> None:
         if name != GPU_BATCH_SCAN and GPU_BATCH_SCAN in found:
             ratio = rate.queries.over(found[GPU_BATCH_SCAN].queries)
             result.lines.append(Line(f"{name}: against the batched scan", ratio, "times"))
+        several = found.get(_on_all(name, devices))
+        if several is not None:
+            target = _TWICE if name == BALANCED and devices == 2 else None
+            result.lines.append(
+                Line(f"{name}: {devices} devices against one", several.queries.over(rate.queries), "times", target)
+            )
 
 
 def _subset_match(bench: Bench, result: Result, matchers: dict[str, Tagmatch], queries: pa.ListArray) -> None:
