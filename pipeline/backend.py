@@ -104,12 +104,15 @@ class PacketSize:
         Not fewer queries, though more threads would get some.
     at_once : int, optional
         More threads would only take the interpreter lock from each other.
+    per_device : bool
+        Whether each of several devices wants so many threads, as they wait for it and not for the interpreter.
     """
 
     queries: int
     tags: int
     fewest: int
     at_once: int | None = None
+    per_device: bool = False
 
 
 class Backend(Protocol):

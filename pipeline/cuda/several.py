@@ -52,8 +52,9 @@ class Replicated(_Several):
 
     def __init__(self, snapshot: Snapshot, options: MatchOptions, devices: Sequence[int], make: MakeBackend) -> None:
         super().__init__(snapshot, [make(snapshot, options, device) for device in devices])
-        if self.packet_size.at_once is not None:
-            self.packet_size = replace(self.packet_size, at_once=self.packet_size.at_once * len(devices))
+        size = self.packet_size
+        if size.at_once is not None and size.per_device:
+            self.packet_size = replace(size, at_once=size.at_once * len(devices))
         self._turns = count()
 
     def ranks(self, tags: TagLists, first: int, last: int) -> Owned:
