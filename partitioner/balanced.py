@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,7 +28,7 @@ def _set_bit(signature, bit):
 
 
 @kernel
-def _count_bits(signatures, begin, end, counts):
+def count_bits(signatures, begin, end, counts):
     """Add to `counts`, int64[192], how many of the sets from `begin` to `end` have each bit."""
     # Eight counters of eight bits in a word: `bytes_[w, s]` counts the bits of word w whose place from the right is
     # s modulo 8. A counter holds 255 sets.
@@ -68,7 +68,7 @@ def _move_back(signatures, order, begin, end, swap_signatures, swap_order):
 
 
 @kernel
-def _choose(counts, size, max_size, mask, used):
+def choose_pivot(counts, size, max_size, mask, used):
     """The pivot that splits a node, or -1 when the node is a leaf; may complete the leaf's mask.
 
     The pivot is the unused bit whose frequency is closest to 50 %, ties to the lowest bit.
@@ -114,8 +114,8 @@ def _partition_subtree(signatures, order, swap_signatures, swap_order, begin, en
         waiting -= 1
         begin, end = bounds[waiting]
         counts[:] = 0
-        _count_bits(signatures, begin, end, counts)
-        pivot = _choose(counts, end - begin, max_size, masks[waiting], useds[waiting])
+        count_bits(signatures, begin, end, counts)
+        pivot = choose_pivot(counts, end - begin, max_size, masks[waiting], useds[waiting])
         if pivot < 0:
             if leaves == len(leaf_ends):
                 leaf_masks = np.concatenate((leaf_masks, leaf_masks))
@@ -134,6 +134,20 @@ def _partition_subtree(signatures, order, swap_signatures, swap_order, begin, en
         bounds[waiting, 0] = middle
         waiting += 2
     return leaf_masks[:leaves], leaf_ends[:leaves]
+
+
+@dataclass(frozen=True, eq=False)
+class Root:
+    """Where Algorithm 1 begins: with all sets, or with those that some splits have left together.
+
+    Attributes
+    ----------
+    mask, used : uint64[3] arrays
+        The pivots whose bit the sets have, and all pivots.
+    """
+
+    mask: U64Array = field(default_factory=lambda: np.zeros(SIGNATURE_WORDS, np.uint64))
+    used: U64Array = field(default_factory=lambda: np.zeros(SIGNATURE_WORDS, np.uint64))
 
 
 @dataclass(frozen=True)
@@ -163,9 +177,9 @@ class _Sets:
         """The halves of a large node, every thread working on a part of its rows; the node itself if it is a leaf."""
         ranges = [(node.begin + a, node.begin + b) for a, b in even_ranges(node.size, threads)]
         counts = np.zeros((len(ranges), SIGNATURE_BITS), np.int64)
-        run(lambda i: _count_bits(self.signatures, *ranges[i], counts[i]), range(len(ranges)), threads)
+        run(lambda i: count_bits(self.signatures, *ranges[i], counts[i]), range(len(ranges)), threads)
         mask, used = node.mask.copy(), node.used.copy()
-        pivot = _choose(counts.sum(axis=0), node.size, max_size, mask, used)
+        pivot = choose_pivot(counts.sum(axis=0), node.size, max_size, mask, used)
         if pivot < 0:
             return [node]
         ones = counts[:, pivot]
@@ -190,13 +204,12 @@ class _Sets:
         return leaves
 
 
-def _leaves(sets: _Sets, first_row: int, max_size: int, threads: int) -> tuple[U64Array, I64Array]:
+def _leaves(sets: _Sets, first_row: int, root: Root, max_size: int, threads: int) -> tuple[U64Array, I64Array]:
     """Masks and first rows (and the end) of all leaves, in row order."""
     # Nodes too large for one thread's fair share are split by all threads together, the others one to a thread.
     count = len(sets.order)
     share = max(max_size, (count - first_row) // (4 * threads))
-    empty = np.zeros(SIGNATURE_WORDS, np.uint64)
-    waiting = [_Node(first_row, count, empty, empty)] if count > first_row else []
+    waiting = [_Node(first_row, count, root.mask, root.used)] if count > first_row else []
     subtrees: list[_Node] = []
     while waiting:
         node = waiting.pop()
@@ -212,7 +225,7 @@ def _leaves(sets: _Sets, first_row: int, max_size: int, threads: int) -> tuple[U
 
 
 def balanced_partitions(
-    signatures: U64Array, first_row: int, max_partition_size: int, *, threads: int = 1
+    signatures: U64Array, first_row: int, max_partition_size: int, *, root: Root | None = None, threads: int = 1
 ) -> tuple[PartitionTable, U32Array, U64Array]:
     """Algorithm 1 on the rows from `first_row` on, none of which may have a zero signature.
 
@@ -222,6 +235,8 @@ def balanced_partitions(
         In the canonical (lexicographic rank) order, which settles equal signatures. Overwritten.
     max_partition_size : int
         `MAX_P`.
+    root : Root, optional
+        Default: these are all sets.
 
     Returns
     -------
@@ -234,7 +249,7 @@ def balanced_partitions(
     count = len(signatures)
     order = np.arange(count, dtype=np.uint32)
     sets = _Sets(signatures, order, np.empty_like(signatures), np.empty_like(order))
-    masks, first_rows = _leaves(sets, first_row, max_partition_size, threads)
+    masks, first_rows = _leaves(sets, first_row, root or Root(), max_partition_size, threads)
     # The swap array's memory, no longer needed, takes the result: fresh memory would have to be cleared first.
     columns = sets.swap_signatures.reshape(SIGNATURE_WORDS, count).T
     del sets

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from partitioner.local import Changes, build_snapshot
+from partitioner.staging import StagedChanges
 from pipeline.backend import Backend
 from pipeline.devices import backend_for
 from pipeline.packets import join_lists
@@ -34,7 +35,6 @@ from tagmatch.options import (
     PipelineOptions,
     available_threads,
 )
-from tagmatch.staging import StagedChanges
 from tagmatch.storage import index_exists, open_snapshot, save_snapshot
 from tagmatch.tables import Snapshot, empty_snapshot
 

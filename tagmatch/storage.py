@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from tagmatch.arrays import Lists, Strings, U64Array, UIntArray
+from tagmatch.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
 from tagmatch.errors import (
     IndexCorruptError,
     IndexExistsError,
@@ -33,7 +33,7 @@ from tagmatch.errors import (
     IndexVersionError,
     TagMatchError,
 )
-from tagmatch.kernels.signature import SIGNATURE_WORDS, signatures_of
+from tagmatch.kernels.signature import signatures_of
 from tagmatch.options import LayoutOptions
 from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
 
@@ -41,7 +41,7 @@ FORMAT_VERSION = 1
 
 _MANIFEST = "MANIFEST.json"
 _SNAPSHOT_PREFIX = "snapshot-"
-_UNFINISHED_PREFIX = "unfinished-"
+UNFINISHED_PREFIX = "unfinished-"
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 _CHECKSUM_BLOCK = 1 << 24
 _ADVICE = "build the index again or restore it from a copy"
@@ -78,7 +78,7 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
     created = not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED_PREFIX, dir=path))
+        unfinished = Path(tempfile.mkdtemp(prefix=UNFINISHED_PREFIX, dir=path))
         try:
             manifest = _write_files(snapshot, unfinished)
             folder = path / manifest["snapshot"]
@@ -113,11 +113,36 @@ def open_snapshot(path: Path) -> Snapshot:
     while True:
         manifest = _read_manifest(path)
         try:
-            return _read_snapshot(path, manifest)
+            return _read_snapshot(path, manifest, _check_contents)
         except IndexCorruptError:
             # Another process may have made a newer snapshot current and removed the files of this one.
             if _read_manifest(path) == manifest:
                 raise
+
+
+def snapshot_name(path: Path) -> str:
+    """Name of the index's current snapshot, which comes from its contents; errors as `open_snapshot`."""
+    return str(_read_manifest(path)["snapshot"])
+
+
+def open_unverified(path: Path, name: str) -> Snapshot:
+    """The snapshot of that name, its files memory-mapped but not read, so that damage may go unnoticed.
+
+    Raises
+    ------
+    IndexNotFoundError
+        The index has another snapshot by now.
+    IndexVersionError, IndexCorruptError
+        As `open_snapshot`, but for checksums of files.
+    """
+    manifest = _read_manifest(path)
+    if manifest["snapshot"] == name:
+        try:
+            return _read_snapshot(path, manifest, _check_size)
+        except IndexCorruptError:
+            if _read_manifest(path) == manifest:
+                raise
+    raise IndexNotFoundError(f"the index {path} no longer has {name}: a newer snapshot was saved; ask again")
 
 
 def files_nbytes(path: Path) -> int:
@@ -127,7 +152,7 @@ def files_nbytes(path: Path) -> int:
 
 
 def _is_ours(name: str) -> bool:
-    return name == f"{_MANIFEST}.new" or name.startswith((_SNAPSHOT_PREFIX, _UNFINISHED_PREFIX))
+    return name == f"{_MANIFEST}.new" or name.startswith((_SNAPSHOT_PREFIX, UNFINISHED_PREFIX))
 
 
 def _write_files(snapshot: Snapshot, folder: Path) -> dict[str, Any]:
@@ -161,7 +186,7 @@ def _to_arrow(snapshot: Snapshot) -> Iterator[tuple[str, pa.Table]]:
     yield (
         "vocabulary",
         _table(
-            tag=_arrow_strings(vocabulary.tags),
+            tag=from_strings(vocabulary.tags),
             hash=pa.array(vocabulary.hashes),
             frequency=pa.array(vocabulary.frequencies),
         ),
@@ -169,13 +194,13 @@ def _to_arrow(snapshot: Snapshot) -> Iterator[tuple[str, pa.Table]]:
     signatures = tagsets.signatures
     if signatures is None:
         signatures = signatures_of(tagsets.ranks, vocabulary.hashes)
-    yield "tagsets", _table(signature=_arrow_words(signatures), ranks=_arrow_lists(tagsets.ranks))
-    yield "keys", _table(keys=_arrow_lists(snapshot.keys.keys))
+    yield "tagsets", _table(signature=from_words(signatures), ranks=from_lists(tagsets.ranks))
+    yield "keys", _table(keys=from_lists(snapshot.keys.keys))
     if isinstance(partitions, PartitionTable):
         yield (
             "partitions",
             _table(
-                mask=_arrow_words(partitions.masks),
+                mask=from_words(partitions.masks),
                 first_row=pa.array(partitions.first_rows[:-1]),
                 rows=pa.array(np.diff(partitions.first_rows)),
             ),
@@ -186,22 +211,6 @@ def _to_arrow(snapshot: Snapshot) -> Iterator[tuple[str, pa.Table]]:
 
 def _table(**columns: pa.Array) -> pa.Table:
     return pa.table([*columns.values()], pa.schema([(name, array.type) for name, array in columns.items()]))
-
-
-def _arrow_strings(strings: Strings) -> pa.Array:
-    kind = pa.string() if strings.offsets.dtype == np.int32 else pa.large_string()
-    buffers = [None, pa.py_buffer(strings.offsets), pa.py_buffer(strings.data)]
-    return pa.Array.from_buffers(kind, len(strings), buffers)
-
-
-def _arrow_lists(lists: Lists) -> pa.Array:
-    values = pa.array(lists.values)
-    kind = (pa.list_ if lists.offsets.dtype == np.int32 else pa.large_list)(values.type)
-    return pa.Array.from_buffers(kind, len(lists), [None, pa.py_buffer(lists.offsets)], children=[values])
-
-
-def _arrow_words(words: U64Array) -> pa.Array:
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(words).reshape(-1)), SIGNATURE_WORDS)
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -242,36 +251,46 @@ def _manifest_text(manifest: dict[str, Any]) -> bytes:
     return (json.dumps({**manifest, "checksum": checksum}, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _read_snapshot(path: Path, manifest: dict[str, Any]) -> Snapshot:
-    folder = path / manifest["snapshot"]
-    tables = {name: _read_table(folder / f"{name}.arrow", manifest["files"][f"{name}.arrow"]) for name in _TABLES}
+def _read_snapshot(path: Path, manifest: dict[str, Any], check: Callable[[Path, dict[str, Any]], None]) -> Snapshot:
+    folder, files = path / manifest["snapshot"], manifest["files"]
+    tables = {name: _read_table(folder / f"{name}.arrow", files[f"{name}.arrow"], check) for name in _TABLES}
     vocabulary, tagsets, partitions = tables["vocabulary"], tables["tagsets"], tables["partitions"]
     options = LayoutOptions(manifest["layout"], manifest["max_partition_size"])
-    first_rows = _numbers(partitions["first_row"])
+    first_rows = to_numbers(partitions["first_row"])
     return Snapshot(
         options,
         Vocabulary(
-            _strings(vocabulary["tag"]),
-            _numbers(vocabulary["hash"]),
-            _numbers(vocabulary["frequency"]),
+            to_strings(vocabulary["tag"]),
+            to_numbers(vocabulary["hash"]),
+            to_numbers(vocabulary["frequency"]),
             manifest["seed"],
         ),
-        TagsetTable(_words(tagsets["signature"]), _lists(tagsets["ranks"])),
-        KeyTable(_lists(tables["keys"]["keys"])),
-        PartitionTable(_words(partitions["mask"]), np.append(first_rows, len(tagsets["ranks"])))
+        TagsetTable(to_words(tagsets["signature"]), to_lists(tagsets["ranks"])),
+        KeyTable(to_lists(tables["keys"]["keys"])),
+        PartitionTable(to_words(partitions["mask"]), np.append(first_rows, len(tagsets["ranks"])))
         if options.layout == "balanced"
         else ClusterTable(first_rows),
     )
 
 
-def _read_table(file: Path, expected: dict[str, Any]) -> dict[str, pa.Array]:
-    """Columns of a table, each one chunk of the memory-mapped file."""
+def _check_size(file: Path, expected: dict[str, Any]) -> None:
+    size = file.stat().st_size
+    if size != expected["bytes"]:
+        raise IndexCorruptError(f"{file} has {size} bytes instead of {expected['bytes']}; {_ADVICE}")
+
+
+def _check_contents(file: Path, expected: dict[str, Any]) -> None:
+    _check_size(file, expected)
+    if _checksum(file) != expected["xxh3_64"]:
+        raise IndexCorruptError(f"{file} does not have the checksum that it was written with; {_ADVICE}")
+
+
+def _read_table(
+    file: Path, expected: dict[str, Any], check: Callable[[Path, dict[str, Any]], None]
+) -> dict[str, pa.Array]:
+    """Columns of a table, each one chunk of the memory-mapped file, which `check` has accepted."""
     try:
-        size = file.stat().st_size
-        if size != expected["bytes"]:
-            raise IndexCorruptError(f"{file} has {size} bytes instead of {expected['bytes']}; {_ADVICE}")
-        if _checksum(file) != expected["xxh3_64"]:
-            raise IndexCorruptError(f"{file} does not have the checksum that it was written with; {_ADVICE}")
+        check(file, expected)
         table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
     except FileNotFoundError:
         raise IndexCorruptError(f"{file} is missing; {_ADVICE}") from None
@@ -281,29 +300,6 @@ def _read_table(file: Path, expected: dict[str, Any]) -> dict[str, pa.Array]:
         name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
         for name, column in zip(table.column_names, table.columns, strict=True)
     }
-
-
-def _numbers(array: pa.Array) -> Any:
-    return array.to_numpy()
-
-
-def _words(array: pa.Array) -> U64Array:
-    words: UIntArray = array.flatten().to_numpy()
-    return words.reshape(-1, SIGNATURE_WORDS)
-
-
-def _lists(array: pa.Array) -> Lists:
-    offsets = array.offsets.to_numpy() if len(array) else np.zeros(1, np.int32)
-    return Lists(offsets, array.values.to_numpy())
-
-
-def _strings(array: pa.Array) -> Strings:
-    width: type[np.signedinteger[Any]] = np.int32 if pa.types.is_string(array.type) else np.int64
-    if len(array) == 0:
-        return Strings(np.zeros(1, width), np.zeros(0, np.uint8))
-    _, offsets, data = array.buffers()
-    text = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-    return Strings(np.frombuffer(offsets, width)[: len(array) + 1], text)
 
 
 def _is_whole(folder: Path, files: dict[str, Any]) -> bool:

@@ -17,6 +17,7 @@ from simulator import SIMULATED
 
 import pipeline.devices
 from partitioner.local import build_snapshot
+from partitioner.staging import StagedChanges
 from pipeline.cpu import CpuBackend
 from pipeline.cuda import backend as cuda_backend
 from pipeline.cuda import memory, pairs
@@ -27,7 +28,6 @@ from pipeline.cuda.support import on_device
 from tagmatch import CudaOptions, DeviceError, DeviceWarning, TagMatch
 from tagmatch.columns import tag_lists
 from tagmatch.options import LayoutOptions, MatchOptions
-from tagmatch.staging import StagedChanges
 from tagmatch.tables import Snapshot, empty_snapshot
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partitioner.local import build_snapshot
+from partitioner.staging import StagedChanges
 from pipeline.cpu import CpuBackend
 from pipeline.packets import packet_ranges
 from tagmatch.columns import key_values, tag_lists
 from tagmatch.options import Layout, LayoutOptions, MatchOptions
 from tagmatch.parallel import run
-from tagmatch.staging import StagedChanges
 from tagmatch.tables import empty_snapshot
 from workloads.systems.key_answers import keys_of, list_array
 

@@ -1,0 +1,111 @@
+"""Step 4: the parts become the tables of one snapshot, which replaces the index's in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from partitioner.spark.scratch import Scratch
+from partitioner.spark.tasks import for_each, one_row
+from tagmatch.arrays import Lists, narrow_offsets
+from tagmatch.arrow import to_lists, to_numbers, to_strings, to_words
+from tagmatch.kernels.signature import SIGNATURE_WORDS
+from tagmatch.options import LayoutOptions
+from tagmatch.storage import save_snapshot
+from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def save_parts(
+    spark: SparkSession, scratch: Scratch, index: Path, options: LayoutOptions, seed: int, parts: Sequence[Any]
+) -> int:
+    """Save the index, as one task does, in little memory as all columns are files; returns its partitions."""
+    (saved,) = for_each(
+        spark, [0], partial(_save, scratch, index, options, seed, _Parts(parts)), "count long"
+    ).collect()
+    return int(saved["count"])
+
+
+class _Parts:
+    """Numbers of parts in order, and what they have."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self.numbers = [int(row.part) for row in rows]
+        self.sets = [int(row.sets) for row in rows]
+        self.keys = [int(row["keys"]) for row in rows]
+        self.greatest_key = max((int(row.greatest_key) for row in rows), default=0)
+
+
+def _save(
+    scratch: Scratch, index: Path, options: LayoutOptions, seed: int, parts: _Parts, _: int
+) -> Iterator[pa.RecordBatch]:
+    snapshot = _snapshot(scratch, options, seed, parts)
+    save_snapshot(snapshot, index)
+    yield one_row(count=len(snapshot.partitions))
+
+
+def _snapshot(scratch: Scratch, options: LayoutOptions, seed: int, parts: _Parts) -> Snapshot:
+    tags, hashes, frequencies = (scratch.read("vocabulary", 0, name) for name in ("tags", "hashes", "frequencies"))
+    vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies), seed)
+
+    def joined(column: str, read: Callable[[pa.Array], Any], shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
+        out = scratch.new_array(int(np.prod(shape)), dtype).reshape(shape)
+        at = 0
+        for part in parts.numbers:
+            values = read(scratch.read("part", part, column))
+            out[at : at + len(values)] = values
+            at += len(values)
+        return out
+
+    def lists(column: str, dtype: npt.DTypeLike) -> Lists:
+        total = sum(len(to_lists(scratch.read("part", part, column)).values) for part in parts.numbers)
+        offsets = scratch.new_array(1 + sum(parts.sets), np.int64)
+        row = 0
+        for part in parts.numbers:
+            some = to_lists(scratch.read("part", part, column))
+            offsets[row + 1 : row + 1 + len(some)] = some.offsets[1:].astype(np.int64) + offsets[row]
+            row += len(some)
+        return Lists(narrow_offsets(offsets), joined(column, lambda array: to_lists(array).values, (total,), dtype))
+
+    sets = sum(parts.sets)
+    ranks = lists("ranks", np.uint32)
+    keys = lists("keys", np.uint32 if parts.greatest_key < 2**32 else np.uint64)
+    signatures = joined("signatures", to_words, (sets, SIGNATURE_WORDS), np.uint64)
+    partitions: PartitionTable | ClusterTable
+    if options.layout == "rarest":
+        partitions = ClusterTable(_first_rows_of_clusters(scratch, parts, len(vocabulary)))
+    else:
+        partitions = _partition_table(scratch, parts)
+    return Snapshot(options, vocabulary, TagsetTable(signatures, ranks), KeyTable(keys), partitions)
+
+
+def _first_rows_of_clusters(scratch: Scratch, parts: _Parts, tags: int) -> npt.NDArray[Any]:
+    """First row of each cluster, and the end: sets come by their first ranks, after the empty set."""
+    counts = np.zeros(tags + 1, np.int64)
+    for part in parts.numbers:
+        ranks = to_lists(scratch.read("part", part, "ranks"))
+        some = ranks.lengths() > 0
+        counts[0] += np.count_nonzero(~some)
+        counts[1:] += np.bincount(ranks.values[ranks.offsets[:-1][some]], minlength=tags)
+    return narrow_offsets(np.cumsum(counts))
+
+
+def _partition_table(scratch: Scratch, parts: _Parts) -> PartitionTable:
+    masks, ends, row = [np.zeros((0, SIGNATURE_WORDS), np.uint64)], [], 0
+    first = 0
+    for part, sets in zip(parts.numbers, parts.sets, strict=True):
+        masks.append(to_words(scratch.read("part", part, "masks")))
+        found = to_numbers(scratch.read("part", part, "ends"))
+        if len(found) == 0:  # the empty set, which is in no partition
+            first = sets
+        ends.append(found + row)
+        row += sets
+    return PartitionTable(np.concatenate(masks), np.concatenate([np.array([first], np.int64), *ends]))

@@ -1,0 +1,163 @@
+"""The offline job (§3.1) on Spark: from a DataFrame of sets to the snapshot that the local partitioner would make.
+
+Steps, each of one or a few Spark jobs ::
+
+    shards      rows by a hash of their set; a task makes its sets distinct, as the local partitioner does
+    vocabulary  frequencies added up over shards, ranked; a file that tasks memory-map
+    parts       sets as ranks; Algorithm 1 by histograms where a subtree is too large for one task; each part laid out
+    index       the parts one after the other, saved in one step
+
+Nothing comes to the driver but counts, histograms, masks and some hundred sets' first ranks of each shard. What tasks
+leave for others lies in a folder beside the index's snapshots, which readers do not look at, and which goes in the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from partitioner.local import MAX_ROWS
+from partitioner.spark.assemble import save_parts
+from partitioner.spark.parts import lay_out_parts
+from partitioner.spark.scratch import Scratch
+from partitioner.spark.shards import make_shards
+from partitioner.spark.vocabulary import rank_tags
+from tagmatch.errors import InvalidValueError, TagMatchError
+from tagmatch.options import LayoutOptions
+from tagmatch.storage import UNFINISHED_PREFIX, index_exists
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SCRATCH_PREFIX = f"{UNFINISHED_PREFIX}job-"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOptions:
+    """How the job goes about it; the snapshot does not depend on these.
+
+    Attributes
+    ----------
+    sets_per_task : int
+        Sets that one task lays out, about; it has them in memory, some 300 bytes each.
+    skip_invalid : bool
+        Leave rows out that cannot be stored, and tell how many; else they are an error.
+    """
+
+    sets_per_task: int = 1 << 20
+    skip_invalid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioned:
+    """What a job has made.
+
+    Attributes
+    ----------
+    sets, keys, tags, partitions : int
+        Distinct sets, pairs of a set and a key, different tags, and partitions (clusters, in the layout `rarest`).
+    skipped : dict of str to int
+        Rows that were left out, by what is wrong with them.
+    """
+
+    sets: int
+    keys: int
+    tags: int
+    partitions: int
+    skipped: dict[str, int]
+
+
+def partition_sets(rows: DataFrame, index: Path, layout: LayoutOptions, options: JobOptions) -> Partitioned:
+    """Make the sets of a DataFrame, columns `tags`, array<string>, and `key`, long, the snapshot of an index.
+
+    What a job that was killed has left in the index's folder goes; so only one job at a time may work on an index.
+
+    Raises
+    ------
+    InvalidValueError
+        Rows cannot be stored, and are not to be skipped; tells how many there are of each kind. Or there are more
+        sets than an index can hold.
+    IndexExistsError
+        Something else than an index stands at the path.
+    """
+    spark = rows.sparkSession
+    index_exists(index)
+    with _scratch(index) as scratch:
+        with _step(spark, "shards"):
+            shards = make_shards(rows, scratch)
+        if shards.problems:
+            told = ", ".join(f"{problem}: {count}" for problem, count in shards.problems.items())
+            if not options.skip_invalid:
+                raise InvalidValueError(
+                    f"there are rows that cannot be stored: {told}; filter them, or have them skipped (skip_invalid)"
+                )
+            _log.warning("skipped rows: %s", told)
+        if shards.sets > MAX_ROWS:
+            raise InvalidValueError(
+                f"an index holds at most {MAX_ROWS} sets, not {shards.sets}; split the rows by a hash of their tags"
+            )
+        with _step(spark, "vocabulary"):
+            seed, tags = rank_tags(spark, scratch, shards, options.sets_per_task)
+        with _step(spark, "parts"):
+            parts = lay_out_parts(spark, scratch, shards.numbers, seed, layout, options.sets_per_task)
+        with _step(spark, "index"):
+            partitions = save_parts(spark, scratch, index, layout, seed, parts)
+    keys = sum(row["keys"] for row in parts)
+    return Partitioned(shards.sets, keys, tags, partitions, shards.problems)
+
+
+@contextlib.contextmanager
+def _scratch(index: Path) -> Iterator[Scratch]:
+    created = not index.exists()
+    folder = None
+    try:
+        index.mkdir(parents=True, exist_ok=True)
+        for left in index.glob(f"{_SCRATCH_PREFIX}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=index))
+        folder.chmod(0o777)  # Spark's workers may be another user's
+        yield Scratch(folder)
+    except OSError as error:
+        raise TagMatchError(f"cannot write the index {index}: {error}") from error
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        if created:
+            with contextlib.suppress(OSError):
+                index.rmdir()  # which only an empty folder lets be done to it
+
+
+@contextlib.contextmanager
+def _step(spark: SparkSession, name: str) -> Iterator[None]:
+    """Name the Spark jobs of a step, in Spark's pages and in the log."""
+    told = f"tagmatch: {name}"
+    _log.info("%s", name)
+    spark.addTag(told)
+    try:
+        with _description(spark, told):
+            yield
+    finally:
+        spark.removeTag(told)
+
+
+@contextlib.contextmanager
+def _description(spark: SparkSession, told: str) -> Iterator[None]:
+    """Describe jobs on the pages of a classic Spark, which do not show tags; a Connect server describes them itself."""
+    if not hasattr(spark, "_jsparkSession"):
+        yield
+        return
+    context, key = spark.sparkContext, "spark.job.description"
+    before = context.getLocalProperty(key)
+    context.setJobDescription(told)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(key, before)  # type: ignore[arg-type]

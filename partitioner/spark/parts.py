@@ -1,0 +1,229 @@
+"""Step 3: sets come together in parts, consecutive ranges of the tagset table, and each part is laid out by one task.
+
+A part is a range of the order of rank lists in the layout `rarest`, a subtree of Algorithm 1 in `balanced`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from partitioner.balanced import Root, balanced_partitions
+from partitioner.rows import gather
+from partitioner.sorting import sort_groups
+from partitioner.spark.scratch import Scratch
+from partitioner.spark.tasks import for_each, one_row
+from partitioner.spark.tree import Splits, grow_tree
+from partitioner.spark.vocabulary import rank_sets, vocabulary_hashes
+from tagmatch.arrays import I64Array, Lists, U32Array, U64Array
+from tagmatch.arrow import from_lists, from_words, to_lists, to_words
+from tagmatch.kernels.jit import kernel
+from tagmatch.kernels.signature import SIGNATURE_WORDS, signatures_of
+from tagmatch.options import LayoutOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_RANKED = "shard long, sets long, first array<long>, second array<long>"
+_SETS = "part long, ranks array<int>, keys array<long>"
+_PART = "part long, sets long, keys long, greatest_key decimal(20, 0)"
+
+_ROWS_PER_BATCH = 65_536
+# Sets of a shard from which the bounds of ranges are taken
+_SAMPLE = 256
+_LONGEST_FIRST_RANKS = 4
+
+
+class Routes(Protocol):
+    """To which part each set belongs."""
+
+    def parts(self, ranks: Lists, signatures: U64Array) -> I64Array:
+        """Part of each set."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankRanges:
+    """Parts of the layout `rarest`: part `i` begins with the first set whose first four ranks are `bounds[i - 1]`.
+
+    Attributes
+    ----------
+    bounds : uint64[parts - 1, 2] array
+        The first two words, as `first_words` gives them, in lexicographic order.
+    """
+
+    bounds: U64Array
+
+    def parts(self, ranks: Lists, signatures: U64Array) -> I64Array:  # noqa: ARG002
+        """Part of each set."""
+        out = np.empty(len(ranks), np.int64)
+        _search(first_words(ranks), self.bounds, out)
+        return out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subtrees:
+    """Parts of the layout `balanced`: the empty set, then the nodes of the tree that are not split.
+
+    Attributes
+    ----------
+    splits : Splits
+    places : int64 array
+        Part of each node; one more, for the empty set.
+    """
+
+    splits: Splits
+    places: I64Array
+
+    def parts(self, ranks: Lists, signatures: U64Array) -> I64Array:  # noqa: ARG002
+        """Part of each set."""
+        parts: I64Array = self.places[self.splits.nodes(signatures)]
+        return parts
+
+
+@kernel
+def _first_words(offsets, ranks, out):
+    """Pack the first four ranks, plus one so that 0 stands for the end, into two words that compare as lists do."""
+    for row in range(len(out)):
+        out[row, 0] = out[row, 1] = np.uint64(0)
+        for i in range(min(_LONGEST_FIRST_RANKS, offsets[row + 1] - offsets[row])):
+            shift = np.uint64(32 * (1 - (i & 1)))
+            out[row, i >> 1] |= (np.uint64(ranks[offsets[row] + i]) + np.uint64(1)) << shift
+
+
+def first_words(ranks: Lists) -> U64Array:
+    """Return two words of each set, uint64[n, 2], whose order is that of the lists as far as four ranks tell."""
+    out = np.empty((len(ranks), 2), np.uint64)
+    _first_words(ranks.offsets, ranks.values, out)
+    return out
+
+
+@kernel
+def _search(words, bounds, out):
+    """Count the bounds that are not after each row of words."""
+    for row in range(len(words)):
+        low, high = 0, len(bounds)
+        while low < high:
+            middle = (low + high) >> 1
+            a, b = bounds[middle, 0], bounds[middle, 1]
+            if a < words[row, 0] or (a == words[row, 0] and b <= words[row, 1]):
+                low = middle + 1
+            else:
+                high = middle
+        out[row] = low
+
+
+def lay_out_parts(
+    spark: SparkSession,
+    scratch: Scratch,
+    shards: Sequence[int],
+    seed: int,
+    options: LayoutOptions,
+    sets_per_task: int,
+) -> list[Any]:
+    """Leave each part in the scratch folder; returns rows (`part`, `sets`, `keys`, `greatest_key`) in order."""
+    ranked = for_each(spark, shards, partial(_rank, scratch, seed), _RANKED).collect()
+    sets = sum(shard.sets for shard in ranked)
+    routes: Routes
+    roots: dict[int, Root] = {}
+    if options.layout == "rarest":
+        routes = RankRanges(_bounds(ranked, -(-sets // sets_per_task)))
+    else:
+        has_empty = any((0, 0) in zip(shard.first, shard.second, strict=True) for shard in ranked)
+        tree = grow_tree(spark, scratch, shards, sets - has_empty, options.max_partition_size, sets_per_task)
+        leaves = tree.leaves()
+        places = np.zeros(len(tree.nodes) + 1, np.int64)
+        places[leaves] = np.arange(1, len(leaves) + 1)
+        routes = Subtrees(tree.splits(), places)
+        roots = {part: tree.nodes[leaf].root for part, leaf in enumerate(leaves, 1)}
+    routed = for_each(spark, shards, partial(_route, scratch, routes), _SETS)
+
+    def lay_out(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+        part = key[0].as_py()
+        return _lay_out(scratch, options, roots.get(part), part, table)
+
+    return sorted(routed.groupBy("part").applyInArrow(lay_out, _PART).collect(), key=lambda row: row.part)
+
+
+def _rank(scratch: Scratch, seed: int, shard: int) -> Iterator[pa.RecordBatch]:
+    """Leave a shard's sets as ranks, with their signatures; tell the first words of some, and of the empty set."""
+    ranks, hashes = rank_sets(scratch, seed, shard)
+    signatures = signatures_of(ranks, hashes)
+    scratch.write("ranked", shard, ranks=from_lists(ranks), signatures=from_words(signatures))
+    words = first_words(ranks)
+    some = np.linspace(0, len(words), _SAMPLE, endpoint=False).astype(np.int64)
+    some = np.unique(np.append(some, np.flatnonzero(ranks.lengths() == 0)))
+    first, second = (words[some, i].view(np.int64).tolist() for i in range(2))
+    yield one_row(shard=shard, sets=len(ranks), first=first, second=second)
+
+
+def _bounds(ranked: list[Any], parts: int) -> U64Array:
+    """First words at which to begin parts so that they are about as large, judged by some sets of each shard."""
+    words = np.array([pair for shard in ranked for pair in zip(shard.first, shard.second, strict=True)], np.int64)
+    words = words.reshape(-1, 2).view(np.uint64)
+    words = words[np.lexsort((words[:, 1], words[:, 0]))]
+    edges = np.linspace(0, len(words), parts + 1)[1:-1].astype(np.int64)
+    return np.unique(words[edges], axis=0)
+
+
+def _route(scratch: Scratch, routes: Routes, shard: int) -> Iterator[pa.RecordBatch]:
+    """Tell of each set of a shard to which part it belongs."""
+    ranks, keys = scratch.read("ranked", shard, "ranks"), scratch.read("shard", shard, "keys")
+    parts = routes.parts(to_lists(ranks), to_words(scratch.read("ranked", shard, "signatures")))
+    for first in range(0, len(ranks), _ROWS_PER_BATCH):
+        rows = slice(first, first + _ROWS_PER_BATCH)
+        yield pa.record_batch(
+            [pa.array(parts[rows]), _as_spark(ranks[rows], np.int32), _as_spark(keys[rows], np.int64)],
+            ["part", "ranks", "keys"],
+        )
+
+
+def _as_spark(lists: pa.Array, dtype: type[np.signedinteger[Any]]) -> pa.ListArray:
+    """Spark has no unsigned integers: the same bits as signed ones."""
+    offsets = lists.offsets.to_numpy()
+    values = lists.values.to_numpy()[offsets[0] : offsets[-1]]
+    wide = values.astype(np.uint32 if dtype is np.int32 else np.uint64, copy=False)
+    return pa.ListArray.from_arrays(pa.array((offsets - offsets[0]).astype(np.int32)), pa.array(wide.view(dtype)))
+
+
+def _from_spark(lists: pa.ChunkedArray) -> Lists:
+    chunk = pa.concat_arrays([pa.array([], lists.type), *lists.chunks])
+    offsets = chunk.offsets.to_numpy()
+    values = chunk.values.to_numpy()[offsets[0] : offsets[-1]]
+    return Lists(offsets - offsets[0], values.view(np.uint32 if values.dtype == np.int32 else np.uint64))
+
+
+def _lay_out(scratch: Scratch, options: LayoutOptions, root: Root | None, part: int, table: pa.Table) -> pa.Table:
+    """Order the sets of one part and leave them in the scratch folder."""
+    ranks, keys = _from_spark(table["ranks"]), _from_spark(table["keys"])
+    order: U32Array = np.arange(len(ranks), dtype=np.uint32)
+    sort_groups((ranks.offsets, ranks.values), order, np.array([0, len(order)]))
+    ranks, keys = gather(ranks, order), gather(keys, order)
+    signatures = signatures_of(ranks, vocabulary_hashes(scratch))
+    masks, ends = np.zeros((0, SIGNATURE_WORDS), np.uint64), np.zeros(0, np.int64)
+    if root is not None:
+        partitions, order, signatures = balanced_partitions(signatures, 0, options.max_partition_size, root=root)
+        ranks, keys = gather(ranks, order), gather(keys, order)
+        masks, ends = partitions.masks, partitions.first_rows[1:]
+    scratch.write(
+        "part",
+        part,
+        ranks=from_lists(ranks),
+        keys=from_lists(keys),
+        signatures=from_words(signatures),
+        masks=from_words(masks),
+        ends=pa.array(ends),
+    )
+    greatest = int(keys.values.max()) if len(keys.values) else 0
+    return pa.table(
+        {
+            "part": pa.array([part]),
+            "sets": pa.array([len(ranks)]),
+            "keys": pa.array([len(keys.values)]),
+            "greatest_key": pa.array([greatest], pa.decimal128(20, 0)),
+        }
+    )

@@ -1,0 +1,142 @@
+"""Step 1: rows become shards, each with its distinct sets, the keys of each, and the tags that occur in them.
+
+Equal sets meet in one shard, as rows are shuffled by a hash of the set; whether they are equal is decided on the tags.
+A shard is what the local partitioner makes of its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from partitioner.local import build_snapshot
+from partitioner.spark.scratch import Scratch
+from partitioner.spark.tasks import Batches, number_of_task, one_row
+from partitioner.staging import StagedChanges
+from tagmatch.arrays import U8Array
+from tagmatch.arrow import from_lists, from_strings
+from tagmatch.columns import key_values, tag_lists
+from tagmatch.kernels.jit import kernel
+from tagmatch.kernels.rows import sort_values
+from tagmatch.kernels.xxh64 import hash_strings
+from tagmatch.options import LayoutOptions
+from tagmatch.tables import empty_snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: What can be wrong with a row; the first that is counts
+PROBLEMS = ("tags is null", "a tag is null", "key is null", "key is negative")
+
+_CLEAN = "shard long, tags array<string>, key long, problem int, rows long"
+_SHARD = "shard long, sets long, tags long, problems array<long>"
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """What step 1 made.
+
+    Attributes
+    ----------
+    numbers : tuple of int
+        Of the shards with sets.
+    sets : int
+        Distinct sets of all shards.
+    tags : int
+        Different tags of each shard, added up.
+    problems : dict of str to int
+        Rows that were left out, by what is wrong with them.
+    """
+
+    numbers: tuple[int, ...]
+    sets: int
+    tags: int
+    problems: dict[str, int]
+
+
+def make_shards(rows: DataFrame, scratch: Scratch) -> Shards:
+    """Make shards of the columns `tags`, array<string>, and `key`, long."""
+    clean = rows.mapInArrow(_clean, _CLEAN)
+    made = clean.repartition("shard").mapInArrow(partial(_write_shard, scratch), _SHARD).collect()
+    counts = np.sum([np.zeros(len(PROBLEMS), np.int64), *(np.array(shard.problems) for shard in made)], axis=0)
+    return Shards(
+        tuple(sorted(shard.shard for shard in made if shard.sets)),
+        sum(shard.sets for shard in made),
+        sum(shard.tags for shard in made),
+        {problem: int(count) for problem, count in zip(PROBLEMS, counts, strict=True) if count},
+    )
+
+
+@kernel
+def _set_hashes(offsets, hashes, out):
+    """Sum the different hashes of each row, which are sorted in place."""
+    for row in range(len(out)):
+        first, last = offsets[row], offsets[row + 1]
+        sort_values(hashes, first, last)
+        total = np.uint64(0)
+        for i in range(first, last):
+            if i == first or hashes[i] != hashes[i - 1]:
+                total += hashes[i]
+        out[row] = total
+
+
+def _clean(batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Rows that can be stored, with the hash of their set; of the others only how many there are of each kind."""
+    for batch in batches:
+        problems = _problems(batch["tags"], batch["key"])
+        for problem, count in enumerate(np.bincount(problems, minlength=1)[1:].tolist(), 1):
+            if count:
+                yield _cleaned(pa.array([0]), pa.array([[]], pa.list_(pa.string())), pa.array([0]), problem, count)
+        good = batch if not problems.any() else batch.filter(pa.array(problems == 0))
+        (rows,) = tag_lists(good["tags"], "tags", stored=True)
+        shards = np.empty(len(good), np.uint64)
+        _set_hashes(rows.offsets, hash_strings(rows.tags), shards)
+        yield _cleaned(pa.array(shards.view(np.int64)), good["tags"], good["key"], 0, 1)
+
+
+def _problems(tags: pa.ListArray, keys: pa.Int64Array) -> U8Array:
+    """For each row 0, or one more than the place in `PROBLEMS` of what is wrong with it."""
+    problems = np.zeros(len(tags), np.uint8)
+    problems[pc.fill_null(pc.less(keys, 0), False).to_numpy(zero_copy_only=False)] = 4
+    problems[keys.is_null().to_numpy(zero_copy_only=False)] = 3
+    values = tags.flatten()
+    if values.null_count:
+        parents = pc.list_parent_indices(tags).to_numpy()
+        problems[parents[values.is_null().to_numpy(zero_copy_only=False)]] = 2
+    problems[tags.is_null().to_numpy(zero_copy_only=False)] = 1
+    return problems
+
+
+def _cleaned(shards: pa.Array, tags: pa.Array, keys: pa.Array, problem: int, rows: int) -> pa.RecordBatch:
+    same = [pa.array(np.full(len(shards), value, dtype)) for value, dtype in ((problem, np.int32), (rows, np.int64))]
+    return pa.record_batch([shards, tags, keys, *same], ["shard", "tags", "key", "problem", "rows"])
+
+
+def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]:
+    staged, options = StagedChanges(), LayoutOptions()
+    problems = np.zeros(1 + len(PROBLEMS), np.int64)
+    for batch in batches:
+        kinds = batch["problem"].to_numpy()
+        np.add.at(problems, kinds, batch["rows"].to_numpy())
+        good = batch if not kinds.any() else batch.filter(pa.array(kinds == 0))
+        staged.extend(tag_lists(good["tags"], "tags"), key_values(good["key"]), removed=False)
+    if not problems.any():
+        return
+    shard = number_of_task()
+    snapshot = build_snapshot(empty_snapshot(options), staged.take(), options)
+    vocabulary = snapshot.vocabulary
+    scratch.write(
+        "shard",
+        shard,
+        tags=from_strings(vocabulary.tags),
+        frequencies=pa.array(vocabulary.frequencies),
+        ranks=from_lists(snapshot.tagsets.ranks),
+        keys=from_lists(snapshot.keys.keys),
+    )
+    yield one_row(shard=shard, sets=len(snapshot), tags=len(vocabulary), problems=problems[1:].tolist())

@@ -1,0 +1,57 @@
+"""Columns of tables as Arrow arrays, and back; both share the memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.arrays import Lists, Strings, U64Array, UIntArray
+from tagmatch.kernels.signature import SIGNATURE_WORDS
+
+
+def from_strings(strings: Strings) -> pa.Array:
+    """An Arrow string or large string array that shares the memory."""
+    kind = pa.string() if strings.offsets.dtype == np.int32 else pa.large_string()
+    buffers = [None, pa.py_buffer(strings.offsets), pa.py_buffer(strings.data)]
+    return pa.Array.from_buffers(kind, len(strings), buffers)
+
+
+def from_lists(lists: Lists) -> pa.Array:
+    """An Arrow list or large list array that shares the memory."""
+    values = pa.array(lists.values)
+    kind = (pa.list_ if lists.offsets.dtype == np.int32 else pa.large_list)(values.type)
+    return pa.Array.from_buffers(kind, len(lists), [None, pa.py_buffer(lists.offsets)], children=[values])
+
+
+def from_words(words: U64Array) -> pa.Array:
+    """An Arrow array of fixed-size lists, of signatures or masks, uint64[n, 3]."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(words).reshape(-1)), SIGNATURE_WORDS)
+
+
+def to_numbers(array: pa.Array) -> Any:
+    """The NumPy array that shares the memory."""
+    return array.to_numpy()
+
+
+def to_words(array: pa.Array) -> U64Array:
+    """Signatures or masks, uint64[n, 3]."""
+    words: UIntArray = array.flatten().to_numpy()
+    return words.reshape(-1, SIGNATURE_WORDS)
+
+
+def to_lists(array: pa.Array) -> Lists:
+    """Lists that share the memory of an Arrow list array, which must not be a slice."""
+    offsets = array.offsets.to_numpy() if len(array) else np.zeros(1, np.int32)
+    return Lists(offsets, array.values.to_numpy())
+
+
+def to_strings(array: pa.Array) -> Strings:
+    """Strings that share the memory of an Arrow string array, which must not be a slice."""
+    width: type[np.signedinteger[Any]] = np.int32 if pa.types.is_string(array.type) else np.int64
+    if len(array) == 0:
+        return Strings(np.zeros(1, width), np.zeros(0, np.uint8))
+    _, offsets, data = array.buffers()
+    text = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    return Strings(np.frombuffer(offsets, width)[: len(array) + 1], text)

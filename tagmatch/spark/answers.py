@@ -1,0 +1,103 @@
+"""What every strategy of the join does in the workers: look at batches of queries, and add their keys to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, LongType, StructField
+
+from tagmatch.arrays import IntArray
+from tagmatch.errors import InvalidValueError, NullError
+
+Output = Literal["rows", "lists"]
+
+#: The column that each output adds
+ANSWER_FIELDS = {
+    "rows": StructField("key", LongType(), nullable=False),
+    "lists": StructField("keys", ArrayType(LongType(), containsNull=False), nullable=False),
+}
+
+_BATCH_KEYS = 1 << 16
+_BATCH_BYTES = 1 << 30
+
+
+def reject_nulls(tags: pa.Array, name: str) -> None:
+    """See that every query has tags, and every tag is one.
+
+    Raises
+    ------
+    NullError
+        Names the column and how to leave the nulls out.
+    """
+    if tags.null_count:
+        raise NullError(
+            f"column {name!r} of the queries holds a null where a set of tags must be; "
+            f"leave such queries out, as in queries.where(col({name!r}).isNotNull())"
+        )
+    if tags.flatten().null_count:
+        raise NullError(
+            f"column {name!r} of the queries holds a null where a tag must be; "
+            f"leave such tags out, as in queries.withColumn({name!r}, array_compact({name!r}))"
+        )
+
+
+def with_keys(output: Output, queries: pa.RecordBatch, answers: pa.ListArray) -> Iterator[pa.RecordBatch]:
+    """Add the answers as `output` says, in batches of bounded size.
+
+    Parameters
+    ----------
+    output : {"rows", "lists"}
+        One row for each key of a query, or one row for each query.
+    queries : pyarrow.RecordBatch
+        Any columns.
+    answers : pyarrow.ListArray of uint64
+        The keys of each query.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+        All columns, then `key`, int64, or `keys`, lists of int64.
+
+    Raises
+    ------
+    InvalidValueError
+        A key does not fit a `long`.
+    """
+    offsets, keys = answers.offsets.to_numpy(), _signed(answers.values)
+    if output == "rows":
+        return _key_by_key(queries, offsets, keys)
+    return _query_by_query(queries, offsets, keys)
+
+
+def _signed(keys: pa.Array) -> pa.Array:
+    signed = keys.view(pa.int64())
+    values = signed.to_numpy()
+    if len(values) and values.min() < 0:
+        key = int(values.view(np.uint64).max())
+        raise InvalidValueError(
+            f"key {key} of the index is above 2**63 - 1, the greatest `long` of Spark; give such sets smaller keys"
+        )
+    return signed
+
+
+def _key_by_key(queries: pa.RecordBatch, offsets: IntArray, keys: pa.Array) -> Iterator[pa.RecordBatch]:
+    rows = np.repeat(np.arange(len(queries)), np.diff(offsets))
+    # Few enough for Arrow's 32-bit offsets even if all of them repeat one query that has all the bytes
+    step = max(1, min(_BATCH_KEYS, _BATCH_BYTES // max(1, queries.nbytes)))
+    schema = queries.schema.append(pa.field("key", keys.type, nullable=False))
+    for first in range(0, len(rows), step):
+        repeated = queries.take(pa.array(rows[first : first + step]))
+        yield pa.RecordBatch.from_arrays([*repeated.columns, keys.slice(first, step)], schema=schema)
+
+
+def _query_by_query(queries: pa.RecordBatch, offsets: IntArray, keys: pa.Array) -> Iterator[pa.RecordBatch]:
+    marks = np.arange(0, int(offsets[-1]), _BATCH_KEYS)
+    edges = np.unique(np.concatenate([[0], np.searchsorted(offsets, marks, side="right") - 1, [len(queries)]]))
+    lists = pa.ListArray.from_arrays(pa.array(offsets), keys)
+    schema = queries.schema.append(pa.field("keys", lists.type, nullable=False))
+    for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        some = slice(first, last)
+        yield pa.RecordBatch.from_arrays([*queries[some].columns, lists[some]], schema=schema)

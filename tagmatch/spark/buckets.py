@@ -1,0 +1,82 @@
+"""Which buckets of the shuffled join the sets of a tag are in, and so the queries with that tag have to go to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from partitioner.rows import count_values
+from tagmatch.arrays import BoolArray, I64Array, U64Array, UIntArray
+from tagmatch.tables import ClusterTable, Snapshot
+
+_U = np.uint64
+
+_ROWS = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """A bucket for each hash of a tag, and several for a tag that is the rarest of very many sets.
+
+    Attributes
+    ----------
+    count : int
+    salted : uint64 array
+        Hashes of the tags whose sets are spread over several buckets, ascending.
+    spreads : int64 array
+        Over how many, for each of them.
+    """
+
+    count: int
+    salted: U64Array
+    spreads: I64Array
+
+    def of_sets(self, hashes: U64Array, rows: UIntArray) -> I64Array:
+        """The bucket of each set, given the hash of its rarest tag and its row."""
+        return (self._first(hashes) + rows.astype(np.int64) % self._spread(hashes)) % self.count
+
+    def of_tags(self, hashes: U64Array) -> tuple[I64Array, I64Array]:
+        """The buckets with sets whose rarest tag has one of these hashes.
+
+        Returns
+        -------
+        places, buckets : int64 arrays of the same length
+            A place in `hashes`, ascending, and one of its buckets.
+        """
+        spreads = self._spread(hashes)
+        places = np.repeat(np.arange(len(hashes)), spreads)
+        nth = np.arange(len(places)) - np.repeat(np.cumsum(spreads) - spreads, spreads)
+        return places, (self._first(hashes)[places] + nth) % self.count
+
+    def _first(self, hashes: U64Array) -> I64Array:
+        return ((hashes >> _U(32)) * _U(self.count) >> _U(32)).astype(np.int64)
+
+    def _spread(self, hashes: U64Array) -> I64Array:
+        spreads = np.ones(len(hashes), np.int64)
+        if len(self.salted):
+            at = np.minimum(np.searchsorted(self.salted, hashes), len(self.salted) - 1)
+            salted: BoolArray = self.salted[at] == hashes
+            spreads[salted] = self.spreads[at[salted]]
+        return spreads
+
+
+def buckets_for(snapshot: Snapshot, bucket_sets: int, *, at_least: int = 1) -> Buckets:
+    """As many buckets as a snapshot needs, of about `bucket_sets` sets each."""
+    sets = _sets_by_rarest_tag(snapshot)
+    many = np.flatnonzero(sets > bucket_sets)
+    hashes = snapshot.vocabulary.hashes[many]
+    order = np.argsort(hashes)
+    spreads = -(-sets[many] // bucket_sets)
+    return Buckets(max(at_least, -(-len(snapshot) // bucket_sets), 1), hashes[order], spreads[order])
+
+
+def _sets_by_rarest_tag(snapshot: Snapshot) -> I64Array:
+    """How many sets have the tag of each rank as their rarest."""
+    if isinstance(snapshot.partitions, ClusterTable):
+        return np.diff(snapshot.partitions.first_rows).astype(np.int64)
+    ranks, sets = snapshot.tagsets.ranks, np.zeros(len(snapshot.vocabulary), np.int64)
+    for first in range(int(snapshot.tagsets.has_empty_set), len(ranks), _ROWS):
+        firsts = ranks.values[ranks.offsets[first : min(first + _ROWS, len(ranks))]]
+        sets += count_values(firsts, len(sets))
+    return sets

@@ -1,0 +1,90 @@
+"""The command line `tagmatch-partition`: the offline job."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tagmatch.commands import LayoutName, note, run
+from tagmatch.errors import IndexExistsError, InputFileError
+from tagmatch.files import JSON_SUFFIXES
+from tagmatch.spark.paths import index_folder
+from tagmatch.spark.session import spark_session
+from tagmatch.storage import index_exists
+
+
+def partition(
+    sets: Annotated[
+        str,
+        typer.Argument(
+            metavar="SETS",
+            help="Any path or URI that Spark reads, with columns `tags` (array of strings) and `key` (long).",
+            show_default=False,
+        ),
+    ],
+    index: Annotated[
+        str, typer.Argument(metavar="INDEX", help="Folder of the index, which all machines mount.", show_default=False)
+    ],
+    layout: Annotated[LayoutName, typer.Option(help="How stored sets are grouped and ordered.")] = LayoutName.rarest,
+    max_partition_size: Annotated[
+        int, typer.Option(min=1, max=2**32 - 1, help="Most sets in a partition (layout balanced).")
+    ] = 200_000,
+    format: Annotated[  # noqa: A002
+        str | None,
+        typer.Option(
+            help="Spark's name of the format of SETS.  [default: by suffix, else parquet]", show_default=False
+        ),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(help="local[2], spark://…, or sc://… for Spark Connect.  [default: as Spark is configured]"),
+    ] = None,
+    sets_per_task: Annotated[int, typer.Option(min=1, help="Sets that a task has in memory, about.")] = 1 << 20,
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Leave out rows that cannot be stored, and tell how many.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there already.")] = False,
+) -> None:
+    """Build an index on Spark from any table of sets."""
+    if index_exists(index_folder(index)) and not overwrite:
+        raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("partitioner").setLevel(logging.INFO)
+    spark = spark_session("tagmatch-partition", master)
+    try:
+        from tagmatch.spark.offline import partition as run_job
+
+        made = run_job(
+            _read(spark, sets, format),
+            index,
+            layout=layout.value,
+            max_partition_size=max_partition_size,
+            sets_per_task=sets_per_task,
+            skip_invalid=skip_invalid,
+        )
+    finally:
+        spark.stop()
+    for problem, count in made.skipped.items():
+        typer.echo(f"tagmatch-partition: skipped rows: {problem}: {count}", err=True)
+    note(f"{index}: {made.sets} sets, {made.keys} keys, {made.tags} tags, layout {layout.value}")
+
+
+def _read(spark: Any, sets: str, name: str | None) -> Any:
+    from pyspark.errors import AnalysisException
+
+    if name is None:
+        name = "json" if Path(sets).suffix.lower() in JSON_SUFFIXES else "parquet"
+    try:
+        return spark.read.format(name).load(sets)
+    except AnalysisException as error:
+        raise InputFileError(f"{sets}: Spark cannot read it: {str(error).strip().splitlines()[0]}") from None
+
+
+def main() -> None:
+    """Entry point of the command `tagmatch-partition`."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command()(partition)
+    run(app)

@@ -1,0 +1,27 @@
+"""Errors of tagmatch that were raised in Spark's workers, as errors of tagmatch again."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from pyspark.errors import PySparkException
+
+import tagmatch.errors
+from tagmatch.errors import TagMatchError
+
+_RAISED = re.compile(r"^(?:.*\s)?tagmatch\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+
+@contextlib.contextmanager
+def errors_of_workers() -> Iterator[None]:
+    """Raise an error of tagmatch, which Spark has made part of the message of its own, instead of Spark's."""
+    try:
+        yield
+    except PySparkException as error:
+        raised = _RAISED.search(str(error))
+        kind = getattr(tagmatch.errors, raised[1], None) if raised else None
+        if raised is None or not (isinstance(kind, type) and issubclass(kind, TagMatchError)):
+            raise
+        raise kind(raised[2].strip()) from error

@@ -1,0 +1,114 @@
+"""`subset_join`: the keys of all stored sets that the sets of a Spark DataFrame contain."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, get_args
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import ArrayType, StringType
+
+from tagmatch.errors import InvalidTypeError, InvalidValueError
+from tagmatch.spark.answers import ANSWER_FIELDS, Output
+from tagmatch.spark.interests import index_of
+from tagmatch.spark.paths import index_folder
+from tagmatch.spark.ship import ship_join
+from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
+from tagmatch.storage import files_nbytes
+
+Strategy = Literal["auto", "ship", "shuffle"]
+
+
+def subset_join(
+    queries: DataFrame,
+    index: str | os.PathLike[str] | DataFrame,
+    *,
+    unique: bool = False,
+    strategy: Strategy = "auto",
+    output: Output = "rows",
+    tags: str = "tags",
+    ship_limit: int = 8 << 30,
+    folder: str | os.PathLike[str] | None = None,
+) -> DataFrame:
+    """Join queries with the stored sets that they contain; the same answers as those of `TagMatch.match_many`.
+
+    All columns of the queries go through Python, so select those that are wanted first. The event-time watermark of
+    a stream gets lost, as in `mapInArrow`: set it after the join.
+
+    Parameters
+    ----------
+    queries : DataFrame
+        One row for each query; batch or streaming. Without nulls in its tags.
+    index : str, Path or DataFrame
+        Folder of an index, which the driver and all workers see under this path. Or interests, columns `tags` and
+        `key`, of which this call makes an index.
+    unique : bool
+        Give a key once for a query, not once for each matching set that carries it.
+    strategy : {"auto", "ship", "shuffle"}
+        `ship`: every worker opens the whole index, memory-mapped. Each task answers from the snapshot that is current
+        when it begins, so a stream follows the index without a restart. `shuffle`: sets and queries meet in buckets,
+        of which a worker has one at a time; from the snapshot that is current at this call. `auto`: `ship` for a
+        stream and where the files of the index have at most `ship_limit` bytes.
+    output : {"rows", "lists"}
+        `rows`: the columns of the queries and `key`, long, a row for each matching key; queries without a match have
+        none. `lists`: the columns of the queries and `keys`, an array of long, a row for each query.
+    tags : str
+        Column of the queries with their tags, an array of strings.
+    ship_limit : int
+        In bytes.
+    folder : str or Path, optional
+        Where the index of interests is made, and stays. By default a temporary folder of this machine, which goes when
+        this process ends: for Spark in local mode.
+
+    Returns
+    -------
+    DataFrame
+        Nothing is matched before it is asked for. Its tasks fail with `NullError` for a null in the tags, and with
+        `InvalidValueError` for an answer with a key above 2**63 - 1.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        An argument, or a column of the queries, cannot be used.
+    IndexNotFoundError, IndexCorruptError, IndexVersionError
+        For what stands at `index`.
+    """
+    _check_choices(strategy, output)
+    _check_queries(queries, tags, output)
+    if isinstance(index, DataFrame):
+        index = index_of(index, folder)
+    elif folder is not None:
+        raise InvalidValueError("folder is where the index of interests is made; index names one that is there")
+    path = index_folder(index)
+    fits = files_nbytes(path) <= ship_limit
+    if strategy == "auto":
+        strategy = "ship" if fits or queries.isStreaming else "shuffle"
+    if strategy == "ship":
+        return ship_join(queries, path, tags=tags, unique=unique, output=output)
+    if queries.isStreaming:
+        raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
+    return shuffle_join(queries, path, tags=tags, unique=unique, output=output, bucket_sets=BUCKET_SETS)
+
+
+def _check_choices(strategy: object, output: object) -> None:
+    for name, value, allowed in (("strategy", strategy, get_args(Strategy)), ("output", output, get_args(Output))):
+        if value not in allowed:
+            raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+
+
+def _check_queries(queries: DataFrame, tags: str, output: Output) -> None:
+    if not isinstance(queries, DataFrame):
+        raise InvalidTypeError(f"queries must be a Spark DataFrame, not {type(queries).__name__}")
+    fields = queries.schema.fields
+    found = [field.dataType for field in fields if field.name == tags]
+    if len(found) != 1:
+        names = ", ".join(repr(field.name) for field in fields) or "none"
+        count = "no column" if not found else f"{len(found)} columns"
+        raise InvalidValueError(f"queries has {count} {tags!r}; its columns are {names}; say which it is with tags=")
+    kind = found[0]
+    if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StringType)):
+        raise InvalidTypeError(f"column {tags!r} of the queries must be array<string>, not {kind.simpleString()}")
+    added = ANSWER_FIELDS[output].name
+    clashing = next((field.name for field in fields if field.name.lower() == added), None)
+    if clashing is not None:
+        raise InvalidValueError(f"queries has a column {clashing!r} already, which the join is to add; rename it")

@@ -1,0 +1,91 @@
+"""The offline job as a function of a DataFrame."""
+
+from __future__ import annotations
+
+import os
+
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col
+from pyspark.sql.types import ArrayType, ByteType, DataType, IntegerType, LongType, ShortType, StringType
+
+from partitioner.spark.job import JobOptions, Partitioned, partition_sets
+from tagmatch.errors import InvalidTypeError, InvalidValueError
+from tagmatch.options import Layout, LayoutOptions
+from tagmatch.spark.errors import errors_of_workers
+from tagmatch.spark.paths import index_folder
+
+_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+
+
+def column_type(frame: DataFrame, column: str) -> DataType:
+    """Return the type of a column.
+
+    Raises
+    ------
+    InvalidTypeError
+        There is no such column.
+    """
+    if column not in frame.columns:
+        raise InvalidTypeError(
+            f"there is no column {column!r}; there are {', '.join(map(repr, frame.columns)) or 'none'}"
+        )
+    return frame.schema[column].dataType
+
+
+def partition(
+    sets: DataFrame,
+    index: str | os.PathLike[str],
+    *,
+    layout: Layout = "rarest",
+    max_partition_size: int = 200_000,
+    tags: str = "tags",
+    key: str = "key",
+    sets_per_task: int = 1 << 20,
+    skip_invalid: bool = False,
+) -> Partitioned:
+    """Build an index of the sets of a DataFrame: the very files that the local partitioner would write.
+
+    An index that is there already is replaced in one step, at the end; until then, and if the job fails or is killed,
+    it stays as it was. A job that runs again makes the same index.
+
+    Parameters
+    ----------
+    sets : DataFrame
+        A set and a key a row; equal sets come together, and a set holds each key once.
+    index : str or path
+        Folder of the index, which the driver and all workers see under the same path.
+    layout, max_partition_size
+        As of `TagMatch`.
+    tags, key : str
+        Columns: an array of strings, and an integer from 0 on.
+    sets_per_task : int
+        Sets that a task has in memory, about; 300 bytes each. The result does not depend on it.
+    skip_invalid : bool
+        Leave out rows with a null or with a negative key, and tell how many; else they are an error.
+
+    Returns
+    -------
+    Partitioned
+        What there is, and how many rows were left out for what reason.
+
+    Raises
+    ------
+    InvalidTypeError
+        A column is not there or of another type; it is named.
+    InvalidValueError
+        For an option, and for rows that cannot be stored: how many, and why.
+    IndexExistsError
+        Something else than an index stands at the path.
+    """
+    kind = column_type(sets, tags)
+    if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StringType)):
+        raise InvalidTypeError(f"column {tags!r} must be array<string>, not {kind.simpleString()}")
+    kind = column_type(sets, key)
+    if not isinstance(kind, _INTEGERS):
+        raise InvalidTypeError(f"column {key!r} must be a long or a smaller integer, not {kind.simpleString()}")
+    if isinstance(sets_per_task, bool) or not isinstance(sets_per_task, int) or sets_per_task < 1:
+        raise InvalidValueError(f"sets_per_task must be an integer from 1 on, not {sets_per_task!r}")
+    rows = sets.select(col(f"`{tags}`").alias("tags"), col(f"`{key}`").cast("long").alias("key"))
+    options = JobOptions(sets_per_task, skip_invalid)
+    with errors_of_workers():
+        return partition_sets(rows, index_folder(index), LayoutOptions(layout, max_partition_size), options)

@@ -1,0 +1,81 @@
+"""A Spark session where there is none yet, and a clear word where there cannot be one."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tagmatch.errors import TagMatchError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_JAVA = 17
+
+
+class SparkUnavailableError(TagMatchError):
+    """There is no PySpark, or no Java that it can run on."""
+
+
+def spark_session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Return the running Spark session, or start one.
+
+    Parameters
+    ----------
+    name : str
+        Of the application, for Spark's own pages.
+    master : str, optional
+        `local[2]`, `spark://…`, or `sc://…` for Spark Connect; default: what Spark is configured to.
+    settings : mapping of str to str, optional
+        Of a session that is started; a running one and one of a server keep their own.
+
+    Raises
+    ------
+    SparkUnavailableError
+        PySpark is not installed, or no Java that is new enough, and no server was named that has one.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkUnavailableError(f"PySpark cannot be imported ({error}); pip install 'tagmatch[spark]'") from None
+    builder = SparkSession.builder.appName(name)
+    if master is not None and master.startswith("sc://"):
+        return builder.remote(master).getOrCreate()
+    if SparkSession.getActiveSession() is None:
+        check_java()
+        for setting, value in (settings or {}).items():
+            builder = builder.config(setting, value)
+    if master is not None:
+        builder = builder.master(master)
+        if master.startswith("local"):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the python3 of the PATH
+    return builder.getOrCreate()
+
+
+def check_java() -> None:
+    """See that there is a Java that Spark can run on.
+
+    Raises
+    ------
+    SparkUnavailableError
+        There is none, or it is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    found = shutil.which(java)
+    advice = f"install Java {OLDEST_JAVA} or newer (on Debian: openjdk-{OLDEST_JAVA}-jre-headless)"
+    if found is None:
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
+        raise SparkUnavailableError(f"Spark needs Java: {where}; {advice}")
+    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', told)
+    if version is None or int(version[1]) < OLDEST_JAVA:
+        raise SparkUnavailableError(
+            f"Spark needs Java {OLDEST_JAVA}, but {found} is {told.strip() or 'silent'}; {advice}"
+        )

@@ -1,0 +1,254 @@
+"""The offline job makes the files that the local partitioner makes, whatever the rows; or nothing, and says why."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from collisions import colliding_pair
+
+from tagmatch import IndexExistsError, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch.spark import partition
+from tagmatch.spark.session import SparkUnavailableError, check_java
+
+Rows = Sequence[tuple[list[str], int]]
+SCHEMA = "tags array<string>, key long"
+
+
+def manifest(index: Path) -> bytes:
+    """Names, sizes and checksums of all files, and all options."""
+    return (index / "MANIFEST.json").read_bytes()
+
+
+def local(rows: Rows, index: Path, **options: Any) -> bytes:
+    with TagMatch(index, threads=2, device="cpu", **options) as tm:
+        for tags, key in rows:
+            tm.add_set(tags, key)
+        tm.consolidate()
+    return manifest(index)
+
+
+def few_tags(rng: random.Random) -> Rows:
+    """One tag in all sets, 500 others; the empty set, equal sets, equal rows, tags twice in a set, large keys."""
+    rows = [
+        (["all", *rng.sample([f"t{i}" for i in range(500)], rng.randint(0, 4))], rng.randrange(50))
+        for _ in range(3_000)
+    ]
+    rows += [([], 5), ([], 2**63 - 1), (["all", "t1", "t1"], 3), (["t1", "all"], 3), (["t1", "all"], 3)]
+    return rng.sample(rows, len(rows))
+
+
+def long_sets(rng: random.Random) -> Rows:
+    """Sets of 300 tags and some short ones, of Unicode; no key needs more than 32 bits."""
+    tags = ["ä", "日本", "🦊", "e\u0301", "é", "", " ", "a\x00b", *(f"tag-{i}" for i in range(600))]
+    rows = [(rng.sample(tags, 300), key) for key in range(40)]
+    return rows + [(rng.sample(tags, rng.randint(1, 3)), rng.randrange(2**32)) for _ in range(400)]
+
+
+def colliding(_: random.Random) -> Rows:
+    """Two tags with one hash under the first seed, which are two tags nevertheless."""
+    first, second = colliding_pair(0)
+    return [([first], 1), ([second], 2), ([first, second], 3), (["x", second], 4), *(([f"t{i}"], i) for i in range(30))]
+
+
+@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@pytest.mark.parametrize(
+    ("make", "max_partition_size", "sets_per_task"),
+    [(few_tags, 100, 400), (few_tags, 200_000, 1 << 20), (long_sets, 7, 50), (colliding, 1, 5)],
+)
+def test_files_are_those_of_the_local_partitioner(
+    spark: Any, tmp_path: Path, rng: random.Random, layout: str, make: Any, max_partition_size: int, sets_per_task: int
+) -> None:
+    rows = make(rng)
+    options = {"layout": layout, "max_partition_size": max_partition_size}
+    expected = local(rows, tmp_path / "local", **options)
+    frame = spark.createDataFrame(rows, SCHEMA).repartition(3)
+    made = partition(frame, tmp_path / "spark", sets_per_task=sets_per_task, **options)
+    assert manifest(tmp_path / "spark") == expected
+    assert sorted(os.listdir(tmp_path / "spark")) == sorted(os.listdir(tmp_path / "local"))
+    with TagMatch.open(tmp_path / "spark") as tm:
+        tm.check()
+        stats = tm.stats()
+        assert (made.sets, made.keys, made.tags) == (len(tm), stats["keys"], stats["tags"])
+        assert made.partitions == stats["partitions"]
+    assert made.skipped == {}
+
+
+@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@pytest.mark.parametrize("rows", [[], [([], 1)]], ids=["nothing", "the empty set"])
+def test_next_to_nothing(spark: Any, tmp_path: Path, layout: str, rows: Rows) -> None:
+    expected = local(rows, tmp_path / "local", layout=layout)
+    partition(spark.createDataFrame(rows, SCHEMA), tmp_path / "spark", layout=layout)
+    assert manifest(tmp_path / "spark") == expected
+
+
+def test_other_columns_and_smaller_integers(spark: Any, tmp_path: Path) -> None:
+    schema = "who string, `what.is` array<string>, n short"
+    frame = spark.createDataFrame([("x", ["a"], 1), ("y", ["b", "a"], 2)], schema)
+    expected = local([(["a"], 1), (["b", "a"], 2)], tmp_path / "local")
+    partition(frame, (tmp_path / "spark").as_uri(), tags="what.is", key="n")
+    assert manifest(tmp_path / "spark") == expected
+
+
+def test_rows_that_cannot_be_stored(spark: Any, tmp_path: Path) -> None:
+    rows = [(["a"], 1), (None, 2), (None, None), (["a", None], 3), (["b"], None), (["c"], -1), (["d"], -2), (["e"], 4)]
+    frame = spark.createDataFrame(rows, SCHEMA)
+    told = ["tags is null: 2", "a tag is null: 1", "key is null: 1", "key is negative: 2"]
+    with pytest.raises(InvalidValueError, match=f"cannot be stored: {', '.join(told)}; filter them"):
+        partition(frame, tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+    made = partition(frame, tmp_path / "index", skip_invalid=True)
+    assert made.skipped == {"tags is null": 2, "a tag is null": 1, "key is null": 1, "key is negative": 2}
+    assert manifest(tmp_path / "index") == local([(["a"], 1), (["e"], 4)], tmp_path / "local")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("tags string, key long", "column 'tags' must be array<string>, not string"),
+        ("tags array<int>, key long", "column 'tags' must be array<string>, not array<int>"),
+        ("tags array<string>, key string", "column 'key' must be a long or a smaller integer, not string"),
+        ("tags array<string>, keys long", "no column 'key'; there are 'tags', 'keys'"),
+    ],
+)
+def test_columns_that_will_not_do(spark: Any, tmp_path: Path, schema: str, message: str) -> None:
+    with pytest.raises(InvalidTypeError, match=message):
+        partition(spark.createDataFrame([], schema), tmp_path / "index")
+
+
+def test_paths_that_will_not_do(spark: Any, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([], SCHEMA)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(IndexExistsError, match="is a folder with other files in it"):
+        partition(frame, tmp_path)
+    with pytest.raises(
+        InvalidValueError, match="cannot be at s3a://bucket/index; give a folder that all machines mount"
+    ):
+        partition(frame, "s3a://bucket/index")
+    assert os.listdir(tmp_path) == ["notes.txt"]
+
+
+def test_errors_of_workers_are_errors_of_tagmatch(spark: Any, tmp_path: Path) -> None:
+    frame = spark.sql("select array(cast(x'c328' as string)) tags, 1L key")
+    with pytest.raises(InvalidValueError, match="tags: rows 0 to 0: Invalid UTF8 sequence"):
+        partition(frame, tmp_path / "index")
+
+
+KILLED = """
+import logging, os, signal, sys
+from partitioner.spark import job
+from tagmatch.spark import partition, spark_session
+
+class Kill(logging.Handler):
+    def emit(self, record):
+        if record.getMessage() == sys.argv[3]:
+            self.spark.range(1).count()  # Spark works
+            os.kill(os.getpid(), signal.SIGKILL)
+
+logging.getLogger("partitioner").setLevel(logging.INFO)
+logging.getLogger("partitioner").addHandler(handler := Kill())
+spark = handler.spark = spark_session("killed", "local[2]")
+partition(spark.read.parquet(sys.argv[1]).selectExpr("tags", "cast(key as long) key"), sys.argv[2])
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_job_that_is_killed_leaves_the_index_as_it_was(spark: Any, tmp_path: Path) -> None:
+    """At the beginning of each step, and of none: then it has not come to an end either, but to another one."""
+    index, sets = tmp_path / "index", tmp_path / "sets.parquet"
+    pq.write_table(pa.table({"tags": [["new"]], "key": [2]}), sets)
+    for step in ("shards", "vocabulary", "parts", "index"):
+        existed = step != "shards"
+        if existed:
+            before = local([(["old"], 1)], index)
+        run = subprocess.run(
+            [sys.executable, "-c", KILLED, str(sets), str(index), step], capture_output=True, check=False
+        )
+        assert run.returncode == -signal.SIGKILL, run.stderr.decode()
+        assert any(name.startswith("unfinished-job-") for name in os.listdir(index))
+        if existed:
+            assert manifest(index) == before
+            with TagMatch.open(index) as tm:
+                assert tm.match(["old", "new"]) == [1]
+        else:
+            with pytest.raises(IndexNotFoundError, match="its build did not finish"):
+                TagMatch.open(index)
+    for _ in range(2):
+        partition(spark.createDataFrame([(["new"], 2)], SCHEMA), index)
+        assert manifest(index) == local([(["new"], 2)], tmp_path / "local")
+        assert len(os.listdir(index)) == 2
+
+
+CONNECTED = """
+import sys
+from pyspark.sql import SparkSession
+from tagmatch.spark import partition, subset_join
+
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+assert "connect" in type(spark).__module__
+rows = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4)]
+sets = spark.createDataFrame(rows, "tags array<string>, key long")
+for layout in ("rarest", "balanced"):
+    partition(sets, f"{sys.argv[1]}/{layout}", layout=layout, sets_per_task=1)
+    queries = spark.createDataFrame([(1, ["b", "a"]), (2, ["x"])], "id long, tags array<string>")
+    for strategy in ("ship", "shuffle"):
+        joined = subset_join(queries, f"{sys.argv[1]}/{layout}", strategy=strategy, output="lists")
+        print("FOUND", sorted((row.id, sorted(row["keys"])) for row in joined.collect()))
+"""
+
+
+@pytest.mark.timeout(600)
+def test_spark_connect(tmp_path: Path) -> None:
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_TESTING": "1"}  # which means any free port
+    run = subprocess.run(
+        [sys.executable, "-c", CONNECTED, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    found = [line for line in run.stdout.splitlines() if line.startswith("FOUND")]
+    assert found == ["FOUND [(1, [1, 2, 4]), (2, [4])]"] * 4
+    rows: Rows = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4)]
+    for layout in ("rarest", "balanced"):
+        assert manifest(tmp_path / layout) == local(rows, tmp_path / f"local-{layout}", layout=layout)
+
+
+def test_command(tmp_path: Path) -> None:
+    sets, index = tmp_path / "sets.jsonl", tmp_path / "index"
+    sets.write_text('{"tags": ["a", "b"], "key": 1}\n{"tags": null, "key": 2}\n')
+    command = [sys.executable, "-c", "from tagmatch.spark.commands import main; main()", str(sets), str(index)]
+    command += ["--master", "local[2]", "--layout", "balanced"]
+
+    def run(*more: str) -> tuple[int, str]:
+        done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr.splitlines()[-1]
+
+    code, told = run()
+    assert code == 1
+    assert told.startswith("tagmatch: there are rows that cannot be stored: tags is null: 1; filter them")
+    code, told = run("--skip-invalid")
+    assert (code, told) == (0, "tagmatch-partition: skipped rows: tags is null: 1")
+    assert manifest(index) == local([(["a", "b"], 1)], tmp_path / "local", layout="balanced")
+    assert run()[1].endswith("already; give --overwrite to replace it")
+
+
+def test_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailableError, match="which has no bin/java; install Java 17 or newer"):
+        check_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkUnavailableError, match="there is no java on the PATH; install Java 17 or newer"):
+        check_java()
+    old = tmp_path / "java"
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n")
+    old.chmod(0o755)
+    with pytest.raises(SparkUnavailableError, match=r'Spark needs Java 17, but .*java is openjdk version "1.8.0_402"'):
+        check_java()

@@ -1,0 +1,113 @@
+"""The join of streams, which follows the index from micro-batch to micro-batch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from tagmatch import TagMatch
+from tagmatch.errors import InvalidValueError, NullError
+from tagmatch.spark.errors import errors_of_workers
+from tagmatch.spark.join import subset_join
+
+SCHEMA = "n int, tags array<string>"
+
+
+@pytest.fixture
+def tm(tmp_path: Path) -> Iterator[TagMatch]:
+    with TagMatch(tmp_path / "index") as tm:
+        tm.add_sets([["a"], ["a", "b"], []], [1, 2, 3])
+        tm.consolidate()
+        yield tm
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "queries").mkdir()
+    return tmp_path / "queries"
+
+
+def write(folder: Path, name: str, queries: dict[int, list[str] | None]) -> None:
+    kind = pa.schema({"n": pa.int32(), "tags": pa.list_(pa.string())})
+    pq.write_table(pa.table([list(queries), list(queries.values())], schema=kind), folder / f"{name}.parquet")
+
+
+@contextmanager
+def running(joined: DataFrame, name: str) -> Iterator[Any]:
+    query = joined.writeStream.format("memory").queryName(name).start()
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def test_files_with_a_newer_snapshot_in_between(
+    spark: SparkSession, tm: TagMatch, tmp_path: Path, folder: Path
+) -> None:
+    stream = spark.readStream.schema(SCHEMA).parquet(str(folder))
+    rows = subset_join(stream, tmp_path / "index", unique=True)
+    lists = subset_join(stream, tmp_path / "index", output="lists", ship_limit=0)
+    assert rows.isStreaming
+    with running(rows, "rows") as of_rows, running(lists, "lists") as of_lists:
+
+        def process(name: str, queries: dict[int, list[str] | None]) -> None:
+            write(folder, name, queries)
+            of_rows.processAllAvailable()
+            of_lists.processAllAvailable()
+
+        process("first", {1: ["a", "x"], 2: ["b", "a"], 3: []})
+        tm.add_set(["x"], 4)
+        tm.remove_set([], 3)
+        tm.consolidate()
+        process("second", {11: ["a", "x"], 12: ["b", "a"], 13: []})
+        expected = {1: [1, 3], 2: [1, 2, 3], 3: [3], 11: [1, 4], 12: [1, 2], 13: []}
+        assert {row.n: sorted(row["keys"]) for row in spark.table("lists").collect()} == expected
+        pairs = sorted((row.n, row.key) for row in spark.table("rows").collect())
+        assert pairs == [(n, key) for n, keys in expected.items() for key in keys]
+
+
+@pytest.mark.usefixtures("tm")
+def test_a_rate_source(spark: SparkSession, tmp_path: Path) -> None:
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
+    letters = functions.array(*map(functions.lit, "abc"))
+    tags = functions.slice(letters, 1, (functions.col("value") % 4).cast("int"))
+    joined = subset_join(rate.withColumn("tags", tags), tmp_path / "index", output="lists")
+    found: list[Any] = []
+    enough = threading.Event()
+
+    def take(batch: DataFrame, _: int) -> None:
+        found.extend(batch.collect())
+        if len(found) >= 200:
+            enough.set()
+
+    query = joined.writeStream.foreachBatch(take).start()
+    try:
+        assert enough.wait(120), query.exception()
+    finally:
+        query.stop()
+    of_lengths = [[3], [1, 3], [1, 2, 3], [1, 2, 3]]
+    assert all(sorted(row["keys"]) == of_lengths[row.value % 4] for row in found)
+    assert sorted(row.value for row in found) == list(range(len(found)))
+
+
+@pytest.mark.usefixtures("tm")
+def test_a_null_ends_the_stream(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
+    write(folder, "first", {1: None})
+    joined = subset_join(spark.readStream.schema(SCHEMA).parquet(str(folder)), tmp_path / "index")
+    with running(joined, "nulls") as query, pytest.raises(NullError, match="column 'tags'"), errors_of_workers():
+        query.processAllAvailable()
+
+
+@pytest.mark.usefixtures("tm")
+def test_a_stream_is_not_shuffled(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
+    stream = spark.readStream.schema(SCHEMA).parquet(str(folder))
+    with pytest.raises(InvalidValueError, match="'shuffle' cannot join a stream"):
+        subset_join(stream, tmp_path / "index", strategy="shuffle")
