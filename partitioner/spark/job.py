@@ -76,7 +76,7 @@ class Partitioned:
 
 
 def partition_sets(rows: DataFrame, index: Path, layout: LayoutOptions, options: JobOptions) -> Partitioned:
-    """Make the sets of a DataFrame, columns `tags`, array<string>, and `key`, long, the snapshot of an index.
+    """Make the sets of a DataFrame, columns `tags` and `key`, the snapshot of an index.
 
     What a job that was killed has left in the index's folder goes; so only one job at a time may work on an index.
 

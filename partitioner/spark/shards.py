@@ -6,6 +6,7 @@ A shard is what the local partitioner makes of its rows.
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,7 @@ from partitioner.spark.tasks import Batches, number_of_task, one_row
 from partitioner.staging import StagedChanges
 from tagmatch.arrays import U8Array
 from tagmatch.arrow import from_lists, from_strings
-from tagmatch.columns import key_values, tag_lists
+from tagmatch.columns import tag_lists
 from tagmatch.kernels.jit import kernel
 from tagmatch.kernels.rows import sort_values
 from tagmatch.kernels.xxh64 import hash_strings
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 #: What can be wrong with a row; the first that is counts
-PROBLEMS = ("tags is null", "a tag is null", "key is null", "key is negative")
+PROBLEMS = ("tags is null", "a tag is null", "key is null", "key is negative", "key is 2**64 or more")
 
+_KEY_LIMIT = pa.scalar(decimal.Decimal(2**64), pa.decimal128(20, 0))
+
+# Keys from here on are the bits of unsigned ones
 _CLEAN = "shard long, tags array<string>, key long, problem int, rows long"
 _SHARD = "shard long, sets long, tags long, problems array<long>"
 
@@ -61,7 +65,7 @@ class Shards:
 
 
 def make_shards(rows: DataFrame, scratch: Scratch) -> Shards:
-    """Make shards of the columns `tags`, array<string>, and `key`, long."""
+    """Make shards of the columns `tags`, array<string>, and `key`, long or decimal(20, 0)."""
     clean = rows.mapInArrow(_clean, _CLEAN)
     made = clean.repartition("shard").mapInArrow(partial(_write_shard, scratch), _SHARD).collect()
     counts = np.sum([np.zeros(len(PROBLEMS), np.int64), *(np.array(shard.problems) for shard in made)], axis=0)
@@ -92,17 +96,20 @@ def _clean(batches: Batches) -> Iterator[pa.RecordBatch]:
         problems = _problems(batch["tags"], batch["key"])
         for problem, count in enumerate(np.bincount(problems, minlength=1)[1:].tolist(), 1):
             if count:
-                yield _cleaned(pa.array([0]), pa.array([[]], pa.list_(pa.string())), pa.array([0]), problem, count)
+                yield _cleaned(pa.array([0]), pa.array([[]], batch["tags"].type), pa.array([0]), problem, count)
         good = batch if not problems.any() else batch.filter(pa.array(problems == 0))
         (rows,) = tag_lists(good["tags"], "tags", stored=True)
         shards = np.empty(len(good), np.uint64)
         _set_hashes(rows.offsets, hash_strings(rows.tags), shards)
-        yield _cleaned(pa.array(shards.view(np.int64)), good["tags"], good["key"], 0, 1)
+        keys = good["key"].cast(pa.uint64()).to_numpy()
+        yield _cleaned(pa.array(shards.view(np.int64)), good["tags"], pa.array(keys.view(np.int64)), 0, 1)
 
 
-def _problems(tags: pa.ListArray, keys: pa.Int64Array) -> U8Array:
+def _problems(tags: pa.ListArray, keys: pa.Int64Array | pa.Decimal128Array) -> U8Array:
     """For each row 0, or one more than the place in `PROBLEMS` of what is wrong with it."""
     problems = np.zeros(len(tags), np.uint8)
+    if pa.types.is_decimal(keys.type):
+        problems[pc.fill_null(pc.greater_equal(keys, _KEY_LIMIT), False).to_numpy(zero_copy_only=False)] = 5
     problems[pc.fill_null(pc.less(keys, 0), False).to_numpy(zero_copy_only=False)] = 4
     problems[keys.is_null().to_numpy(zero_copy_only=False)] = 3
     values = tags.flatten()
@@ -125,7 +132,7 @@ def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]
         kinds = batch["problem"].to_numpy()
         np.add.at(problems, kinds, batch["rows"].to_numpy())
         good = batch if not kinds.any() else batch.filter(pa.array(kinds == 0))
-        staged.extend(tag_lists(good["tags"], "tags"), key_values(good["key"]), removed=False)
+        staged.extend(tag_lists(good["tags"], "tags"), good["key"].to_numpy().view(np.uint64), removed=False)
     if not problems.any():
         return
     shard = number_of_task()

@@ -6,7 +6,7 @@ import os
 
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
-from pyspark.sql.types import ArrayType, ByteType, DataType, IntegerType, LongType, ShortType, StringType
+from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType
 
 from partitioner.spark.job import JobOptions, Partitioned, partition_sets
 from tagmatch.errors import InvalidTypeError, InvalidValueError
@@ -57,11 +57,11 @@ def partition(
     layout, max_partition_size
         As of `TagMatch`.
     tags, key : str
-        Columns: an array of strings, and an integer from 0 on.
+        Columns: an array of strings, and an integer from 0 to 2**64 - 1 (as which Spark has decimal(20, 0)).
     sets_per_task : int
         Sets that a task has in memory, about; 300 bytes each. The result does not depend on it.
     skip_invalid : bool
-        Leave out rows with a null or with a negative key, and tell how many; else they are an error.
+        Leave out rows with a null or with a key that is none, and tell how many; else they are an error.
 
     Returns
     -------
@@ -81,11 +81,13 @@ def partition(
     if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StringType)):
         raise InvalidTypeError(f"column {tags!r} must be array<string>, not {kind.simpleString()}")
     kind = column_type(sets, key)
-    if not isinstance(kind, _INTEGERS):
-        raise InvalidTypeError(f"column {key!r} must be a long or a smaller integer, not {kind.simpleString()}")
+    if not isinstance(kind, _INTEGERS) and not (isinstance(kind, DecimalType) and kind.scale == 0):
+        raise InvalidTypeError(f"column {key!r} must be an integer or a decimal of scale 0, not {kind.simpleString()}")
+    # Spark reads unsigned longs as decimal(20, 0)
+    wide = "decimal(20, 0)" if isinstance(kind, DecimalType) else "long"
     if isinstance(sets_per_task, bool) or not isinstance(sets_per_task, int) or sets_per_task < 1:
         raise InvalidValueError(f"sets_per_task must be an integer from 1 on, not {sets_per_task!r}")
-    rows = sets.select(col(f"`{tags}`").alias("tags"), col(f"`{key}`").cast("long").alias("key"))
+    rows = sets.select(col(f"`{tags}`").alias("tags"), col(f"`{key}`").cast(wide).alias("key"))
     options = JobOptions(sets_per_task, skip_invalid)
     with errors_of_workers():
         return partition_sets(rows, index_folder(index), LayoutOptions(layout, max_partition_size), options)

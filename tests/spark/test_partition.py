@@ -99,6 +99,19 @@ def test_other_columns_and_smaller_integers(spark: Any, tmp_path: Path) -> None:
     assert manifest(tmp_path / "spark") == expected
 
 
+def test_unsigned_keys(spark: Any, tmp_path: Path) -> None:
+    """As Parquet files of other programs have them, our own among these."""
+    rows = [(["a"], 2**64 - 1), (["a"], 0), (["b"], 2**63)]
+    tags, keys = zip(*rows, strict=True)
+    pq.write_table(pa.table({"tags": list(tags), "key": pa.array(keys, pa.uint64())}), tmp_path / "sets.parquet")
+    frame = spark.read.parquet(str(tmp_path / "sets.parquet"))
+    partition(frame, tmp_path / "spark")
+    assert manifest(tmp_path / "spark") == local(rows, tmp_path / "local")
+    too_large = spark.sql("select array('a') tags, cast(18446744073709551616 as decimal(20, 0)) key")
+    with pytest.raises(InvalidValueError, match=r"key is 2\*\*64 or more: 1"):
+        partition(too_large, tmp_path / "other")
+
+
 def test_rows_that_cannot_be_stored(spark: Any, tmp_path: Path) -> None:
     rows = [(["a"], 1), (None, 2), (None, None), (["a", None], 3), (["b"], None), (["c"], -1), (["d"], -2), (["e"], 4)]
     frame = spark.createDataFrame(rows, SCHEMA)
@@ -116,7 +129,7 @@ def test_rows_that_cannot_be_stored(spark: Any, tmp_path: Path) -> None:
     [
         ("tags string, key long", "column 'tags' must be array<string>, not string"),
         ("tags array<int>, key long", "column 'tags' must be array<string>, not array<int>"),
-        ("tags array<string>, key string", "column 'key' must be a long or a smaller integer, not string"),
+        ("tags array<string>, key string", "column 'key' must be an integer or a decimal of scale 0, not string"),
         ("tags array<string>, keys long", "no column 'key'; there are 'tags', 'keys'"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -239,6 +240,51 @@ def gpu(
         sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, skip=tuple(skip or ())
     )
     _measure([experiment], options, output)
+
+
+class SparkPart(StrEnum):
+    """What `tagmatch-bench spark` measures."""
+
+    PARTITION = "partition"
+    JOIN = "join"
+
+
+@app.command()
+def spark(
+    sets: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            max=_MAX_SETS,
+            help="Distinct sets to partition; again for each.  [default: 1, 4 and 8 million]",
+            show_default=False,
+        ),
+    ] = None,
+    join_sets: Annotated[int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets of the join.")] = 1_000_000,
+    queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Queries of the join.")] = 200_000,
+    part: Annotated[
+        list[SparkPart] | None, typer.Option(help="Again for each.  [default: both]", show_default=False)
+    ] = None,
+    rounds: _Rounds = 3,
+    threads: Threads = None,
+    seed: _Seed = 1,
+    output: _Output = Path("bench-results/spark"),
+) -> None:
+    """Partitioning and joins on Spark, in local mode, beside the local partitioner and plain SQL."""
+    from workloads.bench.spark.session import local_spark
+
+    cores = threads or available_threads()
+    session = local_spark(cores)  # before pyspark is imported
+    from workloads.bench.paper.bench import FULL_SETS, PaperOptions
+    from workloads.bench.spark.join import join
+    from workloads.bench.spark.partition import SIZES, partition
+
+    parts: dict[str, Experiment] = {
+        SparkPart.PARTITION: partial(partition, spark=session, sizes=sets or SIZES),
+        SparkPart.JOIN: partial(join, spark=session),
+    }
+    options = PaperOptions(join_sets / FULL_SETS, cores, queries, rounds, seed=seed)
+    _measure([parts[each] for each in SparkPart if not part or each in part], options, output)
 
 
 def main() -> None:

@@ -1,0 +1,110 @@
+"""The command `tagmatch-bench spark`: what it reports, not how fast anything is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tagmatch.errors import TagMatchError
+from workloads.bench.timing import Samples
+from workloads.commands.bench import app
+
+OPTIONS = ["--threads", "2", "--rounds", "1"]
+JOINS = [
+    "subset_join, ship",
+    "subset_join, shuffle",
+    "SQL: explode, join, count",
+    "SQL: cross join, array_except",
+]
+
+
+def bench(folder: Path, *options: str) -> Any:
+    done = CliRunner().invoke(app, ["spark", *OPTIONS, *options, "--output", str(folder)], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done
+
+
+def limits(found: Any) -> dict[str, float | None]:
+    return {line["what"]: line["target"] and line["target"]["limit"] for line in found["lines"]}
+
+
+@pytest.mark.usefixtures("spark")
+def test_partition(tmp_path: Path) -> None:
+    bench(tmp_path, "--part", "partition", "--sets", "600", "--sets", "300")
+    found = json.loads((tmp_path / "spark-partition.json").read_text())
+    times, ratios = found["panels"]
+    layouts, sizes = ("rarest", "balanced"), (0.0003, 0.0006)
+    systems = [f"{where}, {layout}" for layout in layouts for where in ("Spark", "local")]
+    assert [(value["x"], value["system"]) for value in times["values"]] == [
+        (x, name) for x in sizes for name in systems
+    ]
+    assert [(value["x"], value["system"]) for value in ratios["values"]] == [
+        (x, name) for x in sizes for name in layouts
+    ]
+    assert all(value["value"] > 0 for panel in found["panels"] for value in panel["values"])
+    assert limits(found) == {
+        f"{layout}: {what}": None
+        for layout in layouts
+        for what in (
+            "300 sets, Spark against local",
+            "600 sets, Spark against local",
+            "600 sets against 300, on Spark",
+        )
+    }
+    assert (tmp_path / "spark-partition.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "spark-join.json").exists()
+
+
+@pytest.mark.usefixtures("spark")
+def test_join(tmp_path: Path) -> None:
+    done = bench(tmp_path, "--part", "join", "--join-sets", "300", "--queries", "40")
+    found = json.loads((tmp_path / "spark-join.json").read_text())
+    (panel,) = found["panels"]
+    assert [value["system"] for value in panel["values"]] == JOINS
+    assert all(value["value"] > 0 for value in panel["values"])
+    assert limits(found) == {
+        "subset_join, ship: 40 queries": 50_000,
+        "subset_join, shuffle: 40 queries": None,
+        "SQL: explode, join, count: 40 queries": None,
+        "SQL: cross join, array_except: 16 queries": None,
+        "subset_join, shuffle against SQL: explode, join, count": 20,
+    }
+    assert [row["system"] for row in found["answers"]] == JOINS
+    assert {(row["queries"], row["wrong"], row["missing"]) for row in found["answers"]} == {(40, 0, 0)}
+    assert len({row["keys"] for row in found["answers"]}) == 1
+    assert found["answers"][0]["keys"] >= 40  # each query extends a stored set
+    operators = {"subset_join, ship": "MapInArrow", JOINS[2]: "HashAggregate", JOINS[3]: "NestedLoopJoin"}
+    assert list(found["plans"]) == JOINS
+    assert all(operator in found["plans"][name] for name, operator in operators.items())
+    assert "Plan of *subset_join, ship*" in done.stdout
+    assert (tmp_path / "spark-join.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("spark")
+def test_indexes_that_differ_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from workloads.bench.spark import partition
+
+    def other_size(*args: Any, **options: Any) -> Any:
+        return make(*args, max_partition_size=7, **options)
+
+    make = partition.partition_on_spark
+    monkeypatch.setattr(partition, "partition_on_spark", other_size)
+    with pytest.raises(TagMatchError, match="300 sets, layout rarest: Spark and local made different indexes"):
+        bench(tmp_path, "--part", "partition", "--sets", "300")
+
+
+def test_targets_of_partitioning() -> None:
+    from workloads.bench.spark.partition import comparisons
+
+    on_spark = {size * 1_000_000: Samples((10.0 * size,)) for size in (1, 4, 8)}
+    local = {size: Samples((seconds.median / 4,)) for size, seconds in on_spark.items()}
+    assert [(line.what, line.value, str(line.target or "")) for line in comparisons("rarest", on_spark, local)] == [
+        ("rarest: 1,000,000 sets, Spark against local", 4, ""),
+        ("rarest: 4,000,000 sets, Spark against local", 4, "≤ 6"),
+        ("rarest: 8,000,000 sets, Spark against local", 4, "≤ 6"),
+        ("rarest: 8,000,000 sets against 4,000,000, on Spark", 2, "≤ 2.3"),
+    ]

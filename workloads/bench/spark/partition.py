@@ -1,0 +1,151 @@
+"""How long the offline job takes on Spark, beside the local partitioner on the same files."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from tagmatch.engine import TagMatch
+from tagmatch.errors import TagMatchError
+from tagmatch.options import LayoutOptions
+from tagmatch.spark.offline import partition as partition_on_spark
+from workloads.bench.data import distinct_sets
+from workloads.bench.paper.catalogue import LAYOUTS
+from workloads.bench.report import Line, Target
+from workloads.bench.spark.session import signed_keys, write_parquet
+from workloads.bench.timing import Samples, alternate
+from workloads.twitter import TwitterOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from tagmatch.options import Layout
+    from workloads.bench.paper.bench import Bench
+    from workloads.bench.paper.results import Result
+
+SIZES = (1_000_000, 4_000_000, 8_000_000)
+
+# What starting tasks costs counts for less and less, so both hold from so many sets on
+_TARGETS_FROM = 4_000_000
+_AGAINST_LOCAL = Target(6, at_most=True)
+_TWICE_THE_SETS = Target(2.3, at_most=True)
+
+_WARM_UP_SETS = 20_000
+
+
+def partition(bench: Bench, spark: SparkSession, sizes: Iterable[int] = SIZES) -> Result:
+    """Time of partitioning against the number of sets, on Spark and without it.
+
+    Raises
+    ------
+    TagMatchError
+        The two indexes of the same sets differ.
+    """
+    sizes = sorted(set(sizes))
+    result = bench.result(
+        "spark-partition",
+        "Partitioning on Spark",
+        f"""From Parquet files with distinct sets to a saved index: the offline job on Spark {spark.version}, in local
+        mode, and the local partitioner (`add_sets` and `consolidate`), in turns, each with {bench.options.threads}
+        threads. Both made the same files, down to the last byte.""",
+        sizes=sizes,
+        spark=spark.version,
+        max_partition_size=LayoutOptions().max_partition_size,
+    )
+    times = result.panel("time of partitioning", "million sets", "s", "lines")
+    ratios = result.panel("Spark against local", "million sets", "times", "lines", log=False)
+    on_spark: dict[Layout, dict[int, Samples]] = {layout: {} for layout in LAYOUTS}
+    local: dict[Layout, dict[int, Samples]] = {layout: {} for layout in LAYOUTS}
+    with tempfile.TemporaryDirectory(prefix="tagmatch-bench-") as scratch:
+        warm_up = _job(bench, spark, Path(scratch, "warm-up"), min(_WARM_UP_SETS, sizes[0]))
+        with bench.doing("spark-partition: warming up"):
+            alternate(warm_up.works(), 1)
+        warm_up.clear()
+        for size in sizes:
+            job = _job(bench, spark, Path(scratch, str(size)), size)
+            with bench.doing(f"spark-partition: {size:,} sets"):
+                found = alternate(job.works(), bench.options.rounds)
+            job.check()
+            job.clear()
+            for layout in LAYOUTS:
+                on_spark[layout][size], local[layout][size] = found[f"Spark, {layout}"], found[f"local, {layout}"]
+                ratios.add(layout, size / 1e6, on_spark[layout][size].over(local[layout][size]))
+            for name, seconds in found.items():
+                times.add(name, size / 1e6, seconds)
+    for layout in LAYOUTS:
+        result.lines += comparisons(layout, on_spark[layout], local[layout])
+    return result
+
+
+def comparisons(layout: Layout, on_spark: Mapping[int, Samples], local: Mapping[int, Samples]) -> list[Line]:
+    """Compare seconds, by the number of sets: those of Spark with the local ones, and with those of half the sets."""
+    lines = []
+    for size, seconds in on_spark.items():
+        target = _AGAINST_LOCAL if size >= _TARGETS_FROM else None
+        lines.append(Line(f"{layout}: {size:,} sets, Spark against local", seconds.over(local[size]), "times", target))
+    for size, seconds in on_spark.items():
+        if 2 * size in on_spark:
+            target = _TWICE_THE_SETS if size >= _TARGETS_FROM else None
+            what = f"{layout}: {2 * size:,} sets against {size:,}, on Spark"
+            lines.append(Line(what, on_spark[2 * size].over(seconds), "times", target))
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Some sets as files, and the indexes that are made of them."""
+
+    spark: SparkSession
+    folder: Path
+    sets: str
+    threads: int
+
+    def works(self) -> dict[str, Callable[[], object]]:
+        """What is measured; each makes its index anew."""
+        return {
+            f"{where}, {layout}": partial(work, layout)
+            for layout in LAYOUTS
+            for where, work in (("Spark", self._on_spark), ("local", self._locally))
+        }
+
+    def check(self) -> None:
+        """See that Spark made what the local partitioner did: names, sizes and checksums of all files."""
+        for layout in LAYOUTS:
+            manifests = {(self._index(where, layout) / "MANIFEST.json").read_bytes() for where in ("Spark", "local")}
+            if len(manifests) > 1:
+                raise TagMatchError(f"{self.folder.name} sets, layout {layout}: Spark and local made different indexes")
+
+    def clear(self) -> None:
+        """Remove all files."""
+        shutil.rmtree(self.folder)
+
+    def _index(self, where: str, layout: Layout) -> Path:
+        return self.folder / f"{where}-{layout}"
+
+    def _on_spark(self, layout: Layout) -> None:
+        index = self._index("Spark", layout)
+        shutil.rmtree(index, ignore_errors=True)
+        partition_on_spark(self.spark.read.parquet(self.sets), index, layout=layout)
+
+    def _locally(self, layout: Layout) -> None:
+        index = self._index("local", layout)
+        shutil.rmtree(index, ignore_errors=True)
+        sets: pa.Table = pq.read_table(self.sets)
+        with TagMatch(index, layout=layout, threads=self.threads, device="cpu") as engine:
+            engine.add_sets(sets["tags"], sets["key"])
+            engine.consolidate()
+
+
+def _job(bench: Bench, spark: SparkSession, folder: Path, size: int) -> _Job:
+    options = bench.options
+    with bench.doing(f"generating {size:,} sets"):
+        sets = distinct_sets(TwitterOptions(seed=options.seed), size, threads=options.threads)
+        return _Job(spark, folder, write_parquet(signed_keys(sets), folder / "sets"), options.threads)
