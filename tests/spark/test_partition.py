@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from collisions import colliding_pair
 
+import tagmatch.spark
 from tagmatch import IndexExistsError, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch
 from tagmatch.spark import partition
 from tagmatch.spark.session import SparkUnavailableError, check_java
@@ -250,6 +251,14 @@ def test_command(tmp_path: Path) -> None:
     assert (code, told) == (0, "tagmatch-partition: skipped rows: tags is null: 1")
     assert manifest(index) == local([(["a", "b"], 1)], tmp_path / "local", layout="balanced")
     assert run()[1].endswith("already; give --overwrite to replace it")
+
+
+def test_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    for module in ("tagmatch.spark.join", "tagmatch.spark.offline"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    with pytest.raises(SparkUnavailableError, match=r"pyspark.*; pip install 'tagmatch\[spark\]'"):
+        tagmatch.spark.subset_join  # noqa: B018
 
 
 def test_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
