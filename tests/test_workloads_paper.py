@@ -85,7 +85,7 @@ def test_all_systems_are_in_table_1(written: tuple[Path, str]) -> None:
 
 def test_every_experiment_is_a_command() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert names == {*EXPERIMENTS, "cpu", "gpu", "latency", "paper", "threads"}
+    assert names == {*EXPERIMENTS, "cpu", "gpu", "latency", "paper", "spark", "threads"}
 
 
 @pytest.mark.parametrize(
