@@ -40,7 +40,6 @@ class _Parts:
     def __init__(self, rows: Sequence[Any]) -> None:
         self.numbers = [int(row.part) for row in rows]
         self.sets = [int(row.sets) for row in rows]
-        self.keys = [int(row["keys"]) for row in rows]
         self.greatest_key = max((int(row.greatest_key) for row in rows), default=0)
 
 
@@ -66,14 +65,14 @@ def _snapshot(scratch: Scratch, options: LayoutOptions, seed: int, parts: _Parts
         return out
 
     def lists(column: str, dtype: npt.DTypeLike) -> Lists:
-        total = sum(len(to_lists(scratch.read("part", part, column)).values) for part in parts.numbers)
         offsets = scratch.new_array(1 + sum(parts.sets), np.int64)
         row = 0
         for part in parts.numbers:
             some = to_lists(scratch.read("part", part, column))
             offsets[row + 1 : row + 1 + len(some)] = some.offsets[1:].astype(np.int64) + offsets[row]
             row += len(some)
-        return Lists(narrow_offsets(offsets), joined(column, lambda array: to_lists(array).values, (total,), dtype))
+        shape = (int(offsets[-1]),)
+        return Lists(narrow_offsets(offsets), joined(column, lambda array: to_lists(array).values, shape, dtype))
 
     sets = sum(parts.sets)
     ranks = lists("ranks", np.uint32)

@@ -42,8 +42,8 @@ _LONGEST_FIRST_RANKS = 4
 class Routes(Protocol):
     """To which part each set belongs."""
 
-    def parts(self, ranks: Lists, signatures: U64Array) -> I64Array:
-        """Part of each set."""
+    def parts(self, scratch: Scratch, shard: int) -> I64Array:
+        """Part of each set of a shard."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,10 +58,11 @@ class RankRanges:
 
     bounds: U64Array
 
-    def parts(self, ranks: Lists, signatures: U64Array) -> I64Array:  # noqa: ARG002
-        """Part of each set."""
-        out = np.empty(len(ranks), np.int64)
-        _search(first_words(ranks), self.bounds, out)
+    def parts(self, scratch: Scratch, shard: int) -> I64Array:
+        """Part of each set of a shard."""
+        words = first_words(to_lists(scratch.read("ranked", shard, "ranks")))
+        out = np.empty(len(words), np.int64)
+        _search(words, self.bounds, out)
         return out
 
 
@@ -79,8 +80,9 @@ class Subtrees:
     splits: Splits
     places: I64Array
 
-    def parts(self, ranks: Lists, signatures: U64Array) -> I64Array:  # noqa: ARG002
-        """Part of each set."""
+    def parts(self, scratch: Scratch, shard: int) -> I64Array:
+        """Part of each set of a shard."""
+        signatures = to_words(scratch.read("ranked", shard, "signatures"))
         parts: I64Array = self.places[self.splits.nodes(signatures)]
         return parts
 
@@ -126,7 +128,7 @@ def lay_out_parts(
     sets_per_task: int,
 ) -> list[Any]:
     """Leave each part in the scratch folder; returns rows (`part`, `sets`, `keys`, `greatest_key`) in order."""
-    ranked = for_each(spark, shards, partial(_rank, scratch, seed), _RANKED).collect()
+    ranked = for_each(spark, shards, partial(_rank, scratch, seed, options), _RANKED).collect()
     sets = sum(shard.sets for shard in ranked)
     routes: Routes
     roots: dict[int, Root] = {}
@@ -149,11 +151,13 @@ def lay_out_parts(
     return sorted(routed.groupBy("part").applyInArrow(lay_out, _PART).collect(), key=lambda row: row.part)
 
 
-def _rank(scratch: Scratch, seed: int, shard: int) -> Iterator[pa.RecordBatch]:
-    """Leave a shard's sets as ranks, with their signatures; tell the first words of some, and of the empty set."""
-    ranks, hashes = rank_sets(scratch, seed, shard)
-    signatures = signatures_of(ranks, hashes)
-    scratch.write("ranked", shard, ranks=from_lists(ranks), signatures=from_words(signatures))
+def _rank(scratch: Scratch, seed: int, options: LayoutOptions, shard: int) -> Iterator[pa.RecordBatch]:
+    """Leave a shard's sets as ranks, with signatures for Algorithm 1; tell first words of some, and the empty set's."""
+    ranks = rank_sets(scratch, seed, shard)
+    scratch.write("ranked", shard, ranks=from_lists(ranks))
+    if options.layout == "balanced":
+        signatures = signatures_of(ranks, vocabulary_hashes(scratch))
+        scratch.write("ranked", shard, signatures=from_words(signatures))
     words = first_words(ranks)
     some = np.linspace(0, len(words), _SAMPLE, endpoint=False).astype(np.int64)
     some = np.unique(np.append(some, np.flatnonzero(ranks.lengths() == 0)))
@@ -173,7 +177,7 @@ def _bounds(ranked: list[Any], parts: int) -> U64Array:
 def _route(scratch: Scratch, routes: Routes, shard: int) -> Iterator[pa.RecordBatch]:
     """Tell of each set of a shard to which part it belongs."""
     ranks, keys = scratch.read("ranked", shard, "ranks"), scratch.read("shard", shard, "keys")
-    parts = routes.parts(to_lists(ranks), to_words(scratch.read("ranked", shard, "signatures")))
+    parts = routes.parts(scratch, shard)
     for first in range(0, len(ranks), _ROWS_PER_BATCH):
         rows = slice(first, first + _ROWS_PER_BATCH)
         yield pa.record_batch(

@@ -39,7 +39,7 @@ _KEY_LIMIT = pa.scalar(decimal.Decimal(2**64), pa.decimal128(20, 0))
 
 # Keys from here on are the bits of unsigned ones
 _CLEAN = "shard long, tags array<string>, key long, problem int, rows long"
-_SHARD = "shard long, sets long, tags long, problems array<long>"
+_SHARD = "shard long, sets long, problems array<long>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,12 @@ class Shards:
         Of the shards with sets.
     sets : int
         Distinct sets of all shards.
-    tags : int
-        Different tags of each shard, added up.
     problems : dict of str to int
         Rows that were left out, by what is wrong with them.
     """
 
     numbers: tuple[int, ...]
     sets: int
-    tags: int
     problems: dict[str, int]
 
 
@@ -72,7 +69,6 @@ def make_shards(rows: DataFrame, scratch: Scratch) -> Shards:
     return Shards(
         tuple(sorted(shard.shard for shard in made if shard.sets)),
         sum(shard.sets for shard in made),
-        sum(shard.tags for shard in made),
         {problem: int(count) for problem, count in zip(PROBLEMS, counts, strict=True) if count},
     )
 
@@ -146,4 +142,4 @@ def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]
         ranks=from_lists(snapshot.tagsets.ranks),
         keys=from_lists(snapshot.keys.keys),
     )
-    yield one_row(shard=shard, sets=len(snapshot), tags=len(vocabulary), problems=problems[1:].tolist())
+    yield one_row(shard=shard, sets=len(snapshot), problems=problems[1:].tolist())

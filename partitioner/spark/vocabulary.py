@@ -51,14 +51,14 @@ def rank_tags(spark: SparkSession, scratch: Scratch, shards: Shards, tags_per_ta
     return seed, tags
 
 
-def rank_sets(scratch: Scratch, seed: int, shard: int) -> tuple[Lists, U64Array]:
-    """Return the sets of a shard as ascending ranks, and the hashes of all tags by rank."""
+def rank_sets(scratch: Scratch, seed: int, shard: int) -> Lists:
+    """Return the sets of a shard as ascending ranks."""
     tags = to_strings(scratch.read("shard", shard, "tags"))
     known = to_strings(scratch.read("vocabulary", 0, "tags"))
     slots = to_numbers(scratch.read("vocabulary", 0, "slots"))
     ranks = np.empty(len(tags), np.uint32)
     find_all(hash_strings(tags, seed=seed), tags.offsets, tags.data, 0, slots, known.offsets, known.data, ranks)
-    return relabel(to_lists(scratch.read("shard", shard, "ranks")), ranks), vocabulary_hashes(scratch)
+    return relabel(to_lists(scratch.read("shard", shard, "ranks")), ranks)
 
 
 def vocabulary_hashes(scratch: Scratch) -> U64Array:

@@ -6,11 +6,11 @@ import os
 from typing import Literal, get_args
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import ArrayType, StringType
 
 from tagmatch.errors import InvalidTypeError, InvalidValueError
 from tagmatch.spark.answers import ANSWER_FIELDS, Output
 from tagmatch.spark.interests import index_of
+from tagmatch.spark.offline import check_strings
 from tagmatch.spark.paths import index_folder
 from tagmatch.spark.ship import ship_join
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
@@ -105,9 +105,7 @@ def _check_queries(queries: DataFrame, tags: str, output: Output) -> None:
         names = ", ".join(repr(field.name) for field in fields) or "none"
         count = "no column" if not found else f"{len(found)} columns"
         raise InvalidValueError(f"queries has {count} {tags!r}; its columns are {names}; say which it is with tags=")
-    kind = found[0]
-    if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StringType)):
-        raise InvalidTypeError(f"column {tags!r} of the queries must be array<string>, not {kind.simpleString()}")
+    check_strings(found[0], f"column {tags!r} of the queries")
     added = ANSWER_FIELDS[output].name
     clashing = next((field.name for field in fields if field.name.lower() == added), None)
     if clashing is not None:

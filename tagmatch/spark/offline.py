@@ -32,6 +32,18 @@ def column_type(frame: DataFrame, column: str) -> DataType:
     return frame.schema[column].dataType
 
 
+def check_strings(kind: DataType, name: str) -> None:
+    """See that a column holds arrays of strings.
+
+    Raises
+    ------
+    InvalidTypeError
+        It does not; `name` says which column.
+    """
+    if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StringType)):
+        raise InvalidTypeError(f"{name} must be array<string>, not {kind.simpleString()}")
+
+
 def partition(
     sets: DataFrame,
     index: str | os.PathLike[str],
@@ -77,9 +89,7 @@ def partition(
     IndexExistsError
         Something else than an index stands at the path.
     """
-    kind = column_type(sets, tags)
-    if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StringType)):
-        raise InvalidTypeError(f"column {tags!r} must be array<string>, not {kind.simpleString()}")
+    check_strings(column_type(sets, tags), f"column {tags!r}")
     kind = column_type(sets, key)
     if not isinstance(kind, _INTEGERS) and not (isinstance(kind, DecimalType) and kind.scale == 0):
         raise InvalidTypeError(f"column {key!r} must be an integer or a decimal of scale 0, not {kind.simpleString()}")

@@ -27,7 +27,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from partitioner.rows import gather, gather_strings
 from pipeline.key_lookup import look_up_keys
-from tagmatch.arrays import I64Array, Lists, UIntArray
+from tagmatch.arrays import I64Array, Lists, UIntArray, offsets_of
 from tagmatch.arrow import from_lists, from_strings, to_lists
 from tagmatch.columns import tag_lists
 from tagmatch.engine import TagMatch
@@ -286,8 +286,7 @@ class _Bucket:
             counts.append(lists.lengths())
             keys.append(lists.values)
         self._index.consolidate()
-        offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts))])
-        self._keys = KeyTable(Lists(offsets, np.concatenate(keys)))
+        self._keys = KeyTable(Lists(offsets_of(np.concatenate(counts)), np.concatenate(keys)))
 
     def answers(self, tags: pa.Array) -> pa.ListArray:
         """Keys, uint64, of each query."""
