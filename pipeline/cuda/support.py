@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numba
@@ -15,6 +17,8 @@ from tagmatch.errors import DeviceError, DeviceMemoryError
 _config: Any = numba.config
 _DRIVER = "libcuda.so.1"
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+_at_exit = ExitStack()
 
 
 def devices() -> int:
@@ -59,6 +63,7 @@ def on_device(number: int) -> Iterator[None]:
     gpus: Any = cuda.gpus
     try:
         with gpus[number]:
+            _leave_kernels_at_exit(number)
             yield
     except Exception as error:
         # Both numba.cuda and the CUDA bindings beneath it raise errors of their own
@@ -67,6 +72,20 @@ def on_device(number: int) -> Iterator[None]:
         if getattr(error, "code", None) == _OUT_OF_MEMORY or "OUT_OF_MEMORY" in str(error):
             raise DeviceMemoryError(f"the memory of CUDA device {number} does not suffice") from error
         raise DeviceError(f"CUDA device {number} has failed: {_in_a_line(error)}") from error
+
+
+@functools.cache
+def _leave_kernels_at_exit(number: int) -> None:
+    """See that what is on a device, which has been used, stays there when the process ends, which frees it anyway.
+
+    Else Numba would unload each kernel once for every device that has run it; but all of them share one library, and
+    to unload that again is a crash (numba-cuda 0.30, `_module_finalizer`).
+    """
+    from numba import cuda
+
+    if not _config.ENABLE_CUDASIM:
+        device: Any = cuda.gpus[number]
+        atexit.register(_at_exit.enter_context, device.get_primary_context().defer_cleanup())
 
 
 def _in_a_line(error: BaseException) -> str:

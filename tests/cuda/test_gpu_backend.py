@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -256,6 +258,22 @@ def test_two_devices(engine) -> None:
             assert len(tm.stats()["devices"]) == len(numba.cuda.gpus)
             for _ in range(4):
                 assert list(map(sorted, tm.match_many(queries).to_pylist())) == expected
+
+
+def test_process_that_used_two_devices_ends_well() -> None:
+    """Numba unloads the kernels of all devices at the end, of which each is loaded once for all."""
+    used = """
+from tagmatch import TagMatch
+for layout in ("rarest", "balanced"):
+    with TagMatch(layout=layout, device="cuda") as tm:
+        tm.add_sets([["a"], ["b"]], [1, 2])
+        tm.consolidate()
+        for _ in range(4):
+            assert tm.match_many([["a", "b"]]).to_pylist() == [[1, 2]]
+        assert len(tm.stats()["devices"]) > 1
+"""
+    done = subprocess.run([sys.executable, "-c", used], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_device_that_is_not_there() -> None:
