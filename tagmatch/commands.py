@@ -21,7 +21,7 @@ from tagmatch.engine import TagMatch
 from tagmatch.errors import IndexExistsError, TagMatchError
 from tagmatch.files import answer_writer, read_queries, read_sets, rows_in
 from tagmatch.options import MAX_THREADS
-from tagmatch.storage import files_nbytes, index_exists
+from tagmatch.storage import files_nbytes, index_exists, read_manifest
 
 Batch = TypeVar("Batch", bound=Sized)
 
@@ -141,7 +141,7 @@ def info(
         name: stats[name]
         for name in ("layout", "sets", "keys", "tags", "partitions", "max_partition_size", "seed", "index_bytes")
     }
-    shown["file_bytes"] = files_nbytes(Path(index))
+    shown["file_bytes"] = files_nbytes(read_manifest(Path(index)))
     if as_json:
         typer.echo(json.dumps(shown))
         return

@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,11 @@ from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, Ta
 
 FORMAT_VERSION = 1
 
-_MANIFEST = "MANIFEST.json"
-_SNAPSHOT_PREFIX = "snapshot-"
+MANIFEST = "MANIFEST.json"
+SNAPSHOT_PREFIX = "snapshot-"
 UNFINISHED_PREFIX = "unfinished-"
+#: Of folders of files for the time that a snapshot takes to be made
+SCRATCH_PREFIX = f"{UNFINISHED_PREFIX}job-"
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 _CHECKSUM_BLOCK = 1 << 24
 _ADVICE = "build the index again or restore it from a copy"
@@ -55,13 +57,26 @@ def index_exists(path: Path) -> bool:
     IndexExistsError
         Something else does, so that no index can be written there.
     """
-    if (path / _MANIFEST).is_file():
+    if (path / MANIFEST).is_file():
         return True
     if path.exists() and not path.is_dir():
         raise IndexExistsError(f"{path} is a file, not an index folder; choose another path")
-    if path.is_dir() and any(not _is_ours(entry.name) for entry in path.iterdir()):
-        raise IndexExistsError(f"{path} is a folder with other files in it; choose an empty or a new folder")
+    if path.is_dir():
+        reject_other_files(path, (entry.name for entry in path.iterdir()))
     return False
+
+
+def reject_other_files(path: object, names: Iterable[str]) -> None:
+    """See that a folder, of whose files these are the names, has nothing in it but what an index has.
+
+    Raises
+    ------
+    IndexExistsError
+        It has.
+    """
+    ours = (f"{MANIFEST}.new", SNAPSHOT_PREFIX, UNFINISHED_PREFIX)
+    if not all(name.startswith(ours) for name in names):
+        raise IndexExistsError(f"{path} is a folder with other files in it; choose an empty or a new folder")
 
 
 def save_snapshot(snapshot: Snapshot, path: Path) -> None:
@@ -78,23 +93,40 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
     created = not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
-        unfinished = Path(tempfile.mkdtemp(prefix=UNFINISHED_PREFIX, dir=path))
-        try:
-            manifest = _write_files(snapshot, unfinished)
-            folder = path / manifest["snapshot"]
-            if not _is_whole(folder, manifest["files"]):
-                shutil.rmtree(folder, ignore_errors=True)
-                unfinished.rename(folder)
-            _replace(path / _MANIFEST, _manifest_text(manifest))
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+        with unfinished_folder(path) as folder:
+            commit(path, folder, _write_files(snapshot, folder))
     except (OSError, pa.ArrowException) as error:
         if created:
             with contextlib.suppress(OSError):
                 path.rmdir()
         raise TagMatchError(f"cannot write the index {path}: {error}") from error
+
+
+@contextlib.contextmanager
+def unfinished_folder(path: Path) -> Iterator[Path]:
+    """A new folder in that of an index, for the files of a snapshot; goes in the end if it is not committed."""
+    unfinished = Path(tempfile.mkdtemp(prefix=UNFINISHED_PREFIX, dir=path))
+    try:
+        yield unfinished
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def check_files(folder: Path, manifest: dict[str, Any]) -> None:
+    """See that a folder has the files that a manifest names; IndexCorruptError."""
+    for name, expected in manifest["files"].items():
+        _check_contents(folder / name, expected)
+
+
+def commit(path: Path, unfinished: Path, manifest: dict[str, Any]) -> None:
+    """Make the files in the folder `unfinished` the current snapshot of the index at `path`, and remove older ones."""
+    folder = path / manifest["snapshot"]
+    if not _is_whole(folder, manifest["files"]):
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.rename(folder)
+    _replace(path / MANIFEST, manifest_text(manifest))
     for entry in path.iterdir():
-        if entry.name != manifest["snapshot"] and entry.name.startswith(_SNAPSHOT_PREFIX):
+        if entry.name != manifest["snapshot"] and entry.name.startswith(SNAPSHOT_PREFIX):
             shutil.rmtree(entry, ignore_errors=True)
 
 
@@ -111,18 +143,13 @@ def open_snapshot(path: Path) -> Snapshot:
         A file is missing, cut short or changed.
     """
     while True:
-        manifest = _read_manifest(path)
+        manifest = read_manifest(path)
         try:
             return _read_snapshot(path, manifest, _check_contents)
         except IndexCorruptError:
             # Another process may have made a newer snapshot current and removed the files of this one.
-            if _read_manifest(path) == manifest:
+            if read_manifest(path) == manifest:
                 raise
-
-
-def snapshot_name(path: Path) -> str:
-    """Name of the index's current snapshot, which comes from its contents; errors as `open_snapshot`."""
-    return str(_read_manifest(path)["snapshot"])
 
 
 def open_unverified(path: Path, name: str) -> Snapshot:
@@ -135,24 +162,19 @@ def open_unverified(path: Path, name: str) -> Snapshot:
     IndexVersionError, IndexCorruptError
         As `open_snapshot`, but for checksums of files.
     """
-    manifest = _read_manifest(path)
+    manifest = read_manifest(path)
     if manifest["snapshot"] == name:
         try:
             return _read_snapshot(path, manifest, _check_size)
         except IndexCorruptError:
-            if _read_manifest(path) == manifest:
+            if read_manifest(path) == manifest:
                 raise
     raise IndexNotFoundError(f"the index {path} no longer has {name}: a newer snapshot was saved; ask again")
 
 
-def files_nbytes(path: Path) -> int:
-    """Bytes of the index's files."""
-    manifest = _read_manifest(path)
+def files_nbytes(manifest: dict[str, Any]) -> int:
+    """Bytes of the files that a manifest names."""
     return sum(entry["bytes"] for entry in manifest["files"].values())
-
-
-def _is_ours(name: str) -> bool:
-    return name == f"{_MANIFEST}.new" or name.startswith((_SNAPSHOT_PREFIX, UNFINISHED_PREFIX))
 
 
 def _write_files(snapshot: Snapshot, folder: Path) -> dict[str, Any]:
@@ -176,7 +198,7 @@ def _write_files(snapshot: Snapshot, folder: Path) -> dict[str, Any]:
         "seed": snapshot.vocabulary.seed,
         "sets": len(snapshot),
         "tags": len(snapshot.vocabulary),
-        "snapshot": _SNAPSHOT_PREFIX + whole.hexdigest(),
+        "snapshot": SNAPSHOT_PREFIX + whole.hexdigest(),
         "files": files,
     }
 
@@ -213,26 +235,36 @@ def _table(**columns: pa.Array) -> pa.Table:
     return pa.table([*columns.values()], pa.schema([(name, array.type) for name, array in columns.items()]))
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of the index at `path`; errors as `open_snapshot`."""
     if not path.exists():
         raise IndexNotFoundError(f"there is no index at {path}: no such folder")
     if not path.is_dir():
         raise IndexNotFoundError(f"there is no index at {path}: it is a file, not a folder")
-    file = path / _MANIFEST
+    file = path / MANIFEST
     try:
-        text = file.read_bytes()
+        return parse_manifest(file.read_bytes(), path)
     except FileNotFoundError:
-        raise IndexNotFoundError(
-            f"there is no index at {path}: it has no {_MANIFEST}; it is not an index, or its build did not finish"
-        ) from None
+        raise manifest_missing(path) from None
     except OSError as error:
         raise TagMatchError(f"cannot read {file}: {error}") from error
+
+
+def manifest_missing(path: object) -> IndexNotFoundError:
+    """Return the error that there is no manifest."""
+    return IndexNotFoundError(
+        f"there is no index at {path}: it has no {MANIFEST}; it is not an index, or its build did not finish"
+    )
+
+
+def parse_manifest(text: bytes, path: object) -> dict[str, Any]:
+    """The manifest of the index at `path`, of which this is the text; errors as `open_snapshot`."""
     try:
         manifest = json.loads(text)
         version = manifest["format"]
         newer = isinstance(version, int) and version > FORMAT_VERSION
     except (ValueError, KeyError, TypeError):
-        raise IndexCorruptError(f"{file} is damaged; {_ADVICE}") from None
+        raise IndexCorruptError(f"{path}/{MANIFEST} is damaged; {_ADVICE}") from None
     if newer:
         raise IndexVersionError(
             f"the index {path} has format {version}, this version of tagmatch reads up to {FORMAT_VERSION}; "
@@ -240,12 +272,13 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         )
     checksum = manifest.pop("checksum", None)
     # Written one way only: any other spelling of the same contents has been tampered with or damaged.
-    if text != _manifest_text(manifest) or checksum is None:
-        raise IndexCorruptError(f"{file} does not have the checksum that it was written with; {_ADVICE}")
+    if text != manifest_text(manifest) or checksum is None:
+        raise IndexCorruptError(f"{path}/{MANIFEST} does not have the checksum that it was written with; {_ADVICE}")
     return manifest  # type: ignore[no-any-return]
 
 
-def _manifest_text(manifest: dict[str, Any]) -> bytes:
+def manifest_text(manifest: dict[str, Any]) -> bytes:
+    """The manifest as it is written, with its checksum."""
     body = json.dumps(manifest, indent=1, sort_keys=True)
     checksum = xxhash.xxh3_64_hexdigest(body.encode())
     return (json.dumps({**manifest, "checksum": checksum}, indent=1, sort_keys=True) + "\n").encode()

@@ -11,8 +11,8 @@ from tagmatch import (
     TagMatch,
     TagMatchError,
 )
-from tagmatch.storage import _manifest_text as manifest_text
 from tagmatch.storage import _to_arrow as tables_of
+from tagmatch.storage import manifest_text
 
 SETS = [["a", "b"], ["a"], ["b", "c", "d"], [], ["é", "日本"]]
 

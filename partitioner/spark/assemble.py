@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from tagmatch.arrays import Lists, narrow_offsets
 from tagmatch.arrow import to_lists, to_numbers, to_strings, to_words
 from tagmatch.kernels.signature import SIGNATURE_WORDS
 from tagmatch.options import LayoutOptions
-from tagmatch.storage import save_snapshot
+from tagmatch.places import Place
 from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def save_parts(
-    spark: SparkSession, scratch: Scratch, index: Path, options: LayoutOptions, seed: int, parts: Sequence[Any]
+    spark: SparkSession, scratch: Scratch, index: Place, options: LayoutOptions, seed: int, parts: Sequence[Any]
 ) -> int:
     """Save the index, as one task does, in little memory as all columns are files; returns its partitions."""
     (saved,) = for_each(
@@ -44,10 +43,10 @@ class _Parts:
 
 
 def _save(
-    scratch: Scratch, index: Path, options: LayoutOptions, seed: int, parts: _Parts, _: int
+    scratch: Scratch, index: Place, options: LayoutOptions, seed: int, parts: _Parts, _: int
 ) -> Iterator[pa.RecordBatch]:
     snapshot = _snapshot(scratch, options, seed, parts)
-    save_snapshot(snapshot, index)
+    index.save_snapshot(snapshot)
     yield one_row(count=len(snapshot.partitions))
 
 

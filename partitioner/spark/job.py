@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partitioner.local import MAX_ROWS
@@ -28,14 +25,15 @@ from partitioner.spark.parts import lay_out_parts
 from partitioner.spark.scratch import Scratch
 from partitioner.spark.shards import make_shards
 from partitioner.spark.vocabulary import rank_tags
-from tagmatch.errors import InvalidValueError, TagMatchError
+from tagmatch.errors import InvalidValueError
 from tagmatch.options import LayoutOptions
-from tagmatch.storage import UNFINISHED_PREFIX, index_exists
+from tagmatch.places import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SCRATCH_PREFIX = f"{UNFINISHED_PREFIX}job-"
+# A session hands its settings on to its jobs as their properties, of which this is one that Spark's pages show
+_DESCRIPTION = "spark.job.description"
 
 _log = logging.getLogger(__name__)
 
@@ -75,10 +73,10 @@ class Partitioned:
     skipped: dict[str, int]
 
 
-def partition_sets(rows: DataFrame, index: Path, layout: LayoutOptions, options: JobOptions) -> Partitioned:
+def partition_sets(rows: DataFrame, index: Place, layout: LayoutOptions, options: JobOptions) -> Partitioned:
     """Make the sets of a DataFrame, columns `tags` and `key`, the snapshot of an index.
 
-    What a job that was killed has left in the index's folder goes; so only one job at a time may work on an index.
+    What a job that was killed has left at the index's place goes; so only one job at a time may work on an index.
 
     Raises
     ------
@@ -89,8 +87,9 @@ def partition_sets(rows: DataFrame, index: Path, layout: LayoutOptions, options:
         Something else than an index stands at the path.
     """
     spark = rows.sparkSession
-    index_exists(index)
-    with _scratch(index) as scratch:
+    index.index_exists()
+    with index.scratch() as files:
+        scratch = Scratch(files)
         with _step(spark, "shards"):
             shards = make_shards(rows, scratch)
         if shards.problems:
@@ -115,49 +114,15 @@ def partition_sets(rows: DataFrame, index: Path, layout: LayoutOptions, options:
 
 
 @contextlib.contextmanager
-def _scratch(index: Path) -> Iterator[Scratch]:
-    created = not index.exists()
-    folder = None
-    try:
-        index.mkdir(parents=True, exist_ok=True)
-        for left in index.glob(f"{_SCRATCH_PREFIX}*"):
-            shutil.rmtree(left, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(prefix=_SCRATCH_PREFIX, dir=index))
-        folder.chmod(0o777)  # Spark's workers may be another user's
-        yield Scratch(folder)
-    except OSError as error:
-        raise TagMatchError(f"cannot write the index {index}: {error}") from error
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-        if created:
-            with contextlib.suppress(OSError):
-                index.rmdir()  # which only an empty folder lets be done to it
-
-
-@contextlib.contextmanager
 def _step(spark: SparkSession, name: str) -> Iterator[None]:
     """Name the Spark jobs of a step, in Spark's pages and in the log."""
-    told = f"tagmatch: {name}"
     _log.info("%s", name)
-    spark.addTag(told)
-    try:
-        with _description(spark, told):
-            yield
-    finally:
-        spark.removeTag(told)
-
-
-@contextlib.contextmanager
-def _description(spark: SparkSession, told: str) -> Iterator[None]:
-    """Describe jobs on the pages of a classic Spark, which do not show tags; a Connect server describes them itself."""
-    if not hasattr(spark, "_jsparkSession"):
-        yield
-        return
-    context, key = spark.sparkContext, "spark.job.description"
-    before = context.getLocalProperty(key)
-    context.setJobDescription(told)
+    before = spark.conf.get(_DESCRIPTION, None)
+    spark.conf.set(_DESCRIPTION, f"tagmatch: {name}")
     try:
         yield
     finally:
-        context.setLocalProperty(key, before)  # type: ignore[arg-type]
+        if before is None:
+            spark.conf.unset(_DESCRIPTION)
+        else:
+            spark.conf.set(_DESCRIPTION, before)

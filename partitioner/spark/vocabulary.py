@@ -54,8 +54,8 @@ def rank_tags(spark: SparkSession, scratch: Scratch, shards: Shards, tags_per_ta
 def rank_sets(scratch: Scratch, seed: int, shard: int) -> Lists:
     """Return the sets of a shard as ascending ranks."""
     tags = to_strings(scratch.read("shard", shard, "tags"))
-    known = to_strings(scratch.read("vocabulary", 0, "tags"))
-    slots = to_numbers(scratch.read("vocabulary", 0, "slots"))
+    known = to_strings(scratch.read("vocabulary", 0, "tags", keep=True))
+    slots = to_numbers(scratch.read("vocabulary", 0, "slots", keep=True))
     ranks = np.empty(len(tags), np.uint32)
     find_all(hash_strings(tags, seed=seed), tags.offsets, tags.data, 0, slots, known.offsets, known.data, ranks)
     return relabel(to_lists(scratch.read("shard", shard, "ranks")), ranks)
@@ -63,7 +63,7 @@ def rank_sets(scratch: Scratch, seed: int, shard: int) -> Lists:
 
 def vocabulary_hashes(scratch: Scratch) -> U64Array:
     """Return the hash of each tag, by rank."""
-    hashes: U64Array = to_numbers(scratch.read("vocabulary", 0, "hashes"))
+    hashes: U64Array = to_numbers(scratch.read("vocabulary", 0, "hashes", keep=True))
     return hashes
 
 

@@ -1,7 +1,7 @@
 """tagmatch on Spark: indexes from DataFrames of sets, and DataFrames of queries joined with an index.
 
-Needs the extra `spark` (`pip install 'tagmatch[spark]'`) and Java 17 or newer, tagmatch on Spark's workers as well, and
-folders that all machines see under the same path. Works with Spark Connect.
+Needs the extra `spark` (`pip install 'tagmatch[spark]'`) and Java 17 or newer, and tagmatch on Spark's workers as well.
+Indexes lie in folders that all machines mount, or on stores that Arrow reaches. Works with Spark Connect.
 """
 
 from __future__ import annotations

@@ -11,9 +11,8 @@ import typer
 from tagmatch.commands import LayoutName, note, run
 from tagmatch.errors import IndexExistsError, InputFileError
 from tagmatch.files import JSON_SUFFIXES
-from tagmatch.spark.paths import index_folder
+from tagmatch.places import place_of
 from tagmatch.spark.session import spark_session
-from tagmatch.storage import index_exists
 
 
 def partition(
@@ -26,7 +25,8 @@ def partition(
         ),
     ],
     index: Annotated[
-        str, typer.Argument(metavar="INDEX", help="Folder of the index, which all machines mount.", show_default=False)
+        str,
+        typer.Argument(metavar="INDEX", help="Folder that all machines mount, or URI of a store.", show_default=False),
     ],
     layout: Annotated[LayoutName, typer.Option(help="How stored sets are grouped and ordered.")] = LayoutName.rarest,
     max_partition_size: Annotated[
@@ -49,8 +49,9 @@ def partition(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there already.")] = False,
 ) -> None:
     """Build an index on Spark from any table of sets."""
-    if index_exists(index_folder(index)) and not overwrite:
-        raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
+    place = place_of(index)
+    if place.index_exists() and not overwrite:
+        raise IndexExistsError(f"there is an index at {place} already; give --overwrite to replace it")
     logging.basicConfig(format="%(message)s")
     logging.getLogger("partitioner").setLevel(logging.INFO)
     spark = spark_session("tagmatch-partition", master)
@@ -69,7 +70,7 @@ def partition(
         spark.stop()
     for problem, count in made.skipped.items():
         typer.echo(f"tagmatch-partition: skipped rows: {problem}: {count}", err=True)
-    note(f"{index}: {made.sets} sets, {made.keys} keys, {made.tags} tags, layout {layout.value}")
+    note(f"{place}: {made.sets} sets, {made.keys} keys, {made.tags} tags, layout {layout.value}")
 
 
 def _read(spark: Any, sets: str, name: str | None) -> Any:

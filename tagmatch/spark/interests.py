@@ -6,26 +6,25 @@ import atexit
 import os
 import shutil
 import tempfile
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 
+from tagmatch.places import Place, place_of
 from tagmatch.spark.offline import partition
-from tagmatch.spark.paths import index_folder
 
 
-def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Path:
+def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Place:
     """Build an index of sets and keys, columns `tags` and `key`, and return where it is.
 
     Parameters
     ----------
     interests : DataFrame
     folder : str or path, optional
-        Where it stays; all machines must see it. By default a temporary folder of this machine, which goes when this
+        Path or URI where it stays. By default a temporary folder of this machine, which goes when this
         process ends: for Spark in local mode.
     """
     if folder is None:
         folder = tempfile.mkdtemp(prefix="tagmatch-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     partition(interests, folder)
-    return index_folder(folder)
+    return place_of(folder)

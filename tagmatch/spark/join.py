@@ -8,10 +8,10 @@ from typing import Literal, get_args
 from pyspark.sql import DataFrame
 
 from tagmatch.errors import InvalidTypeError, InvalidValueError
+from tagmatch.places import place_of
 from tagmatch.spark.answers import ANSWER_FIELDS, Output
 from tagmatch.spark.interests import index_of
 from tagmatch.spark.offline import check_strings
-from tagmatch.spark.paths import index_folder
 from tagmatch.spark.ship import ship_join
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
 from tagmatch.storage import files_nbytes
@@ -40,8 +40,8 @@ def subset_join(
     queries : DataFrame
         One row for each query; batch or streaming. Without nulls in its tags.
     index : str, Path or DataFrame
-        Folder of an index, which the driver and all workers see under this path. Or interests, columns `tags` and
-        `key`, of which this call makes an index.
+        Of an index: a folder that the driver and all workers mount under this path, or a URI of a store, from which
+        each machine copies the index once. Or interests, columns `tags` and `key`, of which this call makes an index.
     unique : bool
         Give a key once for a query, not once for each matching set that carries it.
     strategy : {"auto", "ship", "shuffle"}
@@ -76,18 +76,19 @@ def subset_join(
     _check_choices(strategy, output)
     _check_queries(queries, tags, output)
     if isinstance(index, DataFrame):
-        index = index_of(index, folder)
+        place = index_of(index, folder)
     elif folder is not None:
         raise InvalidValueError("folder is where the index of interests is made; index names one that is there")
-    path = index_folder(index)
-    fits = files_nbytes(path) <= ship_limit
+    else:
+        place = place_of(index)
+    fits = files_nbytes(place.manifest()) <= ship_limit
     if strategy == "auto":
         strategy = "ship" if fits or queries.isStreaming else "shuffle"
     if strategy == "ship":
-        return ship_join(queries, path, tags=tags, unique=unique, output=output)
+        return ship_join(queries, place, tags=tags, unique=unique, output=output)
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
-    return shuffle_join(queries, path, tags=tags, unique=unique, output=output, bucket_sets=BUCKET_SETS)
+    return shuffle_join(queries, place, tags=tags, unique=unique, output=output, bucket_sets=BUCKET_SETS)
 
 
 def _check_choices(strategy: object, output: object) -> None:

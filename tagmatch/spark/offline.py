@@ -11,8 +11,8 @@ from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, Intege
 from partitioner.spark.job import JobOptions, Partitioned, partition_sets
 from tagmatch.errors import InvalidTypeError, InvalidValueError
 from tagmatch.options import Layout, LayoutOptions
+from tagmatch.places import place_of
 from tagmatch.spark.errors import errors_of_workers
-from tagmatch.spark.paths import index_folder
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
@@ -65,7 +65,8 @@ def partition(
     sets : DataFrame
         A set and a key a row; equal sets come together, and a set holds each key once.
     index : str or path
-        Folder of the index, which the driver and all workers see under the same path.
+        Of the index: a folder that the driver and all workers mount under the same path, or a URI that they reach
+        through Arrow (`s3a://…`, `gs://…`, `abfss://…`, `hdfs://…`; see docs/spark.md).
     layout, max_partition_size
         As of `TagMatch`.
     tags, key : str
@@ -85,7 +86,7 @@ def partition(
     InvalidTypeError
         A column is not there or of another type; it is named.
     InvalidValueError
-        For an option, and for rows that cannot be stored: how many, and why.
+        For an option, for a URI that Arrow does not know, and for rows that cannot be stored: how many, and why.
     IndexExistsError
         Something else than an index stands at the path.
     """
@@ -100,4 +101,4 @@ def partition(
     rows = sets.select(col(f"`{tags}`").alias("tags"), col(f"`{key}`").cast(wide).alias("key"))
     options = JobOptions(sets_per_task, skip_invalid)
     with errors_of_workers():
-        return partition_sets(rows, index_folder(index), LayoutOptions(layout, max_partition_size), options)
+        return partition_sets(rows, place_of(index), LayoutOptions(layout, max_partition_size), options)

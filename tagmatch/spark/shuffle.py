@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,9 +31,10 @@ from tagmatch.arrow import from_lists, from_strings, to_lists
 from tagmatch.columns import tag_lists
 from tagmatch.engine import TagMatch
 from tagmatch.kernels.xxh64 import hash_strings
+from tagmatch.places import Place
 from tagmatch.spark.answers import ANSWER_FIELDS, Output, reject_nulls, with_keys
 from tagmatch.spark.buckets import Buckets, buckets_for
-from tagmatch.storage import open_unverified, snapshot_name
+from tagmatch.storage import open_unverified
 from tagmatch.tables import KeyTable, Snapshot
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Shuffle:
 
     Attributes
     ----------
-    index : Path
+    index : Place
     snapshot : str
         Name of the snapshot.
     seed : int
@@ -66,7 +66,7 @@ class Shuffle:
         The numbers by which Spark knows the buckets and, in the second row, the homes of queries.
     """
 
-    index: Path
+    index: Place
     snapshot: str
     seed: int
     buckets: Buckets
@@ -74,15 +74,15 @@ class Shuffle:
 
 
 def shuffle_join(
-    queries: DataFrame, index: Path, *, tags: str, unique: bool, output: Output, bucket_sets: int
+    queries: DataFrame, index: Place, *, tags: str, unique: bool, output: Output, bucket_sets: int
 ) -> DataFrame:
     """Join queries with the snapshot that the index has now, in buckets of about `bucket_sets` sets.
 
     A newer snapshot replaces the files of this one, and tasks that still need them fail.
     """
     spark = queries.sparkSession
-    name = snapshot_name(index)
-    snapshot = open_unverified(index, name)
+    name = index.manifest()["snapshot"]
+    snapshot = open_unverified(index.local_index(), name)
     parallelism = int(spark.conf.get("spark.default.parallelism", None) or 1)
     buckets = buckets_for(snapshot, bucket_sets, at_least=parallelism)
     plan = Shuffle(index, name, snapshot.vocabulary.seed, buckets, _labels(spark, buckets.count))
@@ -188,7 +188,7 @@ def _unpacked(pack: pa.BinaryScalar) -> pa.RecordBatch:
 
 def packed_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) -> Iterator[pa.RecordBatch]:
     """One task: numbers of chunks, each of `chunk_sets` rows of the tagset table; gives packs of their sets."""
-    snapshot = open_unverified(plan.index, plan.snapshot)
+    snapshot = open_unverified(plan.index.local_index(), plan.snapshot)
     for batch in chunks:
         for chunk in batch.column(0).to_pylist():
             packer = _Packer(queries=False)

@@ -144,10 +144,8 @@ def test_paths_that_will_not_do(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(IndexExistsError, match="is a folder with other files in it"):
         partition(frame, tmp_path)
-    with pytest.raises(
-        InvalidValueError, match="cannot be at s3a://bucket/index; give a folder that all machines mount"
-    ):
-        partition(frame, "s3a://bucket/index")
+    with pytest.raises(IndexExistsError, match=r"notes.txt is a file, not an index folder"):
+        partition(frame, tmp_path / "notes.txt")
     assert os.listdir(tmp_path) == ["notes.txt"]
 
 
@@ -155,6 +153,24 @@ def test_errors_of_workers_are_errors_of_tagmatch(spark: Any, tmp_path: Path) ->
     frame = spark.sql("select array(cast(x'c328' as string)) tags, 1L key")
     with pytest.raises(InvalidValueError, match="tags: rows 0 to 0: Invalid UTF8 sequence"):
         partition(frame, tmp_path / "index")
+
+
+def test_steps_are_told(spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In the log with a line for each level, and on Spark's pages, where other jobs keep the names that they have."""
+    rows = [([f"t{i}", f"u{i % 7}"], i) for i in range(64)]
+    spark.conf.set("spark.job.description", "mine")
+    with caplog.at_level("INFO", "partitioner"):
+        partition(spark.createDataFrame(rows, SCHEMA), tmp_path / "index", layout="balanced", sets_per_task=20)
+    spark.range(1).collect()
+    spark.conf.unset("spark.job.description")
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    told = [jobs.apply(i).description() for i in range(jobs.size())]
+    names = [description.get() for description in told if description.isDefined()]
+    assert {f"tagmatch: {step}" for step in ("shards", "vocabulary", "parts", "index")} < set(names)
+    assert "mine" in names
+    steps = [record.getMessage() for record in caplog.records]
+    assert [step for step in steps if not step.startswith("level ")] == ["shards", "vocabulary", "parts", "index"]
+    assert "level 1: 1 nodes of more than 20 sets, 2 halves" in steps
 
 
 KILLED = """

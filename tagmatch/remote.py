@@ -1,0 +1,340 @@
+"""Indexes on stores that Arrow reaches (`pyarrow.fs`): S3, Google Cloud Storage, Azure, HDFS.
+
+An index there has the files of one in a folder. Whoever uses it copies them to this machine, once for all processes;
+whoever saves it uploads them, and the manifest last: then the new snapshot has become the index's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import functools
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.fs
+import xxhash
+
+from tagmatch.errors import IndexCorruptError, IndexExistsError, InvalidValueError, TagMatchError
+from tagmatch.storage import (
+    MANIFEST,
+    SCRATCH_PREFIX,
+    SNAPSHOT_PREFIX,
+    check_files,
+    commit,
+    manifest_missing,
+    manifest_text,
+    parse_manifest,
+    read_manifest,
+    reject_other_files,
+    save_snapshot,
+    unfinished_folder,
+)
+from tagmatch.tables import Snapshot
+
+# As Hadoop calls it
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+
+_HERE: Any = pa.fs.LocalFileSystem()
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A folder of a store; the names of files are relative to it.
+
+    Attributes
+    ----------
+    uri : str
+        As Arrow understands it; the options of its query hold for all files.
+    below : str
+        Path of the folder below that of the URI, "" or "name/".
+    """
+
+    uri: str
+    below: str = ""
+
+    def __str__(self) -> str:
+        # Without passwords and options; what Azure has before the @ is the container
+        uri = urlsplit(self.uri)
+        user, _, host = uri.netloc.rpartition("@")
+        where = host if ":" in user else uri.netloc
+        return f"{uri.scheme}://{where}{uri.path.rstrip('/')}/{self.below}".rstrip("/")
+
+    def folder(self, name: str) -> Store:
+        """Return a folder in this one."""
+        return Store(self.uri, f"{self.below}{name}/")
+
+    def names(self) -> list[str]:
+        """Names of what is in the folder; none if there is no such folder."""
+        files, path = self._reached("")
+        with self._errors("read"):
+            found = files.get_file_info(pa.fs.FileSelector(path, allow_not_found=True))
+        return [info.base_name for info in found]
+
+    def is_file(self) -> bool:
+        """Whether there is a file in the place of the folder."""
+        files, path = self._reached("")
+        with self._errors("read"):
+            return bool(files.get_file_info(path).type == pa.fs.FileType.File)
+
+    def read(self, name: str) -> bytes:
+        """Contents of a file; FileNotFoundError."""
+        files, path = self._reached(name)
+        with self._errors("read", name), files.open_input_stream(path) as source:
+            return bytes(source.read())
+
+    def write(self, name: str, contents: bytes) -> None:
+        """Write a file, which appears when it is whole."""
+        files, path = self._reached(name)
+        with self._errors("write", name), files.open_output_stream(path) as sink:
+            sink.write(contents)
+
+    def upload(self, file: Path, name: str) -> None:
+        """Copy a file of this machine, which appears when it is whole."""
+        files, path = self._reached(name)
+        with self._errors("write", name):
+            pa.fs.copy_files(str(file), path, _HERE, files)
+
+    def download(self, name: str, file: Path) -> None:
+        """Copy a file to this machine; FileNotFoundError."""
+        files, path = self._reached(name)
+        with self._errors("read", name):
+            pa.fs.copy_files(path, str(file), files, _HERE)
+
+    def create(self) -> None:
+        """See that there is a folder."""
+        files, path = self._reached("")
+        with self._errors("write"):
+            files.create_dir(path, recursive=True)
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it; nothing if there is none."""
+        files, path = self._reached("")
+        with self._errors("remove"), contextlib.suppress(FileNotFoundError):
+            files.delete_dir(path)
+
+    def _reached(self, name: str) -> tuple[Any, str]:
+        files, path = _file_system(self.uri)
+        return files, f"{path}/{self.below}{name}".rstrip("/")
+
+    @contextlib.contextmanager
+    def _errors(self, what: str, name: str = "") -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise TagMatchError(f"cannot {what} {self.folder(name) if name else self}: {_in_a_line(error)}") from error
+
+
+@functools.cache
+def _file_system(uri: str) -> tuple[Any, str]:
+    scheme, colon, rest = uri.partition(":")
+    files, path = pa.fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}{colon}{rest}")
+    return files, path.rstrip("/")
+
+
+def _in_a_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteIndex:
+    """An index on a store.
+
+    Attributes
+    ----------
+    store : Store
+    """
+
+    store: Store
+
+    @classmethod
+    def at(cls, uri: str) -> RemoteIndex:
+        """Return the index at a URI.
+
+        Raises
+        ------
+        InvalidValueError
+            Arrow has nothing for URIs of this kind.
+        TagMatchError
+            Nobody answers there.
+        """
+        store = Store(uri)
+        try:
+            _file_system(uri)
+        except (ImportError, pa.ArrowInvalid) as error:
+            raise InvalidValueError(
+                f"Arrow does not reach {store}: {_in_a_line(error)}; give a URI that `pyarrow.fs.FileSystem.from_uri` "
+                "takes, or a folder that all machines mount"
+            ) from error
+        except OSError as error:
+            raise TagMatchError(f"cannot reach {store}: {_in_a_line(error)}") from error
+        return cls(store)
+
+    def __str__(self) -> str:
+        return str(self.store)
+
+    def index_exists(self) -> bool:
+        """Whether there is an index; IndexExistsError if it is something else, as `storage.index_exists`."""
+        if self.store.is_file():
+            raise IndexExistsError(f"{self} is a file, not an index folder; choose another path")
+        names = self.store.names()
+        if MANIFEST in names:
+            return True
+        reject_other_files(self, names)
+        return False
+
+    def manifest(self) -> dict[str, Any]:
+        """Manifest of the index; errors as `storage.open_snapshot`."""
+        try:
+            return parse_manifest(self.store.read(MANIFEST), self)
+        except FileNotFoundError:
+            raise manifest_missing(self) from None
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Save on this machine, and upload.
+
+        Raises
+        ------
+        IndexExistsError
+            There is something else than an index.
+        TagMatchError
+            The files cannot be written; the index stays as it was.
+        """
+        self.index_exists()
+        with tempfile.TemporaryDirectory(prefix="tagmatch-", dir=_local_folder()) as made:
+            save_snapshot(snapshot, Path(made))
+            manifest = read_manifest(Path(made))
+            name = manifest["snapshot"]
+            folder = self.store.folder(name)
+            folder.create()
+            for file in manifest["files"]:
+                folder.upload(Path(made, name, file), file)
+        self.store.write(MANIFEST, manifest_text(manifest))
+        for other in self.store.names():
+            if other.startswith(SNAPSHOT_PREFIX) and other != name:
+                self.store.folder(other).remove()
+
+    def local_index(self) -> Path:
+        """A copy in a folder of this machine, made anew if the index has another snapshot by now.
+
+        Raises
+        ------
+        TagMatchError
+            As `storage.open_snapshot`, and if the files cannot be copied.
+        """
+        copy = _local_folder() / f"index-{_hash(self.store)}"
+        if self._is_copied(copy, self.manifest()):
+            return copy
+        with _one_process(copy):
+            while not self._is_copied(copy, manifest := self.manifest()):
+                copy.mkdir(exist_ok=True)
+                try:
+                    with unfinished_folder(copy) as unfinished:
+                        for file in manifest["files"]:
+                            self.store.folder(manifest["snapshot"]).download(file, unfinished / file)
+                        check_files(unfinished, manifest)
+                        commit(copy, unfinished, manifest)
+                except IndexCorruptError as error:
+                    raise IndexCorruptError(f"a copy of {self} is damaged: {error}") from None
+                except FileNotFoundError as error:
+                    # Who saved a newer snapshot has removed the files of this one.
+                    if self.manifest() == manifest:
+                        raise IndexCorruptError(f"{self} lacks a file: {_in_a_line(error)}") from None
+        return copy
+
+    def _is_copied(self, copy: Path, manifest: dict[str, Any]) -> bool:
+        return (copy / MANIFEST).exists() and read_manifest(copy) == manifest
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[StoredFiles]:
+        """A folder beside the snapshots, which is gone in the end, as are those of scratch that was left there."""
+        for name in self.store.names():
+            if name.startswith(SCRATCH_PREFIX):
+                self.store.folder(name).remove()
+        store = self.store.folder(f"{SCRATCH_PREFIX}{uuid.uuid4().hex}")
+        try:
+            store.create()
+            yield StoredFiles(store)
+        finally:
+            with contextlib.suppress(TagMatchError):
+                store.remove()
+                if not self.store.names():
+                    self.store.remove()  # stores may keep a mark of the folder
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFiles:
+    """Files on a store, which are copied to this machine when they are needed.
+
+    Attributes
+    ----------
+    store : Store
+    """
+
+    store: Store
+
+    @contextlib.contextmanager
+    def new(self, name: str) -> Iterator[Path]:
+        """Give a path of this machine; what is written there is uploaded in the end."""
+        part = self.local_folder() / uuid.uuid4().hex
+        try:
+            yield part
+            self.store.upload(part, name)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def map(self, name: str, *, keep: bool = False) -> pa.MemoryMappedFile:
+        """Map a copy into memory, which goes with what maps it or, with `keep`, stays for other processes."""
+        file = self.local_folder() / (f"{_hash(self.store)}-{name}" if keep else uuid.uuid4().hex)
+        if not keep:
+            try:
+                self.store.download(name, file)
+                return pa.memory_map(str(file))
+            finally:
+                file.unlink(missing_ok=True)
+        with _one_process(file):
+            if not file.exists():
+                part = file.with_name(uuid.uuid4().hex)
+                self.store.download(name, part)
+                os.replace(part, file)
+        return pa.memory_map(str(file))
+
+    def local_folder(self) -> Path:
+        """A folder of this machine."""
+        return _local_folder()
+
+
+def _hash(store: Store) -> str:
+    return xxhash.xxh3_64_hexdigest(f"{store.uri}\n{store.below}".encode())
+
+
+@functools.cache
+def _local_folder() -> Path:
+    """Folder for copies: our own or, in a worker of Spark, one of its executor, which removes it when it ends."""
+    executors = Path(os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0])
+    if executors.name.startswith("blockmgr-"):
+        folder = executors / "tagmatch"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    folder = Path(tempfile.mkdtemp(prefix="tagmatch-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@contextlib.contextmanager
+def _one_process(path: Path) -> Iterator[None]:
+    """Have one process of this machine at a time make what belongs at a path."""
+    with open(f"{path}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,217 @@
+"""Indexes on a store: as in a folder, and copied to who uses them. The store is an S3 of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+from moto.server import ThreadedMotoServer
+from pyspark.errors import PythonException
+
+from tagmatch import IndexCorruptError, IndexExistsError, IndexNotFoundError, InvalidValueError, TagMatch, TagMatchError
+from tagmatch.places import place_of
+from tagmatch.spark import partition, subset_join
+from tagmatch.storage import open_snapshot
+
+SCHEMA = "tags array<string>, key long"
+ROWS = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4), (["é", "日本"], 5), (["a"], 6)]
+QUERIES = [(1, ["b", "a"]), (2, ["x"]), (3, ["日本", "é", "c"])]
+ANSWERS = [(1, [1, 2, 4, 6]), (2, [4]), (3, [3, 4, 5])]
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server.start()
+    yield server.get_host_and_port()[1]
+    server.stop()
+
+
+@pytest.fixture
+def bucket(port: int, request: pytest.FixtureRequest) -> Any:
+    """File system and path of an empty bucket."""
+    files = pa.fs.S3FileSystem(
+        access_key="someone",
+        secret_key="secret",
+        endpoint_override=f"127.0.0.1:{port}",
+        scheme="http",
+        region="us-east-1",
+        allow_bucket_creation=True,
+    )
+    name = f"bucket{abs(hash(request.node.name))}"
+    files.create_dir(name)
+    return pa.fs.SubTreeFileSystem(name, files), name
+
+
+@pytest.fixture
+def uri(port: int, bucket: Any) -> str:
+    options = f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
+    return f"s3a://someone:secret@{bucket[1]}/folder/index?{options}"
+
+
+def names(bucket: Any) -> list[str]:
+    return sorted(
+        info.path
+        for info in bucket[0].get_file_info(pa.fs.FileSelector("", recursive=True))
+        if info.type == pa.fs.FileType.File
+    )
+
+
+def local(folder: Path, **options: Any) -> Path:
+    with TagMatch(folder, device="cpu", **options) as tm:
+        tm.add_sets([tags for tags, _ in ROWS], [key for _, key in ROWS])
+        tm.consolidate()
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+def test_same_files_as_in_a_folder(spark: Any, tmp_path: Path, bucket: Any, uri: str, layout: str) -> None:
+    frame = spark.createDataFrame(ROWS, SCHEMA)
+    folder = local(tmp_path / "local", layout=layout, max_partition_size=2)
+    for _ in range(2):
+        made = partition(frame, uri, layout=layout, max_partition_size=2, sets_per_task=2)
+        assert made.sets == 5
+        expected = {
+            f"folder/index/{file.relative_to(folder)}": file.read_bytes()
+            for file in folder.rglob("*")
+            if file.is_file()
+        }
+        assert {name: bucket[0].open_input_file(name).readall() for name in names(bucket)} == expected
+    queries = spark.createDataFrame(QUERIES, "id long, tags array<string>")
+    for strategy in ("ship", "shuffle"):
+        joined = subset_join(queries, uri, strategy=strategy, output="lists")
+        assert sorted((row.id, sorted(row["keys"])) for row in joined.collect()) == ANSWERS
+
+
+def test_newer_snapshots(spark: Any, bucket: Any, uri: str) -> None:
+    """Every job and every join finds the one before it, whatever there was earlier."""
+    queries = spark.createDataFrame([(["a", "b"],)], "tags array<string>")
+    for key in (1, 2, 3):
+        partition(spark.createDataFrame([(["a"], key)], SCHEMA), uri)
+        assert [row.key for row in subset_join(queries, uri).collect()] == [key]
+        assert [row.key for row in subset_join(queries, uri, strategy="shuffle").collect()] == [key]
+        assert len(names(bucket)) == 5
+
+
+def test_interests(spark: Any, uri: str) -> None:
+    queries = spark.createDataFrame(QUERIES, "id long, tags array<string>")
+    joined = subset_join(queries, spark.createDataFrame(ROWS, SCHEMA), folder=uri, output="lists")
+    assert sorted((row.id, sorted(row["keys"])) for row in joined.collect()) == ANSWERS
+
+
+def test_jobs_that_fail(spark: Any, bucket: Any, uri: str) -> None:
+    """They leave nothing where nothing was, and an index as it was."""
+    bad = spark.createDataFrame([(["a"], 1), (None, 2)], SCHEMA)
+    with pytest.raises(InvalidValueError, match="tags is null: 1"):
+        partition(bad, uri)
+    assert names(bucket) == []
+    with pytest.raises(IndexNotFoundError, match=rf"no index at s3a://{bucket[1]}/folder/index: it has no MANIFEST"):
+        subset_join(bad.drop("key"), uri)
+    partition(spark.createDataFrame(ROWS, SCHEMA), uri)
+    before = names(bucket)
+    with pytest.raises(InvalidValueError, match="tags is null: 1"):
+        partition(bad, uri)
+    assert names(bucket) == before
+
+
+KILLED = """
+import logging, os, signal, sys
+from tagmatch.spark import partition, spark_session
+
+class Kill(logging.Handler):
+    def emit(self, record):
+        if record.getMessage() == "index":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+logging.getLogger("partitioner").setLevel(logging.INFO)
+logging.getLogger("partitioner").addHandler(Kill())
+partition(spark_session("killed", "local[2]").read.parquet(sys.argv[1]), sys.argv[2])
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_job_that_is_killed(spark: Any, tmp_path: Path, bucket: Any, uri: str) -> None:
+    partition(spark.createDataFrame(ROWS, SCHEMA), uri)
+    before, sets = names(bucket), tmp_path / "sets.parquet"
+    pq.write_table(pa.table({"tags": [["new"]], "key": [2]}), sets)
+    run = subprocess.run([sys.executable, "-c", KILLED, str(sets), uri], capture_output=True, check=False)
+    assert run.returncode == -signal.SIGKILL, run.stderr.decode()
+    assert set(before) < set(names(bucket))
+    queries = spark.createDataFrame(QUERIES, "id long, tags array<string>")
+    joined = subset_join(queries, uri, output="lists")
+    assert sorted((row.id, sorted(row["keys"])) for row in joined.collect()) == ANSWERS
+    partition(spark.createDataFrame(ROWS, SCHEMA), uri)
+    assert names(bucket) == before
+
+
+def test_damage(spark: Any, bucket: Any, uri: str) -> None:
+    queries = spark.createDataFrame(QUERIES, "id long, tags array<string>")
+    partition(spark.createDataFrame(ROWS, SCHEMA), uri)
+    (keys,) = (name for name in names(bucket) if name.endswith("keys.arrow"))
+    with bucket[0].open_output_stream(keys) as sink:
+        sink.write(b"other bytes")
+    index = f"s3a://{bucket[1]}/folder/index"
+    with pytest.raises(PythonException, match=rf"a copy of {index} is damaged: .*keys.arrow has 11 bytes instead of"):
+        subset_join(queries, uri).collect()
+    with pytest.raises(IndexCorruptError, match=rf"a copy of {index} is damaged: .*keys.arrow has 11 bytes instead of"):
+        place_of(uri).local_index()
+    bucket[0].delete_file(keys)
+    with pytest.raises(IndexCorruptError, match=rf"{index} lacks a file: .*keys.arrow"):
+        place_of(uri).local_index()
+    partition(spark.createDataFrame(ROWS, SCHEMA), uri)
+    assert len(subset_join(queries, uri, output="lists").collect()) == 3
+    with bucket[0].open_output_stream("folder/index/MANIFEST.json") as sink:
+        sink.write(b"{}")
+    with pytest.raises(IndexCorruptError, match=r"folder/index/MANIFEST.json is damaged"):
+        subset_join(queries, uri)
+
+
+def test_places_that_will_not_do(spark: Any, bucket: Any, uri: str) -> None:
+    frame = spark.createDataFrame(ROWS, SCHEMA)
+    with bucket[0].open_output_stream("folder/notes.txt") as sink:
+        sink.write(b"mine")
+    with pytest.raises(IndexExistsError, match=rf"^s3a://{bucket[1]}/folder is a folder with other files in it"):
+        partition(frame, uri.replace("/index", ""))
+    with pytest.raises(IndexExistsError, match=r"folder/notes.txt is a file, not an index folder"):
+        partition(frame, uri.replace("index", "notes.txt"))
+    assert names(bucket) == ["folder/notes.txt"]
+    with pytest.raises(InvalidValueError, match=r"Arrow does not reach ftp://host/index: .*; give a URI that"):
+        partition(frame, "ftp://someone:secret@host/index")
+    with pytest.raises(TagMatchError, match=r"cannot read s3a://bucket/index: .*NETWORK_CONNECTION"):
+        partition(frame, "s3a://someone:secret@bucket/index?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1")
+    elsewhere = uri.replace(bucket[1], "no-such-bucket")
+    with pytest.raises(TagMatchError, match=r"cannot \w+ s3a://no-such-bucket/folder/index") as told:
+        partition(frame, elsewhere)
+    assert "secret" not in str(told.value)
+    with pytest.raises(IndexNotFoundError, match=r"no index at s3a://no-such-bucket/folder/index"):
+        subset_join(spark.createDataFrame(QUERIES, "id long, tags array<string>"), elsewhere)
+
+
+def test_copies_of_this_process_go_with_it(tmp_path: Path, uri: str) -> None:
+    """Those of workers are in folders of their executor, which removes them."""
+    place = place_of(uri)
+    place.save_snapshot(open_snapshot(local(tmp_path / "local")))
+    copies = tmp_path / "temporary"
+    copies.mkdir()
+    program = """
+import sys
+from tagmatch import TagMatch
+from tagmatch.places import place_of
+with TagMatch.open(place_of(sys.argv[1]).local_index()) as tm:
+    print(sorted(tm.match(["a", "b"])))
+"""
+    environment = os.environ | {"TMPDIR": str(copies)}
+    run = subprocess.run(
+        [sys.executable, "-c", program, uri], capture_output=True, text=True, env=environment, check=False
+    )
+    assert (run.stdout, run.returncode) == ("[1, 2, 4, 6]\n", 0), run.stderr
+    assert os.listdir(copies) == []
