@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,29 +54,10 @@ def _snapshot(scratch: Scratch, options: LayoutOptions, seed: int, parts: _Parts
     tags, hashes, frequencies = (scratch.read("vocabulary", 0, name) for name in ("tags", "hashes", "frequencies"))
     vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies), seed)
 
-    def joined(column: str, read: Callable[[pa.Array], Any], shape: tuple[int, ...], dtype: npt.DTypeLike) -> Any:
-        out = scratch.new_array(int(np.prod(shape)), dtype).reshape(shape)
-        at = 0
-        for part in parts.numbers:
-            values = read(scratch.read("part", part, column))
-            out[at : at + len(values)] = values
-            at += len(values)
-        return out
-
-    def lists(column: str, dtype: npt.DTypeLike) -> Lists:
-        offsets = scratch.new_array(1 + sum(parts.sets), np.int64)
-        row = 0
-        for part in parts.numbers:
-            some = to_lists(scratch.read("part", part, column))
-            offsets[row + 1 : row + 1 + len(some)] = some.offsets[1:].astype(np.int64) + offsets[row]
-            row += len(some)
-        shape = (int(offsets[-1]),)
-        return Lists(narrow_offsets(offsets), joined(column, lambda array: to_lists(array).values, shape, dtype))
-
-    sets = sum(parts.sets)
-    ranks = lists("ranks", np.uint32)
-    keys = lists("keys", np.uint32 if parts.greatest_key < 2**32 else np.uint64)
-    signatures = joined("signatures", to_words, (sets, SIGNATURE_WORDS), np.uint64)
+    key_type = np.uint32 if parts.greatest_key < 2**32 else np.uint64
+    ranks = Lists(*scratch.joined_lists("part", parts.numbers, "ranks", np.uint32))
+    keys = Lists(*scratch.joined_lists("part", parts.numbers, "keys", key_type))
+    signatures = scratch.joined("part", parts.numbers, "signatures", to_words, np.uint64).reshape(-1, SIGNATURE_WORDS)
     partitions: PartitionTable | ClusterTable
     if options.layout == "rarest":
         partitions = ClusterTable(_first_rows_of_clusters(scratch, parts, len(vocabulary)))

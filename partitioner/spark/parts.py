@@ -5,7 +5,7 @@ A part is a range of the order of rank lists in the layout `rarest`, a subtree o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +16,7 @@ import pyarrow as pa
 from partitioner.balanced import Root, balanced_partitions
 from partitioner.rows import gather
 from partitioner.sorting import sort_groups
+from partitioner.spark.packs import PACKS, Packer, by_number, labels_for
 from partitioner.spark.scratch import Scratch
 from partitioner.spark.tasks import for_each, one_row
 from partitioner.spark.tree import Splits, grow_tree
@@ -29,11 +30,9 @@ from tagmatch.options import LayoutOptions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_RANKED = "shard long, sets long, first array<long>, second array<long>"
-_SETS = "part long, ranks array<int>, keys array<long>"
-_PART = "part long, sets long, keys long, greatest_key decimal(20, 0)"
+_RANKED = "shard long, sets long, empty long, first array<long>, second array<long>"
+_PART = "part long, sets long, keys long, greatest_key string"
 
-_ROWS_PER_BATCH = 65_536
 # Sets of a shard from which the bounds of ranges are taken
 _SAMPLE = 256
 _LONGEST_FIRST_RANKS = 4
@@ -133,36 +132,35 @@ def lay_out_parts(
     routes: Routes
     roots: dict[int, Root] = {}
     if options.layout == "rarest":
-        routes = RankRanges(_bounds(ranked, -(-sets // sets_per_task)))
+        bounds = _bounds(ranked, -(-sets // sets_per_task))
+        routes, parts = RankRanges(bounds), len(bounds) + 1
     else:
-        has_empty = any((0, 0) in zip(shard.first, shard.second, strict=True) for shard in ranked)
-        tree = grow_tree(spark, scratch, shards, sets - has_empty, options.max_partition_size, sets_per_task)
+        empty = sum(shard.empty for shard in ranked)
+        tree = grow_tree(spark, scratch, shards, sets - empty, options.max_partition_size, sets_per_task)
         leaves = tree.leaves()
         places = np.zeros(len(tree.nodes) + 1, np.int64)
         places[leaves] = np.arange(1, len(leaves) + 1)
-        routes = Subtrees(tree.splits(), places)
+        routes, parts = Subtrees(tree.splits(), places), len(leaves) + 1
         roots = {part: tree.nodes[leaf].root for part, leaf in enumerate(leaves, 1)}
-    routed = for_each(spark, shards, partial(_route, scratch, routes), _SETS)
-
-    def lay_out(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
-        part = key[0].as_py()
-        return _lay_out(scratch, options, roots.get(part), part, table)
-
-    return sorted(routed.groupBy("part").applyInArrow(lay_out, _PART).collect(), key=lambda row: row.part)
+    routed = for_each(spark, shards, partial(_route, scratch, routes, labels_for(spark, parts)[0]), PACKS)
+    laid_out = by_number(routed, parts, partial(_lay_out, scratch, options, roots), _PART)
+    return sorted(laid_out.collect(), key=lambda row: row.part)
 
 
 def _rank(scratch: Scratch, seed: int, options: LayoutOptions, shard: int) -> Iterator[pa.RecordBatch]:
-    """Leave a shard's sets as ranks, with signatures for Algorithm 1; tell first words of some, and the empty set's."""
+    """Leave a shard's sets as ranks; with signatures for Algorithm 1, else first words of some sets are told."""
     ranks = rank_sets(scratch, seed, shard)
     scratch.write("ranked", shard, ranks=from_lists(ranks))
+    words = np.zeros((0, 2), np.uint64)
     if options.layout == "balanced":
         signatures = signatures_of(ranks, vocabulary_hashes(scratch))
         scratch.write("ranked", shard, signatures=from_words(signatures))
-    words = first_words(ranks)
-    some = np.linspace(0, len(words), _SAMPLE, endpoint=False).astype(np.int64)
-    some = np.unique(np.append(some, np.flatnonzero(ranks.lengths() == 0)))
-    first, second = (words[some, i].view(np.int64).tolist() for i in range(2))
-    yield one_row(shard=shard, sets=len(ranks), first=first, second=second)
+    else:
+        words = first_words(ranks)
+        words = words[np.linspace(0, len(words), min(_SAMPLE, len(words)), endpoint=False).astype(np.int64)]
+    first, second = (np.ascontiguousarray(words[:, i]).view(np.int64) for i in range(2))
+    empty = int(np.count_nonzero(ranks.lengths() == 0))
+    yield one_row(shard=shard, sets=len(ranks), empty=empty, first=first, second=second)
 
 
 def _bounds(ranked: list[Any], parts: int) -> U64Array:
@@ -174,36 +172,23 @@ def _bounds(ranked: list[Any], parts: int) -> U64Array:
     return np.unique(words[edges], axis=0)
 
 
-def _route(scratch: Scratch, routes: Routes, shard: int) -> Iterator[pa.RecordBatch]:
-    """Tell of each set of a shard to which part it belongs."""
-    ranks, keys = scratch.read("ranked", shard, "ranks"), scratch.read("shard", shard, "keys")
-    parts = routes.parts(scratch, shard)
-    for first in range(0, len(ranks), _ROWS_PER_BATCH):
-        rows = slice(first, first + _ROWS_PER_BATCH)
-        yield pa.record_batch(
-            [pa.array(parts[rows]), _as_spark(ranks[rows], np.int32), _as_spark(keys[rows], np.int64)],
-            ["part", "ranks", "keys"],
-        )
+def _route(scratch: Scratch, routes: Routes, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
+    """Send each set of a shard, and its keys, to the part that it belongs to."""
+    # Large lists, as those of many shards come together, and keys of 64 bits, as some shards have such
+    ranks = scratch.read("ranked", shard, "ranks").cast(pa.large_list(pa.uint32()))
+    keys = scratch.read("shard", shard, "keys").cast(pa.large_list(pa.uint64()))
+    records = pa.record_batch([ranks, keys], ["ranks", "keys"])
+    packer = Packer()
+    packer.scatter(routes.parts(scratch, shard).astype(np.uint32), labels, np.arange(len(labels)), records.take)
+    yield packer.take()
 
 
-def _as_spark(lists: pa.Array, dtype: type[np.signedinteger[Any]]) -> pa.ListArray:
-    """Spark has no unsigned integers: the same bits as signed ones."""
-    offsets = lists.offsets.to_numpy()
-    values = lists.values.to_numpy()[offsets[0] : offsets[-1]]
-    wide = values.astype(np.uint32 if dtype is np.int32 else np.uint64, copy=False)
-    return pa.ListArray.from_arrays(pa.array((offsets - offsets[0]).astype(np.int32)), pa.array(wide.view(dtype)))
-
-
-def _from_spark(lists: pa.ChunkedArray) -> Lists:
-    chunk = pa.concat_arrays([pa.array([], lists.type), *lists.chunks])
-    offsets = chunk.offsets.to_numpy()
-    values = chunk.values.to_numpy()[offsets[0] : offsets[-1]]
-    return Lists(offsets - offsets[0], values.view(np.uint32 if values.dtype == np.int32 else np.uint64))
-
-
-def _lay_out(scratch: Scratch, options: LayoutOptions, root: Root | None, part: int, table: pa.Table) -> pa.Table:
+def _lay_out(
+    scratch: Scratch, options: LayoutOptions, roots: dict[int, Root], part: int, packs: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Order the sets of one part and leave them in the scratch folder."""
-    ranks, keys = _from_spark(table["ranks"]), _from_spark(table["keys"])
+    ranks, keys = map(to_lists, pa.concat_batches(list(packs)).columns)
+    root = roots.get(part)
     order: U32Array = np.arange(len(ranks), dtype=np.uint32)
     sort_groups((ranks.offsets, ranks.values), order, np.array([0, len(order)]))
     ranks, keys = gather(ranks, order), gather(keys, order)
@@ -223,11 +208,4 @@ def _lay_out(scratch: Scratch, options: LayoutOptions, root: Root | None, part: 
         ends=pa.array(ends),
     )
     greatest = int(keys.values.max()) if len(keys.values) else 0
-    return pa.table(
-        {
-            "part": pa.array([part]),
-            "sets": pa.array([len(ranks)]),
-            "keys": pa.array([len(keys.values)]),
-            "greatest_key": pa.array([greatest], pa.decimal128(20, 0)),
-        }
-    )
+    yield one_row(part=part, sets=len(ranks), keys=len(keys.values), greatest_key=str(greatest))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tagmatch.arrays import IntArray, narrow_offsets
+from tagmatch.arrow import to_lists, to_strings
 from tagmatch.places import Files
 
 
@@ -42,14 +45,51 @@ class Scratch:
         """Return a column of a table, memory-mapped; `keep` if other tasks on this machine read it, too."""
         return pa.ipc.open_file(self.files.map(_file_name(name, number, column), keep=keep)).get_batch(0).column(0)
 
-    def new_array(self, length: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Return an array in a file, for columns that need not fit the memory of one task."""
-        if length == 0:
-            return np.zeros(0, dtype)
+    def joined(
+        self, name: str, numbers: Sequence[int], column: str, read: Callable[[pa.Array], Any], dtype: npt.DTypeLike
+    ) -> npt.NDArray[Any]:
+        """Join a column of several tables, which `read` gives as an array of one or more dimensions.
+
+        The outcome is an array in a file, which need not fit the memory of one task; so are those of `joined_lists`.
+        """
+        return self._joined([read(self.read(name, number, column)) for number in numbers], dtype)
+
+    def joined_lists(
+        self, name: str, numbers: Sequence[int], column: str, dtype: npt.DTypeLike
+    ) -> tuple[IntArray, npt.NDArray[Any]]:
+        """Join a column of lists or strings of several tables; returns offsets and values."""
+        parts = [_offsets_and_values(self.read(name, number, column)) for number in numbers]
+        offsets = self._new_array((1 + sum(len(part[0]) - 1 for part in parts),), np.int64)
+        row = 0
+        for some, _ in parts:
+            offsets[row + 1 : row + len(some)] = some[1:].astype(np.int64) + offsets[row]
+            row += len(some) - 1
+        return narrow_offsets(offsets), self._joined([values[: some[-1]] for some, values in parts], dtype)
+
+    def _joined(self, parts: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        rest = parts[0].shape[1:] if parts else ()
+        joined = self._new_array((sum(map(len, parts)), *rest), dtype)
+        row = 0
+        for part in parts:
+            joined[row : row + len(part)] = part
+            row += len(part)
+        return joined
+
+    def _new_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        if 0 in shape:
+            return np.zeros(shape, dtype)
         file = self.files.local_folder() / f"array-{uuid.uuid4().hex}"
-        array = np.memmap(file, dtype, "w+", shape=(length,))
+        array = np.memmap(file, dtype, "w+", shape=shape)
         file.unlink()  # it stays as long as the array does
         return array
+
+
+def _offsets_and_values(array: pa.Array) -> tuple[IntArray, npt.NDArray[Any]]:
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        strings = to_strings(array)
+        return strings.offsets, strings.data
+    lists = to_lists(array)
+    return lists.offsets, lists.values
 
 
 def _file_name(name: str, number: int, column: str) -> str:

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partitioner.local import build_snapshot
+from partitioner.spark.packs import PACKS, Packer, gathered, labels_for_all, unpacked
 from partitioner.spark.scratch import Scratch
 from partitioner.spark.tasks import Batches, number_of_task, one_row
 from partitioner.staging import StagedChanges
-from tagmatch.arrays import U8Array
+from tagmatch.arrays import I64Array, U8Array
 from tagmatch.arrow import from_lists, from_strings
 from tagmatch.columns import tag_lists
 from tagmatch.kernels.jit import kernel
@@ -35,10 +36,15 @@ if TYPE_CHECKING:
 #: What can be wrong with a row; the first that is counts
 PROBLEMS = ("tags is null", "a tag is null", "key is null", "key is negative", "key is 2**64 or more")
 
+_HALF = np.uint64(32)
+
 _KEY_LIMIT = pa.scalar(decimal.Decimal(2**64), pa.decimal128(20, 0))
 
-# Keys from here on are the bits of unsigned ones
-_CLEAN = "shard long, tags array<string>, key long, problem int, rows long"
+# Numbers of packs: rows, and how many there were of each problem
+_ROWS, _PROBLEMS = 0, 1
+
+_SENT_BYTES, _RECEIVED_BYTES = 1 << 25, 1 << 22
+
 _SHARD = "shard long, sets long, problems array<long>"
 
 
@@ -63,8 +69,8 @@ class Shards:
 
 def make_shards(rows: DataFrame, scratch: Scratch) -> Shards:
     """Make shards of the columns `tags`, array<string>, and `key`, long or decimal(20, 0)."""
-    clean = rows.mapInArrow(_clean, _CLEAN)
-    made = clean.repartition("shard").mapInArrow(partial(_write_shard, scratch), _SHARD).collect()
+    clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession)), PACKS)
+    made = clean.repartition("label").mapInArrow(partial(_write_shard, scratch), _SHARD).collect()
     counts = np.sum([np.zeros(len(PROBLEMS), np.int64), *(np.array(shard.problems) for shard in made)], axis=0)
     return Shards(
         tuple(sorted(shard.shard for shard in made if shard.sets)),
@@ -86,19 +92,25 @@ def _set_hashes(offsets, hashes, out):
         out[row] = total
 
 
-def _clean(batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Rows that can be stored, with the hash of their set; of the others only how many there are of each kind."""
-    for batch in batches:
+def _clean(labels: I64Array, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Rows that can be stored, packed by a hash of their set; of the others how many there are of each kind."""
+    found = np.zeros(len(PROBLEMS), np.int64)
+    for batch in gathered(batches, _SENT_BYTES):
         problems = _problems(batch["tags"], batch["key"])
-        for problem, count in enumerate(np.bincount(problems, minlength=1)[1:].tolist(), 1):
-            if count:
-                yield _cleaned(pa.array([0]), pa.array([[]], batch["tags"].type), pa.array([0]), problem, count)
+        found += np.bincount(problems, minlength=len(PROBLEMS) + 1)[1:]
         good = batch if not problems.any() else batch.filter(pa.array(problems == 0))
         (rows,) = tag_lists(good["tags"], "tags", stored=True)
-        shards = np.empty(len(good), np.uint64)
-        _set_hashes(rows.offsets, hash_strings(rows.tags), shards)
-        keys = good["key"].cast(pa.uint64()).to_numpy()
-        yield _cleaned(pa.array(shards.view(np.int64)), good["tags"], pa.array(keys.view(np.int64)), 0, 1)
+        hashes = np.empty(len(good), np.uint64)
+        _set_hashes(rows.offsets, hash_strings(rows.tags), hashes)
+        shards = ((hashes >> _HALF) * np.uint64(len(labels)) >> _HALF).astype(np.uint32)
+        packer = Packer()
+        records = pa.record_batch([good["tags"], good["key"].cast(pa.uint64())], ["tags", "key"])
+        packer.scatter(shards, labels, np.full(len(labels), _ROWS), records.take)
+        yield packer.take()
+    if found.any():
+        packer = Packer()
+        packer.add(int(labels[0]), _PROBLEMS, pa.record_batch([pa.array(found)], ["rows"]))
+        yield packer.take()
 
 
 def _problems(tags: pa.ListArray, keys: pa.Int64Array | pa.Decimal128Array) -> U8Array:
@@ -116,20 +128,20 @@ def _problems(tags: pa.ListArray, keys: pa.Int64Array | pa.Decimal128Array) -> U
     return problems
 
 
-def _cleaned(shards: pa.Array, tags: pa.Array, keys: pa.Array, problem: int, rows: int) -> pa.RecordBatch:
-    same = [pa.array(np.full(len(shards), value, dtype)) for value, dtype in ((problem, np.int32), (rows, np.int64))]
-    return pa.record_batch([shards, tags, keys, *same], ["shard", "tags", "key", "problem", "rows"])
-
-
 def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]:
     staged, options = StagedChanges(), LayoutOptions()
-    problems = np.zeros(1 + len(PROBLEMS), np.int64)
-    for batch in batches:
-        kinds = batch["problem"].to_numpy()
-        np.add.at(problems, kinds, batch["rows"].to_numpy())
-        good = batch if not kinds.any() else batch.filter(pa.array(kinds == 0))
-        staged.extend(tag_lists(good["tags"], "tags"), good["key"].to_numpy().view(np.uint64), removed=False)
-    if not problems.any():
+    problems = np.zeros(len(PROBLEMS), np.int64)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for number, records in unpacked(batches):
+            if number == _ROWS:
+                yield records
+            else:
+                np.add(problems, records["rows"].to_numpy(), out=problems)
+
+    for some in gathered(rows(), _RECEIVED_BYTES):
+        staged.extend(tag_lists(some["tags"], "tags"), some["key"].to_numpy(), removed=False)
+    if not (len(staged) or problems.any()):
         return
     shard = number_of_task()
     snapshot = build_snapshot(empty_snapshot(options), staged.take(), options)
@@ -142,4 +154,4 @@ def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]
         ranks=from_lists(snapshot.tagsets.ranks),
         keys=from_lists(snapshot.keys.keys),
     )
-    yield one_row(shard=shard, sets=len(snapshot), problems=problems[1:].tolist())
+    yield one_row(shard=shard, sets=len(snapshot), problems=problems)

@@ -36,5 +36,5 @@ def number_of_task() -> int:
 
 
 def one_row(**values: object) -> pa.RecordBatch:
-    """Return a batch of one row, its numbers 64-bit, as Spark's `long`."""
+    """Return a batch of one row; an array is a list to it, and numbers have 64 bits, as Spark's `long`."""
     return pa.record_batch({name: pa.array([value]) for name, value in values.items()})

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from partitioner.rows import gather_strings, relabel
+from partitioner.spark.packs import PACKS, Packer, by_number, labels_for, labels_for_all, unpacked
 from partitioner.spark.scratch import Scratch
 from partitioner.spark.shards import Shards
 from partitioner.spark.tasks import Batches, for_each, number_of_task, one_row
-from tagmatch.arrays import I64Array, Lists, Strings, U32Array, U64Array, narrow_offsets
+from tagmatch.arrays import I64Array, Lists, Strings, U32Array, U64Array, offsets_of
 from tagmatch.arrow import from_strings, to_lists, to_numbers, to_strings
 from tagmatch.kernels.tag_table import TagInterner, build_slots, find_all
 from tagmatch.kernels.xxh64 import hash_strings, tag_seeds
@@ -21,14 +23,49 @@ from tagmatch.kernels.xxh64 import hash_strings, tag_seeds
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_TAGS = "tag string, hash long, frequency long"
-_RECEIVED = pa.schema([("tag", pa.string()), ("hash", pa.int64()), ("frequency", pa.int64())])
-_PART = "part long, tags long, clash boolean"
+_COLUMNS = ["tags", "hashes", "frequencies"]
+_TOTAL = "part long, tags long, clash boolean, frequencies array<long>, counts array<long>"
+_RANGE = "number long"
+_NOTHING = "tags long"
 
-# Longs sort as signed numbers, hashes are unsigned
-_SIGN = np.uint64(1 << 63)
+_HALF = np.uint64(32)
 
-_ROWS_PER_BATCH = 65_536
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges of the order of tags, by frequency and then by hash, of about as many tags each.
+
+    Attributes
+    ----------
+    frequencies : int64 array
+        All that occur, ascending.
+    first_ranks : int64 array
+        How many tags are rarer than those of each frequency; the number of all tags at the end.
+    count : int
+    """
+
+    frequencies: I64Array
+    first_ranks: I64Array
+    count: int
+
+    @classmethod
+    def of(cls, totals: Sequence[Any], tags_per_range: int) -> Ranges:
+        """Return ranges, given how many tags of each frequency there are in each part."""
+        pairs = [np.array([part.frequencies, part.counts], np.int64) for part in totals]
+        found, counts = np.concatenate([np.zeros((2, 0), np.int64), *pairs], axis=1)
+        frequencies, which = np.unique(found, return_inverse=True)
+        summed = np.zeros(len(frequencies), np.int64)
+        np.add.at(summed, which, counts)
+        first_ranks = offsets_of(summed)
+        return cls(frequencies, first_ranks, max(1, -(-int(first_ranks[-1]) // tags_per_range)))
+
+    def numbers(self, frequencies: U32Array, hashes: U64Array) -> U32Array:
+        """Range of each tag. Hashes are spread evenly, so they tell where among those with its frequency a tag is."""
+        places = np.searchsorted(self.frequencies, frequencies)
+        first, last = self.first_ranks[places], self.first_ranks[places + 1]
+        ranks = first + (last - first) * (hashes / 2.0**64)
+        numbers: U32Array = (ranks * (self.count / self.first_ranks[-1])).astype(np.uint32)
+        return np.minimum(numbers, np.uint32(self.count - 1))
 
 
 def rank_tags(spark: SparkSession, scratch: Scratch, shards: Shards, tags_per_task: int) -> tuple[int, int]:
@@ -36,19 +73,21 @@ def rank_tags(spark: SparkSession, scratch: Scratch, shards: Shards, tags_per_ta
 
     As of the local partitioner, the seed is the first under which no two tags have the same hash.
     """
+    labels = labels_for_all(spark)
     for seed in tag_seeds():
-        occurring = for_each(spark, shards.numbers, partial(_tags_of_shard, scratch, seed), _TAGS)
-        totals = occurring.repartition("hash").mapInArrow(partial(_add_up, scratch, f"totals-{seed}"), _PART).collect()
+        occurring = for_each(spark, shards.numbers, partial(_tags_of_shard, scratch, seed, labels), PACKS)
+        name = f"totals-{seed}"
+        totals = occurring.repartition("label").mapInArrow(partial(_add_up, scratch, name), _TOTAL).collect()
         if not any(part.clash for part in totals):
             break
-    numbers = sorted(part.part for part in totals)
-    tags = sum(part.tags for part in totals)
-    tasks = max(1, -(-tags // tags_per_task))
-    added = for_each(spark, numbers, partial(_read_tags, scratch, f"totals-{seed}"), _TAGS)
-    ranges = added.repartitionByRange(tasks, "frequency", "hash").mapInArrow(partial(_sort, scratch), _PART).collect()
-    in_order = sorted(part.part for part in ranges)
-    for_each(spark, [0], partial(_join, scratch, in_order), _PART).collect()
-    return seed, tags
+    ranges = Ranges.of(totals, tags_per_task)
+    labels = labels_for(spark, ranges.count)[0]
+    parts = sorted(part.part for part in totals)
+    sent = for_each(spark, parts, partial(_tags_of_part, scratch, name, ranges, labels), PACKS)
+    sorted_ranges = by_number(sent, ranges.count, partial(_sort, scratch), _RANGE).collect()
+    numbers = sorted(row.number for row in sorted_ranges)
+    for_each(spark, [0], partial(_join, scratch, numbers), _NOTHING).collect()
+    return seed, sum(part.tags for part in totals)
 
 
 def rank_sets(scratch: Scratch, seed: int, shard: int) -> Lists:
@@ -67,98 +106,85 @@ def vocabulary_hashes(scratch: Scratch) -> U64Array:
     return hashes
 
 
-def _tags_of_shard(scratch: Scratch, seed: int, shard: int) -> Iterator[pa.RecordBatch]:
+def _tags_of_shard(scratch: Scratch, seed: int, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
+    """Send a shard's tags and their frequencies to where those with the same hash meet."""
     tags = scratch.read("shard", shard, "tags")
     hashes = hash_strings(to_strings(tags), seed=seed)
-    return _emitted(tags, hashes, to_numbers(scratch.read("shard", shard, "frequencies")))
+    groups = ((hashes >> _HALF) * np.uint64(len(labels)) >> _HALF).astype(np.uint32)
+    yield _sent(tags, pa.array(hashes), scratch.read("shard", shard, "frequencies"), groups, labels)
 
 
-def _read_tags(scratch: Scratch, name: str, number: int) -> Iterator[pa.RecordBatch]:
-    tags, *numbers = (scratch.read(name, number, column) for column in ("tags", "hashes", "frequencies"))
-    return _emitted(tags, *map(to_numbers, numbers))
+def _tags_of_part(scratch: Scratch, name: str, ranges: Ranges, labels: I64Array, part: int) -> Iterator[pa.RecordBatch]:
+    """Send tags of which all occurrences are counted to the range that they belong to."""
+    tags, hashes, frequencies = (scratch.read(name, part, column) for column in _COLUMNS)
+    groups = ranges.numbers(to_numbers(frequencies), to_numbers(hashes))
+    yield _sent(tags, hashes, frequencies, groups, labels)
 
 
-def _emitted(tags: pa.Array, hashes: U64Array, frequencies: U32Array) -> Iterator[pa.RecordBatch]:
-    longs = (pa.array((hashes ^ _SIGN).view(np.int64)), pa.array(frequencies.astype(np.int64)))
-    for first in range(0, len(tags), _ROWS_PER_BATCH):
-        part = tags[first : first + _ROWS_PER_BATCH].cast(pa.string())
-        yield pa.record_batch(
-            [part, *(column[first : first + _ROWS_PER_BATCH] for column in longs)], ["tag", "hash", "frequency"]
-        )
+def _sent(
+    tags: pa.Array, hashes: pa.Array, frequencies: pa.Array, groups: U32Array, labels: I64Array
+) -> pa.RecordBatch:
+    packer = Packer()
+    # Large strings, as those of many packs come together
+    records = pa.record_batch([tags.cast(pa.large_string()), hashes, frequencies], _COLUMNS)
+    packer.scatter(groups, labels, np.arange(len(labels)), records.take)
+    return packer.take()
 
 
-def _received(batches: Batches) -> tuple[Strings, U64Array, I64Array]:
+def _received(packs: Iterable[pa.RecordBatch]) -> tuple[Strings, U64Array, U32Array]:
     """All tags of a task, with hashes and frequencies."""
-    table = pa.Table.from_batches(
-        batches, pa.schema([("tag", pa.string()), ("hash", pa.int64()), ("frequency", pa.int64())])
-    )
-    tags = to_strings(
-        pa.concat_arrays(table["tag"].cast(pa.large_string()).chunks or [pa.array([], pa.large_string())])
-    )
-    return tags, table["hash"].to_numpy().view(np.uint64) ^ _SIGN, table["frequency"].to_numpy()
+    table = pa.concat_batches(list(packs))
+    tags, *numbers = table.columns
+    hashes, frequencies = map(to_numbers, numbers)
+    return to_strings(tags), hashes, frequencies
 
 
 def _add_up(scratch: Scratch, name: str, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Add the frequencies of each tag up. Tags with the same hash meet in one task, which sees whether they clash."""
-    tags, hashes, frequencies = _received(batches)
-    if not len(tags):
+    packs = [records for _, records in unpacked(batches)]
+    if not packs:
         return
+    tags, hashes, frequencies = _received(packs)
     interner = TagInterner()
     numbers = interner.intern(tags, hashes)
-    sums = np.zeros(len(interner), np.int64)
+    sums = np.zeros(len(interner), np.uint32)
     np.add.at(sums, numbers, frequencies)
     hash_of = np.empty(len(interner), np.uint64)
     hash_of[numbers] = hashes
-    ascending = np.sort(hash_of)
-    clash = bool(np.any(ascending[1:] == ascending[:-1]))
+    # Sorted, as packs come in another order to a slow task's twin, which writes the same files
+    order = np.argsort(hash_of).astype(np.uint32)
+    hash_of, sums = hash_of[order], sums[order]
+    clash = bool(np.any(hash_of[1:] == hash_of[:-1]))
     part = number_of_task()
-    _write(scratch, name, part, interner.strings(), hash_of, sums)
-    yield one_row(part=part, tags=len(interner), clash=clash)
+    _write(scratch, name, part, gather_strings(interner.strings(), order), hash_of, sums)
+    found, counts = np.unique(sums, return_counts=True)
+    yield one_row(part=part, tags=len(interner), clash=clash, frequencies=found.astype(np.int64), counts=counts)
 
 
-def _sort(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]:
+def _sort(scratch: Scratch, number: int, packs: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Sort the tags of a range by frequency and hash."""
-    tags, hashes, frequencies = _received(batches)
-    if not len(tags):
-        return
+    tags, hashes, frequencies = _received(packs)
     order = np.lexsort((hashes, frequencies)).astype(np.uint32)
-    part = number_of_task()
-    _write(scratch, "ranked", part, gather_strings(tags, order), hashes[order], frequencies[order])
-    yield one_row(part=part, tags=len(tags), clash=False)
+    _write(scratch, "ranked", number, gather_strings(tags, order), hashes[order], frequencies[order])
+    yield one_row(number=number)
 
 
-def _write(scratch: Scratch, name: str, number: int, tags: Strings, hashes: U64Array, frequencies: I64Array) -> None:
-    scratch.write(
-        name,
-        number,
-        tags=from_strings(tags),
-        hashes=pa.array(hashes),
-        frequencies=pa.array(frequencies.astype(np.uint32)),
-    )
+def _write(scratch: Scratch, name: str, number: int, tags: Strings, hashes: U64Array, frequencies: U32Array) -> None:
+    columns = (from_strings(tags), pa.array(hashes), pa.array(frequencies))
+    scratch.write(name, number, **dict(zip(_COLUMNS, columns, strict=True)))
 
 
-def _join(scratch: Scratch, parts: list[int], _: int) -> Iterator[pa.RecordBatch]:
+def _join(scratch: Scratch, numbers: list[int], _: int) -> Iterator[pa.RecordBatch]:
     """Join all ranges to one table, which tasks memory-map."""
-    strings = [to_strings(scratch.read("ranked", part, "tags")) for part in parts]
-    counts = [len(each) for each in strings]
-    offsets = scratch.new_array(1 + sum(counts), np.int64)
-    data = scratch.new_array(sum(int(each.offsets[-1]) for each in strings), np.uint8)
-    hashes = scratch.new_array(sum(counts), np.uint64)
-    frequencies = scratch.new_array(sum(counts), np.uint32)
-    row = at = 0
-    for part, each in zip(parts, strings, strict=True):
-        end, last = row + len(each), int(each.offsets[-1])
-        offsets[row + 1 : end + 1] = each.offsets[1:].astype(np.int64) + at
-        data[at : at + last] = each.data[:last]
-        hashes[row:end] = to_numbers(scratch.read("ranked", part, "hashes"))
-        frequencies[row:end] = to_numbers(scratch.read("ranked", part, "frequencies"))
-        row, at = end, at + last
+    tags = scratch.joined_lists("ranked", numbers, "tags", np.uint8)
+    hashes = scratch.joined("ranked", numbers, "hashes", to_numbers, np.uint64)
+    frequencies = scratch.joined("ranked", numbers, "frequencies", to_numbers, np.uint32)
     scratch.write(
         "vocabulary",
         0,
-        tags=from_strings(Strings(narrow_offsets(offsets), data)),
+        tags=from_strings(Strings(*tags)),
         hashes=pa.array(hashes),
         frequencies=pa.array(frequencies),
         slots=pa.array(build_slots(hashes)),
     )
-    yield one_row(part=0, tags=row, clash=False)
+    yield one_row(tags=len(hashes))

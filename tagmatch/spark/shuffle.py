@@ -4,8 +4,8 @@ A set goes to a bucket by its rarest tag, a query to the buckets of all its tags
 queries that may contain it in one bucket only. Buckets are found by the hashes of tags, so that no worker needs the
 vocabulary; within a bucket a `TagMatch` of the bucket's sets answers, exactly.
 
-What goes through the shuffle are not single sets and queries but *packs* of them, Arrow record batches as bytes, which
-Spark sorts by bucket, those of sets first. So a worker has the sets of one bucket at a time, and queries pass by.
+What goes through the shuffle are packs of sets and of queries, which Spark sorts by bucket, those of sets first. So a
+worker has the sets of one bucket at a time, and queries pass by.
 
 Each query also has a *home*, a bucket with nothing but the empty set, if that is stored. It goes there where the empty
 set is stored, and where the answers of all buckets have to be merged: then only the query at home has all columns.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,8 +25,9 @@ from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
 from partitioner.rows import gather, gather_strings
+from partitioner.spark.packs import PACKS, Packer, labels_for, unpacked
 from pipeline.key_lookup import look_up_keys
-from tagmatch.arrays import I64Array, Lists, UIntArray, offsets_of
+from tagmatch.arrays import I64Array, Lists, U32Array, UIntArray, offsets_of
 from tagmatch.arrow import from_lists, from_strings, to_lists
 from tagmatch.columns import tag_lists
 from tagmatch.engine import TagMatch
@@ -38,16 +39,10 @@ from tagmatch.storage import open_unverified
 from tagmatch.tables import KeyTable, Snapshot
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 #: Stored sets that a bucket has, about
 BUCKET_SETS = 500_000
-
-# Spark hands 10,000 rows at once to a worker, as one Arrow array of bytes, which can have 2 GiB
-_PACK_BYTES = 1 << 16
-
-_PACKS = "bucket int, queries boolean, pack binary"
-_PACK_NAMES = ["bucket", "queries", "pack"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,7 @@ class Shuffle:
         Of the hashes of tags.
     buckets : Buckets
     labels : int64 array, 2 x buckets
-        The numbers by which Spark knows the buckets and, in the second row, the homes of queries.
+        Labels of packs for the buckets and, behind them, for the homes of queries.
     """
 
     index: Place
@@ -71,6 +66,11 @@ class Shuffle:
     seed: int
     buckets: Buckets
     labels: I64Array
+
+    @property
+    def numbers(self) -> I64Array:
+        """Numbers of packs of sets for the buckets and the homes; those of queries are one more, and so come later."""
+        return 2 * np.arange(len(self.labels))
 
 
 def shuffle_join(
@@ -85,7 +85,7 @@ def shuffle_join(
     snapshot = open_unverified(index.local_index(), name)
     parallelism = int(spark.conf.get("spark.default.parallelism", None) or 1)
     buckets = buckets_for(snapshot, bucket_sets, at_least=parallelism)
-    plan = Shuffle(index, name, snapshot.vocabulary.seed, buckets, _labels(spark, buckets.count))
+    plan = Shuffle(index, name, snapshot.vocabulary.seed, buckets, labels_for(spark, buckets.count, 2).reshape(-1))
     column, schema = queries.columns.index(tags), queries.schema
     merged = unique or output == "lists"
     at_home = merged or snapshot.tagsets.has_empty_set
@@ -113,8 +113,8 @@ def shuffle_join(
     )
     count = max(1, -(-len(snapshot) // bucket_sets))
     chunks = spark.range(0, count, 1, count)
-    packs = chunks.mapInArrow(sets_of, _PACKS).union(numbered.mapInArrow(queries_of, _PACKS))
-    met = packs.repartition(buckets.count, "bucket").sortWithinPartitions("bucket", "queries")
+    packs = chunks.mapInArrow(sets_of, PACKS).union(numbered.mapInArrow(queries_of, PACKS))
+    met = packs.repartition(buckets.count, "label").sortWithinPartitions("number")
     if not merged:
         return met.mapInArrow(match, StructType([*schema.fields, ANSWER_FIELDS[output]]))
     part = StructType([StructField("id", LongType()), StructField("query", schema), ANSWER_FIELDS["lists"]])
@@ -134,55 +134,6 @@ def _quoted(column: str) -> str:
     return "`" + column.replace("`", "``") + "`"
 
 
-def _labels(spark: SparkSession, count: int) -> I64Array:
-    """Two different numbers for each of `count` partitions that `repartition(count, number)` brings there.
-
-    Buckets by other numbers would not be spread evenly: of two buckets, both come to one partition half of the time.
-    """
-    # With so many numbers, fewer than two for a partition are out of the question. Spark answers this without a job.
-    text = f"SELECT transform(sequence(0, {64 * count}), number -> pmod(hash(number), {count})) AS partitions"
-    partitions = np.array(spark.sql(text).first()["partitions"])  # type: ignore[index]
-    order = np.argsort(partitions, kind="stable")
-    firsts = np.searchsorted(partitions[order], np.arange(count))
-    return np.stack([order[firsts], order[firsts + 1]])
-
-
-# -- packs -----------------------------------------------------------------------------------------------------------
-
-
-class _Packer:
-    """Collects packs for some buckets."""
-
-    def __init__(self, *, queries: bool) -> None:
-        self._queries = queries
-        self._labels: list[int] = []
-        self._packs: list[bytes] = []
-
-    def add(self, label: int, records: pa.RecordBatch) -> None:
-        """Pack records for the bucket with this label, some at a time."""
-        step = max(1, _PACK_BYTES * len(records) // max(1, records.nbytes))
-        for first in range(0, len(records), step):
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, records.schema) as writer:
-                writer.write_batch(records.slice(first, step))
-            self._labels.append(label)
-            self._packs.append(sink.getvalue().to_pybytes())
-
-    def take(self) -> pa.RecordBatch:
-        """All packs, as rows."""
-        columns = [
-            pa.array(self._labels, pa.int32()),
-            pa.array([self._queries] * len(self._labels), pa.bool_()),
-            pa.array(self._packs, pa.binary()),
-        ]
-        return pa.RecordBatch.from_arrays(columns, names=_PACK_NAMES)
-
-
-def _unpacked(pack: pa.BinaryScalar) -> pa.RecordBatch:
-    with pa.ipc.open_stream(pack.as_buffer()) as reader:
-        return reader.read_next_batch()
-
-
 # -- sets ------------------------------------------------------------------------------------------------------------
 
 
@@ -191,23 +142,25 @@ def packed_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int
     snapshot = open_unverified(plan.index.local_index(), plan.snapshot)
     for batch in chunks:
         for chunk in batch.column(0).to_pylist():
-            packer = _Packer(queries=False)
+            packer = Packer()
             first = chunk * chunk_sets
             last = min(first + chunk_sets, len(snapshot))
             if first == 0 and snapshot.tagsets.has_empty_set:
                 empty = _sets(snapshot, np.zeros(1, np.uint32))
-                for label in plan.labels[1].tolist():
-                    packer.add(label, empty)
+                homes = slice(plan.buckets.count, None)
+                for label, number in zip(plan.labels[homes].tolist(), plan.numbers[homes].tolist(), strict=True):
+                    packer.add(label, number, empty)
                 first = 1
             rows = np.arange(first, last, dtype=np.uint32)
             ranks = snapshot.tagsets.ranks
             hashes = snapshot.vocabulary.hashes[ranks.values[ranks.offsets[first:last]]]
-            buckets = plan.buckets.of_sets(hashes, rows)
-            order = np.argsort(buckets, kind="stable")
-            sets = _sets(snapshot, rows[order])
-            for bucket, begin, end in _groups(buckets[order]):
-                packer.add(int(plan.labels[0, bucket]), sets.slice(begin, end - begin))
+            buckets = plan.buckets.of_sets(hashes, rows).astype(np.uint32)
+            packer.scatter(buckets, plan.labels, plan.numbers, partial(_sets_at, snapshot, rows))
             yield packer.take()
+
+
+def _sets_at(snapshot: Snapshot, rows: U32Array, places: U32Array) -> pa.RecordBatch:
+    return _sets(snapshot, rows[places])
 
 
 def _sets(snapshot: Snapshot, rows: UIntArray) -> pa.RecordBatch:
@@ -219,13 +172,6 @@ def _sets(snapshot: Snapshot, rows: UIntArray) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [kind.from_arrays(pa.array(ranks.offsets), tags), from_lists(keys)], names=["tags", "keys"]
     )
-
-
-def _groups(buckets: I64Array) -> Iterator[tuple[int, int, int]]:
-    """Each bucket of an ascending array, and where it begins and ends."""
-    edges = np.flatnonzero(np.diff(buckets, prepend=-1, append=-1)).tolist()
-    for begin, end in pairwise(edges):
-        yield int(buckets[begin]), begin, end
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------
@@ -245,28 +191,28 @@ def packed_queries(
             elsewhere = pa.RecordBatch.from_arrays([ids, tags, pa.nulls(len(ids), structs.type)], names=names)
         else:
             at_homes = elsewhere = pa.RecordBatch.from_struct_array(structs)
-        packer = _Packer(queries=True)
+        packer = Packer()
         buckets, queries = _buckets_of_queries(tags, plan)
-        routed = elsewhere.take(pa.array(queries))
-        for bucket, begin, end in _groups(buckets):
-            packer.add(int(plan.labels[0, bucket]), routed.slice(begin, end - begin))
+        packer.scatter(buckets, plan.labels, plan.numbers + 1, partial(_queries_at, elsewhere, queries))
         if at_home:
-            homes = spread.to_numpy() % plan.buckets.count
-            order = np.argsort(homes, kind="stable")
-            routed = at_homes.take(pa.array(order))
-            for home, begin, end in _groups(homes[order]):
-                packer.add(int(plan.labels[1, home]), routed.slice(begin, end - begin))
+            homes = (spread.to_numpy() % plan.buckets.count + plan.buckets.count).astype(np.uint32)
+            packer.scatter(homes, plan.labels, plan.numbers + 1, at_homes.take)
         yield packer.take()
 
 
-def _buckets_of_queries(tags: pa.Array, plan: Shuffle) -> tuple[I64Array, I64Array]:
-    """Pairs of a bucket and a query that has one of its tags, each once, in ascending order."""
+def _queries_at(records: pa.RecordBatch, queries: I64Array, places: U32Array) -> pa.RecordBatch:
+    return records.take(queries[places])
+
+
+def _buckets_of_queries(tags: pa.Array, plan: Shuffle) -> tuple[U32Array, I64Array]:
+    """Pairs of a bucket and a query that has one of its tags, each once."""
     (lists,) = tag_lists(tags, "tags")
     hashes = hash_strings(lists.tags, seed=plan.seed)
     owners = np.repeat(np.arange(len(lists)), np.diff(lists.offsets))
     places, buckets = plan.buckets.of_tags(hashes)
-    pairs = np.unique(buckets * len(lists) + owners[places])
-    return tuple(np.divmod(pairs, len(lists)))  # type: ignore[return-value]
+    pairs = np.unique(owners[places] * plan.buckets.count + buckets)
+    queries, buckets = np.divmod(pairs, plan.buckets.count)
+    return buckets.astype(np.uint32), queries
 
 
 # -- buckets ---------------------------------------------------------------------------------------------------------
@@ -300,20 +246,19 @@ class _Bucket:
 
 def answered(batches: Iterable[pa.RecordBatch], column: int | str) -> Iterator[tuple[pa.RecordBatch, pa.ListArray]]:
     """One task: packs by bucket, those of sets first; gives each pack of queries and its answers."""
-    label, packs, bucket = None, list[pa.RecordBatch](), None
-    for batch in batches:
-        for of_label, queries, pack in zip(*(batch.column(name) for name in _PACK_NAMES), strict=True):
-            if of_label != label:
-                if bucket is not None:
-                    bucket.close()
-                label, packs, bucket = of_label, [], None
-            records = _unpacked(pack)
-            if not queries.as_py():
-                packs.append(records)
-                continue
-            if bucket is None:
-                bucket, packs = _Bucket(packs), []
-            yield records, bucket.answers(records.column(column))
+    current, packs, bucket = None, list[pa.RecordBatch](), None
+    for number, records in unpacked(batches):
+        place, queries = divmod(number, 2)
+        if place != current:
+            if bucket is not None:
+                bucket.close()
+            current, packs, bucket = place, [], None
+        if not queries:
+            packs.append(records)
+            continue
+        if bucket is None:
+            bucket, packs = _Bucket(packs), []
+        yield records, bucket.answers(records.column(column))
 
 
 def matched(batches: Iterable[pa.RecordBatch], column: int) -> Iterator[pa.RecordBatch]:

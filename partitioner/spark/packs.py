@@ -1,0 +1,136 @@
+"""Packs, Arrow record batches as bytes: what goes through Spark's shuffles instead of single rows.
+
+To Spark a pack is one value. Rows, and all elements of their lists, it would turn into its own form and back, one by
+one, which takes longer than what tasks do with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from partitioner.sorting import group_by
+from partitioner.spark.tasks import Batches
+from tagmatch.arrays import I64Array, U32Array
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Rows with packs: `label` decides to which task a pack goes, `number` tells what it is
+PACKS = "label int, number int, pack binary"
+_NAMES = ["label", "number", "pack"]
+
+# Spark hands 10,000 rows at once to a worker, as one Arrow array of bytes, which can have 2 GiB
+_PACK_BYTES = 1 << 16
+
+_DEFAULT_PARTITIONS = 200
+
+
+class Packer:
+    """Collects packs."""
+
+    def __init__(self) -> None:
+        self._labels: list[int] = []
+        self._numbers: list[int] = []
+        self._packs: list[bytes] = []
+
+    def add(self, label: int, number: int, records: pa.RecordBatch) -> None:
+        """Pack records, some at a time."""
+        step = max(1, _PACK_BYTES * len(records) // max(1, records.nbytes))
+        for first in range(0, len(records), step):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, records.schema) as writer:
+                writer.write_batch(records.slice(first, step))
+            self._labels.append(label)
+            self._numbers.append(number)
+            self._packs.append(sink.getvalue().to_pybytes())
+
+    def scatter(
+        self, groups: U32Array, labels: I64Array, numbers: I64Array, rows: Callable[[U32Array], pa.RecordBatch]
+    ) -> None:
+        """Pack rows by groups.
+
+        Parameters
+        ----------
+        groups : uint32 array
+            The group of each row.
+        labels, numbers : int64 arrays
+            Label and number of each group.
+        rows : callable
+            Gives the rows with these places in `groups`, uint32.
+        """
+        firsts, order = group_by(groups, len(labels))
+        records = rows(order)
+        for group in np.flatnonzero(np.diff(firsts)).tolist():
+            first, last = int(firsts[group]), int(firsts[group + 1])
+            self.add(int(labels[group]), int(numbers[group]), records.slice(first, last - first))
+
+    def take(self) -> pa.RecordBatch:
+        """All packs, as rows."""
+        columns = [
+            pa.array(self._labels, pa.int32()),
+            pa.array(self._numbers, pa.int32()),
+            pa.array(self._packs, pa.binary()),
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=_NAMES)
+
+
+def unpacked(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Number and records of each pack."""
+    for batch in batches:
+        for number, pack in zip(batch["number"].to_pylist(), batch["pack"], strict=True):
+            with pa.ipc.open_stream(pack.as_buffer()) as reader:
+                yield number, reader.read_next_batch()
+
+
+def gathered(batches: Batches, nbytes: int) -> Iterator[pa.RecordBatch]:
+    """Join record batches to such with about so many bytes."""
+    waiting: list[pa.RecordBatch] = []
+    bytes_waiting = 0
+    for batch in batches:
+        waiting.append(batch)
+        bytes_waiting += batch.nbytes
+        if bytes_waiting >= nbytes:
+            yield pa.concat_batches(waiting)
+            waiting, bytes_waiting = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def by_number(
+    packs: DataFrame, count: int, work: Callable[[int, Iterable[pa.RecordBatch]], Batches], schema: str
+) -> DataFrame:
+    """Return the rows of `work(number, records)` for every number, in as many tasks as there are labels, `count`."""
+    met = packs.repartition(count, "label").sortWithinPartitions("number")
+    return met.mapInArrow(partial(_by_number, work), schema)
+
+
+def _by_number(work: Callable[[int, Iterable[pa.RecordBatch]], Batches], batches: Batches) -> Iterator[pa.RecordBatch]:
+    for number, packs in groupby(unpacked(batches), itemgetter(0)):
+        yield from work(number, (records for _, records in packs))
+
+
+def labels_for(spark: SparkSession, count: int, each: int = 1) -> I64Array:
+    """Return `each` x `count` different labels, those of a column for one partition of `repartition(count, "label")`.
+
+    Other labels would not be spread evenly: of two, both come to one partition half of the time.
+    """
+    # With so many numbers, fewer than two for a partition are out of the question. Spark answers this without a job.
+    text = f"SELECT transform(sequence(0, {64 * count}), number -> pmod(hash(number), {count})) AS partitions"
+    partitions = np.array(spark.sql(text).first()["partitions"])  # type: ignore[index]
+    order = np.argsort(partitions, kind="stable")
+    firsts = np.searchsorted(partitions[order], np.arange(count))
+    return np.stack([order[firsts + i] for i in range(each)])
+
+
+def labels_for_all(spark: SparkSession) -> I64Array:
+    """Return a label for each partition of `repartition("label")`, which Spark may put together."""
+    setting = spark.conf.get("spark.sql.shuffle.partitions", None) or ""
+    labels: I64Array = labels_for(spark, int(setting) if setting.isdigit() else _DEFAULT_PARTITIONS)[0]
+    return labels

@@ -1,0 +1,71 @@
+"""Tasks that run twice, in turn or side by side, leave the same files: packs come in another order each time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from partitioner.spark import parts, shards, vocabulary
+from partitioner.spark.packs import unpacked
+from partitioner.spark.scratch import Scratch
+from tagmatch.options import LayoutOptions
+from tagmatch.places import MountedFiles
+
+LABELS = np.zeros(3, np.int64)  # all packs come to one task
+
+
+def rows_of(batches: Iterable[pa.RecordBatch], rng: random.Random) -> list[pa.RecordBatch]:
+    """Each row in a batch of its own, in any order."""
+    rows = [batch.slice(i, 1) for batch in batches for i in range(len(batch))]
+    return rng.sample(rows, len(rows))
+
+
+@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+def test_order_of_packs_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: str
+) -> None:
+    options = LayoutOptions(layout, 20)
+    found = []
+    for run in range(3):
+        folder = tmp_path / str(run)
+        folder.mkdir()
+        scratch = Scratch(MountedFiles(folder))
+        for shard in range(4):
+            for module in (shards, vocabulary):
+                monkeypatch.setattr(module, "number_of_task", lambda shard=shard: shard)
+            make_shard(scratch, shard, rng)
+        sent = [batch for shard in range(4) for batch in vocabulary._tags_of_shard(scratch, 0, LABELS, shard)]
+        (total,) = vocabulary._add_up(scratch, "totals", rows_of(sent, rng))
+        ranges = vocabulary.Ranges.of([SimpleNamespace(**total.to_pylist()[0])], 30)
+        sent = list(vocabulary._tags_of_part(scratch, "totals", ranges, np.zeros(ranges.count, np.int64), 3))
+        for number in range(ranges.count):
+            list(vocabulary._sort(scratch, number, packs(number, rows_of(sent, rng))))
+        list(vocabulary._join(scratch, list(range(ranges.count)), 0))
+        sent = []
+        for shard in range(4):
+            list(parts._rank(scratch, 0, options, shard))
+            route = parts.RankRanges(np.zeros((0, 2), np.uint64))
+            sent += parts._route(scratch, route, LABELS[:1], shard)
+        list(parts._lay_out(scratch, options, {}, 0, packs(0, rows_of(sent, rng))))
+        found.append({file.name: file.read_bytes() for file in folder.iterdir()})
+    assert found[0] == found[1] == found[2]
+
+
+def packs(number: int, batches: list[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    return [records for of_number, records in unpacked(batches) if of_number == number]
+
+
+def make_shard(scratch: Scratch, shard: int, rng: random.Random) -> None:
+    """Sets of shard 0, 1, … which have most tags in common with those of others."""
+    fixed = random.Random(shard)
+    tags = [f"t{i}" for i in range(60)]
+    rows = [([*fixed.sample(tags, fixed.randint(0, 4)), f"only in {shard}"], fixed.randrange(9)) for _ in range(100)]
+    batches = [pa.record_batch({"tags": [some], "key": [key]}) for some, key in rng.sample(rows, len(rows))]
+    cleaned = [batch for some in batches for batch in shards._clean(LABELS, [some])]
+    list(shards._write_shard(scratch, rows_of(cleaned, rng)))
