@@ -45,7 +45,7 @@ class JobOptions:
     Attributes
     ----------
     sets_per_task : int
-        Sets that one task lays out, about; it has them in memory, some 300 bytes each.
+        Sets that one task lays out, about; it has them in memory, some 500 bytes each.
     skip_invalid : bool
         Leave rows out that cannot be stored, and tell how many; else they are an error.
     """

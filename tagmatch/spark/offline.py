@@ -72,7 +72,7 @@ def partition(
     tags, key : str
         Columns: an array of strings, and an integer from 0 to 2**64 - 1 (as which Spark has decimal(20, 0)).
     sets_per_task : int
-        Sets that a task has in memory, about; 300 bytes each. The result does not depend on it.
+        Sets that a task has in memory, about; 500 bytes each. The result does not depend on it.
     skip_invalid : bool
         Leave out rows with a null or with a key that is none, and tell how many; else they are an error.
 
