@@ -28,6 +28,7 @@ _NAMES = ["label", "number", "pack"]
 
 # Spark hands 10,000 rows at once to a worker, as one Arrow array of bytes, which can have 2 GiB
 _PACK_BYTES = 1 << 16
+_PACKS_AT_ONCE = 1024
 
 _DEFAULT_PARTITIONS = 200
 
@@ -71,14 +72,16 @@ class Packer:
             first, last = int(firsts[group]), int(firsts[group + 1])
             self.add(int(labels[group]), int(numbers[group]), records.slice(first, last - first))
 
-    def take(self) -> pa.RecordBatch:
-        """All packs, as rows."""
-        columns = [
-            pa.array(self._labels, pa.int32()),
-            pa.array(self._numbers, pa.int32()),
-            pa.array(self._packs, pa.binary()),
-        ]
-        return pa.RecordBatch.from_arrays(columns, names=_NAMES)
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """All packs, as rows, some at a time."""
+        for first in range(0, len(self._packs), _PACKS_AT_ONCE):
+            some = slice(first, first + _PACKS_AT_ONCE)
+            columns = [
+                pa.array(self._labels[some], pa.int32()),
+                pa.array(self._numbers[some], pa.int32()),
+                pa.array(self._packs[some], pa.binary()),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, names=_NAMES)
 
 
 def unpacked(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:

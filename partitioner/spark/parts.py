@@ -180,7 +180,7 @@ def _route(scratch: Scratch, routes: Routes, labels: I64Array, shard: int) -> It
     records = pa.record_batch([ranks, keys], ["ranks", "keys"])
     packer = Packer()
     packer.scatter(routes.parts(scratch, shard).astype(np.uint32), labels, np.arange(len(labels)), records.take)
-    yield packer.take()
+    yield from packer.take()
 
 
 def _lay_out(

@@ -106,11 +106,11 @@ def _clean(labels: I64Array, batches: Batches) -> Iterator[pa.RecordBatch]:
         packer = Packer()
         records = pa.record_batch([good["tags"], good["key"].cast(pa.uint64())], ["tags", "key"])
         packer.scatter(shards, labels, np.full(len(labels), _ROWS), records.take)
-        yield packer.take()
+        yield from packer.take()
     if found.any():
         packer = Packer()
         packer.add(int(labels[0]), _PROBLEMS, pa.record_batch([pa.array(found)], ["rows"]))
-        yield packer.take()
+        yield from packer.take()
 
 
 def _problems(tags: pa.ListArray, keys: pa.Int64Array | pa.Decimal128Array) -> U8Array:

@@ -111,19 +111,19 @@ def _tags_of_shard(scratch: Scratch, seed: int, labels: I64Array, shard: int) ->
     tags = scratch.read("shard", shard, "tags")
     hashes = hash_strings(to_strings(tags), seed=seed)
     groups = ((hashes >> _HALF) * np.uint64(len(labels)) >> _HALF).astype(np.uint32)
-    yield _sent(tags, pa.array(hashes), scratch.read("shard", shard, "frequencies"), groups, labels)
+    yield from _sent(tags, pa.array(hashes), scratch.read("shard", shard, "frequencies"), groups, labels)
 
 
 def _tags_of_part(scratch: Scratch, name: str, ranges: Ranges, labels: I64Array, part: int) -> Iterator[pa.RecordBatch]:
     """Send tags of which all occurrences are counted to the range that they belong to."""
     tags, hashes, frequencies = (scratch.read(name, part, column) for column in _COLUMNS)
     groups = ranges.numbers(to_numbers(frequencies), to_numbers(hashes))
-    yield _sent(tags, hashes, frequencies, groups, labels)
+    yield from _sent(tags, hashes, frequencies, groups, labels)
 
 
 def _sent(
     tags: pa.Array, hashes: pa.Array, frequencies: pa.Array, groups: U32Array, labels: I64Array
-) -> pa.RecordBatch:
+) -> Iterator[pa.RecordBatch]:
     packer = Packer()
     # Large strings, as those of many packs come together
     records = pa.record_batch([tags.cast(pa.large_string()), hashes, frequencies], _COLUMNS)

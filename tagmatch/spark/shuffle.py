@@ -156,7 +156,7 @@ def packed_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int
             hashes = snapshot.vocabulary.hashes[ranks.values[ranks.offsets[first:last]]]
             buckets = plan.buckets.of_sets(hashes, rows).astype(np.uint32)
             packer.scatter(buckets, plan.labels, plan.numbers, partial(_sets_at, snapshot, rows))
-            yield packer.take()
+            yield from packer.take()
 
 
 def _sets_at(snapshot: Snapshot, rows: U32Array, places: U32Array) -> pa.RecordBatch:
@@ -197,7 +197,7 @@ def packed_queries(
         if at_home:
             homes = (spread.to_numpy() % plan.buckets.count + plan.buckets.count).astype(np.uint32)
             packer.scatter(homes, plan.labels, plan.numbers + 1, at_homes.take)
-        yield packer.take()
+        yield from packer.take()
 
 
 def _queries_at(records: pa.RecordBatch, queries: I64Array, places: U32Array) -> pa.RecordBatch:

@@ -99,6 +99,22 @@ def test_a_rate_source(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("tm")
+def test_a_watermark_after_the_join(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
+    """The join loses one that was set before."""
+    stream = spark.readStream.schema(SCHEMA).parquet(str(folder))
+    timed = subset_join(stream.withColumn("at", functions.timestamp_seconds("n")), tmp_path / "index")
+    counts = timed.withWatermark("at", "1 second").groupBy(functions.window("at", "1 minute"), "key").count()
+    counts = counts.withColumn("minute", functions.col("window.start").cast("long") / 60)
+    with running(counts, "counts") as query:
+        write(folder, "first", {1: ["a"], 59: ["a", "b"], 60: ["a"]})
+        query.processAllAvailable()
+        write(folder, "second", {100: []})
+        query.processAllAvailable()
+        found = {(row.minute, row.key): row["count"] for row in spark.table("counts").collect()}
+    assert found == {(0, 1): 2, (0, 2): 1, (0, 3): 2}  # the second minute is not over
+
+
+@pytest.mark.usefixtures("tm")
 def test_a_null_ends_the_stream(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
     write(folder, "first", {1: None})
     joined = subset_join(spark.readStream.schema(SCHEMA).parquet(str(folder)), tmp_path / "index")
