@@ -35,7 +35,7 @@ from tagmatch.options import (
     PipelineOptions,
     available_threads,
 )
-from tagmatch.storage import index_exists, open_snapshot, save_snapshot
+from tagmatch.storage import index_exists, is_uri, open_snapshot, save_snapshot
 from tagmatch.tables import Snapshot, empty_snapshot
 
 _MAX_KEYS = 2**31 - 1
@@ -449,6 +449,12 @@ _OPTIONS = frozenset(
 def _folder(path: object) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise InvalidTypeError(f"path must be a string or a path, not {path!r}")
+    if is_uri(path):
+        scheme = os.fspath(path).partition(":")[0]
+        raise InvalidValueError(
+            f"path must be a folder of this machine, not a URI ({scheme}:…); tagmatch.spark makes indexes on stores "
+            "and joins with them; to open one here, copy its folder to this machine"
+        )
     return Path(path)
 
 

@@ -13,16 +13,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from tagmatch.errors import InvalidTypeError, TagMatchError
 from tagmatch.remote import RemoteIndex
-from tagmatch.storage import SCRATCH_PREFIX, index_exists, read_manifest, save_snapshot
+from tagmatch.storage import SCRATCH_PREFIX, index_exists, is_uri, read_manifest, save_snapshot
 from tagmatch.tables import Snapshot
 
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_FILE = re.compile(r"file:(//(localhost)?)?(?P<path>/[^/].*)")
 
 
 class Files(Protocol):
@@ -154,14 +154,15 @@ def place_of(index: str | os.PathLike[str]) -> Place:
     ------
     InvalidTypeError
         It is neither.
-    InvalidValueError
+    InvalidValueError, TagMatchError
         It is a URI of something that Arrow does not reach.
     """
     if not isinstance(index, str | os.PathLike) or not isinstance(text := os.fspath(index), str):
         raise InvalidTypeError(f"index must be a path, not {index!r}")
-    if not _URI.match(text):
+    if is_uri(text) and not isinstance(index, str):
+        raise InvalidTypeError(f"a URI must be a str, not a {type(index).__name__}, which changes its slashes")
+    if not is_uri(text):
         return MountedIndex(Path(text).absolute())
-    uri = urlsplit(text)
-    if uri.scheme == "file" and uri.netloc in ("", "localhost"):
-        return MountedIndex(Path(unquote(uri.path)))
+    if file := _FILE.match(text):
+        return MountedIndex(Path(unquote(file["path"])))
     return RemoteIndex.at(text)

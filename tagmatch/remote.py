@@ -1,7 +1,7 @@
 """Indexes on stores that Arrow reaches (`pyarrow.fs`): S3, Google Cloud Storage, Azure, HDFS.
 
-An index there has the files of one in a folder. Whoever uses it copies them to this machine, once for all processes;
-whoever saves it uploads them, and the manifest last: then the new snapshot has become the index's.
+An index there has the files of one in a folder. Whoever uses it copies them to this machine, once for all processes of
+an executor; whoever saves it uploads them, and the manifest last: then the new snapshot has become the index's.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import functools
 import os
 import shutil
 import tempfile
+import textwrap
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.fs
@@ -30,6 +30,7 @@ from tagmatch.storage import (
     SCRATCH_PREFIX,
     SNAPSHOT_PREFIX,
     check_files,
+    checksum_of,
     commit,
     manifest_missing,
     manifest_text,
@@ -59,15 +60,19 @@ class Store:
         Path of the folder below that of the URI, "" or "name/".
     """
 
-    uri: str
+    uri: str = field(repr=False)
     below: str = ""
 
     def __str__(self) -> str:
-        # Without passwords and options; what Azure has before the @ is the container
-        uri = urlsplit(self.uri)
-        user, _, host = uri.netloc.rpartition("@")
-        where = host if ":" in user else uri.netloc
-        return f"{uri.scheme}://{where}{uri.path.rstrip('/')}/{self.below}".rstrip("/")
+        scheme, _, rest = self.uri.partition("://")
+        place = rest.partition("?")[0]
+        # Without a password, which may have any character; what Azure has before the @ alone is the container
+        user, _, host = place.rpartition("@")
+        return f"{scheme}://{host if ':' in user else place}".rstrip("/") + f"/{self.below}".rstrip("/")
+
+    def told(self, error: Exception) -> str:
+        """What Arrow says of a URI that it does not take, in which it quotes all of the URI."""
+        return _in_a_line(error).replace(self.uri, str(self)).replace(_arrow_uri(self.uri), str(self))
 
     def folder(self, name: str) -> Store:
         """Return a folder in this one."""
@@ -80,17 +85,23 @@ class Store:
             found = files.get_file_info(pa.fs.FileSelector(path, allow_not_found=True))
         return [info.base_name for info in found]
 
-    def is_file(self) -> bool:
-        """Whether there is a file in the place of the folder."""
+    def kind(self) -> pa.fs.FileType:
+        """What there is in the place of the folder."""
         files, path = self._reached("")
         with self._errors("read"):
-            return bool(files.get_file_info(path).type == pa.fs.FileType.File)
+            return files.get_file_info(path).type
 
     def read(self, name: str) -> bytes:
         """Contents of a file; FileNotFoundError."""
         files, path = self._reached(name)
         with self._errors("read", name), files.open_input_stream(path) as source:
             return bytes(source.read())
+
+    def checksum(self, name: str) -> str:
+        """As manifests have it; FileNotFoundError."""
+        files, path = self._reached(name)
+        with self._errors("read", name), files.open_input_stream(path) as source:
+            return checksum_of(source)
 
     def write(self, name: str, contents: bytes) -> None:
         """Write a file, which appears when it is whole."""
@@ -122,6 +133,11 @@ class Store:
         with self._errors("remove"), contextlib.suppress(FileNotFoundError):
             files.delete_dir(path)
 
+    def try_to_remove(self) -> None:
+        """Remove the folder, or leave it to the next that comes by."""
+        with contextlib.suppress(TagMatchError):
+            self.remove()
+
     def _reached(self, name: str) -> tuple[Any, str]:
         files, path = _file_system(self.uri)
         return files, f"{path}/{self.below}{name}".rstrip("/")
@@ -138,13 +154,17 @@ class Store:
 
 @functools.cache
 def _file_system(uri: str) -> tuple[Any, str]:
-    scheme, colon, rest = uri.partition(":")
-    files, path = pa.fs.FileSystem.from_uri(f"{_SCHEMES.get(scheme, scheme)}{colon}{rest}")
+    files, path = pa.fs.FileSystem.from_uri(_arrow_uri(uri))
     return files, path.rstrip("/")
 
 
+def _arrow_uri(uri: str) -> str:
+    scheme, colon, rest = uri.partition(":")
+    return f"{_SCHEMES.get(scheme, scheme)}{colon}{rest}"
+
+
 def _in_a_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return textwrap.shorten(str(error), 400)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +194,11 @@ class RemoteIndex:
             _file_system(uri)
         except (ImportError, pa.ArrowInvalid) as error:
             raise InvalidValueError(
-                f"Arrow does not reach {store}: {_in_a_line(error)}; give a URI that `pyarrow.fs.FileSystem.from_uri` "
+                f"Arrow does not reach {store}: {store.told(error)}; give a URI that `pyarrow.fs.FileSystem.from_uri` "
                 "takes, or a folder that all machines mount"
-            ) from error
+            ) from None
         except OSError as error:
-            raise TagMatchError(f"cannot reach {store}: {_in_a_line(error)}") from error
+            raise TagMatchError(f"cannot reach {store}: {store.told(error)}") from None
         return cls(store)
 
     def __str__(self) -> str:
@@ -186,7 +206,7 @@ class RemoteIndex:
 
     def index_exists(self) -> bool:
         """Whether there is an index; IndexExistsError if it is something else, as `storage.index_exists`."""
-        if self.store.is_file():
+        if self.store.kind() == pa.fs.FileType.File:
             raise IndexExistsError(f"{self} is a file, not an index folder; choose another path")
         names = self.store.names()
         if MANIFEST in names:
@@ -217,13 +237,21 @@ class RemoteIndex:
             manifest = read_manifest(Path(made))
             name = manifest["snapshot"]
             folder = self.store.folder(name)
-            folder.create()
-            for file in manifest["files"]:
-                folder.upload(Path(made, name, file), file)
+            existed = folder.kind() == pa.fs.FileType.Directory
+            # Some stores truncate a file when it is written again, which others may be reading
+            if not (existed and _is_whole(folder, manifest)):
+                try:
+                    folder.create()
+                    for file in manifest["files"]:
+                        folder.upload(Path(made, name, file), file)
+                except BaseException:
+                    if not existed:
+                        folder.try_to_remove()
+                    raise
         self.store.write(MANIFEST, manifest_text(manifest))
         for other in self.store.names():
             if other.startswith(SNAPSHOT_PREFIX) and other != name:
-                self.store.folder(other).remove()
+                self.store.folder(other).try_to_remove()
 
     def local_index(self) -> Path:
         """A copy in a folder of this machine, made anew if the index has another snapshot by now.
@@ -245,12 +273,15 @@ class RemoteIndex:
                             self.store.folder(manifest["snapshot"]).download(file, unfinished / file)
                         check_files(unfinished, manifest)
                         commit(copy, unfinished, manifest)
-                except IndexCorruptError as error:
-                    raise IndexCorruptError(f"a copy of {self} is damaged: {error}") from None
-                except FileNotFoundError as error:
+                except (FileNotFoundError, TagMatchError) as error:
                     # Who saved a newer snapshot has removed the files of this one.
-                    if self.manifest() == manifest:
+                    if self.manifest() != manifest:
+                        continue
+                    if isinstance(error, FileNotFoundError):
                         raise IndexCorruptError(f"{self} lacks a file: {_in_a_line(error)}") from None
+                    if isinstance(error, IndexCorruptError):
+                        raise IndexCorruptError(f"a copy of {self} is damaged: {error}") from None
+                    raise
         return copy
 
     def _is_copied(self, copy: Path, manifest: dict[str, Any]) -> bool:
@@ -259,18 +290,20 @@ class RemoteIndex:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[StoredFiles]:
         """A folder beside the snapshots, which is gone in the end, as are those of scratch that was left there."""
+        existed = self.store.kind() == pa.fs.FileType.Directory
         for name in self.store.names():
             if name.startswith(SCRATCH_PREFIX):
-                self.store.folder(name).remove()
+                self.store.folder(name).try_to_remove()
         store = self.store.folder(f"{SCRATCH_PREFIX}{uuid.uuid4().hex}")
         try:
             store.create()
             yield StoredFiles(store)
         finally:
+            store.try_to_remove()
             with contextlib.suppress(TagMatchError):
-                store.remove()
-                if not self.store.names():
-                    self.store.remove()  # stores may keep a mark of the folder
+                # Stores may keep a mark of the folder; what was there may be a whole bucket
+                if not existed and not self.store.names():
+                    self.store.remove()
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +346,14 @@ class StoredFiles:
     def local_folder(self) -> Path:
         """A folder of this machine."""
         return _local_folder()
+
+
+def _is_whole(folder: Store, manifest: dict[str, Any]) -> bool:
+    """Whether a folder has the files that a manifest names, undamaged."""
+    try:
+        return all(folder.checksum(name) == entry["xxh3_64"] for name, entry in manifest["files"].items())
+    except FileNotFoundError:
+        return False
 
 
 def _hash(store: Store) -> str:

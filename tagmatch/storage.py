@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -46,7 +47,13 @@ UNFINISHED_PREFIX = "unfinished-"
 SCRATCH_PREFIX = f"{UNFINISHED_PREFIX}job-"
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 _CHECKSUM_BLOCK = 1 << 24
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _ADVICE = "build the index again or restore it from a copy"
+
+
+def is_uri(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is none, but a URI."""
+    return _URI.match(os.fspath(path)) is not None
 
 
 def index_exists(path: Path) -> bool:
@@ -344,12 +351,17 @@ def _is_whole(folder: Path, files: dict[str, Any]) -> bool:
 
 
 def _checksum(file: Path) -> str:
-    digest = xxhash.xxh3_64()
     with file.open("rb", buffering=0) as source:
-        block = bytearray(_CHECKSUM_BLOCK)
-        view = memoryview(block)
-        while count := source.readinto(block):
-            digest.update(view[:count])
+        return checksum_of(source)
+
+
+def checksum_of(source: Any) -> str:
+    """XXH3-64 of what is left in an open file, as manifests have it."""
+    digest = xxhash.xxh3_64()
+    block = bytearray(_CHECKSUM_BLOCK)
+    view = memoryview(block)
+    while count := source.readinto(block):
+        digest.update(view[:count])
     return digest.hexdigest()
 
 

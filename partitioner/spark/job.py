@@ -32,8 +32,9 @@ from tagmatch.places import Place
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# A session hands its settings on to its jobs as their properties, of which this is one that Spark's pages show
+# A session hands its settings on to its jobs, in all threads, as their properties; this one is shown on Spark's pages
 _DESCRIPTION = "spark.job.description"
+_OURS = "tagmatch: "
 
 _log = logging.getLogger(__name__)
 
@@ -118,11 +119,11 @@ def _step(spark: SparkSession, name: str) -> Iterator[None]:
     """Name the Spark jobs of a step, in Spark's pages and in the log."""
     _log.info("%s", name)
     before = spark.conf.get(_DESCRIPTION, None)
-    spark.conf.set(_DESCRIPTION, f"tagmatch: {name}")
+    spark.conf.set(_DESCRIPTION, f"{_OURS}{name}")
     try:
         yield
     finally:
-        if before is None:
+        if before is None or before.startswith(_OURS):  # by another job, in another thread of the session
             spark.conf.unset(_DESCRIPTION)
         else:
             spark.conf.set(_DESCRIPTION, before)

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 PACKS = "label int, number int, pack binary"
 _NAMES = ["label", "number", "pack"]
 
-# Spark hands 10,000 rows at once to a worker, as one Arrow array of bytes, which can have 2 GiB
+# Spark hands at most 10,000 rows at once to a worker, as one Arrow array of bytes, which can have 2 GiB
 _PACK_BYTES = 1 << 16
 _PACKS_AT_ONCE = 1024
 
+# The first that is a number counts: some platforms have "auto"
+_PARTITIONS_SETTINGS = ("spark.sql.adaptive.coalescePartitions.initialPartitionNum", "spark.sql.shuffle.partitions")
 _DEFAULT_PARTITIONS = 200
 
 
@@ -134,6 +136,7 @@ def labels_for(spark: SparkSession, count: int, each: int = 1) -> I64Array:
 
 def labels_for_all(spark: SparkSession) -> I64Array:
     """Return a label for each partition of `repartition("label")`, which Spark may put together."""
-    setting = spark.conf.get("spark.sql.shuffle.partitions", None) or ""
-    labels: I64Array = labels_for(spark, int(setting) if setting.isdigit() else _DEFAULT_PARTITIONS)[0]
+    settings = [spark.conf.get(name, None) or "" for name in _PARTITIONS_SETTINGS]
+    count = next((int(setting) for setting in settings if setting.isdigit()), _DEFAULT_PARTITIONS)
+    labels: I64Array = labels_for(spark, count)[0]
     return labels

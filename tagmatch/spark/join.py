@@ -41,7 +41,7 @@ def subset_join(
         One row for each query; batch or streaming. Without nulls in its tags.
     index : str, Path or DataFrame
         Of an index: a folder that the driver and all workers mount under this path, or a URI of a store, from which
-        each machine copies the index once. Or interests, columns `tags` and `key`, of which this call makes an index.
+        each executor copies the index once. Or interests, columns `tags` and `key`, of which this call makes an index.
     unique : bool
         Give a key once for a query, not once for each matching set that carries it.
     strategy : {"auto", "ship", "shuffle"}

@@ -158,6 +158,9 @@ def test_errors_of_workers_are_errors_of_tagmatch(spark: Any, tmp_path: Path) ->
 def test_steps_are_told(spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """In the log with a line for each level, and on Spark's pages, where other jobs keep the names that they have."""
     rows = [([f"t{i}", f"u{i % 7}"], i) for i in range(64)]
+    spark.conf.set("spark.job.description", "tagmatch: shards")  # as from a job in another thread
+    partition(spark.createDataFrame([], SCHEMA), tmp_path / "empty")
+    assert spark.conf.get("spark.job.description", None) is None
     spark.conf.set("spark.job.description", "mine")
     with caplog.at_level("INFO", "partitioner"):
         partition(spark.createDataFrame(rows, SCHEMA), tmp_path / "index", layout="balanced", sets_per_task=20)

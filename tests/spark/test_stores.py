@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,17 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyspark.errors import PythonException
 
-from tagmatch import IndexCorruptError, IndexExistsError, IndexNotFoundError, InvalidValueError, TagMatch, TagMatchError
+from tagmatch import (
+    IndexCorruptError,
+    IndexExistsError,
+    IndexNotFoundError,
+    InvalidTypeError,
+    InvalidValueError,
+    TagMatch,
+    TagMatchError,
+)
 from tagmatch.places import place_of
+from tagmatch.remote import Store
 from tagmatch.spark import partition, subset_join
 from tagmatch.storage import open_snapshot
 
@@ -114,6 +124,7 @@ def test_jobs_that_fail(spark: Any, bucket: Any, uri: str) -> None:
     with pytest.raises(InvalidValueError, match="tags is null: 1"):
         partition(bad, uri)
     assert names(bucket) == []
+    assert bucket[0].get_file_info("folder/index").type == pa.fs.FileType.NotFound
     with pytest.raises(IndexNotFoundError, match=rf"no index at s3a://{bucket[1]}/folder/index: it has no MANIFEST"):
         subset_join(bad.drop("key"), uri)
     partition(spark.createDataFrame(ROWS, SCHEMA), uri)
@@ -184,8 +195,6 @@ def test_places_that_will_not_do(spark: Any, bucket: Any, uri: str) -> None:
     with pytest.raises(IndexExistsError, match=r"folder/notes.txt is a file, not an index folder"):
         partition(frame, uri.replace("index", "notes.txt"))
     assert names(bucket) == ["folder/notes.txt"]
-    with pytest.raises(InvalidValueError, match=r"Arrow does not reach ftp://host/index: .*; give a URI that"):
-        partition(frame, "ftp://someone:secret@host/index")
     with pytest.raises(TagMatchError, match=r"cannot read s3a://bucket/index: .*NETWORK_CONNECTION"):
         partition(frame, "s3a://someone:secret@bucket/index?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1")
     elsewhere = uri.replace(bucket[1], "no-such-bucket")
@@ -194,6 +203,73 @@ def test_places_that_will_not_do(spark: Any, bucket: Any, uri: str) -> None:
     assert "secret" not in str(told.value)
     with pytest.raises(IndexNotFoundError, match=r"no index at s3a://no-such-bucket/folder/index"):
         subset_join(spark.createDataFrame(QUERIES, "id long, tags array<string>"), elsewhere)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["ftp://me:1234@host/x", "s3a://me:12/1234@bucket/x", "s3a://me:1234@bucket/a b?o=1234", "gs://me:1234@["],
+)
+def test_secrets_are_not_told(uri: str) -> None:
+    with pytest.raises(TagMatchError) as told:
+        place_of(uri)
+    assert "1234" not in "".join(traceback.format_exception(told.value))
+    with pytest.raises(InvalidValueError, match=r"must be a folder of this machine, not a URI \(\w+:…\)") as told:
+        TagMatch.open(uri)
+    assert "1234" not in str(told.value)
+
+
+def test_uris_are_strings() -> None:
+    with pytest.raises(InvalidTypeError, match="a URI must be a str, not a PosixPath"):
+        place_of(Path("s3a://bucket/index"))
+
+
+def test_copying_while_a_newer_snapshot_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
+    place = place_of(uri)
+    place.save_snapshot(open_snapshot(local(tmp_path / "local")))
+    newer = open_snapshot(local(tmp_path / "newer", layout="balanced"))
+    download = Store.download
+
+    def interrupted(*_: Any) -> None:
+        monkeypatch.setattr(Store, "download", download)
+        place.save_snapshot(newer)
+        raise TagMatchError("gone while it was read")
+
+    monkeypatch.setattr(Store, "download", interrupted)
+    assert (place.local_index() / "MANIFEST.json").read_bytes() == (tmp_path / "newer" / "MANIFEST.json").read_bytes()
+
+
+def test_saving_again_and_saving_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: Any, uri: str
+) -> None:
+    place = place_of(uri)
+    snapshot = open_snapshot(local(tmp_path / "local"))
+    place.save_snapshot(snapshot)
+    before, upload = names(bucket), Store.upload
+
+    def fail(store: Store, file: Path, name: str) -> None:
+        if name == "partitions.arrow":
+            raise TagMatchError("no room")
+        upload(store, file, name)
+
+    monkeypatch.setattr(Store, "upload", fail)
+    place.save_snapshot(snapshot)  # is there already
+    with pytest.raises(TagMatchError, match="no room"):
+        place.save_snapshot(open_snapshot(local(tmp_path / "newer", layout="balanced")))
+    assert names(bucket) == before
+
+
+def test_a_bucket_stays(bucket: Any, uri: str) -> None:
+    place = place_of(uri.replace("/folder/index", "") + "&allow_bucket_deletion=true")
+
+    def fail() -> None:
+        with place.scratch() as files, files.new("x") as file:
+            file.write_text("x")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert names(bucket) == []
+    assert bucket[0].get_file_info("").type == pa.fs.FileType.Directory
 
 
 def test_copies_of_this_process_go_with_it(tmp_path: Path, uri: str) -> None:
