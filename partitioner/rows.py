@@ -169,3 +169,17 @@ def count_values(values: UIntArray, count: int) -> U32Array:
     counts = np.zeros(count, np.uint32)
     _count_values(values, counts)
     return counts
+
+
+@kernel
+def _count_firsts(offsets, values, counts):
+    for row in range(len(offsets) - 1):
+        if offsets[row] < offsets[row + 1]:
+            counts[values[offsets[row]]] += 1
+
+
+def count_firsts(rows: Lists, count: int) -> I64Array:
+    """How many rows begin with each number below `count`."""
+    counts = np.zeros(count, np.int64)
+    _count_firsts(rows.offsets, rows.values, counts)
+    return counts

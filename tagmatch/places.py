@@ -159,10 +159,10 @@ def place_of(index: str | os.PathLike[str]) -> Place:
     """
     if not isinstance(index, str | os.PathLike) or not isinstance(text := os.fspath(index), str):
         raise InvalidTypeError(f"index must be a path, not {index!r}")
-    if is_uri(text) and not isinstance(index, str):
-        raise InvalidTypeError(f"a URI must be a str, not a {type(index).__name__}, which changes its slashes")
     if not is_uri(text):
         return MountedIndex(Path(text).absolute())
+    if not isinstance(index, str):
+        raise InvalidTypeError(f"a URI must be a str, not a {type(index).__name__}, which changes its slashes")
     if file := _FILE.match(text):
         return MountedIndex(Path(unquote(file["path"])))
     return RemoteIndex.at(text)

@@ -32,6 +32,7 @@ from tagmatch.storage import (
     check_files,
     checksum_of,
     commit,
+    is_whole,
     manifest_missing,
     manifest_text,
     parse_manifest,
@@ -236,22 +237,26 @@ class RemoteIndex:
             save_snapshot(snapshot, Path(made))
             manifest = read_manifest(Path(made))
             name = manifest["snapshot"]
-            folder = self.store.folder(name)
-            existed = folder.kind() == pa.fs.FileType.Directory
-            # Some stores truncate a file when it is written again, which others may be reading
-            if not (existed and _is_whole(folder, manifest)):
-                try:
-                    folder.create()
-                    for file in manifest["files"]:
-                        folder.upload(Path(made, name, file), file)
-                except BaseException:
-                    if not existed:
-                        folder.try_to_remove()
-                    raise
+            self._upload(Path(made, name), manifest)
         self.store.write(MANIFEST, manifest_text(manifest))
         for other in self.store.names():
             if other.startswith(SNAPSHOT_PREFIX) and other != name:
                 self.store.folder(other).try_to_remove()
+
+    def _upload(self, files: Path, manifest: dict[str, Any]) -> None:
+        """Upload the files of a snapshot, unless they are there: some stores truncate a file that is written again."""
+        folder = self.store.folder(manifest["snapshot"])
+        existed = folder.kind() == pa.fs.FileType.Directory
+        if existed and is_whole(manifest, folder.checksum):
+            return
+        try:
+            folder.create()
+            for name in manifest["files"]:
+                folder.upload(files / name, name)
+        except BaseException:
+            if not existed:
+                folder.try_to_remove()
+            raise
 
     def local_index(self) -> Path:
         """A copy in a folder of this machine, made anew if the index has another snapshot by now.
@@ -266,13 +271,8 @@ class RemoteIndex:
             return copy
         with _one_process(copy):
             while not self._is_copied(copy, manifest := self.manifest()):
-                copy.mkdir(exist_ok=True)
                 try:
-                    with unfinished_folder(copy) as unfinished:
-                        for file in manifest["files"]:
-                            self.store.folder(manifest["snapshot"]).download(file, unfinished / file)
-                        check_files(unfinished, manifest)
-                        commit(copy, unfinished, manifest)
+                    self._copy(manifest, copy)
                 except (FileNotFoundError, TagMatchError) as error:
                     # Who saved a newer snapshot has removed the files of this one.
                     if self.manifest() != manifest:
@@ -283,6 +283,14 @@ class RemoteIndex:
                         raise IndexCorruptError(f"a copy of {self} is damaged: {error}") from None
                     raise
         return copy
+
+    def _copy(self, manifest: dict[str, Any], copy: Path) -> None:
+        copy.mkdir(exist_ok=True)
+        with unfinished_folder(copy) as unfinished:
+            for name in manifest["files"]:
+                self.store.folder(manifest["snapshot"]).download(name, unfinished / name)
+            check_files(unfinished, manifest)
+            commit(copy, unfinished, manifest)
 
     def _is_copied(self, copy: Path, manifest: dict[str, Any]) -> bool:
         return (copy / MANIFEST).exists() and read_manifest(copy) == manifest
@@ -346,14 +354,6 @@ class StoredFiles:
     def local_folder(self) -> Path:
         """A folder of this machine."""
         return _local_folder()
-
-
-def _is_whole(folder: Store, manifest: dict[str, Any]) -> bool:
-    """Whether a folder has the files that a manifest names, undamaged."""
-    try:
-        return all(folder.checksum(name) == entry["xxh3_64"] for name, entry in manifest["files"].items())
-    except FileNotFoundError:
-        return False
 
 
 def _hash(store: Store) -> str:

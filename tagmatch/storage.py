@@ -128,7 +128,7 @@ def check_files(folder: Path, manifest: dict[str, Any]) -> None:
 def commit(path: Path, unfinished: Path, manifest: dict[str, Any]) -> None:
     """Make the files in the folder `unfinished` the current snapshot of the index at `path`, and remove older ones."""
     folder = path / manifest["snapshot"]
-    if not _is_whole(folder, manifest["files"]):
+    if not is_whole(manifest, lambda name: _checksum(folder / name)):
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.rename(folder)
     _replace(path / MANIFEST, manifest_text(manifest))
@@ -342,10 +342,10 @@ def _read_table(
     }
 
 
-def _is_whole(folder: Path, files: dict[str, Any]) -> bool:
-    """Whether the folder holds these files already, undamaged: then readers may be using it."""
+def is_whole(manifest: dict[str, Any], checksum: Callable[[str], str]) -> bool:
+    """Whether the files of a manifest are there already, undamaged: then readers may be using them."""
     try:
-        return all(_checksum(folder / name) == expected["xxh3_64"] for name, expected in files.items())
+        return all(checksum(name) == expected["xxh3_64"] for name, expected in manifest["files"].items())
     except OSError:
         return False
 

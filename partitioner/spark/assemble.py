@@ -7,13 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from partitioner.rows import count_firsts
 from partitioner.spark.scratch import Scratch
 from partitioner.spark.tasks import for_each, one_row
-from tagmatch.arrays import Lists, narrow_offsets
-from tagmatch.arrow import to_lists, to_numbers, to_strings, to_words
+from tagmatch.arrays import Lists, narrow_offsets, offsets_of
+from tagmatch.arrow import to_numbers, to_strings, to_words
 from tagmatch.kernels.signature import SIGNATURE_WORDS
 from tagmatch.options import LayoutOptions
 from tagmatch.places import Place
@@ -58,23 +58,15 @@ def _snapshot(scratch: Scratch, options: LayoutOptions, seed: int, parts: _Parts
     ranks = Lists(*scratch.joined_lists("part", parts.numbers, "ranks", np.uint32))
     keys = Lists(*scratch.joined_lists("part", parts.numbers, "keys", key_type))
     signatures = scratch.joined("part", parts.numbers, "signatures", to_words, np.uint64).reshape(-1, SIGNATURE_WORDS)
+    tagsets = TagsetTable(signatures, ranks)
     partitions: PartitionTable | ClusterTable
     if options.layout == "rarest":
-        partitions = ClusterTable(_first_rows_of_clusters(scratch, parts, len(vocabulary)))
+        # Sets come by their first ranks, after the empty set
+        first_rows = int(tagsets.has_empty_set) + offsets_of(count_firsts(ranks, len(vocabulary)))
+        partitions = ClusterTable(narrow_offsets(first_rows))
     else:
         partitions = _partition_table(scratch, parts)
-    return Snapshot(options, vocabulary, TagsetTable(signatures, ranks), KeyTable(keys), partitions)
-
-
-def _first_rows_of_clusters(scratch: Scratch, parts: _Parts, tags: int) -> npt.NDArray[Any]:
-    """First row of each cluster, and the end: sets come by their first ranks, after the empty set."""
-    counts = np.zeros(tags + 1, np.int64)
-    for part in parts.numbers:
-        ranks = to_lists(scratch.read("part", part, "ranks"))
-        some = ranks.lengths() > 0
-        counts[0] += np.count_nonzero(~some)
-        counts[1:] += np.bincount(ranks.values[ranks.offsets[:-1][some]], minlength=tags)
-    return narrow_offsets(np.cumsum(counts))
+    return Snapshot(options, vocabulary, tagsets, KeyTable(keys), partitions)
 
 
 def _partition_table(scratch: Scratch, parts: _Parts) -> PartitionTable:

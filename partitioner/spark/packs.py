@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from partitioner.sorting import group_by
 from partitioner.spark.tasks import Batches
-from tagmatch.arrays import I64Array, U32Array
+from tagmatch.arrays import I64Array, U32Array, U64Array
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +33,8 @@ _PACKS_AT_ONCE = 1024
 # The first that is a number counts: some platforms have "auto"
 _PARTITIONS_SETTINGS = ("spark.sql.adaptive.coalescePartitions.initialPartitionNum", "spark.sql.shuffle.partitions")
 _DEFAULT_PARTITIONS = 200
+
+_HALF = np.uint64(32)
 
 
 class Packer:
@@ -86,6 +88,11 @@ class Packer:
             yield pa.RecordBatch.from_arrays(columns, names=_NAMES)
 
 
+def groups_by_hash(hashes: U64Array, count: int) -> U32Array:
+    """One of `count` groups for each hash, about equally many hashes in each."""
+    return ((hashes >> _HALF) * np.uint64(count) >> _HALF).astype(np.uint32)
+
+
 def unpacked(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Number and records of each pack."""
     for batch in batches:
@@ -108,12 +115,16 @@ def gathered(batches: Batches, nbytes: int) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(waiting)
 
 
+def sorted_by_number(packs: DataFrame, count: int) -> DataFrame:
+    """Bring packs together in as many tasks as there are labels, `count`, sorted by number in each."""
+    return packs.repartition(count, "label").sortWithinPartitions("number")
+
+
 def by_number(
     packs: DataFrame, count: int, work: Callable[[int, Iterable[pa.RecordBatch]], Batches], schema: str
 ) -> DataFrame:
     """Return the rows of `work(number, records)` for every number, in as many tasks as there are labels, `count`."""
-    met = packs.repartition(count, "label").sortWithinPartitions("number")
-    return met.mapInArrow(partial(_by_number, work), schema)
+    return sorted_by_number(packs, count).mapInArrow(partial(_by_number, work), schema)
 
 
 def _by_number(work: Callable[[int, Iterable[pa.RecordBatch]], Batches], batches: Batches) -> Iterator[pa.RecordBatch]:

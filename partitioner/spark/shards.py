@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partitioner.local import build_snapshot
-from partitioner.spark.packs import PACKS, Packer, gathered, labels_for_all, unpacked
+from partitioner.spark.packs import PACKS, Packer, gathered, groups_by_hash, labels_for_all, unpacked
 from partitioner.spark.scratch import Scratch
 from partitioner.spark.tasks import Batches, number_of_task, one_row
 from partitioner.staging import StagedChanges
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 #: What can be wrong with a row; the first that is counts
 PROBLEMS = ("tags is null", "a tag is null", "key is null", "key is negative", "key is 2**64 or more")
-
-_HALF = np.uint64(32)
 
 _KEY_LIMIT = pa.scalar(decimal.Decimal(2**64), pa.decimal128(20, 0))
 
@@ -102,10 +100,9 @@ def _clean(labels: I64Array, batches: Batches) -> Iterator[pa.RecordBatch]:
         (rows,) = tag_lists(good["tags"], "tags", stored=True)
         hashes = np.empty(len(good), np.uint64)
         _set_hashes(rows.offsets, hash_strings(rows.tags), hashes)
-        shards = ((hashes >> _HALF) * np.uint64(len(labels)) >> _HALF).astype(np.uint32)
         packer = Packer()
         records = pa.record_batch([good["tags"], good["key"].cast(pa.uint64())], ["tags", "key"])
-        packer.scatter(shards, labels, np.full(len(labels), _ROWS), records.take)
+        packer.scatter(groups_by_hash(hashes, len(labels)), labels, np.full(len(labels), _ROWS), records.take)
         yield from packer.take()
     if found.any():
         packer = Packer()

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from partitioner.rows import gather_strings, relabel
-from partitioner.spark.packs import PACKS, Packer, by_number, labels_for, labels_for_all, unpacked
+from partitioner.spark.packs import PACKS, Packer, by_number, groups_by_hash, labels_for, labels_for_all, unpacked
 from partitioner.spark.scratch import Scratch
 from partitioner.spark.shards import Shards
 from partitioner.spark.tasks import Batches, for_each, number_of_task, one_row
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COLUMNS = ["tags", "hashes", "frequencies"]
-_TOTAL = "part long, tags long, clash boolean, frequencies array<long>, counts array<long>"
+_TOTAL = "part long, clash boolean, frequencies array<long>, counts array<long>"
 _RANGE = "number long"
-_NOTHING = "tags long"
-
-_HALF = np.uint64(32)
+_VOCABULARY = "tags long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +84,8 @@ def rank_tags(spark: SparkSession, scratch: Scratch, shards: Shards, tags_per_ta
     sent = for_each(spark, parts, partial(_tags_of_part, scratch, name, ranges, labels), PACKS)
     sorted_ranges = by_number(sent, ranges.count, partial(_sort, scratch), _RANGE).collect()
     numbers = sorted(row.number for row in sorted_ranges)
-    for_each(spark, [0], partial(_join, scratch, numbers), _NOTHING).collect()
-    return seed, sum(part.tags for part in totals)
+    (vocabulary,) = for_each(spark, [0], partial(_join, scratch, numbers), _VOCABULARY).collect()
+    return seed, int(vocabulary.tags)
 
 
 def rank_sets(scratch: Scratch, seed: int, shard: int) -> Lists:
@@ -110,7 +108,7 @@ def _tags_of_shard(scratch: Scratch, seed: int, labels: I64Array, shard: int) ->
     """Send a shard's tags and their frequencies to where those with the same hash meet."""
     tags = scratch.read("shard", shard, "tags")
     hashes = hash_strings(to_strings(tags), seed=seed)
-    groups = ((hashes >> _HALF) * np.uint64(len(labels)) >> _HALF).astype(np.uint32)
+    groups = groups_by_hash(hashes, len(labels))
     yield from _sent(tags, pa.array(hashes), scratch.read("shard", shard, "frequencies"), groups, labels)
 
 
@@ -158,7 +156,7 @@ def _add_up(scratch: Scratch, name: str, batches: Batches) -> Iterator[pa.Record
     part = number_of_task()
     _write(scratch, name, part, gather_strings(interner.strings(), order), hash_of, sums)
     found, counts = np.unique(sums, return_counts=True)
-    yield one_row(part=part, tags=len(interner), clash=clash, frequencies=found.astype(np.int64), counts=counts)
+    yield one_row(part=part, clash=clash, frequencies=found.astype(np.int64), counts=counts)
 
 
 def _sort(scratch: Scratch, number: int, packs: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partitioner.rows import count_values
+from partitioner.rows import count_firsts
+from partitioner.spark.packs import groups_by_hash
 from tagmatch.arrays import BoolArray, I64Array, U64Array, UIntArray
 from tagmatch.tables import ClusterTable, Snapshot
-
-_U = np.uint64
-
-_ROWS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ class Buckets:
         return places, (self._first(hashes)[places] + nth) % self.count
 
     def _first(self, hashes: U64Array) -> I64Array:
-        return ((hashes >> _U(32)) * _U(self.count) >> _U(32)).astype(np.int64)
+        return groups_by_hash(hashes, self.count).astype(np.int64)
 
     def _spread(self, hashes: U64Array) -> I64Array:
         spreads = np.ones(len(hashes), np.int64)
@@ -75,8 +72,4 @@ def _sets_by_rarest_tag(snapshot: Snapshot) -> I64Array:
     """How many sets have the tag of each rank as their rarest."""
     if isinstance(snapshot.partitions, ClusterTable):
         return np.diff(snapshot.partitions.first_rows).astype(np.int64)
-    ranks, sets = snapshot.tagsets.ranks, np.zeros(len(snapshot.vocabulary), np.int64)
-    for first in range(int(snapshot.tagsets.has_empty_set), len(ranks), _ROWS):
-        firsts = ranks.values[ranks.offsets[first : min(first + _ROWS, len(ranks))]]
-        sets += count_values(firsts, len(sets))
-    return sets
+    return count_firsts(snapshot.tagsets.ranks, len(snapshot.vocabulary))

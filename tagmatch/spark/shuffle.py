@@ -25,7 +25,7 @@ from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
 from partitioner.rows import gather, gather_strings
-from partitioner.spark.packs import PACKS, Packer, labels_for, unpacked
+from partitioner.spark.packs import PACKS, Packer, labels_for, sorted_by_number, unpacked
 from pipeline.key_lookup import look_up_keys
 from tagmatch.arrays import I64Array, Lists, U32Array, UIntArray, offsets_of
 from tagmatch.arrow import from_lists, from_strings, to_lists
@@ -114,7 +114,7 @@ def shuffle_join(
     count = max(1, -(-len(snapshot) // bucket_sets))
     chunks = spark.range(0, count, 1, count)
     packs = chunks.mapInArrow(sets_of, PACKS).union(numbered.mapInArrow(queries_of, PACKS))
-    met = packs.repartition(buckets.count, "label").sortWithinPartitions("number")
+    met = sorted_by_number(packs, buckets.count)
     if not merged:
         return met.mapInArrow(match, StructType([*schema.fields, ANSWER_FIELDS[output]]))
     part = StructType([StructField("id", LongType()), StructField("query", schema), ANSWER_FIELDS["lists"]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from collisions import colliding_pair
+from killed import run_killed_job
 
 import tagmatch.spark
 from tagmatch import IndexExistsError, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch
@@ -176,24 +176,6 @@ def test_steps_are_told(spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "level 1: 1 nodes of more than 20 sets, 2 halves" in steps
 
 
-KILLED = """
-import logging, os, signal, sys
-from partitioner.spark import job
-from tagmatch.spark import partition, spark_session
-
-class Kill(logging.Handler):
-    def emit(self, record):
-        if record.getMessage() == sys.argv[3]:
-            self.spark.range(1).count()  # Spark works
-            os.kill(os.getpid(), signal.SIGKILL)
-
-logging.getLogger("partitioner").setLevel(logging.INFO)
-logging.getLogger("partitioner").addHandler(handler := Kill())
-spark = handler.spark = spark_session("killed", "local[2]")
-partition(spark.read.parquet(sys.argv[1]).selectExpr("tags", "cast(key as long) key"), sys.argv[2])
-"""
-
-
 @pytest.mark.timeout(600)
 def test_a_job_that_is_killed_leaves_the_index_as_it_was(spark: Any, tmp_path: Path) -> None:
     """At the beginning of each step, and of none: then it has not come to an end either, but to another one."""
@@ -203,10 +185,7 @@ def test_a_job_that_is_killed_leaves_the_index_as_it_was(spark: Any, tmp_path: P
         existed = step != "shards"
         if existed:
             before = local([(["old"], 1)], index)
-        run = subprocess.run(
-            [sys.executable, "-c", KILLED, str(sets), str(index), step], capture_output=True, check=False
-        )
-        assert run.returncode == -signal.SIGKILL, run.stderr.decode()
+        run_killed_job(sets, index, step)
         assert any(name.startswith("unfinished-job-") for name in os.listdir(index))
         if existed:
             assert manifest(index) == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import traceback
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
+from killed import run_killed_job
 from moto.server import ThreadedMotoServer
 from pyspark.errors import PythonException
 
@@ -134,28 +134,12 @@ def test_jobs_that_fail(spark: Any, bucket: Any, uri: str) -> None:
     assert names(bucket) == before
 
 
-KILLED = """
-import logging, os, signal, sys
-from tagmatch.spark import partition, spark_session
-
-class Kill(logging.Handler):
-    def emit(self, record):
-        if record.getMessage() == "index":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-logging.getLogger("partitioner").setLevel(logging.INFO)
-logging.getLogger("partitioner").addHandler(Kill())
-partition(spark_session("killed", "local[2]").read.parquet(sys.argv[1]), sys.argv[2])
-"""
-
-
 @pytest.mark.timeout(600)
 def test_a_job_that_is_killed(spark: Any, tmp_path: Path, bucket: Any, uri: str) -> None:
     partition(spark.createDataFrame(ROWS, SCHEMA), uri)
     before, sets = names(bucket), tmp_path / "sets.parquet"
     pq.write_table(pa.table({"tags": [["new"]], "key": [2]}), sets)
-    run = subprocess.run([sys.executable, "-c", KILLED, str(sets), uri], capture_output=True, check=False)
-    assert run.returncode == -signal.SIGKILL, run.stderr.decode()
+    run_killed_job(sets, uri, "index")
     assert set(before) < set(names(bucket))
     queries = spark.createDataFrame(QUERIES, "id long, tags array<string>")
     joined = subset_join(queries, uri, output="lists")

@@ -1,0 +1,30 @@
+"""A job whose driver is killed at the beginning of one of its steps."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+_KILLED = """
+import logging, os, signal, sys
+from tagmatch.spark import partition, spark_session
+
+class Kill(logging.Handler):
+    def emit(self, record):
+        if record.getMessage() == sys.argv[3]:
+            self.spark.range(1).count()  # Spark works
+            os.kill(os.getpid(), signal.SIGKILL)
+
+logging.getLogger("partitioner").setLevel(logging.INFO)
+logging.getLogger("partitioner").addHandler(handler := Kill())
+spark = handler.spark = spark_session("killed", "local[2]")
+partition(spark.read.parquet(sys.argv[1]).selectExpr("tags", "cast(key as long) key"), sys.argv[2])
+"""
+
+
+def run_killed_job(sets: Path, index: Path | str, step: str) -> None:
+    """Partition sets in a process of its own, until it is killed."""
+    run = subprocess.run([sys.executable, "-c", _KILLED, str(sets), str(index), step], capture_output=True, check=False)
+    assert run.returncode == -signal.SIGKILL, run.stderr.decode()
