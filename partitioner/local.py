@@ -111,7 +111,7 @@ def _join(
     hashes = hash_strings(changes.tags, seed=known.seed, threads=threads)
     find_all(
         hashes, changes.tags.offsets, changes.tags.data, 0,
-        build_slots(known.hashes), known.tags.offsets, known.tags.data, numbers,
+        build_slots(known.tags, known.hashes), known.tags.offsets, known.tags.data, numbers,
     )  # fmt: skip
     new = np.flatnonzero(numbers == UNKNOWN).astype(np.uint32)
     numbers[new] = len(known) + np.arange(len(new), dtype=np.uint32)

@@ -35,7 +35,7 @@ class TagIndex:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._slots: U64Array = build_slots(vocabulary.hashes)
+        self._slots: U64Array = build_slots(vocabulary.tags, vocabulary.hashes)
 
     @property
     def nbytes(self) -> int:

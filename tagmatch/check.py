@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
 from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 
 from tagmatch.arrays import Lists
 from tagmatch.errors import InvariantError
 from tagmatch.kernels.jit import kernel
 from tagmatch.kernels.signature import SIGNATURE_WORDS, signatures_of
-from tagmatch.kernels.xxh64 import hash_strings, tag_seeds
+from tagmatch.kernels.xxh64 import hash_strings
 from tagmatch.tables import ClusterTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
+from tagmatch.tag_order import by_hash, tags_at, with_equal_hash
 
 
 def check_snapshot(snapshot: Snapshot, *, threads: int = 1) -> None:
@@ -65,16 +66,17 @@ def _check_vocabulary(vocabulary: Vocabulary, ranks: Lists, threads: int) -> Non
         name,
         "hash is not XXH64 of the tag",
     )
-    ascending = np.sort(hashes)
-    if np.any(ascending[1:] == ascending[:-1]):
-        _fail(name, None, "two tags have the same hash")
-    for seed in takewhile(lambda seed: seed != vocabulary.seed, tag_seeds()):
-        ascending = np.sort(hash_strings(tags, seed=seed, threads=threads))
-        if not np.any(ascending[1:] == ascending[:-1]):
-            _fail(name, None, f"the earlier seed {seed} keeps all tags apart, too")
+    twins = np.flatnonzero(with_equal_hash(hashes[order := by_hash(tags, hashes)]))
+    texts = tags_at(tags, order[twins])
+    repeated = pc.equal(texts[1:], texts[:-1]).to_numpy(zero_copy_only=False)
+    if repeated.any():
+        _fail(name, int(order[twins[np.argmax(repeated) + 1]]), "the tag stands in another row, too")
+    # Equal hashes: the order of the bytes, which `by_hash` has settled
+    place_by_hash = np.empty(len(order), np.uint32)
+    place_by_hash[order] = np.arange(len(order), dtype=np.uint32)
     rising = frequencies[1:] > frequencies[:-1]
-    tied = (frequencies[1:] == frequencies[:-1]) & (hashes[1:] > hashes[:-1])
-    _require(rising | tied, name, "tags are not in order of frequency and hash", 1)
+    tied = (frequencies[1:] == frequencies[:-1]) & (place_by_hash[1:] > place_by_hash[:-1])
+    _require(rising | tied, name, "tags are not in order of frequency, hash and bytes", 1)
     _check_lists(ranks, "tagset table")
     if len(ranks.values) and int(ranks.values.max()) >= len(tags):
         row = int(np.searchsorted(ranks.offsets, int(np.argmax(ranks.values)), side="right")) - 1

@@ -13,24 +13,24 @@ from tagmatch.options import LayoutOptions
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Every stored tag; the row number is the tag's *rank*: rarest first, equal frequencies by hash.
+    """Every stored tag; the row number is the tag's *rank*: rarest first, equal frequencies by hash, then by bytes.
 
     Attributes
     ----------
     tags : Strings
         Tag strings, UTF-8.
     hashes : uint64 array
-        XXH64 of each tag with `seed`; all different.
+        XXH64 of each tag with `seed`. Different tags may have one hash: they differ in their bytes.
     frequencies : uint32 array
         Stored sets that contain the tag; ascending, never 0.
     seed : int
-        The first of `tagmatch.kernels.xxh64.tag_seeds` under which no two stored tags have the same hash.
+        0, but for indexes of older versions, which took another seed where tags had one hash.
     """
 
     tags: Strings
     hashes: U64Array
     frequencies: UIntArray
-    seed: int
+    seed: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hashes", frozen(self.hashes))
@@ -196,7 +196,7 @@ def empty_snapshot(options: LayoutOptions) -> Snapshot:
         partitions = ClusterTable(no_offsets)
     return Snapshot(
         options,
-        Vocabulary(strings, no_hashes, np.zeros(0, np.uint32), 0),
+        Vocabulary(strings, no_hashes, np.zeros(0, np.uint32)),
         TagsetTable(no_words if options.layout == "balanced" else None, no_ranks),
         KeyTable(no_ranks),
         partitions,

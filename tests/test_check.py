@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from collisions import colliding_tags
 
 from tagmatch import InvariantError, TagMatch
 from tagmatch.arrays import Lists, Strings
@@ -101,6 +102,18 @@ CASES = [
 def test_a_broken_invariant_is_named(layout, words, break_it):
     with pytest.raises(InvariantError, match=words):
         check_snapshot(break_it(snapshot_of(layout)))
+
+
+@pytest.mark.parametrize(("order", "words"), [([1, 0], "order of frequency, hash and bytes"), ([1, 1], "another row")])
+def test_tags_with_one_hash(order, words):
+    with TagMatch() as tm:
+        tm.add_sets([[tag] for tag in colliding_tags(2)], [1, 2])
+        tm.consolidate()
+        snapshot = tm._current().snapshot
+    tags = snapshot.vocabulary.tags
+    data = tags.data.reshape(2, -1)[order].reshape(-1)
+    with pytest.raises(InvariantError, match=words):
+        check_snapshot(vocabulary(snapshot, tags=Strings(tags.offsets, data)))
 
 
 def test_rows_in_another_order_are_noticed():

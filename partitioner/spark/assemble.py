@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 
 
 def save_parts(
-    spark: SparkSession, scratch: Scratch, index: Place, options: LayoutOptions, seed: int, parts: Sequence[Any]
+    spark: SparkSession, scratch: Scratch, index: Place, options: LayoutOptions, parts: Sequence[Any]
 ) -> int:
     """Save the index, as one task does, in little memory as all columns are files; returns its partitions."""
-    (saved,) = for_each(
-        spark, [0], partial(_save, scratch, index, options, seed, _Parts(parts)), "count long"
-    ).collect()
+    (saved,) = for_each(spark, [0], partial(_save, scratch, index, options, _Parts(parts)), "count long").collect()
     return int(saved["count"])
 
 
@@ -42,17 +40,15 @@ class _Parts:
         self.greatest_key = max((int(row.greatest_key) for row in rows), default=0)
 
 
-def _save(
-    scratch: Scratch, index: Place, options: LayoutOptions, seed: int, parts: _Parts, _: int
-) -> Iterator[pa.RecordBatch]:
-    snapshot = _snapshot(scratch, options, seed, parts)
+def _save(scratch: Scratch, index: Place, options: LayoutOptions, parts: _Parts, _: int) -> Iterator[pa.RecordBatch]:
+    snapshot = _snapshot(scratch, options, parts)
     index.save_snapshot(snapshot)
     yield one_row(count=len(snapshot.partitions))
 
 
-def _snapshot(scratch: Scratch, options: LayoutOptions, seed: int, parts: _Parts) -> Snapshot:
+def _snapshot(scratch: Scratch, options: LayoutOptions, parts: _Parts) -> Snapshot:
     tags, hashes, frequencies = (scratch.read("vocabulary", 0, name) for name in ("tags", "hashes", "frequencies"))
-    vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies), seed)
+    vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
 
     key_type = np.uint32 if parts.greatest_key < 2**32 else np.uint64
     ranks = Lists(*scratch.joined_lists("part", parts.numbers, "ranks", np.uint32))

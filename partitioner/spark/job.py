@@ -105,11 +105,11 @@ def partition_sets(rows: DataFrame, index: Place, layout: LayoutOptions, options
                 f"an index holds at most {MAX_ROWS} sets, not {shards.sets}; split the rows by a hash of their tags"
             )
         with _step(spark, "vocabulary"):
-            seed, tags = rank_tags(spark, scratch, shards, options.sets_per_task)
+            tags = rank_tags(spark, scratch, shards, options.sets_per_task)
         with _step(spark, "parts"):
-            parts = lay_out_parts(spark, scratch, shards.numbers, seed, layout, options.sets_per_task)
+            parts = lay_out_parts(spark, scratch, shards.numbers, layout, options.sets_per_task)
         with _step(spark, "index"):
-            partitions = save_parts(spark, scratch, index, layout, seed, parts)
+            partitions = save_parts(spark, scratch, index, layout, parts)
     keys = sum(row["keys"] for row in parts)
     return Partitioned(shards.sets, keys, tags, partitions, shards.problems)
 

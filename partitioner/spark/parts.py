@@ -122,12 +122,11 @@ def lay_out_parts(
     spark: SparkSession,
     scratch: Scratch,
     shards: Sequence[int],
-    seed: int,
     options: LayoutOptions,
     sets_per_task: int,
 ) -> list[Any]:
     """Leave each part in the scratch folder; returns rows (`part`, `sets`, `keys`, `greatest_key`) in order."""
-    ranked = for_each(spark, shards, partial(_rank, scratch, seed, options), _RANKED).collect()
+    ranked = for_each(spark, shards, partial(_rank, scratch, options), _RANKED).collect()
     sets = sum(shard.sets for shard in ranked)
     routes: Routes
     roots: dict[int, Root] = {}
@@ -147,9 +146,9 @@ def lay_out_parts(
     return sorted(laid_out.collect(), key=lambda row: row.part)
 
 
-def _rank(scratch: Scratch, seed: int, options: LayoutOptions, shard: int) -> Iterator[pa.RecordBatch]:
+def _rank(scratch: Scratch, options: LayoutOptions, shard: int) -> Iterator[pa.RecordBatch]:
     """Leave a shard's sets as ranks; with signatures for Algorithm 1, else first words of some sets are told."""
-    ranks = rank_sets(scratch, seed, shard)
+    ranks = rank_sets(scratch, shard)
     scratch.write("ranked", shard, ranks=from_lists(ranks))
     words = np.zeros((0, 2), np.uint64)
     if options.layout == "balanced":

@@ -15,16 +15,19 @@ from partitioner.spark.packs import PACKS, Packer, by_number, groups_by_hash, la
 from partitioner.spark.scratch import Scratch
 from partitioner.spark.shards import Shards
 from partitioner.spark.tasks import Batches, for_each, number_of_task, one_row
+from partitioner.vocabulary import by_frequency
 from tagmatch.arrays import I64Array, Lists, Strings, U32Array, U64Array, offsets_of
 from tagmatch.arrow import from_strings, to_lists, to_numbers, to_strings
-from tagmatch.kernels.tag_table import TagInterner, build_slots, find_all
-from tagmatch.kernels.xxh64 import hash_strings, tag_seeds
+from tagmatch.kernels.tag_table import TagInterner, build_slots, find_all, new_key
+from tagmatch.kernels.xxh64 import hash_strings
+from tagmatch.tag_order import by_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COLUMNS = ["tags", "hashes", "frequencies"]
-_TOTAL = "part long, clash boolean, frequencies array<long>, counts array<long>"
+_TOTALS = "totals"
+_TOTAL = "part long, frequencies array<long>, counts array<long>"
 _RANGE = "number long"
 _VOCABULARY = "tags long"
 
@@ -66,35 +69,28 @@ class Ranges:
         return np.minimum(numbers, np.uint32(self.count - 1))
 
 
-def rank_tags(spark: SparkSession, scratch: Scratch, shards: Shards, tags_per_task: int) -> tuple[int, int]:
-    """Leave the vocabulary in the scratch folder, with slots to look tags up; returns its seed and how many tags.
-
-    As of the local partitioner, the seed is the first under which no two tags have the same hash.
-    """
+def rank_tags(spark: SparkSession, scratch: Scratch, shards: Shards, tags_per_task: int) -> int:
+    """Leave the vocabulary in the scratch folder, with slots to look tags up; returns how many tags there are."""
     labels = labels_for_all(spark)
-    for seed in tag_seeds():
-        occurring = for_each(spark, shards.numbers, partial(_tags_of_shard, scratch, seed, labels), PACKS)
-        name = f"totals-{seed}"
-        totals = occurring.repartition("label").mapInArrow(partial(_add_up, scratch, name), _TOTAL).collect()
-        if not any(part.clash for part in totals):
-            break
+    occurring = for_each(spark, shards.numbers, partial(_tags_of_shard, scratch, labels), PACKS)
+    totals = occurring.repartition("label").mapInArrow(partial(_add_up, scratch), _TOTAL).collect()
     ranges = Ranges.of(totals, tags_per_task)
     labels = labels_for(spark, ranges.count)[0]
     parts = sorted(part.part for part in totals)
-    sent = for_each(spark, parts, partial(_tags_of_part, scratch, name, ranges, labels), PACKS)
+    sent = for_each(spark, parts, partial(_tags_of_part, scratch, ranges, labels), PACKS)
     sorted_ranges = by_number(sent, ranges.count, partial(_sort, scratch), _RANGE).collect()
     numbers = sorted(row.number for row in sorted_ranges)
-    (vocabulary,) = for_each(spark, [0], partial(_join, scratch, numbers), _VOCABULARY).collect()
-    return seed, int(vocabulary.tags)
+    (vocabulary,) = for_each(spark, [0], partial(_join, scratch, numbers, new_key()), _VOCABULARY).collect()
+    return int(vocabulary.tags)
 
 
-def rank_sets(scratch: Scratch, seed: int, shard: int) -> Lists:
+def rank_sets(scratch: Scratch, shard: int) -> Lists:
     """Return the sets of a shard as ascending ranks."""
     tags = to_strings(scratch.read("shard", shard, "tags"))
     known = to_strings(scratch.read("vocabulary", 0, "tags", keep=True))
     slots = to_numbers(scratch.read("vocabulary", 0, "slots", keep=True))
     ranks = np.empty(len(tags), np.uint32)
-    find_all(hash_strings(tags, seed=seed), tags.offsets, tags.data, 0, slots, known.offsets, known.data, ranks)
+    find_all(hash_strings(tags), tags.offsets, tags.data, 0, slots, known.offsets, known.data, ranks)
     return relabel(to_lists(scratch.read("shard", shard, "ranks")), ranks)
 
 
@@ -104,17 +100,17 @@ def vocabulary_hashes(scratch: Scratch) -> U64Array:
     return hashes
 
 
-def _tags_of_shard(scratch: Scratch, seed: int, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
+def _tags_of_shard(scratch: Scratch, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
     """Send a shard's tags and their frequencies to where those with the same hash meet."""
     tags = scratch.read("shard", shard, "tags")
-    hashes = hash_strings(to_strings(tags), seed=seed)
+    hashes = hash_strings(to_strings(tags))
     groups = groups_by_hash(hashes, len(labels))
     yield from _sent(tags, pa.array(hashes), scratch.read("shard", shard, "frequencies"), groups, labels)
 
 
-def _tags_of_part(scratch: Scratch, name: str, ranges: Ranges, labels: I64Array, part: int) -> Iterator[pa.RecordBatch]:
+def _tags_of_part(scratch: Scratch, ranges: Ranges, labels: I64Array, part: int) -> Iterator[pa.RecordBatch]:
     """Send tags of which all occurrences are counted to the range that they belong to."""
-    tags, hashes, frequencies = (scratch.read(name, part, column) for column in _COLUMNS)
+    tags, hashes, frequencies = (scratch.read(_TOTALS, part, column) for column in _COLUMNS)
     groups = ranges.numbers(to_numbers(frequencies), to_numbers(hashes))
     yield from _sent(tags, hashes, frequencies, groups, labels)
 
@@ -137,8 +133,8 @@ def _received(packs: Iterable[pa.RecordBatch]) -> tuple[Strings, U64Array, U32Ar
     return to_strings(tags), hashes, frequencies
 
 
-def _add_up(scratch: Scratch, name: str, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Add the frequencies of each tag up. Tags with the same hash meet in one task, which sees whether they clash."""
+def _add_up(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Add the frequencies of each tag up: all occurrences of a tag meet in one task."""
     packs = [records for _, records in unpacked(batches)]
     if not packs:
         return
@@ -150,19 +146,17 @@ def _add_up(scratch: Scratch, name: str, batches: Batches) -> Iterator[pa.Record
     hash_of = np.empty(len(interner), np.uint64)
     hash_of[numbers] = hashes
     # Sorted, as packs come in another order to a slow task's twin, which writes the same files
-    order = np.argsort(hash_of).astype(np.uint32)
-    hash_of, sums = hash_of[order], sums[order]
-    clash = bool(np.any(hash_of[1:] == hash_of[:-1]))
+    order = by_hash(interner.strings(), hash_of)
     part = number_of_task()
-    _write(scratch, name, part, gather_strings(interner.strings(), order), hash_of, sums)
+    _write(scratch, _TOTALS, part, gather_strings(interner.strings(), order), hash_of[order], sums[order])
     found, counts = np.unique(sums, return_counts=True)
-    yield one_row(part=part, clash=clash, frequencies=found.astype(np.int64), counts=counts)
+    yield one_row(part=part, frequencies=found.astype(np.int64), counts=counts)
 
 
 def _sort(scratch: Scratch, number: int, packs: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Sort the tags of a range by frequency and hash."""
+    """Sort the tags of a range by frequency, hash and bytes."""
     tags, hashes, frequencies = _received(packs)
-    order = np.lexsort((hashes, frequencies)).astype(np.uint32)
+    order = by_frequency(frequencies, by_hash(tags, hashes))
     _write(scratch, "ranked", number, gather_strings(tags, order), hashes[order], frequencies[order])
     yield one_row(number=number)
 
@@ -172,17 +166,17 @@ def _write(scratch: Scratch, name: str, number: int, tags: Strings, hashes: U64A
     scratch.write(name, number, **dict(zip(_COLUMNS, columns, strict=True)))
 
 
-def _join(scratch: Scratch, numbers: list[int], _: int) -> Iterator[pa.RecordBatch]:
+def _join(scratch: Scratch, numbers: list[int], key: U64Array, _: int) -> Iterator[pa.RecordBatch]:
     """Join all ranges to one table, which tasks memory-map."""
-    tags = scratch.joined_lists("ranked", numbers, "tags", np.uint8)
+    tags = Strings(*scratch.joined_lists("ranked", numbers, "tags", np.uint8))
     hashes = scratch.joined("ranked", numbers, "hashes", to_numbers, np.uint64)
     frequencies = scratch.joined("ranked", numbers, "frequencies", to_numbers, np.uint32)
     scratch.write(
         "vocabulary",
         0,
-        tags=from_strings(Strings(*tags)),
+        tags=from_strings(tags),
         hashes=pa.array(hashes),
         frequencies=pa.array(frequencies),
-        slots=pa.array(build_slots(hashes)),
+        slots=pa.array(build_slots(tags, hashes, key)),
     )
     yield one_row(tags=len(hashes))

@@ -27,7 +27,7 @@ def _look_up(tags, starts, data, seed, slots, known_offsets, known_data, numbers
     if i < tags:
         start, stop = starts[i], starts[i + 1]
         tag_hash = xxh64(data, start, stop, seed)
-        numbers[i] = find(tag_hash, data, start, stop, slots, known_offsets, known_data)[1]
+        numbers[i] = find(tag_hash, data, start, stop, slots, known_offsets, known_data)[2]
 
 
 @kernel
@@ -70,7 +70,7 @@ class CudaTagIndex:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._seed = np.uint64(vocabulary.seed)
         tags = vocabulary.tags
-        self._tables = tuple(map(to_device, (build_slots(vocabulary.hashes), tags.offsets, tags.data)))
+        self._tables = tuple(map(to_device, (build_slots(tags, vocabulary.hashes), tags.offsets, tags.data)))
         self.nbytes = sum(table.nbytes for table in self._tables)
 
     def ranks(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> DeviceQueries:

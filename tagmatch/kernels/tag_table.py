@@ -2,17 +2,24 @@
 
 Slots come in buckets of eight, one line of the cache. A slot is `fingerprint << 32 | (number + 1)`, 0 when free; the
 fingerprint is the upper half of the tag's hash, the tag's bucket is the lower half scaled to the number of buckets. A
-bucket fills from its front and, once full, flows over into the next. Equal fingerprints are settled on the strings'
-bytes, so that tags are told apart even if their hashes are equal.
+bucket fills from its front and, once full, flows over into the next.
+
+A tag's hash is its XXH64, and equal fingerprints are settled on the strings' bytes. Anybody can make any number of tags
+with one XXH64; so a tag that meets another one with its fingerprint goes, from then on, by its SipHash, whose key is
+the table's own. The key stands behind the last bucket.
 """
 
 from __future__ import annotations
 
+import secrets
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from tagmatch.arrays import I64Array, Strings, U8Array, U32Array, U64Array
+from tagmatch.arrays import I64Array, Strings, U8Array, U32Array, U64Array, frozen
 from tagmatch.errors import TagMatchError
 from tagmatch.kernels.jit import inlined, kernel
+from tagmatch.kernels.siphash import siphash
 from tagmatch.kernels.xxh64 import read64
 from tagmatch.parallel import even_ranges, run_rows
 
@@ -26,30 +33,42 @@ _BUCKET = 8
 # Reads that are made ahead, and tags that are looked up before the unknown ones among them are added
 _TOUCHED = 256
 _BLOCK_TAGS = 32_768
+
+# Room that a table has at first
+_FIRST_TAGS, _FIRST_BYTES = 32, 1024
+
 _LOW32 = np.uint64(0xFFFFFFFF)
 _HIGH32 = np.uint64(0xFFFFFFFF00000000)
 
 
-def _free_slots(tags: int) -> U64Array:
+def _free_slots(tags: int, key: U64Array) -> U64Array:
     """Free slots for a table of `tags` tags, two thirds full with these; its buckets begin where cache lines do."""
     if tags > MAX_TAGS:
         raise TagMatchError(f"{tags} different tags are more than an index can hold ({MAX_TAGS})")
     buckets = 1 + (tags + tags // 2) // _BUCKET
-    raw = np.zeros((buckets + 1) * _BUCKET, np.uint64)
+    raw = np.zeros((buckets + 2) * _BUCKET, np.uint64)
     skip = -(raw.ctypes.data // raw.itemsize) % _BUCKET
-    return raw[skip : skip + buckets * _BUCKET]
+    slots = raw[skip : skip + (buckets + 1) * _BUCKET]
+    slots[-_BUCKET : -_BUCKET + len(key)] = key
+    return slots
+
+
+@inlined
+def _end(slots):
+    """The place behind the last bucket."""
+    return _U(len(slots) - _BUCKET)
 
 
 @inlined
 def _home(tag_hash, slots):
     """First slot of the tag's bucket."""
-    return (((tag_hash & _LOW32) * _U(len(slots) // _BUCKET)) >> _U(32)) * _U(_BUCKET)
+    return (((tag_hash & _LOW32) * (_end(slots) // _U(_BUCKET))) >> _U(32)) * _U(_BUCKET)
 
 
 @inlined
 def _after(place, slots):
     place += _U(1)
-    return place if place < _U(len(slots)) else _U(0)
+    return place if place < _end(slots) else _U(0)
 
 
 @inlined
@@ -91,37 +110,64 @@ def _in_bucket(tag_hash, home, slots):
 
 @kernel
 def find(tag_hash, data, start, stop, slots, offsets, heap):
-    """`(slot, number)` of the tag `data[start:stop]`; the number is UNKNOWN when the slot found is free."""
+    """Find the tag `data[start:stop]`, whose XXH64 is `tag_hash`.
+
+    Returns
+    -------
+    place, tag_hash, number
+        The slot with the tag, the hash by which it goes, and its number; UNKNOWN if the slot is free.
+    """
+    secret = False
     place = _home(tag_hash, slots)
     while slots[place] != _U(0):
-        number = (slots[place] & _LOW32) - _U(1)
-        if (slots[place] ^ tag_hash) & _HIGH32 == _U(0) and _same_bytes(
-            data, start, stop, heap, offsets[number], offsets[number + _U(1)]
-        ):
-            return place, np.uint32(number)
+        if (slots[place] ^ tag_hash) & _HIGH32 == _U(0):
+            number = (slots[place] & _LOW32) - _U(1)
+            if _same_bytes(data, start, stop, heap, offsets[number], offsets[number + _U(1)]):
+                return place, tag_hash, np.uint32(number)
+            if not secret:
+                key = _end(slots)
+                tag_hash = siphash(data, start, stop, slots[key], slots[key + _U(1)])
+                secret = True
+                place = _home(tag_hash, slots)
+                continue
         place = _after(place, slots)
-    return place, UNKNOWN
+    return place, tag_hash, UNKNOWN
 
 
 @kernel
-def _place(slots, hashes, first, last):
+def _place(slots, hashes, offsets, data):
     touched = _U(0)
-    for begin in range(first, last, _TOUCHED):
-        end = min(begin + _TOUCHED, last)
+    for begin in range(0, len(hashes), _TOUCHED):
+        end = min(begin + _TOUCHED, len(hashes))
         for number in range(begin, end):
             touched ^= slots[_home(hashes[number], slots)]
         for number in range(begin, end):
-            place = _home(hashes[number], slots)
-            while slots[place] != _U(0):
+            tag_hash = hashes[number]
+            place = _home(tag_hash, slots)
+            while slots[place] != _U(0) and (slots[place] ^ tag_hash) & _HIGH32 != _U(0):
                 place = _after(place, slots)
-            slots[place] = (hashes[number] & _HIGH32) | _U(number + 1)
+            if slots[place] != _U(0):
+                place, tag_hash, _ = find(tag_hash, data, offsets[number], offsets[number + 1], slots, offsets, data)
+            slots[place] = (tag_hash & _HIGH32) | _U(number + 1)
     return touched
 
 
-def build_slots(hashes: U64Array) -> U64Array:
-    """The slots of a table in which tag `i`, with hash `hashes[i]`, has number `i`; the tags must differ."""
-    slots = _free_slots(len(hashes))
-    _place(slots, hashes, 0, len(hashes))
+def new_key() -> U64Array:
+    """A key for a table, uint64[2], which nobody can guess."""
+    return np.frombuffer(secrets.token_bytes(16), np.uint64)
+
+
+def build_slots(tags: Strings, hashes: U64Array, key: U64Array | None = None) -> U64Array:
+    """The slots of a table in which tag `i`, with the XXH64 `hashes[i]`, has number `i`; the tags must differ.
+
+    The slots depend on the tags and the key; without a key they get a new one.
+    """
+    return _filled_slots(len(tags), tags, hashes, new_key() if key is None else key)
+
+
+def _filled_slots(room: int, tags: Strings, hashes: U64Array, key: U64Array) -> U64Array:
+    slots = _free_slots(room, key)
+    _place(slots, frozen(hashes), tags.offsets, tags.data)
     return slots
 
 
@@ -155,47 +201,90 @@ def find_all(hashes, offsets, data, first, slots, known_offsets, known_data, out
             out[i] = UNKNOWN
         else:
             # The bucket is full, so that the tag may be in the next, or holds another tag with its fingerprint.
-            out[i] = find(hashes[i], data, start, stop, slots, known_offsets, known_data)[1]
+            out[i] = find(hashes[i], data, start, stop, slots, known_offsets, known_data)[2]
     return touched
 
 
+class _Table(NamedTuple):
+    """A table that grows: the tags added so far, and room for more.
+
+    Attributes
+    ----------
+    slots : uint64 array
+    offsets, hashes, data : int64, uint64 and uint8 arrays
+        Strings and hashes of the tags, by number.
+    known : int64[1] array
+        How many tags there are. Kernels write it, so that a call of a kernel adds a tag wholly or not at all.
+    """
+
+    slots: U64Array
+    offsets: I64Array
+    hashes: U64Array
+    data: U8Array
+    known: I64Array
+
+
 @kernel
-def _add_unknown(hashes, offsets, data, first, done, slots, known, known_offsets, known_data, known_hashes, limit, out):
-    """Number, from tag `done` on, those that are UNKNOWN, until all are or there is no room; returns (done, known)."""
-    used = known_offsets[known]
+def _add_unknown(hashes, offsets, data, first, done, table, out):
+    """Number, from tag `done` on, those that are UNKNOWN, until all are or there is no room; returns where it ends."""
+    slots, known_offsets, known_hashes, known_data, known = table
     for i in range(done, len(hashes)):
         if out[i] != UNKNOWN:
             continue
         start, stop = offsets[first + i], offsets[first + i + 1]
-        place, number = find(hashes[i], data, start, stop, slots, known_offsets, known_data)
+        place, tag_hash, number = find(hashes[i], data, start, stop, slots, known_offsets, known_data)
         if number == UNKNOWN:
-            if known >= limit or used + (stop - start) > len(known_data):
-                return i, known
-            number = np.uint32(known)
-            slots[place] = (hashes[i] & _HIGH32) | _U(known + 1)
-            known_hashes[known] = hashes[i]
+            used = known_offsets[known[0]]
+            if known[0] >= len(known_hashes) or used + (stop - start) > len(known_data):
+                return i
+            number = np.uint32(known[0])
+            slots[place] = (tag_hash & _HIGH32) | _U(known[0] + 1)
+            known_hashes[known[0]] = hashes[i]
             for at in range(start, stop):
                 known_data[used] = data[at]
                 used += 1
-            known += 1
-            known_offsets[known] = used
+            known[0] += 1
+            known_offsets[known[0]] = used
         out[i] = number
-    return len(hashes), known
+    return len(hashes)
+
+
+def _grown(table: _Table, length: int) -> _Table:
+    """The table with room for one more tag of `length` bytes and, so that growing stays rare, as many as there are."""
+    slots, offsets, hashes, data, known = table
+    count = int(known[0])
+    if count == len(hashes):
+        slots = _filled_slots(2 * count, Strings(offsets, data), hashes, slots[-_BUCKET : -_BUCKET + 2])
+        offsets, hashes = _longer(offsets, 2 * count + 1), _longer(hashes, 2 * count)
+    used = int(offsets[count])
+    if used + length > len(data):
+        data = _longer(data, max(2 * len(data), used + length))
+    return _Table(slots, offsets, hashes, data, known)
+
+
+def _longer(array: Any, length: int) -> Any:
+    longer = np.empty(length, array.dtype)
+    longer[: len(array)] = array
+    return longer
 
 
 class TagInterner:
-    """Numbers different tags 0, 1, 2, ... in the order in which they are first seen, and keeps their strings."""
+    """Numbers different tags 0, 1, 2, ... in the order in which they are first seen, and keeps their strings.
+
+    A call that fails or is interrupted may have added some of its tags, which then have their numbers.
+    """
 
     def __init__(self) -> None:
-        self._known = 0
-        self._limit = 32
-        self._slots = _free_slots(self._limit)
-        self._offsets = np.zeros(self._limit + 1, np.int64)
-        self._hashes = np.empty(self._limit, np.uint64)
-        self._data: U8Array = np.empty(1024, np.uint8)
+        self._table = _Table(
+            _free_slots(_FIRST_TAGS, new_key()),
+            np.zeros(_FIRST_TAGS + 1, np.int64),
+            np.empty(_FIRST_TAGS, np.uint64),
+            np.empty(_FIRST_BYTES, np.uint8),
+            np.zeros(1, np.int64),
+        )
 
     def __len__(self) -> int:
-        return self._known
+        return int(self._table.known[0])
 
     def intern(self, tags: Strings, hashes: U64Array, first: int = 0, *, threads: int = 1) -> U32Array:
         """Numbers, uint32, of the tags from `first` on; `hashes[i]` is the XXH64 (seed 0) of tag `first + i`."""
@@ -207,37 +296,22 @@ class TagInterner:
 
     def _intern_block(self, tags: Strings, hashes: U64Array, first: int, out: U32Array, threads: int) -> None:
         """Look up all tags, by several threads, and add the unknown ones, by this thread alone."""
+        slots, offsets, _, data, _ = self._table
 
         def look_up(begin: int, end: int) -> None:
-            known = (self._slots, self._offsets, self._data)
-            find_all(hashes[begin:end], tags.offsets, tags.data, first + begin, *known, out[begin:end])
+            find_all(hashes[begin:end], tags.offsets, tags.data, first + begin, slots, offsets, data, out[begin:end])
 
         run_rows(look_up, even_ranges(len(hashes), threads), threads)
         done = 0
-        while True:
-            done, self._known = _add_unknown(
-                hashes, tags.offsets, tags.data, first, done,
-                self._slots, self._known, self._offsets, self._data, self._hashes, self._limit, out,
-            )  # fmt: skip
-            if done == len(hashes):
-                return
-            self._grow(int(tags.offsets[first + done + 1] - tags.offsets[first + done]))
+        while (done := _add_unknown(hashes, tags.offsets, tags.data, first, done, tuple(self._table), out)) < len(
+            hashes
+        ):
+            length = int(tags.offsets[first + done + 1] - tags.offsets[first + done])
+            # In one step, once there is all the memory: else what is there stays as it is
+            self._table = _grown(self._table, length)
 
     def strings(self) -> Strings:
-        """The tags by number; valid until more are interned."""
-        offsets: I64Array = self._offsets[: self._known + 1]
-        return Strings(offsets, self._data[: offsets[-1]])
-
-    def _grow(self, length: int) -> None:
-        """Make room for one more tag of `length` bytes and, so that growing stays rare, for as many as there are."""
-        if self._known == self._limit:
-            self._limit *= 2
-            self._slots = _free_slots(self._limit)
-            _place(self._slots, self._hashes, 0, self._known)
-            self._hashes = np.concatenate([self._hashes, np.empty_like(self._hashes)])
-            self._offsets = np.concatenate([self._offsets, np.empty(self._limit // 2, np.int64)])
-        used = int(self._offsets[self._known])
-        if used + length > len(self._data):
-            bigger = np.empty(max(2 * len(self._data), used + length), np.uint8)
-            bigger[:used] = self._data[:used]
-            self._data = bigger
+        """The tags by number; they stay as they are when more are interned."""
+        known = len(self)
+        offsets = self._table.offsets[: known + 1]
+        return Strings(offsets, self._table.data[: offsets[-1]])

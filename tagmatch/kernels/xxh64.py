@@ -6,11 +6,7 @@ lanes, then 8-, 4- and 1-byte remainders, then the avalanche. Bit-identical to `
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
-
 import numpy as np
-import xxhash
 
 from tagmatch.arrays import Strings, U64Array
 from tagmatch.kernels.jit import inlined, kernel
@@ -28,7 +24,8 @@ _STRINGS_PER_TASK = 16_384
 
 
 @inlined
-def _rotl(x, bits):
+def rotl(x, bits):
+    """The uint64 `x`, its bits rotated to the left."""
     return (x << _U(bits)) | (x >> _U(64 - bits))
 
 
@@ -52,7 +49,7 @@ def _read32(data, at):
 
 @inlined
 def _round(lane, word):
-    return _rotl(lane + word * _P2, 31) * _P1
+    return rotl(lane + word * _P2, 31) * _P1
 
 
 @inlined
@@ -73,19 +70,19 @@ def xxh64(data, start, stop, seed):
             lane3 = _round(lane3, read64(data, at + _U(16)))
             lane4 = _round(lane4, read64(data, at + _U(24)))
             at += _U(32)
-        h = _rotl(lane1, 1) + _rotl(lane2, 7) + _rotl(lane3, 12) + _rotl(lane4, 18)
+        h = rotl(lane1, 1) + rotl(lane2, 7) + rotl(lane3, 12) + rotl(lane4, 18)
         h = _merge(_merge(_merge(_merge(h, lane1), lane2), lane3), lane4)
     else:
         h = seed + _P5
     h += length
     while at + _U(8) <= end:
-        h = _rotl(h ^ _round(_U(0), read64(data, at)), 27) * _P1 + _P4
+        h = rotl(h ^ _round(_U(0), read64(data, at)), 27) * _P1 + _P4
         at += _U(8)
     if at + _U(4) <= end:
-        h = _rotl(h ^ (_read32(data, at) * _P1), 23) * _P2 + _P3
+        h = rotl(h ^ (_read32(data, at) * _P1), 23) * _P2 + _P3
         at += _U(4)
     while at < end:
-        h = _rotl(h ^ (_U(data[at]) * _P5), 11) * _P1
+        h = rotl(h ^ (_U(data[at]) * _P5), 11) * _P1
         at += _U(1)
     h = (h ^ (h >> _U(33))) * _P2
     h = (h ^ (h >> _U(29))) * _P3
@@ -96,17 +93,6 @@ def xxh64(data, start, stop, seed):
 def _hash_range(offsets, data, seed, first, last, out):
     for i in range(first, last):
         out[i - first] = xxh64(data, offsets[i], offsets[i + 1], seed)
-
-
-def tag_seeds() -> Iterator[int]:
-    """The seeds that a vocabulary tries in turn: 0, then XXH64 of 1, 2, ... as eight little-endian bytes.
-
-    Seeds that follow one another would not do. XXH64 adds the seed to a lane before the first rotation, so a pair of
-    strings made to collide under one seed collides under nearly all seeds near it.
-    """
-    yield 0
-    for number in count(1):
-        yield xxhash.xxh64_intdigest(number.to_bytes(8, "little"))
 
 
 def hash_strings(

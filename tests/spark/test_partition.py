@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from collisions import colliding_pair
+from collisions import colliding_tags
 from killed import run_killed_job
 
 import tagmatch.spark
@@ -56,9 +56,15 @@ def long_sets(rng: random.Random) -> Rows:
 
 
 def colliding(_: random.Random) -> Rows:
-    """Two tags with one hash under the first seed, which are two tags nevertheless."""
-    first, second = colliding_pair(0)
-    return [([first], 1), ([second], 2), ([first, second], 3), (["x", second], 4), *(([f"t{i}"], i) for i in range(30))]
+    """Forty tags with one hash, which are different tags nevertheless."""
+    tags = colliding_tags(40)
+    sets = [
+        *([tag] for tag in tags),
+        *(tags[i : i + 2] for i in range(40)),
+        ["x", *tags],
+        *([f"t{i}"] for i in range(9)),
+    ]
+    return [(tags, key) for key, tags in enumerate(sets)]
 
 
 @pytest.mark.parametrize("layout", ["rarest", "balanced"])

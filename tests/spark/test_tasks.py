@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
+from collisions import colliding_tags
 
 from partitioner.spark import parts, shards, vocabulary
 from partitioner.spark.packs import unpacked
@@ -17,6 +18,7 @@ from partitioner.spark.scratch import Scratch
 from tagmatch.options import LayoutOptions
 from tagmatch.places import MountedFiles
 
+KEY = np.arange(2, dtype=np.uint64)
 LABELS = np.zeros(3, np.int64)  # all packs come to one task
 
 
@@ -40,16 +42,16 @@ def test_order_of_packs_does_not_matter(
             for module in (shards, vocabulary):
                 monkeypatch.setattr(module, "number_of_task", lambda shard=shard: shard)
             make_shard(scratch, shard, rng)
-        sent = [batch for shard in range(4) for batch in vocabulary._tags_of_shard(scratch, 0, LABELS, shard)]
-        (total,) = vocabulary._add_up(scratch, "totals", rows_of(sent, rng))
+        sent = [batch for shard in range(4) for batch in vocabulary._tags_of_shard(scratch, LABELS, shard)]
+        (total,) = vocabulary._add_up(scratch, rows_of(sent, rng))
         ranges = vocabulary.Ranges.of([SimpleNamespace(**total.to_pylist()[0])], 30)
-        sent = list(vocabulary._tags_of_part(scratch, "totals", ranges, np.zeros(ranges.count, np.int64), 3))
+        sent = list(vocabulary._tags_of_part(scratch, ranges, np.zeros(ranges.count, np.int64), 3))
         for number in range(ranges.count):
             list(vocabulary._sort(scratch, number, packs(number, rows_of(sent, rng))))
-        list(vocabulary._join(scratch, list(range(ranges.count)), 0))
+        list(vocabulary._join(scratch, list(range(ranges.count)), KEY, 0))
         sent = []
         for shard in range(4):
-            list(parts._rank(scratch, 0, options, shard))
+            list(parts._rank(scratch, options, shard))
             route = parts.RankRanges(np.zeros((0, 2), np.uint64))
             sent += parts._route(scratch, route, LABELS[:1], shard)
         list(parts._lay_out(scratch, options, {}, 0, packs(0, rows_of(sent, rng))))
@@ -64,7 +66,7 @@ def packs(number: int, batches: list[pa.RecordBatch]) -> Iterable[pa.RecordBatch
 def make_shard(scratch: Scratch, shard: int, rng: random.Random) -> None:
     """Sets of shard 0, 1, … which have most tags in common with those of others."""
     fixed = random.Random(shard)
-    tags = [f"t{i}" for i in range(60)]
+    tags = [*(f"t{i}" for i in range(60)), *colliding_tags(20)]
     rows = [([*fixed.sample(tags, fixed.randint(0, 4)), f"only in {shard}"], fixed.randrange(9)) for _ in range(100)]
     batches = [pa.record_batch({"tags": [some], "key": [key]}) for some, key in rng.sample(rows, len(rows))]
     cleaned = [batch for some in batches for batch in shards._clean(LABELS, [some])]
