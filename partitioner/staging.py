@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from partitioner.local import MAX_ROWS, Changes
-from tagmatch.arrays import BoolArray, IntArray, Lists, Strings, TagLists, U32Array, U64Array, list_offsets, offsets_of
-from tagmatch.columns import tag_lists
+from tagmatch.arrays import BoolArray, IntArray, Lists, TagLists, U32Array, U64Array, list_offsets, offsets_of
+from tagmatch.columns import rows_of_tags
 from tagmatch.errors import InvalidValueError
 from tagmatch.kernels.rows import ascending_known
 from tagmatch.kernels.tag_table import TagInterner
@@ -17,114 +19,199 @@ from tagmatch.kernels.xxh64 import hash_strings
 from tagmatch.parallel import run
 
 # Single changes wait as Python objects until there are this many
-_FLUSH_ROWS = 4096
+_SINGLE_CHANGES = 4096
 
 # Rows of a bulk change that are hashed and numbered together, which bounds the memory that takes
 _BLOCK_ROWS = 65_536
 
 
-class _Blocks:
-    """A column that grows block by block and is joined once, letting go of each block as it is copied."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """Some changes, in columns.
 
-    def __init__(self, dtype: npt.DTypeLike) -> None:
-        self._dtype = dtype
-        self._blocks: list[npt.NDArray[Any]] = []
+    Attributes
+    ----------
+    lengths, numbers : uint32 arrays
+        How many tags each change's set has, and their numbers, ascending within a set.
+    keys : uint64 array
+    removed : bool array
+    end : int
+        Changes of the log up to the end of the block.
+    """
 
-    def append(self, block: npt.NDArray[Any]) -> None:
-        self._blocks.append(block)
-
-    def take(self, threads: int) -> npt.NDArray[Any]:
-        starts = offsets_of(np.array([len(block) for block in self._blocks], np.int64))
-        joined = np.empty(int(starts[-1]), self._dtype)
-        blocks: list[npt.NDArray[Any] | None] = [*self._blocks]
-        self._blocks = []
-
-        def copy(i: int) -> None:
-            joined[starts[i] : starts[i + 1]] = blocks[i]
-            blocks[i] = None
-
-        run(copy, range(len(blocks)), threads)
-        return joined
+    lengths: U32Array
+    numbers: U32Array
+    keys: U64Array
+    removed: BoolArray
+    end: int
 
 
-class StagedChanges:
-    """A log of changes, oldest first. Not thread-safe: its owner holds a lock."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Logged:
+    """What a log holds: blocks, oldest first, and after them single changes, as Python objects."""
 
-    def __init__(self, threads: int = 1) -> None:
+    blocks: list[_Block] = field(default_factory=list)
+    single: list[tuple[list[str], int, bool]] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """Changes in the blocks."""
+        return self.blocks[-1].end if self.blocks else 0
+
+
+class _Log:
+    """Changes with a numbering of tags of their own, oldest first.
+
+    Whatever fails, or is interrupted at any moment, logs a call's changes all or not at all: they are made ready beside
+    the log and appended in one step, which is one operation on a list or one assignment.
+    """
+
+    def __init__(self, threads: int) -> None:
         self._threads = threads
-        self._start()
-
-    def _start(self) -> None:
         self._interner = TagInterner()
-        self._lengths = _Blocks(np.uint32)
-        self._numbers = _Blocks(np.uint32)
-        self._keys = _Blocks(np.uint64)
-        self._removed = _Blocks(np.bool_)
-        self._logged = 0
-        self._single: list[tuple[list[str], int, bool]] = []
+        self._logged = _Logged()
 
     def __len__(self) -> int:
-        return self._logged + len(self._single)
+        return self._logged.end + len(self._logged.single)
 
     def append(self, tags: list[str], key: int, *, removed: bool) -> None:
-        """Log one change of a validated set and key."""
-        self._single.append((tags, key, removed))
-        if len(self._single) >= _FLUSH_ROWS:
-            self._flush()
+        if len(self._logged.single) >= _SINGLE_CHANGES:
+            self._pack()
+        self._logged.single.append((tags, key, removed))
 
     def extend(self, chunks: list[TagLists], keys: U64Array, *, removed: bool) -> None:
-        """Log a change for each row of all chunks; `keys` has one key for each."""
-        if len(self) + len(keys) > MAX_ROWS:
-            raise InvalidValueError(f"more than {MAX_ROWS} staged changes; call consolidate() before adding more")
-        self._flush()
+        self._pack()
+        blocks: list[_Block] = []
         first = 0
         for chunk in chunks:
             last = first + len(chunk)
-            self._log(chunk, keys[first:last], np.full(last - first, removed))
+            blocks += self._blocks_of(chunk, keys[first:last], np.full(last - first, removed), len(self) + first)
             first = last
+        self._logged.blocks.extend(blocks)
 
-    def take(self) -> Changes:
-        """The log as one table; the object is left empty."""
-        self._flush()
-        tags = self._interner.strings()
-        del self._interner
-        lengths = self._lengths.take(self._threads)
-        rows = Lists(list_offsets(lengths), self._numbers.take(self._threads))
-        keys, removed = self._keys.take(self._threads), self._removed.take(self._threads)
-        self._start()
-        return Changes(tags, rows, keys, removed)
+    def extend_by(self, changes: Changes) -> None:
+        self._pack()
+        tags = changes.tags
+        numbers = self._interner.intern(tags, hash_strings(tags, threads=self._threads), threads=self._threads)
+        renumbered = numbers[changes.rows.values]
+        self._logged.blocks.append(
+            _block_of(changes.rows.offsets, 0, renumbered, changes.keys, changes.removed, len(self))
+        )
 
-    def put_back(self, changes: Changes) -> None:
-        """Log again, before all changes logged since, what `take` returned."""
-        later = self.take()
-        for part in (changes, later):
-            self._log_numbers(part.tags, part.rows, part.keys, part.removed)
+    def changes(self) -> Changes:
+        """All changes as one table, whose memory is then that of the log."""
+        self._pack()
+        whole = self._joined()
+        self._logged = _Logged([whole])
+        return Changes(
+            self._interner.strings(), Lists(list_offsets(whole.lengths), whole.numbers), whole.keys, whole.removed
+        )
 
-    def _flush(self) -> None:
-        if self._single:
-            tags, keys, removed = zip(*self._single, strict=True)
-            self._single = []
-            (chunk,) = tag_lists(tags, "tags")
-            self._log(chunk, np.array(keys, np.uint64), np.array(removed, np.bool_))
+    def _pack(self) -> None:
+        """Make a block of the single changes."""
+        if self._logged.single:
+            tags, keys, removed = zip(*self._logged.single, strict=True)
+            packed = self._blocks_of(
+                rows_of_tags(tags), np.array(keys, np.uint64), np.array(removed, np.bool_), self._logged.end
+            )
+            self._logged = _Logged([*self._logged.blocks, *packed])
 
-    def _log(self, chunk: TagLists, keys: U64Array, removed: BoolArray) -> None:
+    def _blocks_of(self, chunk: TagLists, keys: U64Array, removed: BoolArray, begin: int) -> Iterator[_Block]:
         for first in range(0, len(chunk), _BLOCK_ROWS):
             last = min(first + _BLOCK_ROWS, len(chunk))
-            begin, end = int(chunk.offsets[first]), int(chunk.offsets[last])
-            hashes = hash_strings(chunk.tags, first=begin, last=end, threads=self._threads)
-            numbers = self._interner.intern(chunk.tags, hashes, begin, threads=self._threads)
-            self._log_block(chunk.offsets, first, numbers, keys[first:last], removed[first:last])
+            begin_tags, end_tags = int(chunk.offsets[first]), int(chunk.offsets[last])
+            hashes = hash_strings(chunk.tags, first=begin_tags, last=end_tags, threads=self._threads)
+            numbers = self._interner.intern(chunk.tags, hashes, begin_tags, threads=self._threads)
+            yield _block_of(chunk.offsets, first, numbers, keys[first:last], removed[first:last], begin + first)
 
-    def _log_numbers(self, tags: Strings, rows: Lists, keys: U64Array, removed: BoolArray) -> None:
-        numbers = self._interner.intern(tags, hash_strings(tags, threads=self._threads))
-        self._log_block(rows.offsets, 0, numbers[rows.values], keys, removed)
+    def _joined(self) -> _Block:
+        blocks = self._logged.blocks
+        if len(blocks) == 1:
+            return blocks[0]
 
-    def _log_block(self, offsets: IntArray, first: int, numbers: U32Array, keys: U64Array, removed: BoolArray) -> None:
-        """Log `len(keys)` rows of numbers, whose lengths are those of the rows of `offsets` from `first` on."""
-        new_offsets = np.zeros(len(keys) + 1, np.int64)
-        used = ascending_known(offsets, first, numbers, new_offsets)
-        self._lengths.append(np.diff(new_offsets).astype(np.uint32))
-        self._numbers.append(numbers[:used].copy() if used < len(numbers) else numbers)
-        self._keys.append(keys.copy())
-        self._removed.append(removed)
-        self._logged += len(keys)
+        def joined(column: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+            parts = [getattr(block, column) for block in blocks]
+            starts = offsets_of(np.array([len(part) for part in parts], np.int64))
+            whole = np.empty(int(starts[-1]), dtype)
+
+            def copy(i: int) -> None:
+                whole[starts[i] : starts[i + 1]] = parts[i]
+
+            run(copy, range(len(parts)), self._threads)
+            return whole
+
+        return _Block(
+            joined("lengths", np.uint32),
+            joined("numbers", np.uint32),
+            joined("keys", np.uint64),
+            joined("removed", np.bool_),
+            self._logged.end,
+        )
+
+
+def _block_of(
+    offsets: IntArray, first: int, numbers: U32Array, keys: U64Array, removed: BoolArray, begin: int
+) -> _Block:
+    """A block of `len(keys)` rows of numbers, whose lengths are those of the rows of `offsets` from `first` on.
+
+    The numbers are put in order where they stand; before the block there are `begin` changes.
+    """
+    new_offsets = np.zeros(len(keys) + 1, np.int64)
+    used = ascending_known(offsets, first, numbers, new_offsets)
+    return _Block(
+        np.diff(new_offsets).astype(np.uint32),
+        numbers[:used].copy() if used < len(numbers) else numbers,
+        keys.copy(),
+        removed,
+        begin + len(keys),
+    )
+
+
+class StagedChanges:
+    """Additions and removals not yet consolidated. Not thread-safe: its owner holds a lock.
+
+    Attributes are replaced in one step each, so that a call that fails changes nothing.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
+        self._parts: tuple[Changes | None, _Log] = (None, _Log(threads))
+
+    def __len__(self) -> int:
+        taken, log = self._parts
+        return (0 if taken is None else len(taken)) + len(log)
+
+    def append(self, tags: list[str], key: int, *, removed: bool) -> None:
+        """Stage one change of a validated set and key."""
+        self._reject_more_than_fit(1)
+        self._parts[1].append(tags, key, removed=removed)
+
+    def extend(self, chunks: list[TagLists], keys: U64Array, *, removed: bool) -> None:
+        """Stage a change for each row of all chunks; `keys` has one key for each."""
+        self._reject_more_than_fit(len(keys))
+        self._parts[1].extend(chunks, keys, removed=removed)
+
+    def changes(self) -> Changes:
+        """All changes as one table. They stay staged until `drop` lets go of them."""
+        taken, log = self._parts
+        if taken is None:
+            changes = log.changes()
+        elif len(log) == 0:
+            return taken
+        else:
+            whole = _Log(self._threads)
+            for part in (taken, log.changes()):
+                whole.extend_by(part)
+            changes = whole.changes()
+        self._parts = (changes, _Log(self._threads))
+        return changes
+
+    def drop(self, changes: Changes) -> None:
+        """Let go of what `changes` returned, which has taken effect; later changes stay."""
+        taken, log = self._parts
+        if taken is changes:
+            self._parts = (None, log)
+
+    def _reject_more_than_fit(self, rows: int) -> None:
+        if len(self) + rows > MAX_ROWS:
+            raise InvalidValueError(f"more than {MAX_ROWS} staged changes; call consolidate() before adding more")

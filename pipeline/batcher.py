@@ -7,9 +7,11 @@ timer looks after all queues.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,15 @@ import numpy as np
 from pipeline.backend import Backend, Found
 from pipeline.packets import Caller, Submitted
 from pipeline.partition_queues import Completed, PartitionQueues, Taken
+from tagmatch.parallel import start
 
 # A thread that has nothing else to do takes all that waits, or its share where there are more (query, partition) pairs
 _FEWEST_PAIRS = 4096
 
 # Empty queues keep memory for lists of so many bytes
 _KEPT_BYTES = 1 << 26
+
+_log = logging.getLogger(__name__)
 
 
 class Batcher:
@@ -42,6 +47,9 @@ class Batcher:
         Called by the timer, with batches that have waited enough.
     held : callable
         Called with the bytes of all lists whenever they have changed.
+    lost : callable
+        Called with those whose queries are lost, and the error: when something fails halfway, for want of memory say,
+        what the queues hold is no longer whole.
     """
 
     def __init__(
@@ -53,6 +61,7 @@ class Batcher:
         announce: Callable[[], object],
         due: Callable[[Taken], None],
         held: Callable[[int], None],
+        lost: Callable[[list[Caller], BaseException], None],
     ) -> None:
         self._flush_timeout = np.inf if flush_timeout is None else float(flush_timeout)
         self._threads = threads
@@ -60,7 +69,9 @@ class Batcher:
         self._announce = announce
         self._due = due
         self._held = held
-        self._changed = threading.Condition()
+        self._lost = lost
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._queues: dict[Backend, PartitionQueues] = {}
         self._timer: threading.Thread | None = None
         self._timer_sleeps = self._stopped = False
@@ -71,25 +82,27 @@ class Batcher:
         match = packet.backend.by_partition
         assert match is not None
         batches = match.route(packet.queries)
-        with self._changed:
+        with self._changing() as left:
             queues = self._queues_of(packet.backend)
             leaving, completed = queues.add(batches, packet.callers, time.monotonic(), self._threads)
+            left.append(completed.callers)
             if self._stopped or self._flush_timeout == 0:
                 leaving += queues.take()
             elif len(packet) < self._hand_over:
                 leaving += queues.take(most=self._share(queues))
             self._count(leaving)
             self._tell_held()
+            nowhere = _packet(packet.backend, completed)
             waiting = queues.waiting > 0
             if waiting and self._timer_sleeps:
                 self._changed.notify()
         if waiting:
             self._announce()
-        return leaving, _packet(packet.backend, completed)
+        return leaving, nowhere
 
     def take(self) -> Taken | None:
         """Return batches that are not full, for a thread that has nothing else to do; `None` if no query waits."""
-        with self._changed:
+        with self._changing():
             found = [queues for queues in self._queues.values() if queues.waiting]
             if not found:
                 return None
@@ -104,22 +117,23 @@ class Batcher:
     def finish(self, taken: Taken, found: Found | None) -> Submitted:
         """Enter what was found in batches, or that they failed; returns the queries that are now through (§3.4)."""
         queues = taken.queues
-        with self._changed:
+        with self._changing() as left:
             completed = queues.finish(taken, found)
+            left.append(completed.callers)
             latest = next(reversed(self._queues.values()), None)
             if not queues.in_flight and (queues is not latest or queues.room > _KEPT_BYTES):
                 self._queues.pop(queues.backend, None)
             self._tell_held()
-        return _packet(queues.backend, completed)
+            return _packet(queues.backend, completed)
 
     def callers(self, taken: Taken) -> list[Caller]:
         """Those who wait for queries of batches."""
-        with self._changed:
+        with self._lock:
             return taken.queues.callers(taken)
 
     def stop(self) -> None:
         """End the timer; from now on nothing waits."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._changed.notify_all()
         if self._timer is not None and self._timer is not threading.current_thread():
@@ -127,12 +141,12 @@ class Batcher:
 
     def abandon(self) -> list[Caller]:
         """Forget all queries; returns those who wait for them."""
-        with self._changed:
+        with self._lock:
             return [caller for queues in self._queues.values() for caller in queues.abandon()]
 
     def stats(self) -> dict[str, Any]:
         """Return `queued` (query, partition) pairs, `batches` that have left, and how `full` they were in the mean."""
-        with self._changed:
+        with self._lock:
             return {
                 "queued": sum(queues.waiting for queues in self._queues.values()),
                 "batches": self._batches,
@@ -148,8 +162,9 @@ class Batcher:
             # Those of a snapshot that is no longer asked would keep it alive
             self._queues = {each.backend: each for each in self._queues.values() if each.in_flight}
             if self._timer is None and 0 < self._flush_timeout < np.inf:
-                self._timer = threading.Thread(target=self._watch, name="tagmatch-batch-timer", daemon=True)
-                self._timer.start()
+                timer = threading.Thread(target=self._watch, name="tagmatch-batch-timer", daemon=True)
+                start(timer)
+                self._timer = timer
         self._queues[backend] = queues  # the last is the one in use
         return queues
 
@@ -166,9 +181,36 @@ class Batcher:
             self._queries += len(taken.batches.queued)
             self._places += len(taken.batches.partitions) * taken.queues.match.batch_size
 
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[list[list[Caller]]]:
+        """Hold the lock. What fails within loses all queries, those of the callers in the list that it gives as well.
+
+        Queues that something has failed in may not be whole: they are left behind, and later queries get new ones.
+        """
+        left: list[list[Caller]] = []
+        try:
+            with self._lock:
+                try:
+                    yield left
+                except BaseException:
+                    left += [queues.abandon() for queues in self._queues.values()]
+                    self._queues = {}
+                    raise
+        except BaseException as error:
+            for callers in left:
+                self._lost(callers, error)
+            raise
+
     def _watch(self) -> None:
+        while not self._stopped:
+            try:
+                self._send_what_is_due()
+            except Exception:
+                _log.exception("batches that have waited enough could not leave")
+
+    def _send_what_is_due(self) -> None:
         while True:
-            with self._changed:
+            with self._changing():
                 if self._stopped:
                     return
                 until = time.monotonic() - self._flush_timeout

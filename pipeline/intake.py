@@ -21,10 +21,12 @@ class Intake:
     announce
         Called by `take` when there is more; must not wait.
     dropped
-        Called with the number of queries whose futures were cancelled before they were taken.
+        Called with those whose futures were cancelled before their queries were taken, or whom `take` has failed.
     """
 
-    def __init__(self, packet_queries: int, *, announce: Callable[[], object], dropped: Callable[[int], None]) -> None:
+    def __init__(
+        self, packet_queries: int, *, announce: Callable[[], object], dropped: Callable[[list[Caller]], None]
+    ) -> None:
         self._packet_queries = packet_queries
         self._announce = announce
         self._dropped = dropped
@@ -52,27 +54,41 @@ class Intake:
                 if not self._groups:
                     return None
                 backend, waiting = next(iter(self._groups.items()))
-                del self._groups[backend]
-                if rest := waiting[self._packet_queries :]:
+                gathered, rest = waiting[: self._packet_queries], waiting[self._packet_queries :]
+                if rest:
                     self._groups[backend] = rest
+                else:
+                    del self._groups[backend]
                 more = bool(self._groups)
-            gathered = waiting[: self._packet_queries]
-            taken = [pair for pair in gathered if pair[1].future.set_running_or_notify_cancel()]
-            if len(taken) < len(gathered):
-                self._dropped(len(gathered) - len(taken))
-            if taken:
+            try:
+                packet = self._packet(backend, gathered)
+            except BaseException as error:
+                for _, caller in gathered:
+                    caller.fail(error)
+                self._dropped([caller for _, caller in gathered])
+                raise
+            if packet is not None:
                 if more:
                     self._announce()
-                rows, callers = map(list, zip(*taken, strict=True))
-                unique = np.array([caller.unique for caller in callers])
-                return Submitted(backend=backend, unique=unique, last=len(taken), rows=rows, callers=callers)
+                return packet
 
-    def cancel(self) -> int:
-        """Cancel all that nobody has taken; returns how many that were."""
+    def _packet(self, backend: Backend, gathered: list[tuple[list[str], Caller]]) -> Submitted | None:
+        taken = [pair for pair in gathered if pair[1].future.set_running_or_notify_cancel()]
+        if len(taken) < len(gathered):
+            self._dropped([caller for _, caller in gathered if caller.future.cancelled()])
+        if not taken:
+            return None
+        rows, callers = map(list, zip(*taken, strict=True))
+        unique = np.array([caller.unique for caller in callers])
+        return Submitted(backend=backend, unique=unique, last=len(taken), rows=rows, callers=callers)
+
+    def cancel(self) -> list[Caller]:
+        """Cancel all that nobody has taken; returns those who wait for it."""
         with self._lock:
-            waiting = [caller.future for group in self._groups.values() for _, caller in group]
+            waiting = [caller for group in self._groups.values() for _, caller in group]
             self._groups.clear()
-        for future in waiting:
-            future.cancel()
-            future.set_running_or_notify_cancel()  # without this, who waits for several futures would not be told
-        return len(waiting)
+        for caller in waiting:
+            caller.future.cancel()
+            # Without this, who waits for several futures would not be told
+            caller.future.set_running_or_notify_cancel()
+        return waiting

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 
+from pipeline.packets import Caller
 from tagmatch.errors import ClosedError, Overloaded
 
 
@@ -22,14 +24,22 @@ class Limits:
 
     def __init__(self, queries: int, result_bytes: int) -> None:
         self._most_queries, self._most_bytes = queries, result_bytes
-        self._changed = threading.Condition()
+        # Entered as it is: a condition's own `__enter__` is Python, which Ctrl-C may interrupt with the lock taken
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._closed = self._given_up = False
-        self.queries = 0
+        # Not a count, so that those who are let out twice, after an error, count once
+        self._inside: set[Caller] = set()
         self.result_bytes = 0
         self._partial_bytes = 0
 
-    def admit(self, *, timeout: float | None = None) -> None:
-        """Count a query in; waits for room, at most `timeout` seconds.
+    @property
+    def queries(self) -> int:
+        """Queries in flight."""
+        return len(self._inside)
+
+    def admit(self, caller: Caller, *, timeout: float | None = None) -> None:
+        """Let a query in; waits for room, at most `timeout` seconds.
 
         Raises
         ------
@@ -39,7 +49,7 @@ class Limits:
             Nothing is admitted any more.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        with self._changed:
+        with self._lock:
             while not self._closed and (too_much := self._too_much()):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
@@ -47,36 +57,41 @@ class Limits:
                 self._changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
             if self._closed:
                 raise ClosedError
-            self.queries += 1
+            self._inside.add(caller)
 
-    def admit_at_once(self) -> None:
-        """Count a query in, though there may be too many."""
-        with self._changed:
+    def admit_at_once(self, caller: Caller) -> None:
+        """Let a query in, though there may be too many."""
+        with self._lock:
             if self._closed:
                 raise ClosedError
-            self.queries += 1
+            self._inside.add(caller)
 
-    def leave(self, queries: int, result_bytes: int = 0) -> None:
-        """Count queries, and the bytes that were charged for them, out."""
-        with self._changed:
-            self.queries -= queries
+    def leave(self, callers: Iterable[Caller]) -> None:
+        """Let queries out; those that are out already stay out."""
+        with self._lock:
+            self._inside.difference_update(callers)
+            self._changed.notify_all()
+
+    def release(self, result_bytes: int) -> None:
+        """Count bytes that were charged out."""
+        with self._lock:
             self.result_bytes -= result_bytes
             self._changed.notify_all()
 
     def charge(self, result_bytes: int) -> None:
         """Count bytes of results in."""
-        with self._changed:
+        with self._lock:
             self.result_bytes += result_bytes
 
     def wait_for_room(self) -> None:
         """Wait while there are too many bytes of results."""
-        with self._changed:
+        with self._lock:
             while self.result_bytes >= self._most_bytes and not self._closed:
                 self._changed.wait()
 
     def hold(self, partial_bytes: int) -> None:
         """Say how many bytes of partial results there are."""
-        with self._changed:
+        with self._lock:
             less = partial_bytes < self._partial_bytes
             self._partial_bytes = partial_bytes
             if less:
@@ -92,18 +107,18 @@ class Limits:
 
     def close(self) -> None:
         """Admit nothing more."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
 
     def wait_until_empty(self) -> None:
         """Wait until all queries are out, or somebody would not have others wait for them."""
-        with self._changed:
+        with self._lock:
             while self.queries and not self._given_up:
                 self._changed.wait()
 
     def give_up(self) -> None:
         """Have nobody wait for the queries that are not out."""
-        with self._changed:
+        with self._lock:
             self._given_up = True
             self._changed.notify_all()

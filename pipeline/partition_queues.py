@@ -308,8 +308,8 @@ class PartitionQueues:
     def _complete(self, slots: I64Array) -> Completed:
         offsets = offsets_of(self._table[4][slots])
         results = np.empty(int(offsets[-1]), np.uint32)
-        _clear(self._cells, self._table, slots, offsets, results)
         callers = list(self._callers[slots])
+        _clear(self._cells, self._table, slots, offsets, results)
         self._callers[slots] = None
         self._free_slots[self.in_flight - len(slots) : self.in_flight] = slots
         self.in_flight -= len(slots)

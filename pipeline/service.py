@@ -68,6 +68,7 @@ class Pipeline:
             announce=lambda: self._subset_match.nudge(),
             due=lambda taken: self._subset_match.put(taken),
             held=self._limits.hold,
+            lost=self._lose,
         )
         self._subset_match: Stage[Submitted | Taken] = self._stage(
             "subset_match", matching, self._do_subset_match, otherwise=self._batcher.take
@@ -91,18 +92,33 @@ class Pipeline:
 
     def submit(self, backend: Backend, tags: list[str], *, unique: bool, timeout: float | None) -> Future[Any]:
         """Ask one query; waits at most `timeout` seconds for its turn to enter."""
-        future, first = self._enter(backend, tags, unique=unique, timeout=timeout)
-        if first and not self._preprocess.nudge():
-            self._limits.leave(self._intake.cancel())
-        return future
+        self._start()
+        caller = Caller(Future(), unique)
+        try:
+            if self._enter(caller, backend, tags, timeout) and not self._preprocess.nudge():
+                self._limits.leave(self._intake.cancel())
+        except BaseException:
+            self._leave_behind(caller)
+            raise
+        return caller.future
 
     def match(self, backend: Backend, tags: list[str], *, unique: bool) -> Any:
-        """`submit` and wait; meanwhile the calling thread does the work for which another would have to be woken."""
-        if at_work():
+        """`submit` and wait; meanwhile the calling thread does the work for which another would have to be woken.
+
+        The main thread, which Ctrl-C may interrupt at any moment, has no part in the work for others.
+        """
+        if at_work() or threading.current_thread() is threading.main_thread():
             (answers,) = self.match_many(backend, [one_row(tags)], unique=unique)
             keys = answers.values.tolist()
             return set(keys) if unique else keys
-        future, _ = self._enter(backend, tags, unique=unique, timeout=None)
+        self._start()
+        caller = Caller(Future(), unique)
+        future = caller.future
+        try:
+            self._enter(caller, backend, tags, None)
+        except BaseException:
+            self._leave_behind(caller)
+            raise
         # One at a time helps, so that the queries of the others gather. Whoever finds another at it leaves its query to
         # that one, who sees to it that somebody takes what is left.
         while self._intake and not future.done() and self._helping.acquire(blocking=False):
@@ -118,16 +134,19 @@ class Pipeline:
             self._preprocess.nudge()
         return future.result()
 
-    def _enter(
-        self, backend: Backend, tags: list[str], *, unique: bool, timeout: float | None
-    ) -> tuple[Future[Any], bool]:
-        self._start()
+    def _enter(self, caller: Caller, backend: Backend, tags: list[str], timeout: float | None) -> bool:
+        """Hand a query to the intake; returns whether its taking must be seen to."""
         if at_work():
-            self._limits.admit_at_once()
+            self._limits.admit_at_once(caller)
         else:
-            self._limits.admit(timeout=timeout)
-        future: Future[Any] = Future()
-        return future, self._intake.add(backend, tags, Caller(future, unique))
+            self._limits.admit(caller, timeout=timeout)
+        return self._intake.add(backend, tags, caller)
+
+    def _leave_behind(self, caller: Caller) -> None:
+        """After an error it is not known how far a query came. Others, which count on its being seen to, go on."""
+        self._limits.leave([caller])
+        if self._intake:
+            self._preprocess.nudge()
 
     def match_many(self, backend: Backend, chunks: Sequence[TagLists], *, unique: bool) -> list[Lists]:
         """Ask many queries; their answers, in order, in parts.
@@ -185,15 +204,13 @@ class Pipeline:
             stage.join()
         with self._helping:  # the thread of a caller may be at giving answers to others
             pass
-        left = self._batcher.abandon()
-        for caller in left:
-            caller.fail(ClosedError())
-        self._limits.leave(len(left))
+        self._lose(self._batcher.abandon(), ClosedError())
         _running.discard(self)
 
     def abandon(self) -> None:
         """Close without draining, in a thread of its own: the garbage collector may call this from any thread."""
-        if self._started and not self._closed:
+        threads = (thread for stage in self._stages for thread in stage.threads)
+        if not self._closed and any(thread.ident is not None for thread in threads):
             threading.Thread(target=self.close, kwargs={"drain": False}, name="tagmatch-abandon", daemon=True).start()
 
     def stats(self) -> dict[str, Any]:
@@ -241,7 +258,8 @@ class Pipeline:
     def _do_merge(self, packet: Submitted) -> Following:
         merge(packet)
         answers = packet.answers()
-        self._limits.leave(len(packet), packet.result_bytes)
+        self._release(packet)
+        self._limits.leave(packet.callers)
         waiting = [not caller.future.done() for caller in packet.callers]  # those whose batches all went well
         self._count(queries=sum(waiting), matches=len(packet.lists.values))
         for caller, answer in zip(packet.callers, answers, strict=True):
@@ -274,9 +292,18 @@ class Pipeline:
             for caller in self._batcher.callers(work):
                 caller.fail(error)
             work = self._batcher.finish(work, None)
-        self._limits.leave(len(work), work.result_bytes)
-        for caller in work.callers:
+        self._release(work)
+        self._lose(work.callers, error)
+
+    def _lose(self, callers: list[Caller], error: BaseException) -> None:
+        self._limits.leave(callers)
+        for caller in callers:
             caller.fail(error)
+
+    def _release(self, packet: Submitted) -> None:
+        """Count the bytes of a packet's results out, once."""
+        result_bytes, packet.result_bytes = packet.result_bytes, 0
+        self._limits.release(result_bytes)
 
 
 def preprocess(packet: Packet) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -9,13 +10,19 @@ from collections.abc import Callable, Iterable, Sized
 from typing import Any, Generic, TypeVar
 
 from pipeline.histogram import Histogram
+from tagmatch.parallel import start
 
 Work = TypeVar("Work", bound=Sized)
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
 
+# How often, and how far apart, it is tried to report a failure without memory
+_TRIES, _PAUSE_S = 100, 0.01
+
 _of_thread = threading.local()
+
+_log = logging.getLogger(__name__)
 
 
 def at_work() -> bool:
@@ -39,7 +46,8 @@ class Stage(Generic[Work]):
     do : callable
         Works on one piece; returns the pieces that come of it, each with the stage that it is for.
     fail : callable
-        `fail(work, error)` is called when `do(work)` has raised, or nobody will do it any more.
+        `fail(work, error)` is called when `do(work)` has raised, or nobody will do it any more; perhaps twice, if it
+        raises `MemoryError`.
     threads : int
     bound : int
         Pieces that wait at most.
@@ -79,7 +87,8 @@ class Stage(Generic[Work]):
     def start(self) -> None:
         """Start the threads."""
         for thread in self.threads:
-            thread.start()
+            if thread.ident is None:  # else an earlier call has started it, which did not come to the end
+                start(thread)
 
     def send(self, work: Work) -> None:
         """Have a piece of work done: at once, in the calling thread, if it is small; else as `put`."""
@@ -90,15 +99,16 @@ class Stage(Generic[Work]):
 
     def put(self, work: Work) -> None:
         """Have a piece of work done by one of the stage's threads; waits while the queue is full."""
-        with self._lock:
-            while len(self._waiting) >= self._bound and not self._stopped:
-                self._not_full.wait()
-            stopped = self._stopped
-            if not stopped:
+        try:
+            with self._lock:
+                while len(self._waiting) >= self._bound and not self._stopped:
+                    self._not_full.wait()
+                if self._stopped:
+                    raise StoppedError(self.name)
                 self._waiting.append((time.perf_counter(), work))
                 self._not_empty.notify()
-        if stopped:
-            self._fail(work, StoppedError(self.name))
+        except BaseException as error:
+            self._give_up(work, error)
 
     def nudge(self) -> bool:
         """Have a thread that finds nothing queued ask `otherwise`; returns whether the stage still works."""
@@ -129,7 +139,7 @@ class Stage(Generic[Work]):
             self._not_empty.notify_all()
             self._not_full.notify_all()
         for work in left:
-            self._fail(work, StoppedError(self.name))
+            self._give_up(work, StoppedError(self.name))
 
     def join(self) -> None:
         """Wait until the threads have ended; not for a thread at work."""
@@ -147,7 +157,15 @@ class Stage(Generic[Work]):
         }
 
     def _run(self) -> None:
-        while (work := self._next()) is not None:
+        while True:
+            try:
+                work = self._next()
+            except Exception:
+                # What it was about has failed; the thread goes on for the others
+                _log.exception("stage %s could not take a piece of work", self.name)
+                continue
+            if work is None:
+                return
             self._work_on(work)
             del work
 
@@ -157,12 +175,22 @@ class Stage(Generic[Work]):
         try:
             following = self.timed(self._do, work)
         except BaseException as error:
-            self._fail(work, error)
+            self._give_up(work, error)
         else:
             for stage, piece in following:
                 stage.send(piece)
         finally:
             _of_thread.at_work = before
+
+    def _give_up(self, work: Work, error: BaseException) -> None:
+        """Have a piece fail; where even for that there is no memory, after a while."""
+        for _ in range(_TRIES):
+            try:
+                return self._fail(work, error)
+            except MemoryError:
+                time.sleep(_PAUSE_S)
+        _log.error("stage %s could not report, for want of memory: %r", self.name, error)
+        return None
 
     def _next(self) -> Work | None:
         """Wait for a piece of work; `None` at the end."""

@@ -227,24 +227,21 @@ class TagMatch:
             The snapshot cannot be saved. The changes stay staged and the old snapshot goes on answering.
         """
         with self._consolidating:
-            base = self._current().snapshot
+            backend = self._current()
             with self._staging:
-                changes = self._staged.take()
-            try:
-                snapshot = base
-                if len(changes):
-                    snapshot = build_snapshot(base, changes, self._layout_options, threads=self._options.threads)
-                backend = self._current() if snapshot is base else backend_for(snapshot, self._options)
-                if self._folder is not None:
-                    save_snapshot(snapshot, self._folder)
-            except BaseException:
-                with self._staging:
-                    self._staged.put_back(changes)
-                raise
-            del changes
+                changes = self._staged.changes()
+            if len(changes):
+                snapshot = build_snapshot(
+                    backend.snapshot, changes, self._layout_options, threads=self._options.threads
+                )
+                backend = backend_for(snapshot, self._options)
+            if self._folder is not None:
+                save_snapshot(backend.snapshot, self._folder)
             with self._staging:
                 if self._backend is not None:
                     self._backend = backend
+                # Should this be interrupted in between, the changes come once more, which changes nothing
+                self._staged.drop(changes)
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
@@ -459,7 +456,7 @@ def _folder(path: object) -> Path:
 
 
 def _no_changes() -> Changes:
-    return StagedChanges().take()
+    return StagedChanges().changes()
 
 
 def _list_array(answers: Lists) -> pa.ListArray:

@@ -6,9 +6,11 @@ enter it at once, and every method of `TagMatch` may be called from many threads
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from itertools import pairwise
 from typing import TypeVar
@@ -30,6 +32,20 @@ if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's t
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
+def start(thread: threading.Thread) -> None:
+    """Start a thread.
+
+    Raises
+    ------
+    MemoryError
+        The system has no room for another one.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise MemoryError(f"{error}: use fewer threads, or allow the process more") from None
+
+
 def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
     """Results of `work` on every item, in the items' order; the first exception is raised after all have ended.
 
@@ -38,10 +54,24 @@ def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
     todo = list(items)
     if threads == 1 or len(todo) <= 1:
         return [work(item) for item in todo]
-    futures = [_pool(threads).submit(work, item) for item in todo]
-    for future in futures:
-        future.exception()
+    futures: list[Future[R]] = []
+    try:
+        for item in todo:
+            futures.append(_pool(threads).submit(work, item))  # noqa: PERF401 - those before an error are needed
+        wait(futures)
+    except BaseException:
+        _end(futures)
+        raise
     return [future.result() for future in futures]
+
+
+def _end(futures: list[Future[R]]) -> None:
+    """Have nothing go on in the memory of a caller who has failed, not even after another Ctrl-C."""
+    for future in futures:
+        future.cancel()
+    while not all(future.done() for future in futures):
+        with contextlib.suppress(KeyboardInterrupt):
+            wait(futures)
 
 
 def even_ranges(count: int, parts: int) -> list[tuple[int, int]]:

@@ -359,6 +359,7 @@ class Batching:
             announce=lambda: self.announced.append(True),
             due=self.due.put,
             held=lambda _: None,
+            lost=lambda _callers, _error: None,
         )
 
     def add(self, backend: FakeBackend, count: int = 1) -> list[int]:

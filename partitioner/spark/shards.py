@@ -141,7 +141,7 @@ def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]
     if not (len(staged) or problems.any()):
         return
     shard = number_of_task()
-    snapshot = build_snapshot(empty_snapshot(options), staged.take(), options)
+    snapshot = build_snapshot(empty_snapshot(options), staged.changes(), options)
     vocabulary = snapshot.vocabulary
     scratch.write(
         "shard",

@@ -93,24 +93,26 @@ class _Seen:
         # About half full, and with room for a group that is larger than others
         slots = 1 << (2 * (self._count + len(numbers)) // _GROUPS + 64).bit_length()
         if slots > self._tables.shape[1]:
-            known = self._tables[self._tables != 0]
-            self._tables = np.zeros((_GROUPS, slots), np.uint64)
-            self._place(known, threads)
-        new = np.flatnonzero(self._place(numbers, threads))
+            tables = np.zeros((_GROUPS, slots), np.uint64)
+            _place(tables, self._tables[self._tables != 0], threads)
+            self._tables = tables
+        new = np.flatnonzero(_place(self._tables, numbers, threads))
         self._count += len(new)
         return new
 
-    def _place(self, numbers: U64Array, threads: int) -> BoolArray:
-        labels = (numbers >> np.uint64(64 - _GROUP_BITS)).astype(np.uint32)
-        starts, order = group_by(labels, _GROUPS, threads=threads)
-        new = np.zeros(len(numbers), np.bool_)
 
-        def work(first: int, last: int) -> None:
-            for group in range(first, last):
-                _add(numbers, order[starts[group] : starts[group + 1]], self._tables[group], new)
+def _place(tables: U64Array, numbers: U64Array, threads: int) -> BoolArray:
+    """Add numbers to the tables of their groups; returns which of them are new."""
+    labels = (numbers >> np.uint64(64 - _GROUP_BITS)).astype(np.uint32)
+    starts, order = group_by(labels, _GROUPS, threads=threads)
+    new = np.zeros(len(numbers), np.bool_)
 
-        run_rows(work, even_ranges(_GROUPS, 4 * threads), threads)
-        return new
+    def work(first: int, last: int) -> None:
+        for group in range(first, last):
+            _add(numbers, order[starts[group] : starts[group + 1]], tables[group], new)
+
+    run_rows(work, even_ranges(_GROUPS, 4 * threads), threads)
+    return new
 
 
 @kernel

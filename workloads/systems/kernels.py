@@ -32,7 +32,7 @@ class Kernels:
         staged = StagedChanges(threads)
         staged.extend(tag_lists(sets["tags"], "tags", stored=True), key_values(sets["key"]), removed=False)
         options = LayoutOptions(layout)
-        snapshot = build_snapshot(empty_snapshot(options), staged.take(), options, threads=threads)
+        snapshot = build_snapshot(empty_snapshot(options), staged.changes(), options, threads=threads)
         self._backend = CpuBackend(snapshot, MatchOptions(threads=threads))
         self._threads = threads
 
