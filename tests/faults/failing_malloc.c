@@ -1,0 +1,83 @@
+/* Allocations of a process that fail when they are told to; loaded before the C library's by LD_PRELOAD.
+ *
+ * While armed, allocations of at least `smallest` bytes, of all threads, are numbered from 1; those from `first` to
+ * `last` fail as they do when memory is full. The C library's own functions are called under the names that it gives
+ * them for this: looking them up would allocate.
+ */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *old, size_t size);
+void *__libc_memalign(size_t alignment, size_t size);
+
+static atomic_bool armed;
+static atomic_size_t smallest_counted, first_failing, last_failing, counted, failed;
+
+void failing_malloc_arm(size_t smallest, size_t first, size_t last)
+{
+    smallest_counted = smallest;
+    first_failing = first;
+    last_failing = last;
+    counted = 0;
+    failed = 0;
+    armed = 1;
+}
+
+void failing_malloc_disarm(void) { armed = 0; }
+
+size_t failing_malloc_counted(void) { return counted; }
+
+size_t failing_malloc_failed(void) { return failed; }
+
+static int fails(size_t size)
+{
+    if (!armed || size < smallest_counted)
+        return 0;
+    size_t number = ++counted;
+    if (number < first_failing || number > last_failing)
+        return 0;
+    failed++;
+    errno = ENOMEM;
+    return 1;
+}
+
+void *malloc(size_t size) { return fails(size) ? NULL : __libc_malloc(size); }
+
+void *calloc(size_t count, size_t size)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes))
+        bytes = SIZE_MAX;
+    return fails(bytes) ? NULL : __libc_calloc(count, size);
+}
+
+void *realloc(void *old, size_t size) { return fails(size) ? NULL : __libc_realloc(old, size); }
+
+void *reallocarray(void *old, size_t count, size_t size)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    return realloc(old, bytes);
+}
+
+void *memalign(size_t alignment, size_t size) { return fails(size) ? NULL : __libc_memalign(alignment, size); }
+
+void *aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
+
+int posix_memalign(void **out, size_t alignment, size_t size)
+{
+    if (alignment % sizeof(void *) || (alignment & (alignment - 1)) || !alignment)
+        return EINVAL;
+    void *found = memalign(alignment, size);
+    if (!found)
+        return ENOMEM;
+    *out = found;
+    return 0;
+}
