@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 _SOURCE = Path(__file__).with_name("failing_malloc.c")
 
-#: CPython takes smaller objects from pools of its own
-SMALLEST = 513
+#: Smaller memory Python, NumPy and Arrow take for themselves, and do not survive that there is none: a thread's start
+#: waits for ever for its condition's `deque`, NumPy raises a `SystemError`, and Arrow ends the process.
+SMALLEST = 2560
 
 _NEVER = 2**63
 
@@ -32,6 +35,29 @@ def environment(library: Path) -> dict[str, str]:
     return {**os.environ, "LD_PRELOAD": str(library), "ARROW_DEFAULT_MEMORY_POOL": "system", "PYTHONPATH": path}
 
 
+def spare_numpy() -> None:
+    """From now on, of what NumPy allocates only the data of arrays fails.
+
+    It crashes where there is no memory for the buffers in which it converts, part by part, what it indexes with or
+    calculates with.
+    """
+    process = ctypes.CDLL(None)
+    (code,) = (line.split()[0] for line in _mapped() if "_multiarray_umath" in line and "r-xp" in line)
+    process.failing_malloc_spare(*(ctypes.c_void_p(int(address, 16)) for address in code.split("-")))
+    with failing(_NEVER):
+        pass
+    process.failing_malloc_learn(1)
+    some = np.empty(SMALLEST)
+    np.zeros(SMALLEST)
+    np.concatenate([some, some])
+    some.resize(2 * SMALLEST, refcheck=False)
+    process.failing_malloc_learn(0)
+
+
+def _mapped() -> list[str]:
+    return Path("/proc/self/maps").read_text().splitlines()
+
+
 @contextmanager
 def failing(first: int, last: int | None = None, *, smallest: int = SMALLEST) -> Iterator[Allocations]:
     """Fail, within the block, allocations `first` to `last` of those of at least `smallest` bytes, in all threads.
@@ -41,7 +67,7 @@ def failing(first: int, last: int | None = None, *, smallest: int = SMALLEST) ->
     process = ctypes.CDLL(None)
     arm, disarm = process.failing_malloc_arm, process.failing_malloc_disarm
     arguments = [ctypes.c_size_t(number) for number in (smallest, first, first if last is None else last)]
-    allocations = Allocations(process)
+    allocations = Allocations()
     arm(*arguments)
     try:
         yield allocations
@@ -56,9 +82,11 @@ ALL = _NEVER
 class Allocations:
     """What became of the allocations of the last block, or of the one that goes on."""
 
-    def __init__(self, process: ctypes.CDLL) -> None:
+    def __init__(self) -> None:
+        process = ctypes.CDLL(None)
         self._counted, self._failed = process.failing_malloc_counted, process.failing_malloc_failed
-        self._counted.restype = self._failed.restype = ctypes.c_size_t
+        self._size = process.failing_malloc_failed_size
+        self._counted.restype = self._failed.restype = self._size.restype = ctypes.c_size_t
 
     @property
     def counted(self) -> int:
@@ -69,6 +97,11 @@ class Allocations:
     def failed(self) -> int:
         """How many of them failed."""
         return int(self._failed())
+
+    @property
+    def failed_size(self) -> int:
+        """Of how many bytes the last was that failed."""
+        return int(self._size())
 
 
 @contextmanager

@@ -21,7 +21,7 @@ def kernel(count):
 column = pa.array(np.arange(1000))
 pool = ThreadPoolExecutor(1)
 ways = {
-    "bytes": lambda: bytes(1000),
+    "bytes": lambda: bytes(8000),
     "list": lambda: [None] * 1000,
     "empty": lambda: np.empty(1000),
     "zeros": lambda: np.zeros(1000),
@@ -54,12 +54,12 @@ EACH_FUNCTION = """
 process = ctypes.CDLL(None)
 out = ctypes.c_void_p()
 pointer = process.malloc(ctypes.c_size_t(1))
-size = ctypes.c_size_t(1000)
+size = ctypes.c_size_t(8000)
 for name, arguments in {
     "malloc": [size],
-    "calloc": [ctypes.c_size_t(10), ctypes.c_size_t(100)],
+    "calloc": [ctypes.c_size_t(10), ctypes.c_size_t(800)],
     "realloc": [None, size],
-    "reallocarray": [None, ctypes.c_size_t(10), ctypes.c_size_t(100)],
+    "reallocarray": [None, ctypes.c_size_t(10), ctypes.c_size_t(800)],
     "aligned_alloc": [ctypes.c_size_t(64), size],
     "memalign": [ctypes.c_size_t(64), size],
 }.items():
@@ -96,7 +96,27 @@ assert not fails()
 """
 
 
-@pytest.mark.parametrize("script", [EACH_WAY, EACH_FUNCTION, WHICH], ids=["ways", "functions", "which"])
+SPARED = """
+from faults.memory import spare_numpy
+spare_numpy()
+for do in (ways["empty"], ways["zeros"], ways["resize"]):
+    with failing(1, ALL):
+        try:
+            do()
+        except MemoryError:
+            continue
+    raise AssertionError("the data of arrays is not spared")
+# This crashes NumPy where its buffer does not get memory
+indexes, out = np.arange(9000, dtype=np.uint32), np.empty(9000)
+with failing(1, ALL) as allocations:
+    out[indexes] = 1.0
+assert (out == 1.0).all()
+"""
+
+
+@pytest.mark.parametrize(
+    "script", [EACH_WAY, EACH_FUNCTION, WHICH, SPARED], ids=["ways", "functions", "which", "spared"]
+)
 def test_the_allocations_fail_that_are_to(library, script):
     command = [sys.executable, "-c", PREAMBLE + script]
     done = subprocess.run(command, env=environment(library), capture_output=True, text=True, timeout=120)
