@@ -49,6 +49,10 @@ class Oracle:
     def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[int, ...]]]:
         return [(stored, tuple(sorted(keys))) for stored, keys in self._matching(tags)]
 
+    @property
+    def staged(self) -> int:
+        return len(self._staged)
+
     def __len__(self) -> int:
         return sum(map(len, self._groups.values()))
 

@@ -1,0 +1,246 @@
+"""Every public call of `TagMatch`, on an index with sets stored and changes staged, and what the oracle says to it.
+
+The arrays of these sets are larger than what Python takes from pools of its own, and the tables in which new tags are
+numbered grow several times, as does the memory for the tags themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from oracle import Oracle
+
+from tagmatch import TagMatch
+
+Sets = list[list[str]]
+
+#: Single changes are staged as Python objects until there are 4,096
+MANY_SINGLES = 4095
+
+
+def _sets(seed: int, prefix: str, tags: int, count: int) -> Sets:
+    """Sets of few tags of all lengths, which occur with all frequencies."""
+    rng = random.Random(seed)
+    names = [f"{prefix}{i}" + "·" * rng.choice([0, 0, 0, 7, 70, 700]) for i in range(tags)]
+    return [[names[int(tags * rng.random() ** 2)] for _ in range(rng.randrange(5))] for _ in range(count)]
+
+
+STORED = _sets(1, "a", 150, 400)
+STAGED = _sets(2, "b", 60, 50)
+BULK = _sets(3, "c", 500, 600)
+LATER = _sets(4, "d", 700, 700)
+_EVERYTHING = STORED + STAGED + BULK + LATER
+#: Enough that several threads get some
+QUERIES = [list(chain(*random.Random(i).sample(_EVERYTHING, 6))) for i in range(700)]
+QUERY = list(chain(*STORED[:40]))
+#: What `add_set` adds has new tags, one of them longer than all there are
+SINGLE = ["new", "new" * 5000]
+
+
+@dataclass(frozen=True)
+class State:
+    """What can be seen of an index: changes that are staged, sets that are stored, the answers to `QUERIES`."""
+
+    staged: int
+    sets: int
+    answers: list[list[int]]
+
+    def __repr__(self) -> str:
+        return f"{self.staged} staged, {self.sets} stored, {sum(map(len, self.answers))} keys found"
+
+
+@dataclass(frozen=True)
+class Case:
+    """An index, the options that it was made with, and a place for another one."""
+
+    tm: TagMatch
+    options: dict[str, Any]
+    path: Path
+
+
+@dataclass(frozen=True)
+class Call:
+    """A public call.
+
+    Attributes
+    ----------
+    ask : callable
+        Makes it.
+    expected : callable
+        Has the oracle do the same; returns what `plain` is to make of the call's result.
+    plain : callable
+        Gets the result, and the case, when nothing fails any more.
+    singles : int
+        Single changes that have been staged before.
+    saved : bool
+        Whether the index has a path.
+    closes : bool
+        Whether nothing more can be asked of the index.
+    """
+
+    ask: Callable[[Case], Any]
+    expected: Callable[[Oracle], Any] = lambda _: None
+    plain: Callable[[Case, Any], Any] = lambda _, result: result
+    singles: int = 5
+    saved: bool = False
+    closes: bool = False
+
+
+def _change(name: str, *arguments: Any, singles: int = 5) -> Call:
+    def change(database: Any) -> None:
+        getattr(database, name)(*arguments)
+
+    return Call(lambda case: change(case.tm), change, singles=singles)
+
+
+def _opened(_: Case, tm: TagMatch) -> Any:
+    with tm:
+        tm.check()
+        return _answers(tm)
+
+
+def _saved(case: Case, _: None) -> Any:
+    return _opened(case, TagMatch.open(case.path))
+
+
+def _made(_: Case, tm: TagMatch) -> Any:
+    with tm:
+        tm.add_sets(BULK, range(len(BULK)))
+        tm.consolidate()
+        return sorted(tm.match([])) == [key for key, tags in enumerate(BULK) if not tags]
+
+
+def _amatch(case: Case) -> Any:
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(case.tm.amatch(QUERY))
+    finally:
+        loop.close()
+
+
+def _lists(_: Case, answers: Any) -> list[list[int]]:
+    return [sorted(keys) for keys in answers.to_pylist()]
+
+
+def _answers(tm: TagMatch) -> list[list[int]]:
+    return [sorted(keys) for keys in tm.match_many(QUERIES).to_pylist()]
+
+
+def _oracle_answers(oracle: Oracle) -> list[list[int]]:
+    return [oracle.match(query) for query in QUERIES]
+
+
+_BULK_KEYS = range(7000, 7000 + len(BULK))
+_STORED_KEYS = range(len(STORED))
+
+CALLS: dict[str, Call] = {
+    "TagMatch": Call(lambda case: TagMatch(**case.options), lambda _: True, _made),
+    "open": Call(lambda case: TagMatch.open(case.tm.stats()["path"]), _oracle_answers, _opened, saved=True),
+    "add_set": _change("add_set", SINGLE, 1),
+    "add_set, the last before they become columns": _change("add_set", SINGLE, 1, singles=MANY_SINGLES),
+    "remove_set": _change("remove_set", STORED[7], 7),
+    "remove_set, the last before they become columns": _change("remove_set", STORED[7], 7, singles=MANY_SINGLES),
+    "add_sets": _change("add_sets", BULK, _BULK_KEYS),
+    "remove_sets": _change("remove_sets", STORED[:200], _STORED_KEYS[:200]),
+    "consolidate": _change("consolidate"),
+    "consolidate, saved": Call(lambda case: case.tm.consolidate(), lambda oracle: oracle.consolidate(), saved=True),
+    "save": Call(lambda case: case.tm.save(case.path), _oracle_answers, _saved),
+    "match": Call(lambda case: case.tm.match(QUERY), lambda oracle: oracle.match(QUERY), lambda _, keys: sorted(keys)),
+    "match_unique": Call(lambda case: case.tm.match_unique(QUERY), lambda oracle: oracle.match_unique(QUERY)),
+    "match_many": Call(lambda case: case.tm.match_many(QUERIES), _oracle_answers, _lists),
+    "match_many, unique": Call(
+        lambda case: case.tm.match_many(QUERIES, unique=True),
+        lambda oracle: [sorted(oracle.match_unique(query)) for query in QUERIES],
+        _lists,
+    ),
+    "submit": Call(
+        lambda case: [future.result() for future in [case.tm.submit(query) for query in QUERIES[:100]]],
+        lambda oracle: [oracle.match(query) for query in QUERIES[:100]],
+        lambda _, answers: list(map(sorted, answers)),
+    ),
+    "amatch": Call(_amatch, lambda oracle: oracle.match(QUERY), lambda _, keys: sorted(keys)),
+    "explain": Call(
+        lambda case: case.tm.explain(QUERY),
+        lambda oracle: dict(oracle.explain(QUERY)),
+        lambda _, explained: dict(explained),
+    ),
+    "check": Call(lambda case: case.tm.check()),
+    "stats": Call(lambda case: case.tm.stats(), lambda oracle: len(oracle), lambda _, stats: stats["sets"]),
+    "close": Call(lambda case: case.tm.close(), closes=True),
+}
+
+
+def _store(database: Any) -> None:
+    database.add_sets(STORED, _STORED_KEYS)
+    database.consolidate()
+
+
+def _stage(database: Any, singles: int) -> None:
+    database.add_sets(STAGED, range(5000, 5000 + len(STAGED)))
+    for i in range(singles):
+        database.add_set(STAGED[i % len(STAGED)], 6000 + i)
+
+
+def later(database: Any) -> None:
+    """Stage the addition of many sets with new tags, and consolidate."""
+    database.add_sets(LATER, range(9000, 9000 + len(LATER)))
+    database.consolidate()
+
+
+class Cases:
+    """Cases of one call that are all alike.
+
+    Attributes
+    ----------
+    before, after, later : State
+        Before the call, after it, and then after `later`.
+    result
+        What `plain` makes of the call's result.
+    """
+
+    def __init__(self, name: str, options: dict[str, Any], folder: Path) -> None:
+        self.call = CALLS[name]
+        self._options = options
+        self._folder = folder
+        self._template = folder / "template"
+        if self.call.saved and not self._template.exists():
+            with TagMatch(self._template, **options) as tm:
+                _store(tm)
+        oracle = Oracle()
+        _store(oracle)
+        _stage(oracle, self.call.singles)
+        self.before = _oracle_state(oracle)
+        self.result = self.call.expected(oracle)
+        self.after = _oracle_state(oracle)
+        later(oracle)
+        self.later = _oracle_state(oracle)
+
+    def new(self) -> Case:
+        """Return one that nothing has been done to."""
+        for name in ("index", "other"):
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+        if self.call.saved:
+            shutil.copytree(self._template, self._folder / "index")
+            tm = TagMatch(self._folder / "index", **self._options)
+        else:
+            tm = TagMatch(**self._options)
+            _store(tm)
+        _stage(tm, self.call.singles)
+        return Case(tm, self._options, self._folder / "other")
+
+
+def _oracle_state(oracle: Oracle) -> State:
+    return State(oracle.staged, len(oracle), _oracle_answers(oracle))
+
+
+def state_of(tm: TagMatch) -> State:
+    """Return what is to be seen of an index, which must be sound."""
+    tm.check()
+    return State(tm.stats()["staged"], len(tm), _answers(tm))

@@ -1,0 +1,142 @@
+"""Trials in processes that are forked off, so that one that crashes or hangs is one that failed.
+
+`python -m faults.sweep --layout rarest --threads 4` prints, as lines of JSON, what became of every public call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import mmap
+import os
+import random
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from faults.calls import CALLS, Cases
+from faults.memory import ALL, SMALLEST, Allocations, count_allocations, failing, spare_numpy
+from faults.trial import describe, try_call
+
+#: A trial takes less than a second
+_HANGS_S = 10
+_MOST_DEATHS = 3
+
+
+@dataclass
+class Report:
+    """What became of the trials of one call; `events` are what could fail in it."""
+
+    call: str
+    events: int
+    trials: int = 0
+    failed: int = 0
+    problems: list[str] = field(default_factory=list)
+
+
+Trial = tuple[str, Callable[[], bool]]
+
+
+def run_isolated(trials: Sequence[Trial], report: Report) -> None:
+    """Do trials, each with its name; a trial returns whether its call failed."""
+    position = mmap.mmap(-1, 8)  # of the trial that the forked process is at
+    first = deaths = 0
+    while first < len(trials) and deaths < _MOST_DEATHS:
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+            pid = os.fork()
+            if pid == 0:
+                _do(trials, first, position, out, errors)
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            for text in (out, errors):
+                text.seek(0)
+            for line in map(json.loads, out):
+                report.trials += 1
+                report.failed += line["failed"]
+                report.problems += line["problems"]
+            if status == 0:
+                return
+            at = int.from_bytes(position[:8], "little")
+            report.trials += 1
+            report.problems.append(f"{trials[at][0]}: the process ended with {status}: {_why(errors.read())}")
+            first = at + 1
+            deaths += 1
+
+
+def _do(
+    trials: Sequence[tuple[str, Callable[[], bool]]], first: int, position: Any, out: TextIO, errors: TextIO
+) -> Any:
+    status = 1
+    try:
+        os.dup2(errors.fileno(), 2)
+        faulthandler.enable(errors)
+        for i in range(first, len(trials)):
+            position[:8] = i.to_bytes(8, "little")
+            faulthandler.dump_traceback_later(_HANGS_S, exit=True, file=errors)
+            name, trial = trials[i]
+            failed, problems = False, []
+            try:
+                failed = trial()
+            except BaseException as error:
+                problems.append(f"{name}: {describe(error)}")
+            faulthandler.cancel_dump_traceback_later()
+            print(json.dumps({"failed": failed, "problems": problems}), file=out, flush=True)
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _why(errors: str) -> str:
+    """Return what a process said when it crashed or hung, and where its thread in question was, or else the first."""
+    blocks = errors.split("\n\n")
+    threads = [block for block in blocks if "most recent call first" in block]
+    guilty = next((block for block in threads if block.startswith("Current")), threads[-1] if threads else "")
+    frames = [line.strip().removeprefix('File "') for line in guilty.splitlines() if "File" in line]
+    return f"{blocks[0].splitlines()[:1]} at {' < '.join(frames[:6])}"
+
+
+def chosen(events: int, bound: int, rng: random.Random) -> list[int]:
+    """Return numbers of events: all of the first ones, and as many of those beyond the bound."""
+    beyond = range(bound + 1, events + 1)
+    return [*range(1, min(events, bound) + 1), *sorted(rng.sample(beyond, min(bound, len(beyond))))]
+
+
+def memory_report(name: str, options: dict[str, Any], bound: int, rng: random.Random) -> Report:
+    """Have allocations fail in the call `name`: single ones, all from one on, and all large ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        cases = Cases(name, options, Path(folder))
+        for _ in range(2):  # the first time, kernels are loaded
+            try_call(cases, count_allocations())
+        events = Allocations().counted
+        numbers = chosen(events, bound, rng)
+        faults = [(f"allocation {k}", (k,)) for k in numbers]
+        faults += [(f"allocations from {k} on", (k, ALL)) for k in rng.sample(numbers, min(10, len(numbers)))]
+        faults.append(("allocations of 64 KiB", (1, ALL, 1 << 16)))
+        report = Report(name, events)
+
+        def trial(first: int, last: int | None = None, smallest: int = SMALLEST) -> bool:
+            return try_call(cases, failing(first, last, smallest=smallest))
+
+        run_isolated([(text, lambda fault=fault: trial(*fault)) for text, fault in faults], report)
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--layout", default="rarest")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--bound", type=int, default=10**9)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("calls", nargs="*")
+    arguments = parser.parse_args()
+    spare_numpy()
+    options = {"layout": arguments.layout, "threads": arguments.threads, "max_partition_size": 100, "batch_size": 16}
+    for name in arguments.calls or CALLS:
+        report = memory_report(name, options, arguments.bound, random.Random(f"{arguments.seed} {name}"))
+        print(json.dumps(asdict(report)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

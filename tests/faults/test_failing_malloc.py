@@ -1,0 +1,123 @@
+"""The library does what it says: allocations of every kind are counted, and those fail that are to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from faults.memory import environment
+
+PREAMBLE = """
+import ctypes
+import numba, numpy as np, pyarrow as pa, pyarrow.compute as pc
+from concurrent.futures import ThreadPoolExecutor
+from faults.memory import ALL, count_allocations, failing
+
+@numba.njit(nogil=True)
+def kernel(count):
+    return np.empty(count, np.int64)
+
+column = pa.array(np.arange(1000))
+pool = ThreadPoolExecutor(1)
+ways = {
+    "bytes": lambda: bytes(8000),
+    "list": lambda: [None] * 1000,
+    "empty": lambda: np.empty(1000),
+    "zeros": lambda: np.zeros(1000),
+    "resize": lambda: np.empty(10).resize(1000, refcheck=False),
+    "arrow": lambda: pc.negate(column),
+    "kernel": lambda: kernel(1000),
+    "thread": lambda: pool.submit(np.empty, 1000).result(),
+}
+for do in ways.values():
+    do()  # the first time, other things are allocated as well
+"""
+
+EACH_WAY = """
+for name, do in ways.items():
+    with count_allocations() as allocations:
+        do()
+    assert allocations.counted and not allocations.failed, name
+    with failing(1) as allocations:
+        try:
+            do()
+        except MemoryError:
+            pass
+        else:
+            raise AssertionError(f"{name} did not fail")
+    assert allocations.failed == 1, name
+    do()
+"""
+
+EACH_FUNCTION = """
+process = ctypes.CDLL(None)
+out = ctypes.c_void_p()
+pointer = process.malloc(ctypes.c_size_t(1))
+size = ctypes.c_size_t(8000)
+for name, arguments in {
+    "malloc": [size],
+    "calloc": [ctypes.c_size_t(10), ctypes.c_size_t(800)],
+    "realloc": [None, size],
+    "reallocarray": [None, ctypes.c_size_t(10), ctypes.c_size_t(800)],
+    "aligned_alloc": [ctypes.c_size_t(64), size],
+    "memalign": [ctypes.c_size_t(64), size],
+}.items():
+    function = process[name]
+    function.restype = ctypes.c_void_p
+    with failing(2) as allocations:
+        first, second, third = (function(*arguments) for _ in range(3))
+    assert first and third and second is None, name
+    assert (allocations.counted, allocations.failed) == (3, 1), name
+with failing(1, ALL) as allocations:
+    assert process.posix_memalign(ctypes.byref(out), ctypes.c_size_t(64), size) != 0
+    assert process.posix_memalign(ctypes.byref(out), ctypes.c_size_t(64), ctypes.c_size_t(100)) == 0
+assert (allocations.counted, allocations.failed) == (1, 1)
+"""
+
+WHICH = """
+def fails():
+    try:
+        np.empty(1000)
+    except MemoryError:
+        return True
+    return False
+
+for first, last, expected in ((1, None, [1, 0, 0, 0]), (3, None, [0, 0, 1, 0]), (2, 3, [0, 1, 1, 0]),
+                              (2, ALL, [0, 1, 1, 1]), (9, ALL, [0, 0, 0, 0])):
+    with failing(first, last):
+        found = [fails() for _ in range(4)]
+    assert found == list(map(bool, expected)), (first, last, found)
+with failing(1, ALL, smallest=8001):
+    assert not fails()
+with failing(1, ALL, smallest=8000):
+    assert fails()
+assert not fails()
+"""
+
+
+SPARED = """
+from faults.memory import spare_numpy
+spare_numpy()
+for do in (ways["empty"], ways["zeros"], ways["resize"]):
+    with failing(1, ALL):
+        try:
+            do()
+        except MemoryError:
+            continue
+    raise AssertionError("the data of arrays is not spared")
+# This crashes NumPy where its buffer does not get memory
+indexes, out = np.arange(9000, dtype=np.uint32), np.empty(9000)
+with failing(1, ALL) as allocations:
+    out[indexes] = 1.0
+assert (out == 1.0).all()
+"""
+
+
+@pytest.mark.parametrize(
+    "script", [EACH_WAY, EACH_FUNCTION, WHICH, SPARED], ids=["ways", "functions", "which", "spared"]
+)
+def test_the_allocations_fail_that_are_to(library, script):
+    command = [sys.executable, "-c", PREAMBLE + script]
+    done = subprocess.run(command, env=environment(library), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,128 @@
+"""Calls that find no memory: they raise, change nothing, and work when there is memory again."""
+
+from __future__ import annotations
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.calls import CALLS
+from faults.memory import environment
+
+#: Of each call so many allocations fail one by one, and as many of those beyond them
+BOUND = 8
+
+GROWTH = """
+from faults.memory import failing
+from oracle import Oracle
+from tagmatch import TagMatch
+
+sets = [[f"tag {i}"] for i in range(1000)]
+TagMatch(threads=1).add_sets(sets, range(1000))  # loads the kernels
+tm, oracle = TagMatch(threads=1), Oracle()
+failed = 0
+while True:
+    try:
+        with failing(failed + 1):
+            tm.add_sets(sets, range(1000))
+        break
+    except MemoryError:
+        failed += 1
+        assert tm.stats()["staged"] == 0, f"{tm.stats()['staged']} changes are staged of a call that failed"
+assert failed > 10, failed
+oracle.add_sets(sets, range(1000))
+for database in (tm, oracle):
+    database.consolidate()
+tm.check()
+query = [tag for tags in sets for tag in tags]
+assert sorted(tm.match(query)) == oracle.match(query)
+"""
+
+FULL = """
+import resource
+import pyarrow as pa
+from tagmatch import TagMatch, TagMatchError
+
+MANY = 300_000
+sets = pa.array([[f"tag {i}", f"tag {i % 1000}"] for i in range(MANY)])
+queries = pa.array([[f"tag {i}" for i in range(j, j + 100)] for j in range(2000)])
+def calls(tm):
+    return {
+        "add_sets": lambda: tm.add_sets(sets, range(MANY)),
+        "consolidate": tm.consolidate,
+        "match_many": lambda: tm.match_many(queries),
+    }
+
+expected = None
+for layout in ("rarest", "balanced"):
+    with TagMatch(layout=layout, threads=2) as warm:
+        for call in calls(warm).values():
+            answers = call()
+    expected = [sorted(keys) for keys in answers.to_pylist()]
+    failed = {}
+    tm = TagMatch(layout=layout, threads=2)
+    for name, call in calls(tm).items():
+        for mebibytes in (0, 1, 2, 4, 8, 16, 32):
+            before = tm.stats()["staged"], len(tm)
+            used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + (mebibytes << 20), resource.RLIM_INFINITY))
+            try:
+                call()
+                break
+            except (MemoryError, TagMatchError):
+                failed[name] = failed.get(name, 0) + 1
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            assert (tm.stats()["staged"], len(tm)) == before, (name, tm.stats()["staged"], len(tm), before)
+        else:
+            call()
+    tm.check()
+    found = [sorted(keys) for keys in tm.match_many(queries).to_pylist()]
+    assert found == expected
+    tm.close()
+    print(layout, failed)
+    assert failed, "there was always enough"
+"""
+
+
+def run_script(script: str, env: dict[str, str] | None = None) -> None:
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"ended with {done.returncode}: {done.stderr[-2000:]}"
+
+
+def test_tags_are_numbered_rightly_after_their_table_could_not_grow(library):
+    run_script(GROWTH, environment(library))
+
+
+def test_a_limit_of_memory_ends_no_more_than_calls(library):
+    run_script(FULL, {**environment(library), "LD_PRELOAD": ""})
+
+
+@pytest.fixture(scope="module", params=[1, 4], ids=["threads1", "threads4"])
+def threads(request: pytest.FixtureRequest) -> int:
+    return request.param
+
+
+@functools.cache
+def reports(library: Path, layout: str, threads: int, seed: int) -> dict[str, Any]:
+    """What became of all calls, by name, in one process; it forks others off for their trials."""
+    command = [sys.executable, "-m", "faults.sweep", "--layout", layout, "--threads", str(threads)]
+    done = subprocess.run(
+        [*command, "--bound", str(BOUND), "--seed", str(seed)],
+        env=environment(library), capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {report["call"]: report for report in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_finds_no_memory_changes_nothing(library, layout, threads, call, seed):
+    report = reports(library, layout, threads, seed)[call]
+    assert not report["problems"], "\n".join(report["problems"])
+    assert report["trials"]
+    assert report["failed"] or not report["events"], "no allocation failed"
+    print(f"{report['trials']} trials; the call makes {report['events']} allocations")
