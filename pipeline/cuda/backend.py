@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,6 +76,19 @@ class _Packet:
         if workspace is not None:
             self.free.put(workspace)
 
+    @contextlib.contextmanager
+    def released_on_error(self) -> Iterator[None]:
+        """Give the workspace back if something fails: else those who keep the error would keep it."""
+        try:
+            yield
+        except BaseException:
+            if self.workspace is not None:
+                # The next packet must not meet what is still on its way
+                with contextlib.suppress(Exception):
+                    self.workspace.stream.synchronize()
+            self.release()
+            raise
+
     def __del__(self) -> None:
         self.release()
 
@@ -128,34 +143,36 @@ class CudaBackend:
         """Copy queries `first` to `last` to the device and look their tags up."""
         workspace = self._free.get()
         packet = _Packet(tags, first, last, workspace, self._free)
-        try:
-            with on_device(self._device):
-                packet.queries = self._tag_index.ranks(tags, first, last, workspace)
-        except DeviceMemoryError:
-            if last - first == 1:
-                raise
+        with packet.released_on_error():
+            try:
+                with on_device(self._device):
+                    packet.queries = self._tag_index.ranks(tags, first, last, workspace)
+            except DeviceMemoryError:
+                if last - first == 1:
+                    raise
         return packet
 
     def subset_match(self, packet: _Packet) -> Matches:
         """Sets that each query contains."""
-        if packet.queries is not None:
-            try:
-                packet.pairs, found, rejected = self._find(packet.queries, self._keys)
-            except DeviceMemoryError:
-                if packet.last - packet.first == 1:
-                    raise
-            else:
-                return Matches(packet, found, rejected)
-        assert packet.workspace is not None
-        packet.lists, found, rejected = self._halves(packet.tags, packet.first, packet.last, packet.workspace)
-        return Matches(packet, found, rejected)
+        with packet.released_on_error():
+            if packet.queries is not None:
+                try:
+                    packet.pairs, found, rejected = self._find(packet.queries, self._keys)
+                except DeviceMemoryError:
+                    if packet.last - packet.first == 1:
+                        raise
+                else:
+                    return Matches(packet, found, rejected)
+            assert packet.workspace is not None
+            packet.lists, found, rejected = self._halves(packet.tags, packet.first, packet.last, packet.workspace)
+            return Matches(packet, found, rejected)
 
     def look_up_keys(self, packet: _Packet) -> Lists:
         """Keys of each query's sets; can be asked for once."""
         lists = packet.lists
         if lists is None:
             assert packet.pairs is not None
-            with on_device(self._device):
+            with packet.released_on_error(), on_device(self._device):
                 lists = packet.pairs.lists()
         packet.release()
         return lists if self._keys else look_up_keys(lists, self.snapshot.keys)
@@ -164,9 +181,10 @@ class CudaBackend:
         """Ids of the sets that each of queries `first` to `last` contains."""
         packet = self.ranks(tags, first, last)
         assert packet.queries is not None
-        pairs, _, _ = self._find(packet.queries, None)
-        with on_device(self._device):
-            lists = pairs.lists()
+        with packet.released_on_error():
+            pairs, _, _ = self._find(packet.queries, None)
+            with on_device(self._device):
+                lists = pairs.lists()
         packet.release()
         return lists
 

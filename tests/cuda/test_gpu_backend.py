@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import numba.cuda
+import numpy as np
 import pytest
-from agreement import assert_agree, loaded
+from agreement import assert_agree, assert_keys, loaded
+from collisions import colliding_tags
 from numba.cuda.cudadrv.driver import CudaAPIError
 from oracle import Oracle
 from simulator import SIMULATED
@@ -52,9 +55,9 @@ InjectedCudaError.__module__ = CudaAPIError.__module__
 def snapshot_of(sets: list[list[str]], layout: str, **options: Any) -> Snapshot:
     """The sets, whose keys are their numbers."""
     staged = StagedChanges(1)
-    staged.extend(tag_lists(sets, "tags", stored=True), list(range(len(sets))), removed=False)
+    staged.extend(tag_lists(sets, "tags", stored=True), np.arange(len(sets), dtype=np.uint64), removed=False)
     wanted = LayoutOptions(layout, **options)
-    return build_snapshot(empty_snapshot(wanted), staged.take(), wanted, threads=1)
+    return build_snapshot(empty_snapshot(wanted), staged.changes(), wanted, threads=1)
 
 
 def answers(backend: Any, queries: list[list[str]]) -> list[list[int]]:
@@ -295,6 +298,49 @@ def test_who_keeps_packets_does_not_keep_their_memory(layout: str) -> None:
         keys = backend.look_up_keys(backend.subset_match(kept[-1]).lists)
         assert sorted(keys.values.tolist()) == [0, 1]
         assert len(backend.set_ids(lists, 0, 1).values) == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"layout": "rarest"}, {"layout": "balanced"}, {"layout": "balanced", "cuda": CudaOptions(kernels="published")}],
+)
+def test_every_allocation_may_fail(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    """Errors are kept, as futures keep them, and with them the frames that had the packet."""
+    cuda_options = replace(options.get("cuda", CudaOptions()), streams=1)
+    pairs = [([f"t{i}"], i) for i in range(10)]
+    tm, oracle = loaded(pairs, **options | {"device": "cuda", "threads": 1, "cuda": cuda_options})
+    queries = [[f"t{i}" for i in range(10)], ["t3", "t4", "x"], []]
+    asked = [lambda: tm.match_many(queries), lambda: tm.match(queries[0]), lambda: tm.explain(queries[1])]
+    kept = []
+    for ask, name in itertools.product(asked, ["device", "pinned"]):
+        for number in itertools.count():
+            calls = itertools.count()
+            real = getattr(memory.Workspace, name)
+
+            def fail_once(*arguments: Any, real=real, calls=calls, number=number) -> Any:
+                if next(calls) == number:
+                    raise MemoryError("injected")
+                return real(*arguments)
+
+            with monkeypatch.context() as patched:
+                patched.setattr(memory.Workspace, name, fail_once)
+                try:
+                    ask()
+                except MemoryError as error:
+                    kept.append(error)
+            if next(calls) <= number:
+                break  # it did without so many
+            assert len(kept) > 0
+            assert_keys(tm.match_many(queries), [oracle.match(query) for query in queries])
+    assert tm.stats()["device"] == "cuda"
+    assert_agree(tm, oracle, queries)
+
+
+def test_tags_with_one_hash(engine: dict[str, Any]) -> None:
+    tags = colliding_tags(20)
+    sets = [*([tag] for tag in tags[:15]), tags[:3], ["x", *tags[2:5]]]
+    tm, oracle = loaded(zip(sets, range(len(sets)), strict=True), **engine)
+    assert_agree(tm, oracle, [tags, [*tags, "x"], tags[15:], *([tag] for tag in tags[::4]), []])
 
 
 # -- devices that fail -------------------------------------------------------------------------------------------------
