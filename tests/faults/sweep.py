@@ -27,7 +27,7 @@ from faults.interrupts import Interrupt, interrupted
 from faults.memory import ALL, SMALLEST, Allocations, count_allocations, environment, failing, spare_numpy
 from faults.trial import describe, try_call
 
-#: A trial takes less than a second
+# A trial takes less than a second
 _HANGS_S = 10
 _MOST_DEATHS = 3
 
@@ -46,15 +46,15 @@ class Report:
 Trial = tuple[str, Callable[[], bool]]
 
 
-def run_isolated(trials: Sequence[Trial], report: Report) -> None:
-    """Do trials, each with its name; a trial returns whether its call failed."""
+def run_isolated(trials: Sequence[Trial], report: Report, *, hangs_s: float = _HANGS_S) -> None:
+    """Do trials, each with its name, of at most `hangs_s` seconds; a trial returns whether its call failed."""
     position = mmap.mmap(-1, 8)  # of the trial that the forked process is at
     first = deaths = 0
     while first < len(trials) and deaths < _MOST_DEATHS:
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
             pid = os.fork()
             if pid == 0:
-                _do(trials, first, position, out, errors)
+                _do(trials, first, position, out, errors, hangs_s)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             for text in (out, errors):
                 text.seek(0)
@@ -71,16 +71,14 @@ def run_isolated(trials: Sequence[Trial], report: Report) -> None:
             deaths += 1
 
 
-def _do(
-    trials: Sequence[tuple[str, Callable[[], bool]]], first: int, position: Any, out: TextIO, errors: TextIO
-) -> Any:
+def _do(trials: Sequence[Trial], first: int, position: Any, out: TextIO, errors: TextIO, hangs_s: float) -> Any:
     status = 1
     try:
         os.dup2(errors.fileno(), 2)
         faulthandler.enable(errors)
         for i in range(first, len(trials)):
             position[:8] = i.to_bytes(8, "little")
-            faulthandler.dump_traceback_later(_HANGS_S, exit=True, file=errors)
+            faulthandler.dump_traceback_later(hangs_s, exit=True, file=errors)
             name, trial = trials[i]
             failed, problems = False, []
             try:
