@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import functools
 import json
 import mmap
 import os
 import random
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from faults.calls import CALLS, Cases
-from faults.memory import ALL, SMALLEST, Allocations, count_allocations, failing, spare_numpy
+from faults.interrupts import Interrupt, interrupted
+from faults.memory import ALL, SMALLEST, Allocations, count_allocations, environment, failing, spare_numpy
 from faults.trial import describe, try_call
 
-#: A trial takes less than a second
+# A trial takes less than a second
 _HANGS_S = 10
 _MOST_DEATHS = 3
 
@@ -40,15 +46,15 @@ class Report:
 Trial = tuple[str, Callable[[], bool]]
 
 
-def run_isolated(trials: Sequence[Trial], report: Report) -> None:
-    """Do trials, each with its name; a trial returns whether its call failed."""
+def run_isolated(trials: Sequence[Trial], report: Report, *, hangs_s: float = _HANGS_S) -> None:
+    """Do trials, each with its name, of at most `hangs_s` seconds; a trial returns whether its call failed."""
     position = mmap.mmap(-1, 8)  # of the trial that the forked process is at
     first = deaths = 0
     while first < len(trials) and deaths < _MOST_DEATHS:
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
             pid = os.fork()
             if pid == 0:
-                _do(trials, first, position, out, errors)
+                _do(trials, first, position, out, errors, hangs_s)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             for text in (out, errors):
                 text.seek(0)
@@ -65,16 +71,14 @@ def run_isolated(trials: Sequence[Trial], report: Report) -> None:
             deaths += 1
 
 
-def _do(
-    trials: Sequence[tuple[str, Callable[[], bool]]], first: int, position: Any, out: TextIO, errors: TextIO
-) -> Any:
+def _do(trials: Sequence[Trial], first: int, position: Any, out: TextIO, errors: TextIO, hangs_s: float) -> Any:
     status = 1
     try:
         os.dup2(errors.fileno(), 2)
         faulthandler.enable(errors)
         for i in range(first, len(trials)):
             position[:8] = i.to_bytes(8, "little")
-            faulthandler.dump_traceback_later(_HANGS_S, exit=True, file=errors)
+            faulthandler.dump_traceback_later(hangs_s, exit=True, file=errors)
             name, trial = trials[i]
             failed, problems = False, []
             try:
@@ -119,8 +123,41 @@ def memory_report(name: str, options: dict[str, Any], bound: int, rng: random.Ra
         def trial(first: int, last: int | None = None, smallest: int = SMALLEST) -> bool:
             return try_call(cases, failing(first, last, smallest=smallest))
 
-        run_isolated([(text, lambda fault=fault: trial(*fault)) for text, fault in faults], report)
+        run_isolated([(text, functools.partial(trial, *fault)) for text, fault in faults], report)
     return report
+
+
+def interrupt_report(name: str, options: dict[str, Any], bound: int, rng: random.Random) -> Report:
+    """Interrupt the call `name` where signals are looked for."""
+    with tempfile.TemporaryDirectory() as folder:
+        cases = Cases(name, options, Path(folder))
+        for _ in range(2):  # the first time, kernels are loaded
+            counter = Interrupt()
+            try_call(cases, interrupted(counter))
+        report = Report(name, counter.count)
+
+        def trial(at: int) -> bool:
+            return try_call(cases, interrupted(Interrupt(at)), interrupted=True)
+
+        numbers = chosen(counter.count, bound, rng)
+        run_isolated([(f"interruption {k}", functools.partial(trial, k)) for k in numbers], report)
+    return report
+
+
+@contextmanager
+def sweeps(library: Path, seed: int, engines: Sequence[tuple[str, int]], *options: str) -> Iterator[dict[Any, Any]]:
+    """Have every call tried in processes under the library: futures of reports by call, for each of the engines."""
+
+    def sweep(layout: str, threads: int) -> dict[str, Any]:
+        command = [sys.executable, "-m", "faults.sweep", "--layout", layout, "--threads", str(threads), *options]
+        done = subprocess.run(
+            [*command, "--seed", str(seed)], env=environment(library), capture_output=True, text=True, timeout=1200
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return {report["call"]: report for report in map(json.loads, done.stdout.splitlines())}
+
+    with ThreadPoolExecutor(2) as pool:
+        yield {engine: pool.submit(sweep, *engine) for engine in engines}
 
 
 def main() -> None:
@@ -129,12 +166,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bound", type=int, default=10**9)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--interrupt", action="store_true", help="interrupt calls instead of having no memory for them")
     parser.add_argument("calls", nargs="*")
     arguments = parser.parse_args()
     spare_numpy()
     options = {"layout": arguments.layout, "threads": arguments.threads, "max_partition_size": 100, "batch_size": 16}
+    report_of = interrupt_report if arguments.interrupt else memory_report
     for name in arguments.calls or CALLS:
-        report = memory_report(name, options, arguments.bound, random.Random(f"{arguments.seed} {name}"))
+        report = report_of(name, options, arguments.bound, random.Random(f"{arguments.seed} {name}"))
         print(json.dumps(asdict(report)), flush=True)
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from faults.calls import CALLS
 from faults.memory import environment
+from faults.sweep import sweeps
 
 #: Of each call so many allocations fail one by one, and as many of those beyond them
-BOUND = 8
+BOUND = 5
 
 GROWTH = """
 from faults.memory import failing
@@ -107,21 +104,16 @@ def threads(request: pytest.FixtureRequest) -> int:
     return request.param
 
 
-@functools.cache
-def reports(library: Path, layout: str, threads: int, seed: int) -> dict[str, Any]:
-    """What became of all calls, by name, in one process; it forks others off for their trials."""
-    command = [sys.executable, "-m", "faults.sweep", "--layout", layout, "--threads", str(threads)]
-    done = subprocess.run(
-        [*command, "--bound", str(BOUND), "--seed", str(seed)],
-        env=environment(library), capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return {report["call"]: report for report in map(json.loads, done.stdout.splitlines())}
+@pytest.fixture(scope="module")
+def reports(library, seed):
+    engines = [(layout, threads) for layout in ("rarest", "balanced") for threads in (1, 4)]
+    with sweeps(library, seed, engines, "--bound", str(BOUND)) as found:
+        yield found
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_that_finds_no_memory_changes_nothing(library, layout, threads, call, seed):
-    report = reports(library, layout, threads, seed)[call]
+def test_a_call_that_finds_no_memory_changes_nothing(reports, layout, threads, call):
+    report = reports[layout, threads].result()[call]
     assert not report["problems"], "\n".join(report["problems"])
     assert report["trials"]
     assert report["failed"] or not report["events"], "no allocation failed"

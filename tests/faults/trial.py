@@ -27,27 +27,35 @@ def try_call(cases: Cases, fault: AbstractContextManager[Any], *, interrupted: b
     A call that was `interrupted` may have made its change, if it has made it wholly.
     """
     call, case = cases.call, cases.new()
-    failed, errors = False, (KeyboardInterrupt,) if interrupted else ERRORS
+    failed, cause, errors = False, "the call has worked", (KeyboardInterrupt,) if interrupted else ERRORS
     with no_error_is_lost():
         try:
             with fault:
                 result = call.ask(case)
-        except errors:
-            failed = True
+        except errors as error:
+            failed, cause = True, describe(error)
         else:
             assert call.plain(case, result) == cases.result, f"wrong result: {result}"
-        wait_until_answered(case.tm)
-        _check_state(cases, case, failed=failed, interrupted=interrupted)
-        if failed:
-            again = call.plain(case, call.ask(case))
-            assert again == cases.result, f"wrong result of the second call: {again}"
-        if not call.closes:
-            later(case.tm)
-            found = state_of(case.tm)
-            assert found == cases.later, f"after later calls: {found}, not {cases.later}"
-            wait_until_answered(case.tm)
-        case.tm.close()
+        try:
+            _check_afterwards(cases, case, failed=failed, interrupted=interrupted)
+        except BaseException as error:
+            raise AssertionError(f"{describe(error)}; before: {cause}") from error
     return failed
+
+
+def _check_afterwards(cases: Cases, case: Case, *, failed: bool, interrupted: bool) -> None:
+    call = cases.call
+    wait_until_answered(case.tm)
+    _check_state(cases, case, failed=failed, interrupted=interrupted)
+    if failed:
+        again = call.plain(case, call.ask(case))
+        assert again == cases.result, f"wrong result of the second call: {again}"
+    if not call.closes:
+        later(case.tm)
+        found = state_of(case.tm)
+        assert found == cases.later, f"after later calls: {found}, not {cases.later}"
+        wait_until_answered(case.tm)
+    case.tm.close()
 
 
 def _check_state(cases: Cases, case: Case, *, failed: bool, interrupted: bool) -> None:

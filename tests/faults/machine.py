@@ -1,0 +1,263 @@
+"""A random walk over all that an index can be asked to do, in which memory, the disk and Ctrl-C fail at random moments.
+
+`python -m faults.machine --steps 10000 --seed 7`, in `tests`, prints how many steps there were and what failed in them.
+After each step the index says what the oracle says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import random
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from faults.disk import disk_full, small_files
+from faults.interrupts import Interrupt, interrupted, signalled
+from faults.memory import ALL, build_library, environment, failing, spare_numpy
+from faults.sweep import Report, run_isolated
+from faults.trial import ERRORS, describe, no_error_is_lost, wait_until_answered
+from oracle import Oracle
+
+from tagmatch import TagMatch
+
+_HANGS_S = 60
+_COMMON_TAGS = 80
+_STEPS_OF_A_WALK = 100
+#: What is made to fail
+KINDS = ("memory", "disk", "file size", "interruption", "signal")
+_LAYOUTS = ("rarest", "balanced")
+
+
+class Walk:
+    """An index on disk and the oracle, which have seen the same changes."""
+
+    def __init__(self, folder: Path, rng: random.Random, kinds: Sequence[str]) -> None:
+        self.kinds = kinds
+        self.rng, self.folder, self.path = rng, folder, folder / "index"
+        self.oracle = Oracle()
+        self.saved = Oracle()  # what is on the disk
+        self.tags = [f"t{i}" for i in range(_COMMON_TAGS)]
+        self.counts: Counter[str] = Counter()
+        self.last = ""
+        self.tm = self._index()
+        self.steps: dict[Callable[[], None], int] = {
+            self.change: 8, self.change_many: 8, self.consolidate: 4, self.ask: 4, self.ask_many: 4, self.submit: 2,
+            self.explain: 1, self.check: 1, self.save: 1, self.reopen: 1,
+        }  # fmt: skip
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def change(self) -> None:
+        name = self.rng.choice(["add_set", "add_set", "remove_set"])
+        self._change(name, self._tags(), self.rng.randrange(50))
+
+    def change_many(self) -> None:
+        count = self.rng.choice([1, 10, 100, 300])
+        sets = [self._tags() for _ in range(count)]
+        self._change(self.rng.choice(["add_sets", "remove_sets"]), sets, [self.rng.randrange(50) for _ in sets])
+
+    def consolidate(self) -> None:
+        self._change("consolidate")
+        if not self.oracle.staged:
+            self.saved = deepcopy(self.oracle)
+
+    def ask(self) -> None:
+        tags = self._query()
+        found = self._call(lambda: (sorted(self.tm.match(tags)), self.tm.match_unique(tags)))
+        assert found in (None, (self.oracle.match(tags), self.oracle.match_unique(tags))), "wrong answer"
+
+    def ask_many(self) -> None:
+        queries = [self._query() for _ in range(self.rng.choice([1, 30, 600]))]
+        unique = self.rng.random() < 0.5
+        answers = self._call(lambda: self.tm.match_many(queries, unique=unique))
+        if answers is not None:
+            ask = self.oracle.match_unique if unique else self.oracle.match
+            assert list(map(sorted, answers.to_pylist())) == [sorted(ask(query)) for query in queries], "wrong answers"
+
+    def submit(self) -> None:
+        queries = [self._query() for _ in range(self.rng.randrange(1, 40))]
+        found = self._call(lambda: [future.result(_HANGS_S) for future in [self.tm.submit(tags) for tags in queries]])
+        if found is not None:
+            assert list(map(sorted, found)) == list(map(self.oracle.match, queries)), "wrong answers"
+
+    def explain(self) -> None:
+        tags = self._query()
+        found = self._call(lambda: dict(self.tm.explain(tags)))
+        assert found in (None, dict(self.oracle.explain(tags))), "wrong explanation"
+
+    def check(self) -> None:
+        self._call(self.tm.check)
+
+    def save(self) -> None:
+        path = self.folder / "copy"
+        self._call(lambda: self.tm.save(path), disk=True)
+        if (path / "MANIFEST.json").exists():
+            with TagMatch.open(path, threads=1) as opened:
+                opened.check()
+
+    def reopen(self) -> None:
+        """Close the index, which loses what is staged, and open it again, perhaps in another layout."""
+        self._call(self.tm.close)
+        self.tm.close()
+        self.oracle = deepcopy(self.saved)
+        self.tm = self._call(self._index) or self._index()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _index(self) -> TagMatch:
+        layout, size = self.rng.choice(_LAYOUTS), self.rng.choice([7, 100, 200_000])
+        threads = self.rng.choice([1, 2])
+        return TagMatch(self.path, layout=layout, max_partition_size=size, threads=threads, batch_size=8)
+
+    def _tags(self) -> list[str]:
+        """Return tags of a set: common ones and, now and then, new ones, some of them long."""
+        tags = [self.tags[int(_COMMON_TAGS * self.rng.random() ** 2)] for _ in range(self.rng.randrange(4))]
+        if self.rng.random() < 0.2:
+            tags.append(f"n{len(self.tags)}" * self.rng.choice([1, 1, 10, 300]))
+            self.tags += tags[-1:]
+        return tags
+
+    def _query(self) -> list[str]:
+        return self.rng.sample(self.tags, self.rng.randrange(30)) + self._tags()
+
+    def _change(self, name: str, *arguments: Any) -> None:
+        """Make a change; one that was interrupted may have been made, but wholly."""
+        before, after = self.oracle, deepcopy(self.oracle)
+        getattr(after, name)(*arguments)
+        outcome = self._call(lambda: getattr(self.tm, name)(*arguments) or True, disk=name == "consolidate")
+        if outcome:
+            self.oracle = after
+        elif self._looks_like(after) and not self._looks_like(before):
+            assert self.last_error is KeyboardInterrupt, f"{name} has failed, but was done"
+            self.oracle = after
+        if name == "consolidate" and not outcome and self._is_on_disk(after):
+            self.saved = deepcopy(after)  # the disk may have the change before the memory has
+        assert self._looks_like(self.oracle), f"{self.tm.stats()['staged']} staged, not {self.oracle.staged}"
+
+    def _is_on_disk(self, oracle: Oracle) -> bool:
+        """Return whether the disk has what an oracle has; if not, it must have what was there before."""
+        if not (self.path / "MANIFEST.json").exists():
+            return False
+        with TagMatch.open(self.path, threads=1) as opened:
+            opened.check()
+            found = dict(opened.explain(self.tags))
+        if found == dict(oracle.explain(self.tags)):
+            return True
+        assert found == dict(self.saved.explain(self.tags)), "the disk has neither the old sets nor the new ones"
+        return False
+
+    def _looks_like(self, oracle: Oracle) -> bool:
+        return (self.tm.stats()["staged"], len(self.tm)) == (oracle.staged, len(oracle))
+
+    def _call(self, call: Callable[[], Any], *, disk: bool = False) -> Any:
+        """Return what a call gives, or `None` if it has failed because of something that was made to fail."""
+        kind, fault = self._fault(disk)
+        self.counts[f"with {kind}"] += 1
+        self.last = f"{self.last} with {kind}"
+        self.last_error: type[BaseException] | None = None
+        try:
+            with fault:
+                return call()
+        except (*ERRORS, KeyboardInterrupt, OSError) as error:
+            if not isinstance(error, KeyboardInterrupt if kind in ("interruption", "signal") else ERRORS):
+                raise
+            self.last_error = type(error)
+            self.counts[f"failed by {kind}"] += 1
+            return None
+
+    def _fault(self, disk: bool) -> tuple[str, AbstractContextManager[Any]]:
+        rng = self.rng
+        kinds = [kind for kind in self.kinds if disk or kind not in ("disk", "file size")]
+        if not kinds or rng.random() < 0.6:
+            return "nothing", nullcontext()
+        kind = rng.choice(kinds)
+        if kind == "memory":
+            first, smallest = int(100 ** rng.random()), 1 << rng.randrange(12, 20)
+            return kind, rng.choice([failing(first), failing(first, ALL), failing(1, ALL, smallest=smallest)])
+        if kind == "interruption":
+            return kind, interrupted(Interrupt(int(3000 ** rng.random())))
+        if kind == "signal":
+            return kind, signalled(rng, 0.02)
+        return kind, disk_full(int(60 ** rng.random())) if kind == "disk" else small_files(1 << rng.randrange(8, 18))
+
+    def step(self) -> None:
+        do = self.rng.choices([*self.steps], [*self.steps.values()])[0]
+        self.last = do.__name__
+        with no_error_is_lost():
+            do()
+            wait_until_answered(self.tm)
+            self.tm.check()
+            assert self._looks_like(self.oracle)
+            queries = [self._query() for _ in range(3)]
+            found = [sorted(keys) for keys in self.tm.match_many(queries).to_pylist()]
+            assert found == list(map(self.oracle.match, queries)), "wrong answers after the step"
+
+
+def walk(seed: str, steps: int, kinds: Sequence[str], counts: Path) -> bool:
+    """Walk from an empty index on; adds to the file what there was. Raises at the first step that goes wrong."""
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        walked = Walk(Path(folder), rng, kinds)
+        try:
+            for number in range(steps):
+                walked.counts["steps"] += 1
+                try:
+                    walked.step()
+                except BaseException as error:
+                    raise AssertionError(f"step {number}, {walked.last}: {describe(error)}") from error
+            walked.tm.close()
+        finally:
+            with counts.open("a") as out:
+                print(json.dumps(walked.counts), file=out)
+    return False
+
+
+def run(steps: int, seed: int, kinds: Sequence[str] = KINDS) -> tuple[Counter[str], list[str]]:
+    """Walk, in processes that are forked off; returns what there was, and what went wrong."""
+    spare_numpy()
+    counts: Counter[str] = Counter()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "counts"
+        file.touch()
+        walk("loads the kernels", _STEPS_OF_A_WALK, (), Path(os.devnull))
+        walks = []
+        for first in range(0, steps, _STEPS_OF_A_WALK):
+            name = f"{seed}/{first}"
+            part = functools.partial(walk, name, min(_STEPS_OF_A_WALK, steps - first), kinds, file)
+            walks.append((f"walk {name}", part))
+        report = Report("walks", steps)
+        run_isolated(walks, report, hangs_s=_HANGS_S)
+        for line in file.read_text().splitlines():
+            counts.update(json.loads(line))
+    return counts, report.problems
+
+
+def main() -> None:
+    """Walk under the library, in a process of its own."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
+    arguments = parser.parse_args()
+    if "failing_malloc" not in os.environ.get("LD_PRELOAD", ""):
+        command = [sys.executable, "-m", "faults.machine", "--seed", str(arguments.seed), *sys.argv[1:]]
+        with tempfile.TemporaryDirectory() as folder:
+            sys.exit(subprocess.run(command, env=environment(build_library(Path(folder)))).returncode)
+    counts, problems = run(arguments.steps, arguments.seed, arguments.kinds)
+    print(json.dumps({"seed": arguments.seed, "counts": counts, "problems": problems}, indent=1))
+    sys.exit(bool(problems) or counts["steps"] != arguments.steps)
+
+
+if __name__ == "__main__":
+    main()
