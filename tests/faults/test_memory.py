@@ -46,7 +46,7 @@ from tagmatch import TagMatch, TagMatchError
 
 MANY = 300_000
 sets = pa.array([[f"tag {i}", f"tag {i % 1000}"] for i in range(MANY)])
-queries = pa.array([[f"tag {i}" for i in range(j, j + 100)] for j in range(2000)])
+queries = pa.array([[f"tag {i}" for i in range(j, j + 10)] for j in range(2000)])
 def calls(tm):
     return {
         "add_sets": lambda: tm.add_sets(sets, range(MANY)),
