@@ -35,10 +35,24 @@ def _json_file(path: Path | None) -> Path | None:
 
 _Sets = Annotated[int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets.")]
 _Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the workload.")]
+_AllowChanges = Annotated[
+    bool, typer.Option("--allow-changes", help="Record results of code that is not committed; they say so.")
+]
 _Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", dir_okay=False, writable=True, callback=_json_file, help="Write JSON too."),
 ]
+
+
+def _require_committed() -> None:
+    """Refuse to record what nobody could measure again."""
+    from workloads.bench.report import changed_files, commit
+
+    if changed := changed_files():
+        raise TagMatchError(
+            f"results would name commit {commit()}, but these files differ from it: {', '.join(changed)}; commit them, "
+            "or record results that name them with --allow-changes"
+        )
 
 
 @app.command()
@@ -49,10 +63,13 @@ def cpu(
     growth: Annotated[bool, typer.Option(help="Also build 8 times as many sets.")] = True,
     seed: _Seed = 1,
     json: _Json = None,
+    allow_changes: _AllowChanges = False,
 ) -> None:
     """Build and match on the CPU, beside two baselines written in Python and NumPy."""
     from workloads.bench.cpu import CpuOptions, measure
 
+    if json is not None and not allow_changes:
+        _require_committed()
     options = CpuOptions(sets, queries, threads or available_threads(), growth, seed)
     report = measure(options, Console(stderr=True))
     if json is not None:
@@ -77,9 +94,9 @@ _MongoDB = Annotated[
 
 
 def _skippable(names: list[str] | None) -> list[str] | None:
-    from workloads.bench.paper.catalogue import PUBLISHED, RAREST, SYSTEMS
+    from workloads.bench.paper.catalogue import PUBLISHED, SYSTEMS
 
-    systems = [name for name in (*SYSTEMS, PUBLISHED) if name != RAREST]
+    systems = (*SYSTEMS, PUBLISHED)
     for name in names or ():
         if name not in systems:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(map(repr, systems))}")
@@ -105,6 +122,7 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
         mongodb: _MongoDB = None,
         skip: _Skip = None,
         output: _Output = Path("bench-results/paper"),
+        allow_changes: _AllowChanges = False,
     ) -> None:
         from workloads.bench.paper.bench import PaperOptions
         from workloads.bench.paper.experiments import EXPERIMENTS
@@ -119,18 +137,20 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
             tuple(mongodb or ()),
             tuple(skip or ()),
         )
-        _measure([EXPERIMENTS[name] for name in names], options, output)
+        _measure([EXPERIMENTS[name] for name in names], options, output, allow_changes=allow_changes)
 
     command.__doc__ = summary
     return command
 
 
-def _measure(experiments: Sequence[Experiment], options: PaperOptions, output: Path) -> None:
+def _measure(experiments: Sequence[Experiment], options: PaperOptions, output: Path, *, allow_changes: bool) -> None:
     """Run experiments and print what they find; refuses to measure for minutes what cannot be drawn or written then."""
     from workloads.bench.paper.experiments import run as run_experiments
 
     if find_spec("matplotlib") is None:
         raise TagMatchError("plots need matplotlib; install it with: pip install 'tagmatch[bench]'")
+    if not allow_changes:
+        _require_committed()
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -178,6 +198,7 @@ def latency(
     threads: Threads = None,
     seed: _Seed = 1,
     output: _Output = Path("bench-results/latency"),
+    allow_changes: _AllowChanges = False,
 ) -> None:
     """Latency and throughput of `submit` against the offered load, for some values of `flush_timeout`."""
     from workloads.bench.paper.bench import FULL_SETS, PaperOptions
@@ -188,7 +209,7 @@ def latency(
     layouts = [each for each in LAYOUTS if not layout or each in layout]
     timeouts = [_timeout(text) for text in flush_timeout] if flush_timeout else TIMEOUTS
     options = PaperOptions(sets / FULL_SETS, threads or available_threads(), rounds=rounds, seconds=seconds, seed=seed)
-    _measure([partial(experiment, layouts=layouts, timeouts=timeouts)], options, output)
+    _measure([partial(experiment, layouts=layouts, timeouts=timeouts)], options, output, allow_changes=allow_changes)
 
 
 def _timeout(text: str) -> float | None:
@@ -209,13 +230,14 @@ def threads(
     threads: Threads = None,
     seed: _Seed = 1,
     output: _Output = Path("bench-results/threads"),
+    allow_changes: _AllowChanges = False,
 ) -> None:
     """Throughput against threads and callers, and beside the kernels alone."""
     from workloads.bench.paper.bench import FULL_SETS, PaperOptions
     from workloads.bench.paper.threads import threads as experiment
 
     options = PaperOptions(sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed)
-    _measure([experiment], options, output)
+    _measure([experiment], options, output, allow_changes=allow_changes)
 
 
 @app.command()
@@ -228,6 +250,7 @@ def gpu(
     seed: _Seed = 1,
     skip: _Skip = None,
     output: _Output = Path("bench-results/gpu"),
+    allow_changes: _AllowChanges = False,
 ) -> None:
     """Throughput of both layouts on CUDA, beside the paper's kernels and the plain batched scan."""
     from pipeline.cuda.support import devices
@@ -239,7 +262,7 @@ def gpu(
     options = PaperOptions(
         sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, skip=tuple(skip or ())
     )
-    _measure([experiment], options, output)
+    _measure([experiment], options, output, allow_changes=allow_changes)
 
 
 class SparkPart(StrEnum):
@@ -269,6 +292,7 @@ def spark(
     threads: Threads = None,
     seed: _Seed = 1,
     output: _Output = Path("bench-results/spark"),
+    allow_changes: _AllowChanges = False,
 ) -> None:
     """Partitioning and joins on Spark, in local mode, beside the local partitioner and plain SQL."""
     from workloads.bench.spark.session import local_spark
@@ -284,7 +308,9 @@ def spark(
         SparkPart.JOIN: partial(join, spark=session),
     }
     options = PaperOptions(join_sets / FULL_SETS, cores, queries, rounds, seed=seed)
-    _measure([parts[each] for each in SparkPart if not part or each in part], options, output)
+    _measure(
+        [parts[each] for each in SparkPart if not part or each in part], options, output, allow_changes=allow_changes
+    )
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tagmatch.commands import status
 from workloads.bench.data import Workload, make_workload
-from workloads.bench.paper.catalogue import RAREST
 from workloads.bench.paper.results import Answers, Result
+from workloads.bench.reference import right_answers
 from workloads.bench.timing import Samples, rates
 from workloads.systems.matcher import Matcher, UnavailableError, count_keys, wrong_and_missing
 
@@ -49,7 +49,7 @@ class PaperOptions:
     mongodb : tuple of str
         URIs of running MongoDB servers; several are shards.
     skip : tuple of str
-        Systems that are left out; not `RAREST`, which gives the right answers.
+        Systems that are left out.
     """
 
     scale: float = 1.0
@@ -128,11 +128,12 @@ class Bench:
         result: Result,
         where: str,
         matchers: Mapping[str, Matcher[Any]],
+        sets: pa.Table,
         queries: pa.ListArray,
         *,
         unique: bool = False,
     ) -> dict[str, Rate]:
-        """Measure all matchers in turn on the same queries, and compare their answers with the right ones.
+        """Measure all matchers in turn on the same queries, and compare their answers with those of brute force.
 
         Parameters
         ----------
@@ -141,7 +142,8 @@ class Bench:
         where : str
             What the comparison is named.
         matchers : mapping of str to Matcher
-            Among them `RAREST`, whose answers, which are held to the tests' oracle, are the right ones.
+        sets : pyarrow.Table
+            What the matchers were built of.
         """
         prepared = {name: matcher.prepare(queries) for name, matcher in matchers.items()}
 
@@ -154,7 +156,8 @@ class Bench:
             measured = rates(works, len(queries), rounds=options.rounds, seconds=options.seconds)
         with self.doing(f"{result.name}: checking, {where}"):
             checked = {name: _checked(samples.items, len(queries)) for name, samples in measured.items()}
-            right = ask(RAREST, max(checked.values()))
+            most = max(checked.values(), default=0)
+            right = right_answers(sets, queries[:most], unique=unique, threads=options.threads)
             found = {}
             for name, count in checked.items():
                 answers = ask(name, count)

@@ -63,7 +63,7 @@ def gpu(bench: Bench) -> Result:
     systems = on_one | on_all | {PUBLISHED: published} | some([GPU_BATCH_SCAN])
     workload = bench.workload(sets)
     with bench.built(systems, workload.sets, result) as matchers:
-        found = bench.throughput(result, "end to end", matchers, workload.queries)
+        found = bench.throughput(result, "end to end", matchers, workload.sets, workload.queries)
         _end_to_end(result, sets, devices, found)
         ours: dict[str, Any] = {name: matchers[name] for name in on_one if name in matchers}
         _subset_match(bench, result, ours, workload.queries)

@@ -57,7 +57,7 @@ def _beside_kernels(bench: Bench, result: Result) -> None:
     systems: dict[str, Build] = {name: tagmatch(name) for name in LAYOUTS.values()}
     systems |= {name: _kernels(layout) for layout, name in kernels.items()}
     with bench.built(systems, workload.sets, result) as matchers:
-        rates = bench.throughput(result, "beside kernels", matchers, workload.queries)
+        rates = bench.throughput(result, "beside kernels", matchers, workload.sets, workload.queries)
     panel = result.panel("match_many beside its kernels", "layout", "queries/s")
     for layout, name in LAYOUTS.items():
         ours, alone = rates[name].queries, rates[kernels[layout]].queries

@@ -32,16 +32,12 @@ class _Place:
     workload: Workload
 
 
-def _match_and_unique(
-    bench: Bench, result: Result, places: Iterable[_Place], *, unseen: Sequence[str] = (), **looks: Any
-) -> tuple[Panel, Panel]:
+def _match_and_unique(bench: Bench, result: Result, places: Iterable[_Place], **looks: Any) -> tuple[Panel, Panel]:
     """Add and fill a panel for `match` and one for `match-unique`.
 
     Parameters
     ----------
     places : iterable of _Place
-    unseen : sequence of str
-        Systems that are there for their answers only.
     **looks
         Parameters of both panels.
     """
@@ -51,10 +47,10 @@ def _match_and_unique(
         with bench.built(place.systems, place.workload.sets, result) as matchers:
             for panel in (match, unique):
                 where = f"{panel.title}, {place.name}"
-                rates = bench.throughput(result, where, matchers, place.workload.queries, unique=panel is unique)
+                stored, queries = place.workload.sets, place.workload.queries
+                rates = bench.throughput(result, where, matchers, stored, queries, unique=panel is unique)
                 for system, rate in rates.items():
-                    if system not in unseen:
-                        panel.add(system, place.x, rate.queries)
+                    panel.add(system, place.x, rate.queries)
     return match, unique
 
 
@@ -72,7 +68,7 @@ def table1(bench: Bench) -> Result:
     for column, share in published.TABLE1_SHARES.items():
         workload = bench.workload(bench.sets(share))
         with bench.built(SYSTEMS, workload.sets, result) as matchers:
-            for name, rate in bench.throughput(result, column, matchers, workload.queries).items():
+            for name, rate in bench.throughput(result, column, matchers, workload.sets, workload.queries).items():
                 panel.add(name, column, rate.queries)
     return result
 
@@ -129,7 +125,7 @@ def _by_query_size(bench: Bench) -> tuple[list[Answers], dict[int, dict[str, Rat
         for extra in _EXTRA_TAGS:
             queries = extend(workload.sets, bench.options.queries, extra, extra, bench.options.seed)
             where = f"{extra} additional tags"
-            found[extra] = bench.throughput(result, where, matchers, queries, unique=True)
+            found[extra] = bench.throughput(result, where, matchers, workload.sets, queries, unique=True)
     return result.answers, found
 
 
@@ -216,14 +212,16 @@ def fig7(bench: Bench) -> Result:
         blocks of a partition by the bits that their sets share, the size matters less.""",
     )
     workload = bench.workload(bench.sets())
-    names = (RAREST, BALANCED, CPU_ONLY)
     places = (
         _Place(
-            float(size), f"MAX_P {size:,}", {name: tagmatch(name, max_partition_size=size) for name in names}, workload
+            float(size),
+            f"MAX_P {size:,}",
+            {name: tagmatch(name, max_partition_size=size) for name in (BALANCED, CPU_ONLY)},
+            workload,
         )
         for size in dict.fromkeys(sizes)
     )
-    _match_and_unique(bench, result, places, unseen=(RAREST,), x_label="MAX_P", style="lines")
+    _match_and_unique(bench, result, places, x_label="MAX_P", style="lines")
     return result
 
 
@@ -242,7 +240,7 @@ def layouts(bench: Bench) -> Result:
         workload = bench.workload(bench.sets(share))
         column = f"{len(workload.sets):,}"
         with bench.built(some((RAREST, BALANCED, CPU_ONLY)), workload.sets, result) as matchers:
-            for name, rate in bench.throughput(result, column, matchers, workload.queries).items():
+            for name, rate in bench.throughput(result, column, matchers, workload.sets, workload.queries).items():
                 match.add(name, column, rate.queries)
                 if name != CPU_ONLY:
                     memory.add(name, column, (matchers[name].nbytes() or 0) / len(workload.sets))
