@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from tagmatch import TagMatchError, __version__
 from workloads.bench.data import make_workload
+from workloads.bench.reference import right_answers
 from workloads.bench.report import Report, Target
 from workloads.bench.timing import Samples, alternate, rates
 from workloads.commands.bench import app
@@ -28,7 +30,14 @@ def test_cpu(tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert "queries/s" in result.stdout
     found = json.loads(file.read_text())
-    assert found["parameters"] == {"sets": 300, "queries": 50, "threads": 2, "growth": True, "seed": 1}
+    assert found["parameters"] == {
+        "sets": 300,
+        "queries": 50,
+        "threads": 2,
+        "growth": True,
+        "seed": 1,
+        "keys_per_set": 5,
+    }
     assert found["machine"]["usable_cores"] >= 1
     assert {"python", "numpy", "numba", "pyarrow", "tagmatch"} <= found["versions"].keys()
     assert {"date", "commit"} <= found.keys()
@@ -62,12 +71,27 @@ def test_version(command: typer.Typer) -> None:
     assert CliRunner().invoke(command, ["--version"]).stdout == f"tagmatch {__version__}\n"
 
 
-def test_workload_has_distinct_sets() -> None:
-    workload = make_workload(5000, 100, seed=3, threads=2)
+@pytest.mark.parametrize(("keys_per_set", "low", "high"), [(1, 1, 1), (1.5, 1.3, 1.7), (5, 4, 5.5)])
+def test_sets_and_keys_of_a_workload(keys_per_set: float, low: float, high: float) -> None:
+    workload = make_workload(10_000, 100, seed=3, threads=2, keys_per_set=keys_per_set)
     stored = [frozenset(tags) for tags in workload.sets["tags"].to_pylist()]
-    assert len(stored) == len(set(stored)) == 5000
+    pairs = set(zip(stored, workload.sets["key"].to_pylist(), strict=True))
+    assert len(set(stored)) == workload.distinct == 10_000
+    assert len(pairs) == len(stored), "no pair twice"
+    assert low <= len(pairs) / 10_000 == workload.keys_per_set <= high
+    assert Counter(map(frozenset, workload.sample["tags"].to_pylist())) == Counter(set(stored))
     for query in workload.queries.to_pylist():
         assert any(tags <= set(query) for tags in stored)
+
+
+def test_match_and_match_unique_differ_in_a_workload() -> None:
+    """So that what makes keys unique has something to do."""
+    workload = make_workload(20_000, 2000, seed=3, threads=2)
+    given, unique = (
+        right_answers(workload.sets, workload.queries, unique=unique, threads=2) for unique in (False, True)
+    )
+    assert sum(map(len, unique)) < sum(map(len, given))
+    assert sum(map(len, unique)) > 4 * len(unique), "the key table has something to do"
 
 
 @pytest.fixture

@@ -62,6 +62,7 @@ def cpu(
     threads: Threads = None,
     growth: Annotated[bool, typer.Option(help="Also build 8 times as many sets.")] = True,
     seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 5.0,
     json: _Json = None,
     allow_changes: _AllowChanges = False,
 ) -> None:
@@ -70,7 +71,7 @@ def cpu(
 
     if json is not None and not allow_changes:
         _require_committed()
-    options = CpuOptions(sets, queries, threads or available_threads(), growth, seed)
+    options = CpuOptions(sets, queries, threads or available_threads(), growth, seed, keys_per_set)
     report = measure(options, Console(stderr=True))
     if json is not None:
         report.write_json(json)
@@ -85,6 +86,9 @@ _Output = Annotated[
 ]
 _Scale = Annotated[float, typer.Option(min=0.0005, max=_MAX_SETS / 1e6, help="Millions of distinct sets.")]
 _Queries = Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Most queries of a call.")]
+_KeysPerSet = Annotated[
+    float, typer.Option("--keys", min=1, max=1000, help="Keys that a set has in the mean; with 1, each has one.")
+]
 _Rounds = Annotated[int, typer.Option(min=1, max=1000, help="Measurements; their median counts.")]
 _Seconds = Annotated[float, typer.Option(min=0.001, max=3600, help="About what one measured call takes.")]
 _MongoDB = Annotated[
@@ -119,6 +123,7 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
         rounds: _Rounds = 3,
         seconds: _Seconds = 0.2,
         seed: _Seed = 1,
+        keys_per_set: _KeysPerSet = 5.0,
         mongodb: _MongoDB = None,
         skip: _Skip = None,
         output: _Output = Path("bench-results/paper"),
@@ -134,6 +139,7 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
             rounds,
             seconds,
             seed,
+            keys_per_set,
             tuple(mongodb or ()),
             tuple(skip or ()),
         )
@@ -197,6 +203,7 @@ def latency(
     ] = None,
     threads: Threads = None,
     seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 5.0,
     output: _Output = Path("bench-results/latency"),
     allow_changes: _AllowChanges = False,
 ) -> None:
@@ -208,7 +215,14 @@ def latency(
 
     layouts = [each for each in LAYOUTS if not layout or each in layout]
     timeouts = [_timeout(text) for text in flush_timeout] if flush_timeout else TIMEOUTS
-    options = PaperOptions(sets / FULL_SETS, threads or available_threads(), rounds=rounds, seconds=seconds, seed=seed)
+    options = PaperOptions(
+        sets / FULL_SETS,
+        threads or available_threads(),
+        rounds=rounds,
+        seconds=seconds,
+        seed=seed,
+        keys_per_set=keys_per_set,
+    )
     _measure([partial(experiment, layouts=layouts, timeouts=timeouts)], options, output, allow_changes=allow_changes)
 
 
@@ -229,6 +243,7 @@ def threads(
     seconds: _Seconds = 0.5,
     threads: Threads = None,
     seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 5.0,
     output: _Output = Path("bench-results/threads"),
     allow_changes: _AllowChanges = False,
 ) -> None:
@@ -236,7 +251,9 @@ def threads(
     from workloads.bench.paper.bench import FULL_SETS, PaperOptions
     from workloads.bench.paper.threads import threads as experiment
 
-    options = PaperOptions(sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed)
+    options = PaperOptions(
+        sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, keys_per_set
+    )
     _measure([experiment], options, output, allow_changes=allow_changes)
 
 
@@ -248,6 +265,7 @@ def gpu(
     seconds: _Seconds = 0.5,
     threads: Threads = None,
     seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 5.0,
     skip: _Skip = None,
     output: _Output = Path("bench-results/gpu"),
     allow_changes: _AllowChanges = False,
@@ -260,7 +278,14 @@ def gpu(
     from workloads.bench.paper.gpu import gpu as experiment
 
     options = PaperOptions(
-        sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, skip=tuple(skip or ())
+        sets / FULL_SETS,
+        threads or available_threads(),
+        queries,
+        rounds,
+        seconds,
+        seed,
+        keys_per_set,
+        skip=tuple(skip or ()),
     )
     _measure([experiment], options, output, allow_changes=allow_changes)
 
@@ -291,6 +316,7 @@ def spark(
     rounds: _Rounds = 3,
     threads: Threads = None,
     seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 5.0,
     output: _Output = Path("bench-results/spark"),
     allow_changes: _AllowChanges = False,
 ) -> None:
@@ -307,7 +333,7 @@ def spark(
         SparkPart.PARTITION: partial(partition, spark=session, sizes=sets or SIZES),
         SparkPart.JOIN: partial(join, spark=session),
     }
-    options = PaperOptions(join_sets / FULL_SETS, cores, queries, rounds, seed=seed)
+    options = PaperOptions(join_sets / FULL_SETS, cores, queries, rounds, seed=seed, keys_per_set=keys_per_set)
     _measure(
         [parts[each] for each in SparkPart if not part or each in part], options, output, allow_changes=allow_changes
     )

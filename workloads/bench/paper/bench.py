@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tagmatch.commands import status
-from workloads.bench.data import Workload, make_workload
+from workloads.bench.data import KEYS_PER_SET, Workload, make_workload
 from workloads.bench.paper.results import Answers, Result
 from workloads.bench.reference import right_answers
 from workloads.bench.timing import Samples, rates
@@ -46,6 +46,8 @@ class PaperOptions:
         What one measured call takes, about.
     seed : int
         Of the workload.
+    keys_per_set : float
+        Keys that a set has in the mean.
     mongodb : tuple of str
         URIs of running MongoDB servers; several are shards.
     skip : tuple of str
@@ -58,6 +60,7 @@ class PaperOptions:
     rounds: int = 3
     seconds: float = 0.2
     seed: int = 1
+    keys_per_set: float = KEYS_PER_SET
     mongodb: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
 
@@ -91,13 +94,21 @@ class Bench:
         """Begin a result; the options are among its parameters."""
         return Result(name, title, " ".join(about.split()), asdict(self.options) | parameters)
 
+    def in_words(self, sets: int) -> str:
+        """Say of how many sets and keys a workload is."""
+        workload = self.workload(sets)
+        return f"{workload.distinct:,} distinct sets with {workload.keys_per_set:.3g} keys each in the mean"
+
     def sets(self, share: float = 1.0) -> int:
         """Return the number of distinct sets in a share of the full database."""
         return max(1, round(share * self.options.scale * FULL_SETS))
 
     def _workload(self, sets: int) -> Workload:
+        options = self.options
         with self.doing(f"generating {sets:,} sets"):
-            return make_workload(sets, self.options.queries, self.options.seed, self.options.threads)
+            return make_workload(
+                sets, options.queries, options.seed, options.threads, keys_per_set=options.keys_per_set
+            )
 
     def wanted(self, systems: Iterable[str]) -> list[str]:
         """Leave out the systems that are to be skipped."""

@@ -46,7 +46,7 @@ def gpu(bench: Bench) -> Result:
     result = bench.result(
         "gpu",
         "CUDA",
-        f"""{sets:,} distinct sets. *End to end* is `match_many`, from Arrow strings in host memory to Arrow keys in
+        f"""{bench.in_words(sets)}. *End to end* is `match_many`, from Arrow strings in host memory to Arrow keys in
         host memory, on one device unless said. *Published kernels* match batch by batch within partitions, as the paper
         does; preprocess, routing and key lookup are the CPU's then. *Subset match* begins with the queries' ranks and
         ends with the pairs of queries and sets, both in device memory. The batched scan tests every signature and looks

@@ -67,7 +67,7 @@ def join(bench: Bench, spark: SparkSession) -> Result:
     begun = bench.result(
         "spark-join",
         "Joining queries with stored sets on Spark",
-        f"""{sets:,} distinct sets; Spark {spark.version} in local mode. End to end: queries are read from Parquet
+        f"""{bench.in_words(sets)}; Spark {spark.version} in local mode. End to end: queries are read from Parquet
         files, and a row with the query's number and the key comes out for each match (format `noop`). *ship* opens the
         saved index (layout `rarest`) in the workers, *shuffle* brings sets and queries together in buckets. Plain SQL
         reads the sets from Parquet files: it either joins the exploded tags and counts, for each query and set, whether
