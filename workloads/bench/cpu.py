@@ -137,7 +137,7 @@ def _systems(report: Report, workload: Workload, options: CpuOptions) -> dict[st
             report.add("memory of index", layout, stats["index_bytes"] / stats["sets"], "B a set")
             beyond_keys = (stats["index_bytes"] - stats["key_bytes"]) / stats["sets"]
             report.add("memory of index", f"{layout}, beyond the keys", beyond_keys, "B a set", _INDEX_BYTES)
-    matchers |= {_DICT: RarestTagDict(workload.sets), _SCAN: SignatureScan(workload.sets)}
+    matchers |= {_DICT: RarestTagDict(workload.sets), _SCAN: SignatureScan(workload.sets, threads=options.threads)}
     return {name: _system(matcher, workload.queries) for name, matcher in matchers.items()}
 
 

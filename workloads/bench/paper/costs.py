@@ -69,9 +69,9 @@ def fig9(bench: Bench) -> Result:
         "fig9",
         "Figure 9: memory",
         f"""The paper tells host memory, almost all of it the key table, from GPU memory, almost all of it the tagset
-        table; here the key table, and all that is kept beside it to match. `tagmatch` keeps the tags to be exact, the
-        trees and the paper's tagset table (24 bytes a signature) do not. The full database has
-        {bench.in_words(bench.sets())} here.""",
+        table; here, with everything on the CPU, the key table, and all that is kept beside it to match. `tagmatch`
+        keeps the tags to be exact, the trees and the paper's tagset table (24 bytes a signature) do not. The full
+        database has {bench.in_words(bench.sets())} here.""",
     )
     keys = result.panel("key table", "database", "MB", log=False)
     rest = result.panel("all beside the key table", "database", "MB", log=False)

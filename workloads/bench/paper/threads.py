@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workloads.systems.matcher import Matcher
 
 _CALLERS = (1, 2, 10, 50)
+_IN_WORDS = f"{', '.join(map(str, _CALLERS[:-1]))} and {_CALLERS[-1]}"
 _MANY_CALLERS = Target(5)
 _AGAINST_KERNELS = Target(0.9)
 
@@ -35,8 +36,8 @@ def threads(bench: Bench) -> Result:
         "Throughput against threads and callers",
         f"""{bench.in_words(bench.sets())}. {ON_CPU} First `match_many` with 1, 2, 4 ... threads, as Figure 5 of the
         paper. Then, with {bench.options.threads}, what the pipeline costs: `match_many` beside the kernels that it
-        calls, called by plain threads on packets of the same size. Then callers: so many Python threads, each of which
-        calls `match` again and again and waits for the answer; they share the interpreter lock.""",
+        calls, called by plain threads on packets of the same size. Then callers: {_IN_WORDS} Python threads, each of
+        which calls `match` again and again and waits for the answer; they share the interpreter lock.""",
     )
     by_threads(bench, result, (RAREST, BALANCED))
     _beside_kernels(bench, result)
