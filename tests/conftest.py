@@ -8,6 +8,7 @@ import signal
 from typing import Any
 
 import pytest
+from agreement import assert_agree, loaded
 from hypothesis import settings
 
 settings.register_profile("dev", max_examples=25, deadline=None, print_blob=True)
@@ -40,6 +41,18 @@ def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture(scope="session", params=["rarest", "balanced"])
 def layout(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.fixture(scope="session")
+def compiled() -> None:
+    """Kernels that build and match in either layout are compiled, in one thread, before a test counts seconds."""
+    for layout in ("rarest", "balanced"):
+        tm, oracle = loaded([(["a"], 1), (["a", "b"], 2), ([], 3)], layout=layout, threads=1, max_partition_size=1)
+        with tm:
+            assert_agree(tm, oracle, [["a", "b"], ["c"], []])
+            tm.remove_set(["a"], 1)
+            tm.consolidate()
+            assert tm.submit(["a"]).result() == [3]
 
 
 @pytest.fixture(scope="session")

@@ -158,7 +158,7 @@ def test_poisson_times() -> None:
 
 
 def test_command(tmp_path: Path) -> None:
-    options = ["--sets", "300", "--seconds", "0.01", "--rounds", "2"]
+    options = ["--allow-changes", "--sets", "300", "--seconds", "0.01", "--rounds", "2"]
     options += ["--flush-timeout", "0.1", "--flush-timeout", "never"]
     folder = tmp_path / "results"
     done = CliRunner().invoke(app, ["latency", *options, "--output", str(folder)], catch_exceptions=False)
@@ -186,7 +186,7 @@ def test_command(tmp_path: Path) -> None:
 
 
 def test_layout_can_be_chosen(tmp_path: Path) -> None:
-    options = ["--sets", "50", "--seconds", "0.001", "--flush-timeout", "0", "--layout", "balanced"]
+    options = ["--allow-changes", "--sets", "50", "--seconds", "0.001", "--flush-timeout", "0", "--layout", "balanced"]
     done = CliRunner().invoke(app, ["latency", *options, "--output", str(tmp_path)], catch_exceptions=False)
     assert "balanced: p99" in done.stdout
     assert "rarest: p99" not in done.stdout

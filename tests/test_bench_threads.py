@@ -14,6 +14,7 @@ from workloads.commands.bench import app
 
 def test_command(tmp_path: Path) -> None:
     options = ["--sets", "300", "--queries", "60", "--threads", "2", "--rounds", "1", "--seconds", "0.001"]
+    options += ["--allow-changes"]
     done = CliRunner().invoke(app, ["threads", *options, "--output", str(tmp_path)], catch_exceptions=False)
     assert done.exit_code == 0
     found = json.loads((tmp_path / "threads.json").read_text())

@@ -24,6 +24,9 @@ from pipeline.batcher import Batcher
 from pipeline.cpu import CpuBackend
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 
+# Compiling may take minutes where others use the machine too: that is no test's time
+pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True)]
+
 TAGS = [f"t{i}" for i in range(50)]
 KEYS = list(range(50))
 PAGE_BYTES = 4096

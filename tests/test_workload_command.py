@@ -193,7 +193,7 @@ TWEETS = [
 ]
 HASHTAGS = [["cat", "dog"], [], ["été"], ["two_words", "three"], ["dog"], ["1st"], None]
 HASHTAG_STRINGS = ["#Cat #dog,#cat", "", "été", "#two_words, three", " DOG ", "1st", None]
-FEW = ["--mean-followed", 2, "--popularity-exponent", 0, "--threads", 2]
+FEW = ["--mean-followed", 2, "--threads", 2]
 
 
 def write_table(path: Path, records: list[dict[str, Any]]) -> Path:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,9 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tagmatch import __version__
+from tagmatch import TagMatchError, __version__
 from workloads.bench.data import make_workload
+from workloads.bench.reference import right_answers
 from workloads.bench.report import Report, Target
 from workloads.bench.timing import Samples, alternate, rates
 from workloads.commands.bench import app
@@ -23,11 +26,18 @@ SMALL = ["cpu", "--sets", "300", "--queries", "50", "--threads", "2"]
 
 def test_cpu(tmp_path: Path) -> None:
     file = tmp_path / "cpu.json"
-    result = CliRunner().invoke(app, [*SMALL, "--json", str(file)], catch_exceptions=False)
+    result = CliRunner().invoke(app, [*SMALL, "--allow-changes", "--json", str(file)], catch_exceptions=False)
     assert result.exit_code == 0
     assert "queries/s" in result.stdout
     found = json.loads(file.read_text())
-    assert found["parameters"] == {"sets": 300, "queries": 50, "threads": 2, "growth": True, "seed": 1}
+    assert found["parameters"] == {
+        "sets": 300,
+        "queries": 50,
+        "threads": 2,
+        "growth": True,
+        "seed": 1,
+        "keys_per_set": 5,
+    }
     assert found["machine"]["usable_cores"] >= 1
     assert {"python", "numpy", "numba", "pyarrow", "tagmatch"} <= found["versions"].keys()
     assert {"date", "commit"} <= found.keys()
@@ -61,12 +71,72 @@ def test_version(command: typer.Typer) -> None:
     assert CliRunner().invoke(command, ["--version"]).stdout == f"tagmatch {__version__}\n"
 
 
-def test_workload_has_distinct_sets() -> None:
-    workload = make_workload(5000, 100, seed=3, threads=2)
+@pytest.mark.parametrize(("keys_per_set", "low", "high"), [(1, 1, 1), (1.5, 1.3, 1.7), (5, 4, 5.5)])
+def test_sets_and_keys_of_a_workload(keys_per_set: float, low: float, high: float) -> None:
+    workload = make_workload(10_000, 100, seed=3, threads=2, keys_per_set=keys_per_set)
     stored = [frozenset(tags) for tags in workload.sets["tags"].to_pylist()]
-    assert len(stored) == len(set(stored)) == 5000
+    pairs = set(zip(stored, workload.sets["key"].to_pylist(), strict=True))
+    assert len(set(stored)) == workload.distinct == 10_000
+    assert len(pairs) == len(stored), "no pair twice"
+    assert low <= len(pairs) / 10_000 == workload.keys_per_set <= high
+    assert Counter(map(frozenset, workload.sample["tags"].to_pylist())) == Counter(set(stored))
     for query in workload.queries.to_pylist():
         assert any(tags <= set(query) for tags in stored)
+
+
+def test_match_and_match_unique_differ_in_a_workload() -> None:
+    """So that what makes keys unique has something to do."""
+    workload = make_workload(20_000, 2000, seed=3, threads=2)
+    given, unique = (
+        right_answers(workload.sets, workload.queries, unique=unique, threads=2) for unique in (False, True)
+    )
+    assert sum(map(len, unique)) < sum(map(len, given))
+    assert sum(map(len, unique)) > 4 * len(unique), "the key table has something to do"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one commit, from which the code that is measured is taken to come."""
+    folder = tmp_path / "checkout"
+    (folder / "tagmatch").mkdir(parents=True)
+    (folder / "tagmatch" / "code.py").write_text("fast = True\n")
+    (folder / "README.md").write_text("slow\n")
+    author = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    for command in (["init", "--quiet"], ["add", "."], [*author, "commit", "--quiet", "--message", "Code"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    monkeypatch.setattr("workloads.bench.report._CHECKOUT", folder / "tagmatch")
+    return folder
+
+
+TINY = ["layouts", "--scale", "0.0005", "--queries", "30", "--rounds", "1", "--seconds", "0.001", "--output"]
+
+
+@pytest.mark.parametrize("name", ["code.py", "added.py"])
+@pytest.mark.parametrize("command", [TINY, [*SMALL, "--no-growth", "--json"]], ids=["paper", "cpu"])
+def test_results_of_changed_code_are_refused(checkout: Path, tmp_path: Path, name: str, command: list[str]) -> None:
+    (checkout / "tagmatch" / name).write_text("fast = False\n")
+    result = CliRunner().invoke(app, [*command, str(tmp_path / "results")])
+    assert isinstance(result.exception, TagMatchError)
+    assert f"these files differ from it: tagmatch/{name}; commit them" in str(result.exception)
+    assert not (tmp_path / "results").exists() or not any((tmp_path / "results").iterdir())
+
+
+def test_results_of_changed_code_say_so(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "tagmatch" / "code.py").write_text("fast = False\n")
+    result = CliRunner().invoke(app, [*TINY, str(tmp_path), "--allow-changes"], catch_exceptions=False)
+    assert "**Not reproducible**: measured at" in result.stdout
+    assert "with changes to tagmatch/code.py." in (tmp_path / "layouts.md").read_text()
+    assert json.loads((tmp_path / "layouts.json").read_text())["circumstances"]["changed_files"] == ["tagmatch/code.py"]
+
+
+def test_results_name_their_commit(checkout: Path, tmp_path: Path) -> None:
+    """Words may change."""
+    (checkout / "README.md").write_text("fast\n")
+    result = CliRunner().invoke(app, [*TINY, str(tmp_path)], catch_exceptions=False)
+    assert "Not reproducible" not in result.stdout
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, check=True, capture_output=True, text=True)
+    found = json.loads((tmp_path / "layouts.json").read_text())["circumstances"]
+    assert (found["commit"], found["changed_files"]) == (head.stdout.strip(), [])
 
 
 def test_targets() -> None:

@@ -15,6 +15,7 @@ from tagmatch.options import Layout
 from workloads import twitter
 from workloads.bench.data import extend
 from workloads.bench.paper.catalogue import GPU_BATCH_SCAN, GPU_SCAN, SYSTEMS, Build
+from workloads.bench.reference import right_answers
 from workloads.systems.kernels import Kernels
 from workloads.systems.matcher import answers_to_pylist
 from workloads.systems.numpy_scan import SignatureScan
@@ -30,8 +31,28 @@ def kernels(layout: Layout) -> Build:
     return lambda sets, threads: Kernels(sets, layout=layout, threads=threads)
 
 
+class BruteForce:
+    """What the benchmarks compare answers with, in the manner of a matcher."""
+
+    exact = True
+
+    def __init__(self, sets: pa.Table, threads: int) -> None:
+        self._sets, self._threads = sets, threads
+
+    def prepare(self, queries: pa.ListArray) -> pa.ListArray:
+        return queries
+
+    def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> list[list[int]]:
+        return right_answers(self._sets, queries, unique=unique, threads=self._threads)
+
+    def nbytes(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 BUILDS: dict[str, Build] = {
     **SYSTEMS,
+    "brute force": BruteForce,
     "NumPy scan": numpy_scan,
     "kernels of rarest": kernels("rarest"),
     "kernels of balanced": kernels("balanced"),

@@ -174,7 +174,7 @@ def test_number_of_followed_publishers() -> None:
 
 def test_popularity_of_publishers() -> None:
     """With all publishers named, their ranks can be seen."""
-    options = TwitterOptions(frequent_writers=1, max_hashtags=1, mean_tags=2)
+    options = TwitterOptions(frequent_writers=1, max_hashtags=1, mean_tags=2, popularity_exponent=0.784)
     tags = pc.list_flatten(sets(options, 0, 30_000, threads=2)["tags"])
     publishers = pc.utf8_slice_codeunits(tags.filter(pc.starts_with(tags, "@p")), 2).cast(pa.int64()).to_numpy()
     assert np.mean(publishers == 0) == pytest.approx(0.002, rel=0.1)
@@ -184,21 +184,51 @@ def test_popularity_of_publishers() -> None:
     assert slope == pytest.approx(-options.popularity_exponent, abs=0.05)
 
 
-def test_uniform_popularity() -> None:
-    options = TwitterOptions(
-        frequent_writers=1, max_hashtags=1, mean_tags=2, popularity_exponent=0, publishers=100, mean_followed=20
-    )
-    tags = pc.list_flatten(sets(options, 0, 3000)["tags"])
-    counts = tags.filter(pc.starts_with(tags, "@p")).value_counts().field("counts").to_numpy()
-    assert len(counts) == 100
-    assert counts.min() > 0.7 * counts.mean()
-    assert counts.max() < 1.3 * counts.mean()
+def followed_publishers(table: pa.Table) -> np.ndarray:
+    """Of rows with one hashtag and their publisher: the publishers' numbers."""
+    publishers = pc.utf8_slice_codeunits(pc.list_element(table["tags"], 1), 2)
+    return publishers.cast(pa.int64()).to_numpy()
+
+
+ALL_NAMED = {"frequent_writers": 1, "max_hashtags": 1, "mean_tags": 2}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_publishers_are_drawn_alike(seed: int) -> None:
+    """Of all users' publishers by chi-squared, whose mean is the degrees of freedom and whose variance twice these."""
+    options = TwitterOptions(seed=seed, publishers=1000, mean_followed=20, **ALL_NAMED)
+    counts = np.bincount(followed_publishers(sets(options, 0, 5000, threads=2)), minlength=1000)
+    assert len(counts) == 1000
+    chi_squared = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
+    assert chi_squared < 999 + 6 * math.sqrt(2 * 999)
+
+
+def test_pairs_of_publishers_are_followed_alike() -> None:
+    """Also of the first two that a user follows, where there are but few."""
+    model = Twitter(TwitterOptions(publishers=6, mean_followed=2, **ALL_NAMED), followed=two_each())
+    pairs = Counter(map(tuple, followed_publishers(model.sets(0, 60_000, threads=2)).reshape(-1, 2).tolist()))
+    assert pairs.keys() == {(one, other) for one in range(6) for other in range(6) if one != other}
+    counts = np.array(list(pairs.values()))
+    assert ((counts - 2000) ** 2 / 2000).sum() < 29 + 6 * math.sqrt(2 * 29)
+
+
+def two_each() -> Followed:
+    return Followed(np.array([2]), np.ones(1))
+
+
+@pytest.mark.parametrize("publishers", [1, 2, 3, 100, 257])
+def test_nobody_follows_a_publisher_twice(publishers: int) -> None:
+    everybody = Followed(np.array([publishers]), np.ones(1))
+    model = Twitter(TwitterOptions(publishers=publishers, mean_followed=1, **ALL_NAMED), followed=everybody)
+    orders = followed_publishers(model.sets(0, 50)).reshape(50, publishers)
+    assert (np.sort(orders) == np.arange(publishers)).all()
+    assert publishers < 100 or len({tuple(order) for order in orders}) == 50
 
 
 def test_tweets_of_publishers() -> None:
     """Of a few publishers whom everybody follows, the different sets show how many tweets each has."""
     options = TwitterOptions(
-        frequent_writers=1, publishers=2000, popularity_exponent=0, mean_followed=100, followed_exponent=9,
+        frequent_writers=1, publishers=2000, mean_followed=100, followed_exponent=9,
         mean_tags=7, one_language=1, languages=(("en", 1),), max_tweets=20,
     )  # fmt: skip
     tweets = defaultdict(set)
@@ -274,7 +304,7 @@ def test_no_users() -> None:
 
 
 def test_plain_tweets() -> None:
-    options = TwitterOptions(publishers=1000, mean_followed=10, mean_tweets=2, max_tweets=5, popularity_exponent=0)
+    options = TwitterOptions(publishers=1000, mean_followed=10, mean_tweets=2, max_tweets=5)
     model = Twitter(options)
     tweets = model.plain_tweets(0, 30_000)
     assert tweets.slice(20_000, 7).equals(model.plain_tweets(20_000, 7))

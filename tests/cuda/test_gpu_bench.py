@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
 def test_command(tmp_path: Path) -> None:
     options = ["--sets", "30", "--queries", "8", "--threads", "1", "--rounds", "1", "--seconds", "0.001"]
+    options += ["--allow-changes"]
     done = CliRunner().invoke(app, ["gpu", *options, "--output", str(tmp_path)], catch_exceptions=False)
     assert done.exit_code == 0
     found = json.loads((tmp_path / "gpu.json").read_text())

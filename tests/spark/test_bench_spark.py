@@ -13,7 +13,7 @@ from tagmatch.errors import TagMatchError
 from workloads.bench.timing import Samples
 from workloads.commands.bench import app
 
-OPTIONS = ["--threads", "2", "--rounds", "1"]
+OPTIONS = ["--threads", "2", "--rounds", "1", "--allow-changes"]
 JOINS = [
     "subset_join, ship",
     "subset_join, shuffle",

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tagmatch.commands import status
-from workloads.bench.data import Workload, make_workload
+from workloads.bench.data import KEYS_PER_SET, Workload, make_workload
 from workloads.bench.memory import peak_of_build
 from workloads.bench.report import Report, Target
 from workloads.bench.timing import alternate, rates
@@ -54,6 +54,7 @@ class CpuOptions:
     threads: int = 1
     growth: bool = True
     seed: int = 1
+    keys_per_set: float = KEYS_PER_SET
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def measure(options: CpuOptions, console: Console) -> Report:
     doing = partial(status, console=console)
 
     with doing("generating the workload"):
-        workload = make_workload(options.sets, options.queries, options.seed, options.threads)
+        workload = _workload(options, options.sets, options.queries)
     with doing("compiling"):
         _warm_up(workload, options.threads)
     with doing("building"):
@@ -87,6 +88,10 @@ def measure(options: CpuOptions, console: Console) -> Report:
     with doing("checking answers"):
         _check_answers(report, systems, options)
     return report
+
+
+def _workload(options: CpuOptions, sets: int, queries: int) -> Workload:
+    return make_workload(sets, queries, options.seed, options.threads, keys_per_set=options.keys_per_set)
 
 
 def _warm_up(workload: Workload, threads: int) -> None:
@@ -107,12 +112,12 @@ def _measure_builds(report: Report, sets: pa.Table, options: CpuOptions) -> None
 
 def _measure_memory(report: Report, sets: pa.Table, options: CpuOptions) -> None:
     for layout in _LAYOUTS:
-        peak = peak_of_build(sets, layout, options.threads) / options.sets
-        report.add("peak memory of build and input", layout, peak, "B a set", _PEAK_BYTES)
+        peak = peak_of_build(sets, layout, options.threads) / len(sets)
+        report.add("peak memory of build and input", layout, peak, "B a pair of set and key", _PEAK_BYTES)
 
 
 def _measure_growth(report: Report, sets: pa.Table, options: CpuOptions) -> None:
-    more = make_workload(_GROWTH * options.sets, 1, options.seed, options.threads).sets
+    more = _workload(options, _GROWTH * options.sets, 1).sets
     few_builds, more_builds = _builds(sets, options.threads), _builds(more, options.threads)
     for layout in _LAYOUTS:
         seconds = alternate({"few": few_builds[layout], "more": more_builds[layout]}, _BUILD_ROUNDS)
@@ -132,7 +137,7 @@ def _systems(report: Report, workload: Workload, options: CpuOptions) -> dict[st
             report.add("memory of index", layout, stats["index_bytes"] / stats["sets"], "B a set")
             beyond_keys = (stats["index_bytes"] - stats["key_bytes"]) / stats["sets"]
             report.add("memory of index", f"{layout}, beyond the keys", beyond_keys, "B a set", _INDEX_BYTES)
-    matchers |= {_DICT: RarestTagDict(workload.sets), _SCAN: SignatureScan(workload.sets)}
+    matchers |= {_DICT: RarestTagDict(workload.sets), _SCAN: SignatureScan(workload.sets, threads=options.threads)}
     return {name: _system(matcher, workload.queries) for name, matcher in matchers.items()}
 
 

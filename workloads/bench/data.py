@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,14 @@ _GROUP_BITS = 10
 _GROUPS = 1 << _GROUP_BITS
 
 
+#: Keys of a set, in the mean. The paper's 300 million users, with 35 interests each, have 50 for each of its 212
+#: million sets (§4.2.1), which takes ten times as much memory.
+KEYS_PER_SET = 5.0
+
+# Publishers of the small workload from which it is learned how many a large one needs
+_PILOT_PUBLISHERS = 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Stored sets and queries.
@@ -37,22 +46,43 @@ class Workload:
     Attributes
     ----------
     sets : pyarrow.Table
-        Columns `tags` and `key`. No set occurs twice, so each has one key: what is measured is matching, not
-        the copying of the thousands of keys that the most popular sets would have.
+        Columns `tags` and `key`; a set occurs once for each of its keys.
+    distinct : int
+        Different sets among them.
+    sample : pyarrow.Table
+        Some of these, each once: what queries are made of.
     queries : pyarrow.ListArray
         Lists of strings.
     """
 
     sets: pa.Table
+    distinct: int
+    sample: pa.Table
     queries: pa.ListArray
 
+    @property
+    def keys_per_set(self) -> float:
+        """How many keys a set has in the mean."""
+        return len(self.sets) / self.distinct
 
-def make_workload(sets: int, queries: int, seed: int, threads: int) -> Workload:
-    """Generate the first `sets` distinct sets of the Twitter-like workload; queries extend them or a sample of them."""
-    distinct = distinct_sets(TwitterOptions(seed=seed), sets, threads=threads)
-    every = -(-len(distinct) // SAMPLE_SETS)
-    some = (batch.take(pa.array(np.arange(0, len(batch), every))) for batch in distinct.to_batches())
-    return Workload(distinct, extend(pa.Table.from_batches(some), queries, 2, 4, seed, threads=threads))
+
+def make_workload(sets: int, queries: int, seed: int, threads: int, *, keys_per_set: float = KEYS_PER_SET) -> Workload:
+    """Generate users of the Twitter-like workload until their interests are so many distinct sets.
+
+    Parameters
+    ----------
+    sets : int
+        Distinct sets.
+    keys_per_set : float
+        Keys that a set has in the mean, about: there are as many publishers as it takes. Where they are but hundreds,
+        how many tweets these happen to have matters. With 1, a set has the first of its keys only.
+    """
+    options = TwitterOptions(seed=seed)
+    if keys_per_set > 1:
+        options = replace(options, publishers=_publishers(options, sets, keys_per_set, threads))
+    rows, first_rows = _generate(options, sets, one_key=keys_per_set <= 1, threads=threads)
+    sample = pa.concat_tables(_rows_of(rows, first_rows[:: -(-sets // SAMPLE_SETS)], threads))
+    return Workload(rows, sets, sample, extend(sample, queries, 2, 4, seed, threads=threads))
 
 
 def extend(
@@ -65,20 +95,57 @@ def extend(
 
 def distinct_sets(options: TwitterOptions, count: int, *, threads: int = 1) -> pa.Table:
     """Generate the first `count` distinct sets, each with its first key: columns `tags` and `key`."""
+    return _generate(options, count, one_key=True, threads=threads)[0]
+
+
+def _publishers(options: TwitterOptions, sets: int, keys_per_set: float, threads: int) -> int:
+    """Return of how many publishers the interests are so many sets just when these have so many keys."""
+    pilot = Twitter(replace(options, publishers=_PILOT_PUBLISHERS))
+    users = 1 + round(2 * keys_per_set * _PILOT_PUBLISHERS / options.mean_followed)
+    while True:
+        rows = _without_repeats(pilot.sets(0, users, threads=threads), threads)
+        new = np.zeros(len(rows), np.bool_)
+        new[_Seen().add(_sums(rows["tags"], threads), threads=threads)] = True
+        distinct = np.cumsum(new)
+        before = int(np.flatnonzero(np.arange(1, len(rows) + 1) < keys_per_set * distinct)[-1])
+        if before + 1 < len(rows):
+            break
+        users *= 2
+    fewest = math.ceil(2 * options.mean_followed)
+    return min(max(fewest, round(sets * _PILOT_PUBLISHERS / int(distinct[before]))), options.publishers)
+
+
+def _generate(options: TwitterOptions, count: int, *, one_key: bool, threads: int) -> tuple[pa.Table, I64Array]:
+    """Generate rows until they have `count` distinct sets; returns them, and the first row of each set.
+
+    With `one_key`, there are no other rows than these.
+    """
     model, seen = Twitter(options), _Seen()
     taken: list[pa.Table] = []
-    users, found, new_share = 0, 0, 1.0
+    firsts: list[I64Array] = []
+    users, made, found, new_share = 0, 0, 0, 1.0
     while found < count:
         # Some more than it takes, as the more sets there are, the fewer rows are new
         rows = min(_MOST_ROWS, 1.1 * (count - found) / new_share)
         more = 1 + round(rows / options.mean_followed)
-        fresh = pa.Table.from_batches(model.sets(users, users + more, threads=threads).to_batches())
-        new = seen.add(np.concatenate(run(_sums, fresh["tags"].chunks, threads)), threads=threads)
-        taken += _rows_of(fresh, new, threads)
-        found += len(new)
+        fresh = _without_repeats(model.sets(users, users + more, threads=threads), threads)
+        new = seen.add(_sums(fresh["tags"], threads), threads=threads)
         new_share = max(1, len(new)) / len(fresh)
-        users += more
-    return pa.concat_tables(taken)[:count]
+        if found + len(new) > count:  # what comes after the last set may be of one too many
+            fresh = fresh[: new[count - found]]
+            new = new[: count - found]
+        taken += _rows_of(fresh, new, threads) if one_key else [fresh]
+        firsts.append(new + made)
+        made, found, users = made + len(fresh), found + len(new), users + more
+    first_rows = np.arange(count) if one_key else np.concatenate(firsts)
+    return pa.concat_tables(taken), first_rows
+
+
+def _without_repeats(rows: pa.Table, threads: int) -> pa.Table:
+    """Leave out pairs of a set and a key that came before: of a user who wants the same from two publishers."""
+    keys = rows["key"].to_numpy() * np.uint64(0x9E3779B97F4A7C15)  # far apart
+    kept = _Seen().add(np.maximum(_sums(rows["tags"], threads) ^ keys, np.uint64(1)), threads=threads)
+    return rows if len(kept) == len(rows) else pa.concat_tables(_rows_of(rows, kept, threads))
 
 
 class _Seen:
@@ -141,8 +208,12 @@ def _rows_of(table: pa.Table, rows: I64Array, threads: int) -> list[pa.Table]:
     return run(take, zip(edges[:-1], wanted, strict=True), threads)
 
 
-def _sums(sets: pa.ListArray) -> U64Array:
+def _sums(sets: pa.ChunkedArray, threads: int) -> U64Array:
     """Return a number for each set that depends on its tags only; no set is empty."""
+    return np.concatenate(run(_sums_of_chunk, sets.chunks, threads))
+
+
+def _sums_of_chunk(sets: pa.ListArray) -> U64Array:
     (rows,) = tag_lists(sets, "tags")
     sums: U64Array = np.add.reduceat(hash_strings(rows.tags), rows.offsets[:-1])
     return np.maximum(sums, np.uint64(1))

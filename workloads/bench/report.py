@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("numpy", "numba", "pyarrow")
 
+# The checkout that this code is in, where it is in one, and of this what may change a number
+_CHECKOUT = Path(__file__).parent
+_MEASURED = (":/", ":(top,exclude)docs", ":(top,exclude)tests", ":(top,exclude)examples", ":(top,exclude)*.md")
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -74,10 +78,11 @@ class Line:
 
 
 def circumstances() -> dict[str, Any]:
-    """Return the date, commit, machine and versions that numbers belong to."""
+    """Return the date, commit and what differs from it, machine and versions that numbers belong to."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
+        "commit": commit(),
+        "changed_files": changed_files(),
         "machine": {
             "cpu": _cpu_model(),
             "gpus": _gpus(),
@@ -144,7 +149,8 @@ class Report:
         return (
             f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['memory_gib']} GiB · "
             + " · ".join(f"{name} {number}" for name, number in versions.items())
-            + f"\n{facts['date']} · commit {facts['commit'] or 'unknown'} · "
+            + f"\n{facts['date']} · commit {facts['commit'] or 'unknown'}"
+            + (" WITH CHANGES THAT ARE NOT COMMITTED · " if facts["changed_files"] else " · ")
             + " · ".join(f"{name} {value}" for name, value in self.parameters.items())
         )
 
@@ -167,14 +173,24 @@ def _gpus() -> list[str]:
         return []
 
 
-def _commit() -> str | None:
-    """Return the commit of the checkout, with "-dirty" where files differ from it; `None` outside of one."""
+def commit() -> str | None:
+    """Return the commit of the checkout that this code is in; `None` outside of one."""
     try:
-        return _git("rev-parse", "HEAD") + ("-dirty" if _git("status", "--porcelain") else "")
+        return _git("rev-parse", "HEAD").strip()
     except (OSError, subprocess.SubprocessError):
         return None
 
 
+def changed_files() -> list[str]:
+    """Return the files that are not as they are in the commit, but for those that no benchmark runs."""
+    try:
+        found = _git("diff", "--name-only", "HEAD", "--", *_MEASURED)
+        found += _git("ls-files", "--others", "--exclude-standard", "--full-name", "--", *_MEASURED)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return found.splitlines()
+
+
 def _git(*arguments: str) -> str:
-    command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    command = ["git", "--no-optional-locks", "-C", str(_CHECKOUT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout

@@ -35,10 +35,24 @@ def _json_file(path: Path | None) -> Path | None:
 
 _Sets = Annotated[int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets.")]
 _Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the workload.")]
+_AllowChanges = Annotated[
+    bool, typer.Option("--allow-changes", help="Record results of code that is not committed; they say so.")
+]
 _Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", dir_okay=False, writable=True, callback=_json_file, help="Write JSON too."),
 ]
+
+
+def _require_committed() -> None:
+    """Refuse to record what nobody could measure again."""
+    from workloads.bench.report import changed_files, commit
+
+    if changed := changed_files():
+        raise TagMatchError(
+            f"results would name commit {commit()}, but these files differ from it: {', '.join(changed)}; commit them, "
+            "or record results that name them with --allow-changes"
+        )
 
 
 @app.command()
@@ -48,12 +62,16 @@ def cpu(
     threads: Threads = None,
     growth: Annotated[bool, typer.Option(help="Also build 8 times as many sets.")] = True,
     seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 5.0,
     json: _Json = None,
+    allow_changes: _AllowChanges = False,
 ) -> None:
     """Build and match on the CPU, beside two baselines written in Python and NumPy."""
     from workloads.bench.cpu import CpuOptions, measure
 
-    options = CpuOptions(sets, queries, threads or available_threads(), growth, seed)
+    if json is not None and not allow_changes:
+        _require_committed()
+    options = CpuOptions(sets, queries, threads or available_threads(), growth, seed, keys_per_set)
     report = measure(options, Console(stderr=True))
     if json is not None:
         report.write_json(json)
@@ -68,6 +86,9 @@ _Output = Annotated[
 ]
 _Scale = Annotated[float, typer.Option(min=0.0005, max=_MAX_SETS / 1e6, help="Millions of distinct sets.")]
 _Queries = Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Most queries of a call.")]
+_KeysPerSet = Annotated[
+    float, typer.Option("--keys", min=1, max=1000, help="Keys that a set has in the mean; with 1, each has one.")
+]
 _Rounds = Annotated[int, typer.Option(min=1, max=1000, help="Measurements; their median counts.")]
 _Seconds = Annotated[float, typer.Option(min=0.001, max=3600, help="About what one measured call takes.")]
 _MongoDB = Annotated[
@@ -77,9 +98,9 @@ _MongoDB = Annotated[
 
 
 def _skippable(names: list[str] | None) -> list[str] | None:
-    from workloads.bench.paper.catalogue import PUBLISHED, RAREST, SYSTEMS
+    from workloads.bench.paper.catalogue import PUBLISHED, SYSTEMS
 
-    systems = [name for name in (*SYSTEMS, PUBLISHED) if name != RAREST]
+    systems = (*SYSTEMS, PUBLISHED)
     for name in names or ():
         if name not in systems:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(map(repr, systems))}")
@@ -102,9 +123,11 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
         rounds: _Rounds = 3,
         seconds: _Seconds = 0.2,
         seed: _Seed = 1,
+        keys_per_set: _KeysPerSet = 5.0,
         mongodb: _MongoDB = None,
         skip: _Skip = None,
         output: _Output = Path("bench-results/paper"),
+        allow_changes: _AllowChanges = False,
     ) -> None:
         from workloads.bench.paper.bench import PaperOptions
         from workloads.bench.paper.experiments import EXPERIMENTS
@@ -116,21 +139,24 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
             rounds,
             seconds,
             seed,
+            keys_per_set,
             tuple(mongodb or ()),
             tuple(skip or ()),
         )
-        _measure([EXPERIMENTS[name] for name in names], options, output)
+        _measure([EXPERIMENTS[name] for name in names], options, output, allow_changes=allow_changes)
 
     command.__doc__ = summary
     return command
 
 
-def _measure(experiments: Sequence[Experiment], options: PaperOptions, output: Path) -> None:
+def _measure(experiments: Sequence[Experiment], options: PaperOptions, output: Path, *, allow_changes: bool) -> None:
     """Run experiments and print what they find; refuses to measure for minutes what cannot be drawn or written then."""
     from workloads.bench.paper.experiments import run as run_experiments
 
     if find_spec("matplotlib") is None:
         raise TagMatchError("plots need matplotlib; install it with: pip install 'tagmatch[bench]'")
+    if not allow_changes:
+        _require_committed()
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -177,7 +203,9 @@ def latency(
     ] = None,
     threads: Threads = None,
     seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 5.0,
     output: _Output = Path("bench-results/latency"),
+    allow_changes: _AllowChanges = False,
 ) -> None:
     """Latency and throughput of `submit` against the offered load, for some values of `flush_timeout`."""
     from workloads.bench.paper.bench import FULL_SETS, PaperOptions
@@ -187,8 +215,15 @@ def latency(
 
     layouts = [each for each in LAYOUTS if not layout or each in layout]
     timeouts = [_timeout(text) for text in flush_timeout] if flush_timeout else TIMEOUTS
-    options = PaperOptions(sets / FULL_SETS, threads or available_threads(), rounds=rounds, seconds=seconds, seed=seed)
-    _measure([partial(experiment, layouts=layouts, timeouts=timeouts)], options, output)
+    options = PaperOptions(
+        sets / FULL_SETS,
+        threads or available_threads(),
+        rounds=rounds,
+        seconds=seconds,
+        seed=seed,
+        keys_per_set=keys_per_set,
+    )
+    _measure([partial(experiment, layouts=layouts, timeouts=timeouts)], options, output, allow_changes=allow_changes)
 
 
 def _timeout(text: str) -> float | None:
@@ -208,14 +243,18 @@ def threads(
     seconds: _Seconds = 0.5,
     threads: Threads = None,
     seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 5.0,
     output: _Output = Path("bench-results/threads"),
+    allow_changes: _AllowChanges = False,
 ) -> None:
     """Throughput against threads and callers, and beside the kernels alone."""
     from workloads.bench.paper.bench import FULL_SETS, PaperOptions
     from workloads.bench.paper.threads import threads as experiment
 
-    options = PaperOptions(sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed)
-    _measure([experiment], options, output)
+    options = PaperOptions(
+        sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, keys_per_set
+    )
+    _measure([experiment], options, output, allow_changes=allow_changes)
 
 
 @app.command()
@@ -226,8 +265,10 @@ def gpu(
     seconds: _Seconds = 0.5,
     threads: Threads = None,
     seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 5.0,
     skip: _Skip = None,
     output: _Output = Path("bench-results/gpu"),
+    allow_changes: _AllowChanges = False,
 ) -> None:
     """Throughput of both layouts on CUDA, beside the paper's kernels and the plain batched scan."""
     from pipeline.cuda.support import devices
@@ -237,9 +278,16 @@ def gpu(
     from workloads.bench.paper.gpu import gpu as experiment
 
     options = PaperOptions(
-        sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, skip=tuple(skip or ())
+        sets / FULL_SETS,
+        threads or available_threads(),
+        queries,
+        rounds,
+        seconds,
+        seed,
+        keys_per_set,
+        skip=tuple(skip or ()),
     )
-    _measure([experiment], options, output)
+    _measure([experiment], options, output, allow_changes=allow_changes)
 
 
 class SparkPart(StrEnum):
@@ -268,7 +316,9 @@ def spark(
     rounds: _Rounds = 3,
     threads: Threads = None,
     seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 5.0,
     output: _Output = Path("bench-results/spark"),
+    allow_changes: _AllowChanges = False,
 ) -> None:
     """Partitioning and joins on Spark, in local mode, beside the local partitioner and plain SQL."""
     from workloads.bench.spark.session import local_spark
@@ -283,8 +333,10 @@ def spark(
         SparkPart.PARTITION: partial(partition, spark=session, sizes=sets or SIZES),
         SparkPart.JOIN: partial(join, spark=session),
     }
-    options = PaperOptions(join_sets / FULL_SETS, cores, queries, rounds, seed=seed)
-    _measure([parts[each] for each in SparkPart if not part or each in part], options, output)
+    options = PaperOptions(join_sets / FULL_SETS, cores, queries, rounds, seed=seed, keys_per_set=keys_per_set)
+    _measure(
+        [parts[each] for each in SparkPart if not part or each in part], options, output, allow_changes=allow_changes
+    )
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _U = np.uint64
 # A user's random number plus these gives what its languages and its number of interests are drawn from, and, from the
 # last on, its interests
-_LANGUAGES, _SECOND_LANGUAGE, _FOLLOWED, _INTERESTS = _U(0), _U(1), _U(2), _U(3)
+_LANGUAGES, _SECOND_LANGUAGE, _FOLLOWED, _PUBLISHERS, _INTERESTS = _U(0), _U(1), _U(2), _U(3), _U(4)
 
 
 class Languages(NamedTuple):
@@ -62,12 +62,17 @@ class RealTweets(NamedTuple):
 
 
 class Model(NamedTuple):
-    """All that rows are drawn from."""
+    """All that rows are drawn from.
+
+    Of `alike` publishers, where they are that many, a user follows different ones, each as likely as any other; where
+    it is 0, `popularity` is the law of the publisher of each interest.
+    """
 
     seed: np.uint64
     languages: Languages
     followed: Followed
-    publishers: PowerLaw
+    alike: int
+    popularity: PowerLaw
     synthetic: SyntheticTweets
     real: RealTweets
 
@@ -100,6 +105,24 @@ def _draw_languages(random, languages):
     at = uniform(random + _SECOND_LANGUAGE) * (1.0 - share)
     second = position(sums, at if at < before else at + share)
     return first, second
+
+
+@inlined
+def _permuted(x, count, random):
+    """Return what is at `x` in a random order of the numbers below `count`.
+
+    A Feistel network, walked until it gives such a number (J. Black, P. Rogaway, "Ciphers with Arbitrary Finite
+    Domains", CT-RSA 2002), so that no order has to be kept. With four rounds, some pairs would be twice as likely.
+    """
+    half = _U(0)
+    while _U(1) << (half + half) < count:
+        half += _U(1)
+    low = (_U(1) << half) - _U(1)
+    while True:
+        for step in range(10):
+            x = ((x & low) << half) | ((x >> half) ^ (mix(random + (_U(step) << _U(32)) + (x & low)) & low))
+        if x < count:
+            return x
 
 
 @inlined
@@ -220,9 +243,14 @@ def write_interests(first_user, starts, begin, end, model, numbers, rows, keys):
     while row < end:
         random = _random_of_user(first_user + user, model)
         first, second = _draw_languages(random, model.languages)
+        order = mix(random + _PUBLISHERS)
         while row < min(end, starts[user + 1]):
-            interest = mix(random + _INTERESTS + _U(row - starts[user]))
-            publisher = draw_power_law(model.publishers, uniform(interest))
+            number = _U(row - starts[user])
+            interest = mix(random + _INTERESTS + number)
+            if model.alike > 0:
+                publisher = np.int64(_permuted(number, _U(model.alike), order))
+            else:
+                publisher = draw_power_law(model.popularity, uniform(interest))
             language = first if mix(interest + _U(1)) & _U(1) else second
             count, frequent = _tweet(publisher, mix(interest + _U(2)), model, numbers)
             tag = _write_tags(numbers, count, publisher, frequent, language, model, rows, tag)

@@ -46,8 +46,8 @@ class Twitter:
     options : TwitterOptions
     corpus : Corpus, optional
         Real tweets in place of synthetic ones. Options of the number of publishers, of tweets and of hashtags then
-        have no meaning, nor has `languages` where the corpus has languages. Publishers are as popular as they rank
-        by number of tweets.
+        have no meaning, nor has `languages` where the corpus has languages. With a `popularity_exponent`, publishers
+        are as popular as they rank by number of tweets.
     followed : Followed, optional
         A real distribution of the number of followed publishers, in place of the options'.
 
@@ -58,8 +58,8 @@ class Twitter:
 
     Notes
     -----
-    An interest's publisher is drawn without regard to the user's other interests, so that a user may follow a popular
-    publisher twice, with different tweets or with the same.
+    With a `popularity_exponent`, an interest's publisher is drawn without regard to the user's other interests, so that
+    a user may follow a popular publisher twice, with different tweets or with the same.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Twitter:
             np.uint64(options.seed),
             _languages(options),
             Followed(np.minimum(followed.values, publishers), followed.sums),
+            publishers if options.popularity_exponent == 0 else 0,
             power_law(publishers, options.popularity_exponent, options.popularity_shift),
             _synthetic_tweets(options),
             real,

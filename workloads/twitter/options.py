@@ -56,17 +56,19 @@ class TwitterOptions:
         5_300_000, 1, 2**32 - 1, "Users who write tweets (TREC: about 16 M tweets of 5.3 M users)."
     )
     popularity_exponent: float = _number(
-        0.784,
+        0.0,
         0,
         3,
-        "Followers of the r-th publisher are proportional to (r + shift)^-exponent: the rank-size law 1 / (2.276 - 1) "
-        "of Kwak's followers; 0 picks publishers uniformly, as §4.2.1 has it.",
+        "With 0, all publishers are as popular, and a user follows each at most once (paper §4.2.1). Otherwise the "
+        "followers of the r-th are proportional to (r + shift)^-exponent; 0.784 is the rank-size law 1 / (2.276 - 1) "
+        "of Kwak's followers.",
     )
     popularity_shift: float = _number(
         5.4,
         0.5,
         2**32,
-        "Shift of that law: of 5.3 M publishers, the first then has 0.2 % of all followers (Kwak: 2.9 M of 1.47 G).",
+        "Shift of that law: of 5.3 M publishers, the first then has 0.2 % of all followers (Kwak: 2.9 M of 1.47 G); "
+        "without meaning where the exponent is 0.",
     )
     mean_tweets: float = _number(3.0, 1, 1_000_000, "Mean number of tweets of a publisher (TREC).")
     max_tweets: int = _number(10_000, 1, 2**31 - 1, "Most tweets of a publisher (chosen).")

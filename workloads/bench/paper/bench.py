@@ -9,9 +9,9 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tagmatch.commands import status
-from workloads.bench.data import Workload, make_workload
-from workloads.bench.paper.catalogue import RAREST
+from workloads.bench.data import KEYS_PER_SET, Workload, make_workload
 from workloads.bench.paper.results import Answers, Result
+from workloads.bench.reference import right_answers
 from workloads.bench.timing import Samples, rates
 from workloads.systems.matcher import Matcher, UnavailableError, count_keys, wrong_and_missing
 
@@ -46,10 +46,12 @@ class PaperOptions:
         What one measured call takes, about.
     seed : int
         Of the workload.
+    keys_per_set : float
+        Keys that a set has in the mean.
     mongodb : tuple of str
         URIs of running MongoDB servers; several are shards.
     skip : tuple of str
-        Systems that are left out; not `RAREST`, which gives the right answers.
+        Systems that are left out.
     """
 
     scale: float = 1.0
@@ -58,6 +60,7 @@ class PaperOptions:
     rounds: int = 3
     seconds: float = 0.2
     seed: int = 1
+    keys_per_set: float = KEYS_PER_SET
     mongodb: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
 
@@ -91,13 +94,21 @@ class Bench:
         """Begin a result; the options are among its parameters."""
         return Result(name, title, " ".join(about.split()), asdict(self.options) | parameters)
 
+    def in_words(self, sets: int) -> str:
+        """Say of how many sets and keys a workload is."""
+        workload = self.workload(sets)
+        return f"{workload.distinct:,} distinct sets with {workload.keys_per_set:.3g} keys each in the mean"
+
     def sets(self, share: float = 1.0) -> int:
         """Return the number of distinct sets in a share of the full database."""
         return max(1, round(share * self.options.scale * FULL_SETS))
 
     def _workload(self, sets: int) -> Workload:
+        options = self.options
         with self.doing(f"generating {sets:,} sets"):
-            return make_workload(sets, self.options.queries, self.options.seed, self.options.threads)
+            return make_workload(
+                sets, options.queries, options.seed, options.threads, keys_per_set=options.keys_per_set
+            )
 
     def wanted(self, systems: Iterable[str]) -> list[str]:
         """Leave out the systems that are to be skipped."""
@@ -128,11 +139,12 @@ class Bench:
         result: Result,
         where: str,
         matchers: Mapping[str, Matcher[Any]],
+        sets: pa.Table,
         queries: pa.ListArray,
         *,
         unique: bool = False,
     ) -> dict[str, Rate]:
-        """Measure all matchers in turn on the same queries, and compare their answers with the right ones.
+        """Measure all matchers in turn on the same queries, and compare their answers with those of brute force.
 
         Parameters
         ----------
@@ -141,7 +153,8 @@ class Bench:
         where : str
             What the comparison is named.
         matchers : mapping of str to Matcher
-            Among them `RAREST`, whose answers, which are held to the tests' oracle, are the right ones.
+        sets : pyarrow.Table
+            What the matchers were built of.
         """
         prepared = {name: matcher.prepare(queries) for name, matcher in matchers.items()}
 
@@ -154,7 +167,8 @@ class Bench:
             measured = rates(works, len(queries), rounds=options.rounds, seconds=options.seconds)
         with self.doing(f"{result.name}: checking, {where}"):
             checked = {name: _checked(samples.items, len(queries)) for name, samples in measured.items()}
-            right = ask(RAREST, max(checked.values()))
+            most = max(checked.values(), default=0)
+            right = right_answers(sets, queries[:most], unique=unique, threads=options.threads)
             found = {}
             for name, count in checked.items():
                 answers = ask(name, count)

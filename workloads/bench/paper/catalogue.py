@@ -36,6 +36,8 @@ _OPTIONS: Mapping[str, dict[str, Any]] = {
     BALANCED: {"layout": "balanced", "device": "cpu"},
     CPU_ONLY: {"layout": "balanced", "exact": False, "device": "cpu"},
 }
+#: What is to be said of these where a reader may think of a GPU
+ON_CPU = '`tagmatch` and *CPU-only TagMatch* match on the CPU (`device="cpu"`).'
 
 
 def tagmatch(name: str, **more: Any) -> Callable[[pa.Table, int], Tagmatch]:

@@ -46,12 +46,13 @@ def gpu(bench: Bench) -> Result:
     result = bench.result(
         "gpu",
         "CUDA",
-        f"""{sets:,} distinct sets. *End to end* is `match_many`, from Arrow strings in host memory to Arrow keys in
-        host memory, on one device unless said. *Published kernels* match batch by batch within partitions, as the paper
-        does; preprocess, routing and key lookup are the CPU's then. *Subset match* begins with the queries' ranks and
-        ends with the pairs of queries and sets, both in device memory. The batched scan tests every signature and looks
-        keys up on the host. Bytes are those of the queries' tags and of the answers, with their offsets, and are
-        compared with what the device copies from and to pinned memory at best.""",
+        f"""{bench.in_words(sets)}. *End to end* is `match_many`, from Arrow strings in host memory to Arrow keys in
+        host memory, on one device unless said. *Published kernels* match batch by batch within partitions, as the
+        paper does; preprocess, routing and key lookup are the CPU's then. *Subset match* begins with the queries'
+        ranks and ends with the pairs of queries and sets, both in device memory. The batched scan tests every
+        signature, on one stream, and looks keys up on the host, with one thread; it shows what a simple scan does, not
+        the best. Bytes are those of the queries' tags and of the answers, with their offsets, and are compared with
+        what the device copies from and to pinned memory at best.""",
     )
     on_one: dict[str, Build] = {
         name: tagmatch(name, device="cuda", cuda=CudaOptions(devices=(0,))) for name in LAYOUTS.values()
@@ -63,7 +64,7 @@ def gpu(bench: Bench) -> Result:
     systems = on_one | on_all | {PUBLISHED: published} | some([GPU_BATCH_SCAN])
     workload = bench.workload(sets)
     with bench.built(systems, workload.sets, result) as matchers:
-        found = bench.throughput(result, "end to end", matchers, workload.queries)
+        found = bench.throughput(result, "end to end", matchers, workload.sets, workload.queries)
         _end_to_end(result, sets, devices, found)
         ours: dict[str, Any] = {name: matchers[name] for name in on_one if name in matchers}
         _subset_match(bench, result, ours, workload.queries)

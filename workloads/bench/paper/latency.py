@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tagmatch.options import MatchOptions
 from workloads.bench.open_loop import WINDOW, closed_loop_rate, poisson_times, serve
 from workloads.bench.paper import published
-from workloads.bench.paper.catalogue import CPU_ONLY, LAYOUTS, RAREST, tagmatch
+from workloads.bench.paper.catalogue import CPU_ONLY, LAYOUTS, ON_CPU, RAREST, tagmatch
 from workloads.bench.report import Line, Target
 from workloads.bench.timing import Samples
 
@@ -54,9 +54,9 @@ def fig6(bench: Bench) -> Result:
     result = bench.result(
         "fig6",
         "Figure 6: latency of single queries",
-        f"""`submit` of `match-unique` on the full database ({bench.sets():,} distinct sets here), at half of capacity.
-        {_ARRIVALS} {_CAPACITY} A query waits until its batches are full, `flush_timeout` has passed or a thread has
-        nothing else to do; `rarest` has no batches to wait for.""",
+        f"""`submit` of `match-unique` on the full database ({bench.in_words(bench.sets())} here), at half of capacity.
+        {ON_CPU} {_ARRIVALS} {_CAPACITY} A query waits until its batches are full, `flush_timeout` has passed or a
+        thread has nothing else to do; `rarest` has no batches to wait for.""",
         load=_HALF,
     )
     for name in bench.wanted((RAREST, CPU_ONLY)):
@@ -82,8 +82,8 @@ def latency(bench: Bench, layouts: Sequence[Layout], timeouts: Sequence[float | 
     result = bench.result(
         "latency",
         "Latency against load",
-        f"""`submit` of `match` on {bench.sets():,} distinct sets. {_ARRIVALS} {_CAPACITY} It is measured with the
-        default `flush_timeout`, {_in_words(_DEFAULT_TIMEOUT)}. Near capacity and above, queries pile up, so that
+        f"""`submit` of `match` on {bench.in_words(bench.sets())}. {ON_CPU} {_ARRIVALS} {_CAPACITY} It is measured with
+        the default `flush_timeout`, {_in_words(_DEFAULT_TIMEOUT)}. Near capacity and above, queries pile up, so that
         latency grows with the seconds measured. Values are medians of {bench.options.rounds} rounds, which differ a
         lot in their longest latencies. Queries that are refused as `Overloaded` are counted as rejected, in all rounds
         together, and have no latency.""",

@@ -152,7 +152,11 @@ class Result:
         images : str
             Folder of the plot, as a prefix.
         """
-        parts = [f"## {self.title}", self.about, f"![{self.title}]({images}{self.name}.png)"]
+        parts = [f"## {self.title}"]
+        if changed := self.circumstances["changed_files"]:
+            commit = self.circumstances["commit"]
+            parts.append(f"**Not reproducible**: measured at {commit} with changes to {', '.join(changed)}.")
+        parts += [self.about, f"![{self.title}]({images}{self.name}.png)"]
         if self.lines:
             parts.append(_table_of_lines(self.lines))
         for panel in self.panels:

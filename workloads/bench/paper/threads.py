@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from workloads.bench.paper.catalogue import BALANCED, LAYOUTS, RAREST, Build, tagmatch
+from workloads.bench.paper.catalogue import BALANCED, LAYOUTS, ON_CPU, RAREST, Build, tagmatch
 from workloads.bench.paper.throughput import by_threads
 from workloads.bench.report import Line, Target
 from workloads.bench.timing import Samples, without_garbage_collection
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workloads.systems.matcher import Matcher
 
 _CALLERS = (1, 2, 10, 50)
+_IN_WORDS = f"{', '.join(map(str, _CALLERS[:-1]))} and {_CALLERS[-1]}"
 _MANY_CALLERS = Target(5)
 _AGAINST_KERNELS = Target(0.9)
 
@@ -33,10 +34,10 @@ def threads(bench: Bench) -> Result:
     result = bench.result(
         "threads",
         "Throughput against threads and callers",
-        f"""{bench.sets():,} distinct sets. First `match_many` with 1, 2, 4 ... threads, as Figure 5 of the paper. Then,
-        with {bench.options.threads}, what the pipeline costs: `match_many` beside the kernels that it calls, called by
-        plain threads on packets of the same size. Then callers: so many Python threads, each of which calls `match`
-        again and again and waits for the answer; they share the interpreter lock.""",
+        f"""{bench.in_words(bench.sets())}. {ON_CPU} First `match_many` with 1, 2, 4 ... threads, as Figure 5 of the
+        paper. Then, with {bench.options.threads}, what the pipeline costs: `match_many` beside the kernels that it
+        calls, called by plain threads on packets of the same size. Then callers: {_IN_WORDS} Python threads, each of
+        which calls `match` again and again and waits for the answer; they share the interpreter lock.""",
     )
     by_threads(bench, result, (RAREST, BALANCED))
     _beside_kernels(bench, result)
@@ -57,7 +58,7 @@ def _beside_kernels(bench: Bench, result: Result) -> None:
     systems: dict[str, Build] = {name: tagmatch(name) for name in LAYOUTS.values()}
     systems |= {name: _kernels(layout) for layout, name in kernels.items()}
     with bench.built(systems, workload.sets, result) as matchers:
-        rates = bench.throughput(result, "beside kernels", matchers, workload.queries)
+        rates = bench.throughput(result, "beside kernels", matchers, workload.sets, workload.queries)
     panel = result.panel("match_many beside its kernels", "layout", "queries/s")
     for layout, name in LAYOUTS.items():
         ours, alone = rates[name].queries, rates[kernels[layout]].queries

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from workloads.bench.data import extend
 from workloads.bench.paper import published
-from workloads.bench.paper.catalogue import BALANCED, CPU_ONLY, ICN, PREFIX_TREE, RAREST, SYSTEMS, Build, some, tagmatch
+from workloads.bench.paper.catalogue import (
+    BALANCED,
+    CPU_ONLY,
+    ICN,
+    ON_CPU,
+    PREFIX_TREE,
+    RAREST,
+    SYSTEMS,
+    Build,
+    some,
+    tagmatch,
+)
 from workloads.bench.paper.results import percent
 from workloads.bench.timing import alternate
 
@@ -32,16 +43,12 @@ class _Place:
     workload: Workload
 
 
-def _match_and_unique(
-    bench: Bench, result: Result, places: Iterable[_Place], *, unseen: Sequence[str] = (), **looks: Any
-) -> tuple[Panel, Panel]:
+def _match_and_unique(bench: Bench, result: Result, places: Iterable[_Place], **looks: Any) -> tuple[Panel, Panel]:
     """Add and fill a panel for `match` and one for `match-unique`.
 
     Parameters
     ----------
     places : iterable of _Place
-    unseen : sequence of str
-        Systems that are there for their answers only.
     **looks
         Parameters of both panels.
     """
@@ -51,10 +58,10 @@ def _match_and_unique(
         with bench.built(place.systems, place.workload.sets, result) as matchers:
             for panel in (match, unique):
                 where = f"{panel.title}, {place.name}"
-                rates = bench.throughput(result, where, matchers, place.workload.queries, unique=panel is unique)
+                stored, queries = place.workload.sets, place.workload.queries
+                rates = bench.throughput(result, where, matchers, stored, queries, unique=panel is unique)
                 for system, rate in rates.items():
-                    if system not in unseen:
-                        panel.add(system, place.x, rate.queries)
+                    panel.add(system, place.x, rate.queries)
     return match, unique
 
 
@@ -63,16 +70,16 @@ def table1(bench: Bench) -> Result:
     result = bench.result(
         "table1",
         "Table 1: throughput of all systems",
-        f"""`match` with 10, 20 and 100 % of the database, which is {bench.sets():,} distinct sets here and 212 million
+        f"""`match` with 10, 20 and 100 % of the database, which is {bench.in_words(bench.sets())} here and 212 million
         in the paper, whose own numbers are from two Xeons and two GPUs. `tagmatch` compares tags and so is exact, as
         the dict and the hash table are; the scans, the trees and *CPU-only TagMatch* answer by signature, as
-        published.""",
+        published. Only the GPU scans use a GPU. {ON_CPU}""",
     )
     panel = result.panel("match", "database", _QUERIES_A_SECOND, published=published.TABLE1)
     for column, share in published.TABLE1_SHARES.items():
         workload = bench.workload(bench.sets(share))
         with bench.built(SYSTEMS, workload.sets, result) as matchers:
-            for name, rate in bench.throughput(result, column, matchers, workload.queries).items():
+            for name, rate in bench.throughput(result, column, matchers, workload.sets, workload.queries).items():
                 panel.add(name, column, rate.queries)
     return result
 
@@ -82,7 +89,8 @@ def table3(bench: Bench) -> Result:
     result = bench.result(
         "table3",
         "Table 3: comparison with the prefix tree and the ICN matcher",
-        f"10 and 20 % of the database ({bench.sets(0.1):,} and {bench.sets(0.2):,} distinct sets here).",
+        f"""10 and 20 % of the database ({bench.in_words(bench.sets(0.1))}, and {bench.in_words(bench.sets(0.2))} here).
+        {ON_CPU}""",
     )
     found = published.TABLE3_MATCH, published.TABLE3_MATCH_UNIQUE
     _by_size(bench, result, (0.1, 0.2), (*_TREES_AND_OURS, ICN), found)
@@ -94,7 +102,7 @@ def fig4(bench: Bench) -> Result:
     result = bench.result(
         "fig4",
         "Figure 4: throughput against the size of the database",
-        f"100 % is {bench.sets():,} distinct sets here, 212 million in the paper.",
+        f"100 % is {bench.in_words(bench.sets())} here, 212 million sets in the paper. {ON_CPU}",
     )
     found = published.FIG4_MATCH, published.FIG4_MATCH_UNIQUE
     _by_size(bench, result, (0.2, 0.4, 0.6, 0.8, 1.0), _TREES_AND_OURS, found)
@@ -127,9 +135,9 @@ def _by_query_size(bench: Bench) -> tuple[list[Answers], dict[int, dict[str, Rat
     found = {}
     with bench.built(some(_TREES_AND_OURS), workload.sets, result) as matchers:
         for extra in _EXTRA_TAGS:
-            queries = extend(workload.sets, bench.options.queries, extra, extra, bench.options.seed)
+            queries = extend(workload.sample, bench.options.queries, extra, extra, bench.options.seed)
             where = f"{extra} additional tags"
-            found[extra] = bench.throughput(result, where, matchers, queries, unique=True)
+            found[extra] = bench.throughput(result, where, matchers, workload.sets, queries, unique=True)
     return result.answers, found
 
 
@@ -138,8 +146,8 @@ def fig2(bench: Bench) -> Result:
     result = bench.result(
         "fig2",
         "Figure 2: throughput for queries of different sizes",
-        f"""`match-unique` on the full database ({bench.sets():,} distinct sets here); queries are a stored set and 1 to
-        10 more tags, of which the workload proper has 2 to 4 (§4.3.1). The paper prints no values.""",
+        f"""`match-unique` on the full database ({bench.in_words(bench.sets())} here); queries are a stored set and 1 to
+        10 more tags, of which the workload proper has 2 to 4 (§4.3.1). {ON_CPU} The paper prints no values.""",
     )
     result.answers, found = _by_query_size(bench)
     panel = result.panel("match-unique, input", "additional tags", _QUERIES_A_SECOND)
@@ -154,8 +162,8 @@ def fig3(bench: Bench) -> Result:
     result = bench.result(
         "fig3",
         "Figure 3: output rate for queries of different sizes",
-        """The runs of Figure 2, counted in keys. What answers by signature delivers wrong keys too, so its output is
-        greater for the same queries. The paper prints no values.""",
+        f"""The runs of Figure 2, counted in keys. {ON_CPU} What answers by signature delivers wrong keys too, so its
+        output is greater for the same queries. The paper prints no values.""",
     )
     result.answers, found = _by_query_size(bench)
     panel = result.panel("match-unique, output", "additional tags", "keys/s")
@@ -174,7 +182,7 @@ def fig5(bench: Bench) -> Result:
     result = bench.result(
         "fig5",
         "Figure 5: throughput against the number of threads",
-        f"The full database ({bench.sets():,} distinct sets here).",
+        f"The full database ({bench.in_words(bench.sets())} here). {ON_CPU}",
     )
     by_threads(bench, result, _TREES_AND_OURS)
     return result
@@ -211,19 +219,21 @@ def fig7(bench: Bench) -> Result:
     result = bench.result(
         "fig7",
         "Figure 7: throughput against the size of partitions",
-        f"""`MAX_P` of Algorithm 1 on the full database ({bench.sets():,} distinct sets here). The paper finds the best
-        throughput at about 200,000 sets and more, where a GPU scans the partitions (§4.3.5). On a CPU, which skips
-        blocks of a partition by the bits that their sets share, the size matters less.""",
+        f"""`MAX_P` of Algorithm 1 on the full database ({bench.in_words(bench.sets())} here). {ON_CPU} The paper finds
+        the best throughput at about 200,000 sets and more, where a GPU scans the partitions (§4.3.5). On a CPU, which
+        skips blocks of a partition by the bits that their sets share, the size matters less.""",
     )
     workload = bench.workload(bench.sets())
-    names = (RAREST, BALANCED, CPU_ONLY)
     places = (
         _Place(
-            float(size), f"MAX_P {size:,}", {name: tagmatch(name, max_partition_size=size) for name in names}, workload
+            float(size),
+            f"MAX_P {size:,}",
+            {name: tagmatch(name, max_partition_size=size) for name in (BALANCED, CPU_ONLY)},
+            workload,
         )
         for size in dict.fromkeys(sizes)
     )
-    _match_and_unique(bench, result, places, unseen=(RAREST,), x_label="MAX_P", style="lines")
+    _match_and_unique(bench, result, places, x_label="MAX_P", style="lines")
     return result
 
 
@@ -232,20 +242,20 @@ def layouts(bench: Bench) -> Result:
     result = bench.result(
         "layouts",
         "The two layouts",
-        """Not in the paper: its layout, `balanced`, beside `rarest`, which orders sets by their rarest tag. A build is
-        `add_sets` and `consolidate` from Arrow columns.""",
+        f"""Not in the paper: its layout, `balanced`, beside `rarest`, which orders sets by their rarest tag. A build is
+        `add_sets` and `consolidate` from Arrow columns. The largest has {bench.in_words(bench.sets())}. {ON_CPU}""",
     )
     match = result.panel("match", "distinct sets", _QUERIES_A_SECOND)
     build = result.panel("build", "distinct sets", "s")
     memory = result.panel("index in memory", "distinct sets", "bytes a set", log=False)
     for share in (0.1, 0.3, 1.0):
         workload = bench.workload(bench.sets(share))
-        column = f"{len(workload.sets):,}"
+        column = f"{workload.distinct:,}"
         with bench.built(some((RAREST, BALANCED, CPU_ONLY)), workload.sets, result) as matchers:
-            for name, rate in bench.throughput(result, column, matchers, workload.queries).items():
+            for name, rate in bench.throughput(result, column, matchers, workload.sets, workload.queries).items():
                 match.add(name, column, rate.queries)
                 if name != CPU_ONLY:
-                    memory.add(name, column, (matchers[name].nbytes() or 0) / len(workload.sets))
+                    memory.add(name, column, (matchers[name].nbytes() or 0) / workload.distinct)
         names = bench.wanted((RAREST, BALANCED))
         builds = {name: partial(SYSTEMS[name], workload.sets, bench.options.threads) for name in names}
         for name, seconds in alternate(builds, bench.options.rounds).items():

@@ -20,6 +20,7 @@ from tagmatch.engine import TagMatch
 from tagmatch.spark.join import Strategy, subset_join
 from workloads.bench.data import make_workload
 from workloads.bench.paper.results import Answers, Result
+from workloads.bench.reference import right_answers
 from workloads.bench.report import Line, Target
 from workloads.bench.spark.session import signed_keys, write_parquet
 from workloads.bench.timing import Samples, alternate
@@ -66,7 +67,7 @@ def join(bench: Bench, spark: SparkSession) -> Result:
     begun = bench.result(
         "spark-join",
         "Joining queries with stored sets on Spark",
-        f"""{sets:,} distinct sets; Spark {spark.version} in local mode. End to end: queries are read from Parquet
+        f"""{bench.in_words(sets)}; Spark {spark.version} in local mode. End to end: queries are read from Parquet
         files, and a row with the query's number and the key comes out for each match (format `noop`). *ship* opens the
         saved index (layout `rarest`) in the workers, *shuffle* brings sets and queries together in buckets. Plain SQL
         reads the sets from Parquet files: it either joins the exploded tags and counts, for each query and set, whether
@@ -109,14 +110,13 @@ def _rates(bench: Bench, result: JoinResult, joins: _Joins) -> dict[str, Samples
 
 
 def _check(bench: Bench, result: Result, spark: SparkSession, folder: Path) -> None:
-    """Compare the answers of all systems with those of the index, which is held to the tests' oracle."""
+    """Compare the answers of all systems with those of brute force."""
     options = bench.options
     sets, queries = min(bench.sets(), _CHECKED_SETS), min(options.queries, _CHECKED_QUERIES)
     with bench.doing("spark-join: checking"):
         workload = make_workload(sets, queries, options.seed, options.threads)
         joins = _Joins.prepare(spark, workload, folder, options.threads)
-        with TagMatch.open(joins.index, threads=options.threads, device="cpu") as engine:
-            keys = engine.match_many(workload.queries).to_pylist()
+        keys = right_answers(workload.sets, workload.queries, threads=options.threads)
         right = Counter((query, key) for query, found in enumerate(keys) for key in found)
         for name, of_queries in joins.systems().items():
             given = Counter((row.id, row.key) for row in of_queries(joins.first(queries)).collect())
