@@ -38,7 +38,7 @@ BULK = _sets(3, "c", 500, 600)
 LATER = _sets(4, "d", 700, 700)
 _EVERYTHING = STORED + STAGED + BULK + LATER
 #: Enough that several threads get some
-QUERIES = [list(chain(*random.Random(i).sample(_EVERYTHING, 6))) for i in range(700)]
+QUERIES = [list(chain(*random.Random(i).sample(_EVERYTHING, 4))) for i in range(530)]
 QUERY = list(chain(*STORED[:40]))
 #: What `add_set` adds has new tags, one of them longer than all there are
 SINGLE = ["new", "new" * 5000]

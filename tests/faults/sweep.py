@@ -84,7 +84,7 @@ def _do(trials: Sequence[Trial], first: int, position: Any, out: TextIO, errors:
             try:
                 failed = trial()
             except BaseException as error:
-                problems.append(f"{name}: {describe(error)}")
+                problems.append(f"{name}: {error if isinstance(error, AssertionError) else describe(error)}")
             faulthandler.cancel_dump_traceback_later()
             print(json.dumps({"failed": failed, "problems": problems}), file=out, flush=True)
         status = 0
