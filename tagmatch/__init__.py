@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tagmatch.errors import DeviceError as DeviceError
     from tagmatch.errors import DeviceMemoryError as DeviceMemoryError
     from tagmatch.errors import DeviceWarning as DeviceWarning
+    from tagmatch.errors import IndexChangedError as IndexChangedError
     from tagmatch.errors import IndexCorruptError as IndexCorruptError
     from tagmatch.errors import IndexExistsError as IndexExistsError
     from tagmatch.errors import IndexNotFoundError as IndexNotFoundError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tagmatch.errors import InvariantError as InvariantError
     from tagmatch.errors import Overloaded as Overloaded
     from tagmatch.errors import ResultTooLargeError as ResultTooLargeError
+    from tagmatch.errors import StagedChangesWarning as StagedChangesWarning
     from tagmatch.errors import TagMatchError as TagMatchError
     from tagmatch.options import CudaOptions as CudaOptions
     from tagmatch.options import PipelineOptions as PipelineOptions
@@ -44,6 +46,7 @@ _HOME = {
     "DeviceError": "tagmatch.errors",
     "DeviceMemoryError": "tagmatch.errors",
     "DeviceWarning": "tagmatch.errors",
+    "IndexChangedError": "tagmatch.errors",
     "IndexCorruptError": "tagmatch.errors",
     "IndexExistsError": "tagmatch.errors",
     "IndexNotFoundError": "tagmatch.errors",
@@ -55,6 +58,7 @@ _HOME = {
     "Overloaded": "tagmatch.errors",
     "PipelineOptions": "tagmatch.options",
     "ResultTooLargeError": "tagmatch.errors",
+    "StagedChangesWarning": "tagmatch.errors",
     "TagMatchError": "tagmatch.errors",
 }
 

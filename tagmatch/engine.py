@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
+import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +27,7 @@ from pipeline.service import Pipeline
 from tagmatch.arrays import Lists
 from tagmatch.check import check_snapshot
 from tagmatch.columns import key_value, key_values, one_row, tag_list, tag_lists
-from tagmatch.errors import ClosedError, InvalidTypeError, InvalidValueError, ResultTooLargeError
+from tagmatch.errors import ClosedError, InvalidTypeError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
 from tagmatch.options import (
     CudaOptions,
     Device,
@@ -35,10 +37,31 @@ from tagmatch.options import (
     PipelineOptions,
     available_threads,
 )
-from tagmatch.storage import index_exists, is_uri, open_snapshot, save_snapshot
+from tagmatch.storage import index_exists, is_uri, open_named, save_snapshot, update_snapshot
 from tagmatch.tables import Snapshot, empty_snapshot
 
 _MAX_KEYS = 2**31 - 1
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
+    """The method, which raises `KeyboardInterrupt` also where Ctrl-C comes as a kernel is called.
+
+    Numba goes on as if nothing had happened, and Python makes a `SystemError` of that.
+    """
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except SystemError as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):
+                raise KeyboardInterrupt from None
+            raise
+
+    return call
 
 
 class TagMatch:
@@ -108,23 +131,36 @@ class TagMatch:
             CudaOptions() if cuda is None else cuda,
         )
         folder = None if path is None else _folder(path)
+        name, snapshot = None, empty_snapshot(layout_options)
         if folder is not None and index_exists(folder):
-            snapshot = open_snapshot(folder)
-        else:
-            snapshot = empty_snapshot(layout_options)
-        self._start(folder, snapshot, layout_options, options, pipeline)
+            name, snapshot = open_named(folder)
+        self._start(folder, name, snapshot, layout_options, options, pipeline)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], **overrides: Any) -> Self:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        layout: Layout | None = None,
+        exact: bool = True,
+        device: Device = "auto",
+        threads: int | None = None,
+        max_partition_size: int | None = None,
+        batch_size: int = 256,
+        flush_timeout: float | None = 0.1,
+        pipeline: PipelineOptions | None = None,
+        cuda: CudaOptions | None = None,
+    ) -> Self:
         """An existing index, in its own layout.
 
         Parameters
         ----------
         path
             Folder of the index.
-        **overrides
-            Any option of `TagMatch`. A `layout` or `max_partition_size` other than the index's own lays the sets out
-            anew in memory; the next `consolidate` saves them so.
+        layout, max_partition_size
+            Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
+        exact, device, threads, batch_size, flush_timeout, pipeline, cuda
+            As of `TagMatch`.
 
         Raises
         ------
@@ -132,25 +168,27 @@ class TagMatch:
             There is no index at `path`, it is damaged, or a newer version wrote it.
         """
         folder = _folder(path)
-        snapshot = open_snapshot(folder)
-        unknown = set(overrides) - _OPTIONS
-        if unknown:
-            raise InvalidTypeError(
-                f"open() has no option {', '.join(sorted(unknown))}; there are {', '.join(sorted(_OPTIONS))}"
-            )
+        name, snapshot = open_named(folder)
         layout_options = LayoutOptions(
-            overrides.pop("layout", snapshot.options.layout),
-            overrides.pop("max_partition_size", snapshot.options.max_partition_size),
+            snapshot.options.layout if layout is None else layout,
+            snapshot.options.max_partition_size if max_partition_size is None else max_partition_size,
         )
-        threads, pipeline = overrides.pop("threads", None), overrides.pop("pipeline", None)
-        options = MatchOptions(threads=available_threads() if threads is None else threads, **overrides)
+        options = MatchOptions(
+            exact,
+            device,
+            available_threads() if threads is None else threads,
+            batch_size,
+            flush_timeout,
+            CudaOptions() if cuda is None else cuda,
+        )
         opened = cls.__new__(cls)
-        opened._start(folder, snapshot, layout_options, options, pipeline)
+        opened._start(folder, name, snapshot, layout_options, options, pipeline)
         return opened
 
     def _start(
         self,
         folder: Path | None,
+        name: str | None,
         snapshot: Snapshot,
         layout_options: LayoutOptions,
         options: MatchOptions,
@@ -158,14 +196,14 @@ class TagMatch:
     ) -> None:
         if not isinstance(pipeline, PipelineOptions | None):
             raise InvalidTypeError(f"pipeline must be PipelineOptions, not {pipeline!r}")
-        if snapshot.options.layout == layout_options.layout == "rarest":
-            snapshot = replace(snapshot, options=layout_options)  # a partition size makes no difference to it
-        elif snapshot.options != layout_options:
-            snapshot = build_snapshot(snapshot, _no_changes(), layout_options, threads=options.threads)
         self._folder = folder
         self._layout_options = layout_options
         self._options = options
-        self._backend: Backend | None = backend_for(snapshot, options)
+        # Of the snapshots of the index on disk, those that are contained in the one in memory
+        self._known: set[str | None] = {name}
+        # What is on disk as it is in memory
+        self._saved = None if name is None else snapshot
+        self._backend: Backend | None = backend_for(self._laid_out(snapshot), options)
         self._staged = StagedChanges(options.threads)
         self._staging = threading.Lock()
         self._consolidating = threading.Lock()
@@ -173,9 +211,20 @@ class TagMatch:
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
+        self._warning = weakref.finalize(self, _warn_of_loss, self._staged, folder)
+
+    def _laid_out(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot in the layout that this object is to have."""
+        options = self._layout_options
+        if snapshot.options == options:
+            return snapshot
+        if snapshot.options.layout == options.layout == "rarest":
+            return replace(snapshot, options=options)  # a partition size makes no difference to it
+        return build_snapshot(snapshot, _no_changes(), options, threads=self._options.threads)
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
+    @_interrupted_plainly
     def add_set(self, tags: Iterable[str], key: int) -> None:
         """Stage the addition of `key` to the set `tags`.
 
@@ -186,6 +235,7 @@ class TagMatch:
         """
         self._stage_one(tags, key, removed=False)
 
+    @_interrupted_plainly
     def remove_set(self, tags: Iterable[str], key: int) -> None:
         """Stage the removal of `key` from the set `tags`; a set without keys is no longer stored.
 
@@ -196,6 +246,7 @@ class TagMatch:
         """
         self._stage_one(tags, key, removed=True)
 
+    @_interrupted_plainly
     def add_sets(self, tags: Any, keys: Any) -> None:
         """Stage the addition of many sets, each with one key.
 
@@ -214,17 +265,23 @@ class TagMatch:
         """
         self._stage_many(tags, keys, removed=False)
 
+    @_interrupted_plainly
     def remove_sets(self, tags: Any, keys: Any) -> None:
         """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`."""
         self._stage_many(tags, keys, removed=True)
 
+    @_interrupted_plainly
     def consolidate(self) -> None:
         """Make all changes staged so far take effect; save the new snapshot if there is a path.
 
+        When this returns, a saved snapshot survives a crash of the machine. Without changes nothing is written.
+
         Raises
         ------
+        IndexChangedError
+            Another program has saved to the index since this object read or saved it; `reload` takes that over.
         TagMatchError
-            The snapshot cannot be saved. The changes stay staged and the old snapshot goes on answering.
+            The snapshot cannot be saved. In both cases the changes stay staged and the old snapshot goes on answering.
         """
         with self._consolidating:
             backend = self._current()
@@ -235,16 +292,47 @@ class TagMatch:
                     backend.snapshot, changes, self._layout_options, threads=self._options.threads
                 )
                 backend = backend_for(snapshot, self._options)
-            if self._folder is not None:
-                save_snapshot(backend.snapshot, self._folder)
+            if self._folder is not None and backend.snapshot is not self._saved:
+                name = update_snapshot(backend.snapshot, self._folder, self._known)
+                self._saved, self._known = backend.snapshot, {name}
             with self._staging:
                 if self._backend is not None:
                     self._backend = backend
                 # Should this be interrupted in between, the changes come once more, which changes nothing
                 self._staged.drop(changes)
 
+    @_interrupted_plainly
+    def reload(self) -> bool:
+        """Take over the snapshot that the index at this object's path has now; returns whether it is another one.
+
+        Staged changes stay staged, and come on top of it at the next `consolidate`.
+
+        Raises
+        ------
+        InvalidValueError
+            This object has no path.
+        IndexNotFoundError, IndexCorruptError, IndexVersionError
+            As `open`.
+        """
+        with self._consolidating:
+            self._current()
+            if self._folder is None:
+                raise InvalidValueError(
+                    "there is nothing to reload: this TagMatch is in memory only; open it with a path"
+                )
+            name, snapshot = open_named(self._folder)
+            if self._known == {name}:
+                return False
+            backend = backend_for(self._laid_out(snapshot), self._options)
+            with self._staging:
+                if self._backend is not None:
+                    self._backend = backend
+                self._known, self._saved = {name}, snapshot
+            return True
+
     # -- queries -----------------------------------------------------------------------------------------------------
 
+    @_interrupted_plainly
     def match(self, tags: Iterable[str]) -> list[int]:
         """Keys of all stored sets contained in `tags`, in no particular order; a key once per set that carries it.
 
@@ -256,11 +344,13 @@ class TagMatch:
         found: list[int] = self._pipeline.match(self._current(), tag_list(tags), unique=False)
         return found
 
+    @_interrupted_plainly
     def match_unique(self, tags: Iterable[str]) -> set[int]:
         """Keys of all stored sets contained in `tags`; errors as `match`."""
         found: set[int] = self._pipeline.match(self._current(), tag_list(tags), unique=True)
         return found
 
+    @_interrupted_plainly
     def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
         """Answers to many queries.
 
@@ -316,6 +406,7 @@ class TagMatch:
         found: list[int] | set[int] = await asyncio.wrap_future(self.submit(tags, unique=unique, block=False))
         return found
 
+    @_interrupted_plainly
     def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[int, ...]]]:
         """Every matching set with its keys, ascending; errors as `match`."""
         backend = self._current()
@@ -363,6 +454,7 @@ class TagMatch:
             **self._pipeline.stats(),
         }
 
+    @_interrupted_plainly
     def check(self) -> None:
         """Verify every invariant of the current snapshot.
 
@@ -373,6 +465,7 @@ class TagMatch:
         """
         check_snapshot(self._current().snapshot, threads=self._options.threads)
 
+    @_interrupted_plainly
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the current snapshot as an index at `path`, replacing, in one step, an index that is there.
 
@@ -388,9 +481,13 @@ class TagMatch:
     def close(self, *, drain: bool = True) -> None:
         """Answer what was submitted, or cancel it without `drain`, end all threads and let go of all memory.
 
-        Staged changes that were not consolidated are lost. Within a callback of a future, whose thread is one of those
-        to end, this returns at once and the rest is done in the background.
+        Staged changes that were not consolidated are lost, with a `StagedChangesWarning`. Within a callback of a
+        future, whose thread is one of those to end, this returns at once and the rest is done in the background.
         """
+        self._close(drain=drain)
+        self._warning()
+
+    def _close(self, *, drain: bool = True) -> None:
         with self._staging:
             self._backend = None
             self._staged = StagedChanges()
@@ -404,13 +501,19 @@ class TagMatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self._close()
+        if kind is None:
+            self._warning()
+        else:  # the error tells that the work was not finished
+            self._warning.detach()
 
     def __repr__(self) -> str:
         backend = self._backend
         if backend is None:
             return "<TagMatch, closed>"
-        return f"<TagMatch, {len(backend.snapshot)} sets, layout {self._layout_options.layout}>"
+        where = "in memory" if self._folder is None else f"at {str(self._folder)!r}"
+        staged = f", {len(self._staged)} staged changes" if len(self._staged) else ""
+        return f"<TagMatch {where}, {len(backend.snapshot)} sets{staged}, layout {self._layout_options.layout}>"
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -438,11 +541,6 @@ class TagMatch:
             self._staged.extend(chunks, values, removed=removed)
 
 
-_OPTIONS = frozenset(
-    {"layout", "exact", "device", "threads", "max_partition_size", "batch_size", "flush_timeout", "pipeline", "cuda"}
-)
-
-
 def _folder(path: object) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise InvalidTypeError(f"path must be a string or a path, not {path!r}")
@@ -453,6 +551,16 @@ def _folder(path: object) -> Path:
             "and joins with them; to open one here, copy its folder to this machine"
         )
     return Path(path)
+
+
+def _warn_of_loss(staged: StagedChanges, folder: Path | None) -> None:
+    if count := len(staged):
+        where = "" if folder is None else f" of the index {folder}"
+        warnings.warn(
+            f"{count} staged changes{where} are lost; call consolidate() before closing",
+            StagedChangesWarning,
+            stacklevel=4,
+        )
 
 
 def _no_changes() -> Changes:

@@ -42,6 +42,10 @@ class DeviceWarning(RuntimeWarning):
     """Matching goes on, but on other devices than were asked for."""
 
 
+class StagedChangesWarning(UserWarning):
+    """Staged changes are lost, as nothing has consolidated them."""
+
+
 class InputFileError(TagMatchError):
     """A file of sets or queries cannot be read: missing, cut short, a column missing or of the wrong type."""
 
@@ -52,6 +56,10 @@ class IndexNotFoundError(TagMatchError):
 
 class IndexExistsError(TagMatchError):
     """Something that must not be overwritten already stands at the path."""
+
+
+class IndexChangedError(TagMatchError):
+    """Another program has saved changes to the index in the meantime; `reload` takes them over."""
 
 
 class IndexVersionError(TagMatchError):

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import lru_cache
-from itertools import pairwise
-from typing import TypeVar
+from itertools import count, pairwise
+from operator import itemgetter
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -22,14 +23,100 @@ from tagmatch.arrays import IntArray
 T = TypeVar("T")
 R = TypeVar("R")
 
+_PAUSE_S = 0.001
 
-@lru_cache(maxsize=8)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="tagmatch-worker")
+
+class _Job(Generic[T, R]):
+    """Pieces of work of one call of `run`, which threads take in turn.
+
+    Ctrl-C may come to the main thread at any moment, so that thread meets nothing here but what C does in one step: no
+    future, no condition, no pool of the standard library, whose locks an interruption could leave taken for ever.
+    """
+
+    def __init__(self, work: Callable[[T], R], items: Sequence[T]) -> None:
+        self._work = work
+        self._items = items
+        self._results: list[Any] = [None] * len(items)
+        self._errors: list[tuple[int, BaseException]] = []
+        self._next, self._ends = count(), count(1)
+        self._taken: list[int] = []
+        self._ended: list[int] = []
+        self._stopped = False
+        self._all_ended = threading.Lock()
+        self._all_ended.acquire()
+
+    def help(self) -> None:
+        """Take pieces until there are none left."""
+        while not self._stopped and (i := next(self._next)) < len(self._items):
+            self._taken.append(i)
+            try:
+                if not self._stopped:
+                    self._results[i] = self._work(self._items[i])
+            except BaseException as error:
+                self._errors.append((i, error))
+            self._ended.append(i)
+            if next(self._ends) == len(self._items):
+                self._all_ended.release()
+
+    def results(self) -> list[R]:
+        """Wait for all pieces."""
+        self._all_ended.acquire()
+        if self._errors:
+            raise min(self._errors, key=itemgetter(0))[1]
+        return self._results
+
+    def stop(self) -> None:
+        """Have no piece begun any more, and wait for those that are; not even another Ctrl-C ends that."""
+        self._stopped = True
+        while len(self._ended) < len(self._taken):
+            with contextlib.suppress(KeyboardInterrupt):
+                time.sleep(_PAUSE_S)
+
+
+class _Threads:
+    """The threads that help, which all callers share. They wait for jobs until the process ends."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Job[Any, Any]] = SimpleQueue()
+        self._starting = threading.Lock()
+        self._threads: list[threading.Thread] = []
+
+    def help(self, job: _Job[Any, Any], threads: int) -> None:
+        """Have so many threads help with a job, or as many as the system has room for."""
+        if len(self._threads) < threads:
+            with self._starting:
+                self._start(threads)
+        for _ in range(threads):
+            self._jobs.put(job)
+
+    def _start(self, threads: int) -> None:
+        while len(self._threads) < threads:
+            name = f"tagmatch-worker-{len(self._threads)}"
+            thread = threading.Thread(target=_take_jobs, args=[self._jobs], name=name, daemon=True)
+            try:
+                start(thread)
+            except MemoryError:
+                if self._threads:
+                    return
+                raise
+            self._threads.append(thread)
+
+
+def _take_jobs(jobs: SimpleQueue[_Job[Any, Any]]) -> None:
+    while True:
+        jobs.get().help()
+
+
+_threads = _Threads()
+
+
+def _begin_anew() -> None:
+    global _threads
+    _threads = _Threads()
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def start(thread: threading.Thread) -> None:
@@ -49,29 +136,23 @@ def start(thread: threading.Thread) -> None:
 def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
     """Results of `work` on every item, in the items' order; the first exception is raised after all have ended.
 
-    `work` must not call `run` itself: the threads are shared by all callers and could all be waiting.
+    The threads are shared by all callers. The calling thread is one of those that work, so that it does not depend on
+    others which may all be waiting, as when `work` calls `run`. Only the main thread waits, ready for Ctrl-C.
     """
     todo = list(items)
     if threads == 1 or len(todo) <= 1:
         return [work(item) for item in todo]
-    futures: list[Future[R]] = []
+    job = _Job(work, todo)
+    works = threading.current_thread() is not threading.main_thread()
     try:
-        for item in todo:
-            futures.append(_pool(threads).submit(work, item))  # noqa: PERF401 - those before an error are needed
-        wait(futures)
+        _threads.help(job, min(threads, len(todo)) - works)
+        if works:
+            job.help()
+        return job.results()
     except BaseException:
-        _end(futures)
+        # Nothing may go on in the memory of a caller who has failed
+        job.stop()
         raise
-    return [future.result() for future in futures]
-
-
-def _end(futures: list[Future[R]]) -> None:
-    """Have nothing go on in the memory of a caller who has failed, not even after another Ctrl-C."""
-    for future in futures:
-        future.cancel()
-    while not all(future.done() for future in futures):
-        with contextlib.suppress(KeyboardInterrupt):
-            wait(futures)
 
 
 def even_ranges(count: int, parts: int) -> list[tuple[int, int]]:

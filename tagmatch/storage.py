@@ -4,6 +4,7 @@ Layout of an index folder ::
 
     MANIFEST.json            format version, options, counts, and size and XXH3-64 of every file; its own checksum
     snapshot-<checksum>/     vocabulary.arrow, tagsets.arrow, keys.arrow, partitions.arrow
+    LOCK                     empty; held by the program that writes
 
 A snapshot is written to a folder of its own, synced, and only then named by a new manifest that replaces the old one
 in one step: a reader sees the old snapshot or the new one, wholly. The name comes from the contents, so writing the
@@ -28,12 +29,14 @@ import xxhash
 
 from tagmatch.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
 from tagmatch.errors import (
+    IndexChangedError,
     IndexCorruptError,
     IndexExistsError,
     IndexNotFoundError,
     IndexVersionError,
     TagMatchError,
 )
+from tagmatch.index_lock import LOCK, write_lock
 from tagmatch.kernels.signature import signatures_of
 from tagmatch.options import LayoutOptions
 from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
@@ -81,13 +84,15 @@ def reject_other_files(path: object, names: Iterable[str]) -> None:
     IndexExistsError
         It has.
     """
-    ours = (f"{MANIFEST}.new", SNAPSHOT_PREFIX, UNFINISHED_PREFIX)
+    ours = (f"{MANIFEST}.new", SNAPSHOT_PREFIX, UNFINISHED_PREFIX, LOCK)
     if not all(name.startswith(ours) for name in names):
         raise IndexExistsError(f"{path} is a folder with other files in it; choose an empty or a new folder")
 
 
 def save_snapshot(snapshot: Snapshot, path: Path) -> None:
-    """Make `snapshot` the current one of the index at `path`, which is created if need be.
+    """Make `snapshot` the current one of the index at `path`, which is created if need be, whatever it has now.
+
+    Another writer is waited for, and what one that was killed has left is removed.
 
     Raises
     ------
@@ -96,17 +101,77 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
     TagMatchError
         The files cannot be written (disk full, no permission); the index stays as it was.
     """
+    _save(snapshot, path, set(), lambda: None)
+
+
+def update_snapshot(snapshot: Snapshot, path: Path, known: set[str | None]) -> str:
+    """`save_snapshot`, but only if the index at `path` still has a snapshot that `snapshot` comes from.
+
+    Returns the name of `snapshot`.
+
+    Parameters
+    ----------
+    known : set
+        Names of such snapshots; `None` if there need not be an index. It gets the name of `snapshot` just before that
+        becomes the current one: should this be interrupted, either may be.
+
+    Raises
+    ------
+    IndexChangedError
+        The index has another one, or none any more; it stays as it is.
+    IndexExistsError, TagMatchError
+        As `save_snapshot`.
+    """
+
+    def is_known() -> None:
+        found = str(read_manifest(path)["snapshot"]) if index_exists(path) else None
+        if found in known:
+            return
+        if found is None:
+            raise IndexChangedError(f"the index {path} was removed; save() writes what is in memory")
+        raise IndexChangedError(
+            f"another program has saved changes to the index {path}; staged changes are still staged: call reload() "
+            "and then consolidate() again"
+        )
+
+    return _save(snapshot, path, known, is_known)
+
+
+def _save(snapshot: Snapshot, path: Path, known: set[str | None], check: Callable[[], None]) -> str:
     index_exists(path)
-    created = not path.exists()
+    created: list[Path] = []
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with unfinished_folder(path) as folder:
-            commit(path, folder, _write_files(snapshot, folder))
+        created = _make_folder(path)
+        with write_lock(path):
+            check()
+            _remove_unfinished(path)
+            with unfinished_folder(path) as folder:
+                manifest = _write_files(snapshot, folder)
+                known.add(manifest["snapshot"])
+                commit(path, folder, manifest)
+                return str(manifest["snapshot"])
     except (OSError, pa.ArrowException) as error:
         if created:
             with contextlib.suppress(OSError):
+                (path / LOCK).unlink(missing_ok=True)
                 path.rmdir()
         raise TagMatchError(f"cannot write the index {path}: {error}") from error
+
+
+def _make_folder(path: Path) -> list[Path]:
+    """Make a folder and those that it is in, so that they survive a crash; returns which were not there."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        _sync(folder.parent)
+    return missing
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove what a writer that was killed has left. Jobs on several machines do that for their own files."""
+    for left in path.glob(f"{UNFINISHED_PREFIX}*"):
+        if not left.name.startswith(SCRATCH_PREFIX):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -149,10 +214,15 @@ def open_snapshot(path: Path) -> Snapshot:
     IndexCorruptError
         A file is missing, cut short or changed.
     """
+    return open_named(path)[1]
+
+
+def open_named(path: Path) -> tuple[str, Snapshot]:
+    """The name of the current snapshot, and the snapshot; errors as `open_snapshot`."""
     while True:
         manifest = read_manifest(path)
         try:
-            return _read_snapshot(path, manifest, _check_contents)
+            return manifest["snapshot"], _read_snapshot(path, manifest, _check_contents)
         except IndexCorruptError:
             # Another process may have made a newer snapshot current and removed the files of this one.
             if read_manifest(path) == manifest:

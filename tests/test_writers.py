@@ -1,0 +1,251 @@
+"""Several writers of one index, what killed ones leave, and changes that nobody consolidates."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import re
+import subprocess
+import sys
+import threading
+import warnings
+
+import pytest
+
+from tagmatch import IndexChangedError, IndexNotFoundError, InvalidValueError, StagedChangesWarning, TagMatch
+
+TIMEOUT = 60
+
+
+@pytest.fixture
+def path(tmp_path):
+    with TagMatch(tmp_path / "index") as tm:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+    return tmp_path / "index"
+
+
+def keys(tm):
+    return sorted(tm.match(["a", "b", "c"]))
+
+
+def files(path):
+    """Every file with what tells a new one from an old one."""
+    return {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in path.rglob("*")}
+
+
+def test_the_second_of_two_writers_keeps_its_changes_and_can_go_on(path):
+    with TagMatch(path) as a, TagMatch(path) as b:
+        for tm, tag, key in ((a, "b", 2), (b, "c", 3)):
+            tm.add_set([tag], key)
+        a.consolidate()
+        for _ in range(2):
+            with pytest.raises(IndexChangedError, match=r"another program has saved .*call reload\(\)"):
+                b.consolidate()
+            assert (keys(b), b.stats()["staged"]) == ([1], 1)
+        assert b.reload()
+        assert (keys(b), b.stats()["staged"]) == ([1, 2], 1)
+        b.consolidate()
+        assert keys(b) == [1, 2, 3]
+        assert not b.reload()
+        assert a.reload()
+        assert keys(a) == [1, 2, 3]
+    with TagMatch.open(path) as tm:
+        assert keys(tm) == [1, 2, 3]
+        tm.check()
+
+
+def test_two_that_make_a_new_index(tmp_path):
+    with TagMatch(tmp_path / "new") as a, TagMatch(tmp_path / "new") as b:
+        for tm, key in ((a, 1), (b, 2)):
+            tm.add_set(["a"], key)
+        a.consolidate()
+        with pytest.raises(IndexChangedError):
+            b.consolidate()
+        b.reload()
+        b.consolidate()
+        assert keys(b) == [1, 2]
+
+
+def test_what_was_once_saved_is_not_taken_for_what_is_there(path):
+    """The index comes back to what it was, by another writer; that is a change as well."""
+    with TagMatch(path) as a, TagMatch(path) as b:
+        a.add_set(["b"], 2)
+        a.consolidate()
+        b.reload()
+        b.remove_set(["b"], 2)
+        b.consolidate()
+        a.add_set(["c"], 3)
+        with pytest.raises(IndexChangedError):
+            a.consolidate()
+        a.reload()
+        a.consolidate()
+        assert keys(a) == [1, 3]
+
+
+def test_an_index_that_was_removed(path):
+    with TagMatch(path) as tm:
+        path.rename(path.with_name("elsewhere"))
+        tm.add_set(["b"], 2)
+        with pytest.raises(IndexChangedError, match=r"was removed; save\(\)"):
+            tm.consolidate()
+        with pytest.raises(IndexNotFoundError):
+            tm.reload()
+        assert (keys(tm), tm.stats()["staged"]) == ([1], 1)
+        tm.save(path)
+        with pytest.warns(StagedChangesWarning):
+            tm.close()
+    with TagMatch.open(path) as tm:
+        assert keys(tm) == [1]
+
+
+def test_nothing_to_reload():
+    with TagMatch() as tm, pytest.raises(InvalidValueError, match="in memory only"):
+        tm.reload()
+
+
+def test_reload_keeps_the_layout_that_was_asked_for(path):
+    with TagMatch(path, layout="balanced", max_partition_size=3) as a, TagMatch(path) as b:
+        b.add_set(["b"], 2)
+        b.consolidate()
+        assert a.reload()
+        a.check()
+        assert (keys(a), a.stats()["layout"], a.stats()["max_partition_size"]) == ([1, 2], "balanced", 3)
+        a.consolidate()
+    with TagMatch.open(path) as tm:
+        assert (keys(tm), tm.stats()["layout"]) == ([1, 2], "balanced")
+
+
+def test_nothing_staged_writes_nothing(path):
+    with TagMatch(path) as tm:
+        before = files(path)
+        tm.consolidate()
+        assert files(path) == before
+        tm.add_set(["b"], 2)
+        tm.consolidate()
+        after = files(path)
+        assert after != before
+        tm.consolidate()
+        assert files(path) == after
+
+
+def test_nothing_staged_still_makes_a_new_index(tmp_path):
+    with TagMatch(tmp_path / "new") as tm:
+        tm.consolidate()
+    with TagMatch.open(tmp_path / "new") as tm:
+        assert len(tm) == 0
+
+
+def test_a_writer_waits_for_the_one_that_has_the_lock(path):
+    done = threading.Event()
+
+    def write():
+        with TagMatch(path) as tm:
+            tm.add_set(["b"], 2)
+            tm.consolidate()
+        done.set()
+
+    with (path / "LOCK").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        thread = threading.Thread(target=write)
+        thread.start()
+        with TagMatch.open(path) as tm:  # readers do not wait
+            assert keys(tm) == [1]
+        assert not done.wait(0.2)
+    thread.join(TIMEOUT)
+    assert done.is_set()
+
+
+def test_a_killed_writer_leaves_no_lock_and_its_files_go(path):
+    script = """
+import os, signal, sys
+import tagmatch.storage
+from tagmatch import TagMatch
+tagmatch.storage.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+tm = TagMatch(sys.argv[1])
+tm.add_set(["b"], 2)
+tm.consolidate()
+"""
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", script, str(path)]).returncode == -9
+        assert len(list(path.glob("unfinished-*"))) == 1
+    job = path / "unfinished-job-1"  # several machines work on it, none of which holds this lock
+    job.mkdir()
+    with TagMatch(path) as tm:
+        tm.add_set(["c"], 3)
+        tm.consolidate()
+        assert keys(tm) == [1, 3]
+    assert list(path.glob("unfinished-*")) == [job]
+
+
+def test_every_folder_and_file_is_synced_before_the_manifest_names_it(tmp_path, monkeypatch):
+    """Files, their folder, the manifest, its folder; and folders that are new, in the folders that they are in."""
+    events, real = [], (os.fsync, os.rename, os.replace)
+
+    def fsync(descriptor):
+        events.append(("sync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        real[0](descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    for number, name in enumerate(("rename", "replace"), 1):
+        monkeypatch.setattr(
+            os, name, lambda a, b, number=number: (events.append(("rename", str(b))), real[number](a, b))[1]
+        )
+    index = tmp_path / "new" / "index"
+    with TagMatch(index) as tm:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+    kinds = [(kind, os.path.relpath(name, tmp_path)) for kind, name in events]
+    tables = ["vocabulary", "tagsets", "keys", "partitions"]
+    assert sorted(kinds[:2]) == [("sync", "."), ("sync", "new")]
+    folder = os.path.dirname(kinds[2][1])
+    assert kinds[2:7] == [*(("sync", f"{folder}/{table}.arrow") for table in tables), ("sync", folder)]
+    assert kinds[7][0] == "rename"
+    assert kinds[7][1].startswith("new/index/snapshot-")
+    manifest = "new/index/MANIFEST.json"
+    assert kinds[8:] == [
+        ("sync", f"{manifest}.new"), ("sync", "new/index"), ("rename", manifest), ("sync", "new/index"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("leave", ["close", "with", "forget"])
+def test_changes_that_are_lost_are_told(tmp_path, leave):
+    tm = TagMatch(tmp_path / "index")
+    tm.add_sets([["a"], ["b"]], [1, 2])
+    assert "index', 0 sets, 2 staged changes, layout rarest>" in repr(tm)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if leave == "close":
+            tm.close()
+            tm.close()
+        elif leave == "with":
+            with tm:
+                pass
+        else:
+            del tm
+            gc.collect()
+    (warning,) = told
+    assert warning.category is StagedChangesWarning
+    assert re.match("2 staged changes of the index .*index are lost; call consolidate", str(warning.message))
+
+
+def test_nothing_is_told_where_nothing_is_lost(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for path in (None, tmp_path / "index"):
+            with TagMatch(path) as tm:
+                tm.add_set(["a"], 1)
+                tm.consolidate()
+                assert "staged" not in repr(tm)
+        tm = TagMatch()
+        tm.add_set(["a"], 1)
+        with pytest.raises(TypeError), tm:  # tells enough
+            tm.add_sets([["a"], None], [1, 2])
+
+
+def test_changes_that_are_lost_at_the_end_of_a_program_are_told():
+    script = 'from tagmatch import TagMatch; tm = TagMatch(); tm.add_set(["a"], 1)'
+    done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0
+    assert "StagedChangesWarning: 1 staged changes are lost" in done.stderr
