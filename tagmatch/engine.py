@@ -49,7 +49,7 @@ R = TypeVar("R")
 def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
     """The method, which raises `KeyboardInterrupt` also where Ctrl-C comes as a kernel is called.
 
-    Numba goes on as if nothing had happened, and Python makes a `SystemError` of that.
+    Numba goes on as if nothing had happened, and Python makes a `SystemError` of that, or of that another one.
     """
 
     @functools.wraps(method)
@@ -57,8 +57,11 @@ def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
         try:
             return method(*args, **kwargs)
         except SystemError as error:
-            if isinstance(error.__cause__, KeyboardInterrupt):
-                raise KeyboardInterrupt from None
+            cause: BaseException | None = error
+            while isinstance(cause, SystemError):
+                cause = cause.__cause__
+            if isinstance(cause, KeyboardInterrupt):
+                raise cause from None
             raise
 
     return call
