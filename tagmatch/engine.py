@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -380,6 +380,21 @@ class TagMatch:
         parts = self._pipeline.match_many(backend, tag_lists(queries, "queries"), unique=bool(unique))
         return _list_array(join_lists(parts, np.dtype(np.uint64), self._options.threads))
 
+    @overload
+    def submit(
+        self, tags: Iterable[str], *, unique: Literal[False] = False, block: bool = True, timeout: float | None = None
+    ) -> Future[list[int]]: ...
+
+    @overload
+    def submit(
+        self, tags: Iterable[str], *, unique: Literal[True], block: bool = True, timeout: float | None = None
+    ) -> Future[set[int]]: ...
+
+    @overload
+    def submit(
+        self, tags: Iterable[str], *, unique: bool, block: bool = True, timeout: float | None = None
+    ) -> Future[list[int]] | Future[set[int]]: ...
+
     def submit(
         self, tags: Iterable[str], *, unique: bool = False, block: bool = True, timeout: float | None = None
     ) -> Future[Any]:
@@ -404,9 +419,19 @@ class TagMatch:
         query = tag_list(tags)
         return self._pipeline.submit(self._current(), query, unique=bool(unique), timeout=timeout if block else 0.0)
 
+    @overload
+    async def amatch(self, tags: Iterable[str], *, unique: Literal[False] = False) -> list[int]: ...
+
+    @overload
+    async def amatch(self, tags: Iterable[str], *, unique: Literal[True]) -> set[int]: ...
+
+    @overload
+    async def amatch(self, tags: Iterable[str], *, unique: bool) -> list[int] | set[int]: ...
+
     async def amatch(self, tags: Iterable[str], *, unique: bool = False) -> list[int] | set[int]:
         """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting."""
-        found: list[int] | set[int] = await asyncio.wrap_future(self.submit(tags, unique=unique, block=False))
+        future: Future[Any] = self.submit(tags, unique=unique, block=False)
+        found: list[int] | set[int] = await asyncio.wrap_future(future)
         return found
 
     @_interrupted_plainly
