@@ -11,11 +11,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from tagmatch.version import VERSION
 
+# `typing` takes longer to import than all of this, and Ctrl-C is not yet taken care of
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tagmatch.engine import TagMatch as TagMatch
     from tagmatch.errors import ClosedError as ClosedError
     from tagmatch.errors import DeviceError as DeviceError

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tagmatch.commands import status
+from tagmatch.cli.progress import status
 from workloads.bench.data import Workload, make_workload
 from workloads.bench.paper.catalogue import RAREST
 from workloads.bench.paper.results import Answers, Result
