@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tagmatch.errors import TagMatchError as TagMatchError
     from tagmatch.options import CudaOptions as CudaOptions
     from tagmatch.options import PipelineOptions as PipelineOptions
+    from tagmatch.warmup import warm_up as warm_up
 
 __version__ = VERSION
 
@@ -59,6 +60,7 @@ _HOME = {
     "PipelineOptions": "tagmatch.options",
     "ResultTooLargeError": "tagmatch.errors",
     "TagMatchError": "tagmatch.errors",
+    "warm_up": "tagmatch.warmup",
 }
 
 __all__ = ["__version__", *_HOME]

@@ -1,4 +1,4 @@
-"""The command line `tagmatch build | match | info | check`.
+"""The command line `tagmatch build | match | info | check | warmup`.
 
 Commands import what they need when they run, so that help comes at once.
 """
@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tagmatch.cli.arguments import LayoutName, Threads, command_line
-from tagmatch.cli.progress import note, status, with_progress
+from tagmatch.cli.progress import in_steps, is_terminal_of_messages, note, note_compilation, status, with_progress
 from tagmatch.errors import IndexExistsError, InvalidValueError
 from tagmatch.files.formats import FormatName
 from tagmatch.files.invalid import InvalidRows
@@ -79,6 +80,7 @@ def build(
     folder = Path(index)
     if index_exists(folder) and not overwrite:
         raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
+    note_compilation()
     invalid = InvalidRows(skip=skip_invalid)
     with TagMatch(layout=layout.value, max_partition_size=max_partition_size, threads=threads) as tm:
         for batch in with_progress("reading sets", read_sets(sets, form, invalid), rows_in(sets, form)):
@@ -134,9 +136,12 @@ def match(
     from tagmatch.files.answers import answer_writer
     from tagmatch.files.inputs import read_queries, rows_in
 
+    note_compilation()
     invalid = InvalidRows(skip=skip_invalid)
     with TagMatch.open(index, exact=exact, threads=threads) as tm, answer_writer(output, output_format) as writer:
-        for batch in with_progress("matching", read_queries(queries, form, invalid), rows_in(queries, form)):
+        batches = read_queries(queries, form, invalid)
+        shown = sys.stderr.isatty() and not is_terminal_of_messages(output)
+        for batch in in_steps("matching", batches, rows_in(queries, form) if shown else None, shown=shown):
             writer.write(batch["row"], batch["id"], tm.match_many(batch["tags"], unique=unique))
     _say_skipped(invalid)
 
@@ -184,3 +189,12 @@ def check(index: _Index, threads: Threads = None) -> None:
         with status("checking"):
             tm.check()
         typer.echo(f"{index}: ok, {len(tm)} sets")
+
+
+@app.command()
+def warmup() -> None:
+    """Compile all kernels now, not when they are first used: for images of containers."""
+    from tagmatch.warmup import warm_up
+
+    with status("compiling kernels, once, about a minute"):
+        warm_up()

@@ -59,8 +59,10 @@ def answer_writer(path: str, form: str | None = None) -> Iterator[AnswerWriter]:
 def _writer(stream: Stream, form: Format) -> Iterator[AnswerWriter]:
     if form.kind == Kind.parquet:
         parquet = _Parquet(stream)
-        yield parquet
-        parquet.close()
+        try:
+            yield parquet
+        finally:
+            parquet.close()
     elif form.compression:
         with pa.CompressedOutputStream(pa.PythonFile(stream, "w"), form.compression) as compressed:
             yield _JsonLines(compressed)

@@ -68,7 +68,7 @@ def format_of(path: str, name: str | None = None) -> Format:
     """
     if not (path or name):
         raise InvalidValueError("the name of a file is empty; give a path, or - for a standard stream")
-    found = format_of_suffix(Path(f".{name}" if name else path))
+    found = format_of_suffix(Path(f"-.{name}" if name else path))
     if found is None and is_stream(path):
         return JSON_LINES
     if found is None:
