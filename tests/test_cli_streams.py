@@ -201,8 +201,8 @@ def seen(blocks: list[bytes]) -> tuple[list[tuple[int, Any, Any]], list[str]]:
 
     reader = LineReader("queries", JsonLines(), (QUERY_TAGS, ID), Recorded(), 0, 0)
     rows = []
-    for batch, first in reader.rows(blocks):
-        rows += zip(range(first, first + len(batch)), batch["id"].to_pylist(), batch["tags"].to_pylist(), strict=True)
+    for batch, numbers in reader.rows(blocks):
+        rows += zip(numbers.tolist(), batch["id"].to_pylist(), batch["tags"].to_pylist(), strict=True)
     return rows, faults
 
 

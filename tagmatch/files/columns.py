@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
+from tagmatch.arrays import I64Array
 from tagmatch.columns import key_value, key_values, tag_list, tag_lists
-from tagmatch.errors import InvalidTypeError
+from tagmatch.errors import InvalidTypeError, TagMatchError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +41,40 @@ class Column:
 
 
 class Rows(NamedTuple):
-    """Rows of a file that follow each other.
+    """Rows of a file that can be used.
 
     Attributes
     ----------
     batch : pyarrow.RecordBatch
         Their columns.
-    first : int
-        The number of the first among all rows of the file or folder, also those that cannot be used.
+    numbers : int64 array
+        Their numbers among all rows of the file or folder, also those that cannot be used.
     """
 
     batch: pa.RecordBatch
-    first: int
+    numbers: I64Array
+
+
+def rows_from(batch: pa.RecordBatch, first: int) -> Rows:
+    """Rows that follow each other."""
+    return Rows(batch, np.arange(first, first + len(batch)))
+
+
+def joined(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Few large parts for many small ones; those before an error come before it."""
+    waiting: list[Rows] = []
+    fault: TagMatchError | None = None
+    try:
+        for part in parts:
+            waiting.append(part)  # noqa: PERF402 - an error leaves those before it
+    except TagMatchError as error:
+        fault = error
+    for _, group in groupby(waiting, lambda part: part.batch.schema):
+        some = list(group)
+        batch = pa.Table.from_batches([part.batch for part in some]).combine_chunks().to_batches()
+        yield Rows(batch[0], np.concatenate([part.numbers for part in some])) if len(some) > 1 else some[0]
+    if fault is not None:
+        raise fault
 
 
 def _check_ids(ids: pa.Array, name: str, _: int) -> None:

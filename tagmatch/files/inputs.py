@@ -8,7 +8,6 @@ from collections.abc import Generator, Iterator
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -50,10 +49,9 @@ def read_queries(path: str, form: str | None = None, invalid: InvalidRows | None
 
     Parameters and errors as `read_sets`. Batches of a stream hold the lines that have arrived.
     """
-    for batch, first in _read(path, form, (QUERY_TAGS, ID), invalid or InvalidRows()):
+    for batch, numbers in _read(path, form, (QUERY_TAGS, ID), invalid or InvalidRows()):
         ids = batch[ID.name] if ID.name in batch.schema.names else pa.nulls(len(batch), pa.int64())
-        numbers = pa.array(np.arange(first, first + len(batch)))
-        yield pa.record_batch([numbers, ids, batch["tags"]], names=["row", "id", "tags"])
+        yield pa.record_batch([pa.array(numbers), ids, batch["tags"]], names=["row", "id", "tags"])
 
 
 def rows_in(path: str, form: str | None = None) -> int | None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import product
+from itertools import groupby, product
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from tagmatch.errors import InputFileError, InvalidValueError, TagMatchError
-from tagmatch.files.columns import ID, Column, Rows
+from tagmatch.files.columns import ID, Column, Rows, joined, rows_from
 from tagmatch.files.invalid import InvalidRows
 
+# The name of the column, also where it is written with escapes
+_ID = re.compile(rb'"id"|\\u')
 _BLANK_LINES = re.compile(rb"^[ \t\r]*\n", re.MULTILINE)
+
+# In so small a block, Python may look at each line
+_SMALL_BYTES = 1 << 16
 
 
 class LineFormat(Protocol):
@@ -84,26 +89,40 @@ class LineReader:
     def rows(self, blocks: Iterable[bytes]) -> Iterator[Rows]:
         """The rows of blocks of whole lines."""
         for block in blocks:
-            yield from self._rows(block)
+            yield from joined(self._rows(block))
 
     def _rows(self, block: bytes) -> Iterator[Rows]:
-        """Rows of a block; those before one that cannot be used come before its error."""
+        """Rows of a block, in parts between those that cannot be used."""
         lines, rows = block.count(b"\n"), 0
         if block.strip():
             try:
                 batch = self._parse(block, lines)
             except (pa.ArrowException, TagMatchError) as error:
-                if middle := _middle(block):
-                    yield from self._rows(block[:middle])
-                    yield from self._rows(block[middle:])
+                parts = self._parts(block)
+                if len(parts) > 1:
+                    for part in parts:
+                        yield from self._rows(part)
                     return
-                self._invalid.found(self._fault(block, error))
+                self._invalid.found(self._fault(block) or self._unknown_fault(error))
                 rows = 1
             else:
-                yield Rows(batch, self.row)
+                yield rows_from(batch, self.row)
                 rows = len(batch)
         self.row += rows
         self._line += lines
+
+    def _parts(self, block: bytes) -> list[bytes]:
+        """A block that cannot be read, cut between lines: a small one where lines seem to be at fault, else in two."""
+        if len(block) <= _SMALL_BYTES:
+            lines = [line + b"\n" for line in block.split(b"\n")[:-1]]
+            parts: list[bytes] = []
+            for bad, group in groupby(lines, lambda line: bool(line.strip()) and self._fault(line) is not None):
+                some = list(group)
+                parts += some if bad else [b"".join(some)]
+            if len(parts) > 1:
+                return parts
+        middle = _middle(block)
+        return [block[:middle], block[middle:]] if middle else [block]
 
     def _parse(self, block: bytes, lines: int) -> pa.RecordBatch:
         batch = self._read(block)
@@ -118,7 +137,7 @@ class LineReader:
     def _read(self, block: bytes) -> pa.RecordBatch:
         """Columns of the first types with which the block can be read."""
         names = [column.name for column in self._columns]
-        *others, last = product(*map(self._kinds, self._columns))
+        *others, last = product(*(self._kinds(column, block) for column in self._columns))
         for kinds in others:
             try:
                 return self._form.batch(block, pa.schema(list(zip(names, kinds, strict=True))))
@@ -126,13 +145,15 @@ class LineReader:
                 pass
         return self._form.batch(block, pa.schema(list(zip(names, last, strict=True))))
 
-    def _kinds(self, column: Column) -> list[pa.DataType]:
-        if column is not ID or self._ids is None:
+    def _kinds(self, column: Column, block: bytes) -> list[pa.DataType]:
+        if column is not ID:
             return list(column.kinds)
+        if self._ids is None:
+            return list(column.kinds) if _ID.search(block) else list(column.kinds[:1])
         return [kind for kind in column.kinds if pa.types.is_string(kind) == (self._ids is str)]
 
-    def _fault(self, line: bytes, error: Exception) -> TagMatchError:
-        """What is wrong with a line, in words that name line, row and column."""
+    def _fault(self, line: bytes) -> TagMatchError | None:
+        """What is wrong with the next line, in words that name line, row and column; `None` if that is not known."""
         place = f"{self._path}: line {self._line + 1}"
         try:
             record = self._form.record(line)
@@ -150,7 +171,12 @@ class LineReader:
             if column is ID and value is not None and self._ids not in (None, type(value)):
                 before = "integers" if self._ids is int else "strings"
                 return InputFileError(f"{where} is {value!r}, but the ids before are {before}")
-        return InputFileError(f"{place} (row {self.row}) cannot be read: {first_line(error)}")
+        return None
+
+    def _unknown_fault(self, error: Exception) -> TagMatchError:
+        return InputFileError(
+            f"{self._path}: line {self._line + 1} (row {self.row}) cannot be read: {first_line(error)}"
+        )
 
 
 def _middle(block: bytes) -> int:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tagmatch.errors import InputFileError, TagMatchError
-from tagmatch.files.columns import ID, Column, Rows
+from tagmatch.files.columns import ID, Column, Rows, joined, rows_from
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.lines import first_line
 from tagmatch.files.streams import input_descriptor, seekable
@@ -43,25 +43,26 @@ def parquet_rows(
                     )
                 column.check(pa.nulls(0, schema.field(column.name).type), column.label(name), 0)
             for batch in file.iter_batches(_BATCH_ROWS, columns=[column.name for column in columns]):
-                yield from _usable(Rows(batch, first_row), name, columns, invalid)
+                yield from joined(_usable(batch, first_row, name, columns, invalid))
                 first_row += len(batch)
             return first_row
     except (OSError, pa.ArrowException) as error:
         raise InputFileError(f"{name}: not a whole Parquet file: {first_line(error)}") from None
 
 
-def _usable(rows: Rows, name: str, columns: tuple[Column, ...], invalid: InvalidRows) -> Iterator[Rows]:
-    """The rows that can be used; those before one that cannot come before its error."""
-    batch, first = rows
+def _usable(
+    batch: pa.RecordBatch, first: int, name: str, columns: tuple[Column, ...], invalid: InvalidRows
+) -> Iterator[Rows]:
+    """The rows that can be used, in parts between those that cannot."""
     try:
         for column in columns:
             column.check(batch[column.name], column.label(name), first)
     except TagMatchError as error:
         middle = len(batch) // 2
         if middle:
-            yield from _usable(Rows(batch.slice(0, middle), first), name, columns, invalid)
-            yield from _usable(Rows(batch.slice(middle), first + middle), name, columns, invalid)
+            yield from _usable(batch.slice(0, middle), first, name, columns, invalid)
+            yield from _usable(batch.slice(middle), first + middle, name, columns, invalid)
         else:
             invalid.found(error)
         return
-    yield rows
+    yield rows_from(batch, first)
