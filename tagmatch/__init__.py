@@ -11,11 +11,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from tagmatch.version import VERSION
 
+# `typing` takes longer to import than all of this, and Ctrl-C is not yet taken care of
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tagmatch.engine import TagMatch as TagMatch
     from tagmatch.errors import ClosedError as ClosedError
     from tagmatch.errors import DeviceError as DeviceError
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from tagmatch.errors import TagMatchError as TagMatchError
     from tagmatch.options import CudaOptions as CudaOptions
     from tagmatch.options import PipelineOptions as PipelineOptions
+    from tagmatch.warmup import warm_up as warm_up
 
 __version__ = VERSION
 
@@ -60,6 +64,7 @@ _HOME = {
     "ResultTooLargeError": "tagmatch.errors",
     "StagedChangesWarning": "tagmatch.errors",
     "TagMatchError": "tagmatch.errors",
+    "warm_up": "tagmatch.warmup",
 }
 
 __all__ = ["__version__", *_HOME]

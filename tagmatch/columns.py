@@ -212,6 +212,8 @@ def _plain_strings(values: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
     if pa.types.is_run_end_encoded(values.type):
         values = pc.run_end_decode(values)
     if pa.types.is_dictionary(values.type):
+        if pa.types.is_string_view(values.type.value_type):  # as polars has them, and Arrow cannot decode
+            values = pa.DictionaryArray.from_arrays(values.indices, values.dictionary.cast(pa.large_string()))
         values = values.dictionary_decode()
     if pa.types.is_string_view(values.type) or pa.types.is_null(values.type):
         values = values.cast(pa.large_string())

@@ -578,7 +578,9 @@ def _folder(path: object) -> Path:
             f"path must be a folder of this machine, not a URI ({scheme}:…); tagmatch.spark makes indexes on stores "
             "and joins with them; to open one here, copy its folder to this machine"
         )
-    return Path(path)
+    if not os.fspath(path):
+        raise InvalidValueError("path is empty; give the path of a folder")
+    return Path(path).expanduser()
 
 
 def _warn_of_loss(staged: StagedChanges, folder: Path | None) -> None:

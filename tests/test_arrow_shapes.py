@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
+import polars
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from oracle import Oracle
 
 from tagmatch import TagMatch
+from tagmatch.errors import NullError
 
 Rows = list[list[str]]
 
@@ -410,3 +412,18 @@ def test_other_types_of_keys_are_refused(keys):
             call([["a"]], keys)
     tm.consolidate()
     assert len(tm) == 0
+
+
+@pytest.mark.parametrize("kind", [polars.String, polars.Categorical, polars.Enum(["a", "b", "é", "unused"])], ids=str)
+def test_lists_of_polars(kind):
+    rows = [["a"], ["b", "é"], [], ["a", "a"]]
+    lists = polars.Series("tags", rows, dtype=polars.List(kind))
+    with TagMatch() as tm:
+        tm.add_sets(lists, [1, 2, 3, 4])
+        tm.add_sets(lists.slice(1, 2), [5, 6])
+        tm.consolidate()
+        assert sorted(tm.match(["a", "b", "é"])) == [1, 2, 3, 4, 5, 6]
+        found = [sorted(keys) for keys in tm.match_many(lists).to_pylist()]
+        assert found == [[1, 3, 4, 6], [2, 3, 5, 6], [3, 6], [1, 3, 4, 6]]
+        with pytest.raises(NullError, match="row 1"):
+            tm.add_sets(polars.Series("tags", [["a"], ["b", None]], dtype=polars.List(kind)), [1, 2])

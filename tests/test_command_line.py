@@ -8,7 +8,6 @@ import json
 import random
 import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr
@@ -19,29 +18,14 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command import COMMAND, Record, as_json_lines, from_json_lines, read, tagmatch, write
 from oracle import Oracle
 
 from tagmatch import IndexNotFoundError, TagMatch
-from tagmatch.commands import main
+from tagmatch.cli.app import app
+from tagmatch.cli.run import run
 
-COMMAND = Path(sys.executable).parent / "tagmatch"
 STRINGS = pa.list_(pa.string())
-
-Record = dict[str, Any]
-
-
-def tagmatch(*arguments: object, stdin: bytes = b"", code: int = 0) -> str:
-    """Run the command; returns its standard output, or the one line of standard error if it is to fail."""
-    done = subprocess.run([COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=120)
-    stdout, stderr = done.stdout.decode(), done.stderr.decode()
-    assert done.returncode == code, stderr
-    assert "Traceback" not in stderr
-    if code == 0:
-        assert stderr == ""
-        return stdout
-    if code == 1:
-        assert len(stderr.splitlines()) == 1, stderr
-    return stderr
 
 
 def refused(*arguments: object) -> str:
@@ -49,33 +33,10 @@ def refused(*arguments: object) -> str:
     stderr = io.StringIO()
     command = patch("sys.argv", ["tagmatch", *map(str, arguments)])
     with command, redirect_stderr(stderr), pytest.raises(SystemExit) as caught:
-        main()
+        run(app)
     assert caught.value.code == 1
     (line,) = stderr.getvalue().splitlines()
     return line
-
-
-def as_json_lines(records: list[Record]) -> bytes:
-    return b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
-
-
-def write(path: Path, records: list[Record], schema: pa.Schema | None = None) -> Path:
-    """A file of these records, in the format of its suffix."""
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(records, schema), path, row_group_size=300)
-    else:
-        path.write_bytes(as_json_lines(records))
-    return path
-
-
-def read(path: Path) -> list[Record]:
-    if path.suffix == ".parquet":
-        return pq.read_table(path).to_pylist()
-    return from_json_lines(path.read_text())
-
-
-def from_json_lines(text: str) -> list[Record]:
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def in_any_order(answers: list[Record]) -> list[Record]:
@@ -448,7 +409,7 @@ BAD_PARQUET = {
     "cut short": (cut_short, ["Parquet"]),
     "no Parquet": (lambda path: path.write_text("tags,key\n"), ["Parquet"]),
     "empty file": (Path.touch, ["Parquet"]),
-    "folder": (Path.mkdir, ["folder"]),
+    "folder": (Path.mkdir, ["folder has no files"]),
     "missing": (nothing, ["no such file"]),
 }  # fmt: skip
 
@@ -473,7 +434,7 @@ def test_late_bad_json_line(tmp_path):
     assert_no_index(tmp_path / "index")
 
 
-@pytest.mark.parametrize("name", ["sets.csv", "sets", "sets.parquet.gz"])
+@pytest.mark.parametrize("name", ["sets.txt", "sets", "sets.parquet.gz", "sets.gz"])
 def test_unknown_suffix(tmp_path, name):
     (tmp_path / name).touch()
     message = refused("build", tmp_path / name, tmp_path / "index")
@@ -528,11 +489,11 @@ def test_build_and_match_of_folders(data, tmp_path):
     assert in_any_order(from_json_lines(tagmatch("match", index, queries))) == data.answers()
 
 
-@pytest.mark.parametrize("name", ["_hidden.parquet", "sets.jsonl"])
-def test_folder_without_parquet_files(tmp_path, name):
+@pytest.mark.parametrize("name", ["_hidden.parquet", ".hidden.jsonl", "sets.txt"])
+def test_folder_without_files_of_sets(tmp_path, name):
     (tmp_path / "sets").mkdir()
     (tmp_path / "sets" / name).touch()
-    assert "no Parquet files" in refused("build", tmp_path / "sets", tmp_path / "index")
+    assert "no files of a known format" in refused("build", tmp_path / "sets", tmp_path / "index")
 
 
 @pytest.mark.parametrize("command", ["build", "match"])
@@ -552,4 +513,4 @@ def test_full_disk_behind_standard_output(index, data):
             [COMMAND, "match", index, data.folder / "queries.parquet"], stdout=full, stderr=subprocess.PIPE, timeout=120
         )
     assert done.returncode == 1
-    assert done.stderr.decode().splitlines() == ["tagmatch: No space left on device"]
+    assert done.stderr.decode().splitlines() == ["tagmatch: standard output: No space left on device"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from tagmatch.errors import IndexExistsError, InputFileError, TagMatchError
-from tagmatch.files import write_whole
+from tagmatch.files.whole import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -4,59 +4,142 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
+import warnings
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite
 import numba
+from numba.core import event
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
 from tagmatch.version import VERSION
 
 config: Any = numba.config
 
 _PACKAGES = ("tagmatch", "partitioner", "pipeline", "workloads")
+_MARKS = (b"@kernel", b"@inlined")
+
+
+@cache
+def _code_digest() -> str:
+    """Of the sources of all kernels, wherever they are installed, and of what compiles them.
+
+    An upgrade never runs stale machine code: Numba itself would notice a change in a kernel's own file, but not in a
+    kernel that it calls.
+    """
+    versions = (VERSION, platform.python_version(), numba.__version__, llvmlite.__version__)
+    digest = hashlib.sha256(repr(versions).encode())
+    root = Path(__file__).resolve().parents[2]
+    for package in _PACKAGES:
+        for source in sorted((root / package).rglob("*.py")):
+            text = source.read_bytes()
+            if any(mark in text for mark in _MARKS):
+                digest.update(text)
+    return digest.hexdigest()[:16]
 
 
 @cache
 def cache_folder() -> str | None:
     """Folder of compiled kernels, readable by its owner only because it holds pickles; `None` if none can be made.
 
-    Numba notices a change in a kernel's own file but not in a kernel that it calls, so the folder's name carries a
-    digest of all sources: an upgrade never runs stale machine code. `NUMBA_CACHE_DIR`, where set, wins.
+    It is in `NUMBA_CACHE_DIR`, where that is set, else in `XDG_CACHE_HOME`, else in `~/.cache`.
     """
-    if config.CACHE_DIR:
-        return str(config.CACHE_DIR)
-    digest = hashlib.sha256()
-    root = Path(__file__).resolve().parents[2]
-    for package in _PACKAGES:
-        for source in sorted((root / package).rglob("*.py")):
-            text = source.read_bytes()
-            if b"@kernel" in text:
-                digest.update(text)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base, "tagmatch", f"kernels-{VERSION}-{digest.hexdigest()[:16]}")
+    base = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base, "tagmatch", f"kernels-{VERSION}-{_code_digest()}")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_uid != os.getuid() or not os.access(folder, os.W_OK):
-            return None
-    except OSError:
+        if folder.stat().st_uid != os.getuid():
+            raise PermissionError(f"{folder} belongs to another user")
+    except OSError as error:
+        _warn_of_cache(error)
         return None
     return str(folder)
 
 
+@cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def _warn_of_cache(error: OSError) -> None:
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    _warn_once(
+        f"compiled kernels cannot be kept ({what}), so every process compiles them again, which takes about 30 s; set "
+        "XDG_CACHE_HOME to a folder that can be written"
+    )
+
+
+class _Locator:
+    """Tells Numba where the machine code of a kernel is kept: by what the code is, not by where it is installed."""
+
+    def __init__(self, function: Callable[..., Any], file: str) -> None:
+        self._py_file = file  # which Numba names in a warning
+        self._name = f"{function.__module__}-{function.__code__.co_firstlineno}"
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> _Locator:
+        return cls(function, file)
+
+    def ensure_cache_path(self) -> None:
+        os.makedirs(self.get_cache_path(), mode=0o700, exist_ok=True)
+
+    def get_cache_path(self) -> str:
+        folder = cache_folder()
+        assert folder is not None
+        return folder
+
+    def get_source_stamp(self) -> str:
+        return _code_digest()
+
+    def get_disambiguator(self) -> str:
+        return self._name
+
+
+class _Files(CompileResultCacheImpl):
+    _locator_classes = [_Locator]  # noqa: RUF012 - as in the base class
+
+
+class _Cache(FunctionCache):
+    _impl_class = _Files
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep machine code, if that can be."""
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            _warn_of_cache(error)
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile on first use, without the interpreter lock; cached on disk. Integer division by zero is not checked."""
-    folder = cache_folder()
-    configured = config.CACHE_DIR
-    config.CACHE_DIR = folder or ""
-    try:
-        compiled = numba.njit(nogil=True, error_model="numpy", cache=folder is not None)(function)
-    finally:
-        config.CACHE_DIR = configured
+    compiled = inlined(function)
+    if cache_folder() is not None:
+        compiled._cache = _Cache(function)
     return compiled
 
 
 def inlined(function: Callable[..., Any]) -> Any:
     """A helper, compiled only as part of the kernels that call it."""
     return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+class _FirstCompilation(event.Listener):
+    def __init__(self, tell: Callable[[], object]) -> None:
+        self._tell: Callable[[], object] | None = tell
+
+    def on_start(self, event: Any) -> None:  # noqa: ARG002
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell()
+
+    def on_end(self, event: Any) -> None:
+        """Nothing more."""
+
+
+def on_first_compilation(tell: Callable[[], object]) -> None:
+    """Call `tell` when a kernel is first compiled by this process, as it is not in the cache."""
+    event.register("numba:compile", _FirstCompilation(tell))

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from tagmatch.commands import LayoutName, note, run
+from tagmatch.cli.arguments import LayoutName
+from tagmatch.cli.progress import note
+from tagmatch.cli.run import run
 from tagmatch.errors import IndexExistsError, InputFileError
-from tagmatch.files import JSON_SUFFIXES
+from tagmatch.files.formats import JSON_SUFFIXES
 from tagmatch.places import place_of
 from tagmatch.spark.session import spark_session
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tagmatch.commands import status
+from tagmatch.cli.progress import status
 from workloads.bench.data import KEYS_PER_SET, Workload, make_workload
 from workloads.bench.memory import peak_of_build
 from workloads.bench.report import Report, Target

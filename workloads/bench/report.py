@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from tagmatch.files import write_whole
+from tagmatch.files.whole import write_whole
 from tagmatch.options import available_threads
 from tagmatch.version import VERSION
 

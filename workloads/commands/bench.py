@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tagmatch.commands import LayoutName, Threads, command_line, run
+from tagmatch.cli.arguments import LayoutName, Threads, command_line
+from tagmatch.cli.run import run
 from tagmatch.errors import TagMatchError
 from tagmatch.options import MatchOptions, available_threads
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tagmatch import __version__
-from tagmatch.commands import Threads, command_line, note, run, status, with_progress
+from tagmatch.cli.arguments import Threads, command_line
+from tagmatch.cli.progress import note, status, with_progress
+from tagmatch.cli.run import run
 from tagmatch.errors import InputFileError, TagMatchError
-from tagmatch.files import STANDARD_STREAM
+from tagmatch.files.formats import STANDARD_STREAM
 from tagmatch.options import available_threads
 from tagmatch.parallel import even_ranges
 from workloads.pacing import arrival_times, paced

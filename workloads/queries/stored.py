@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from tagmatch.arrays import offsets_of
 from tagmatch.columns import tag_lists
-from tagmatch.files import STANDARD_STREAM, read_queries
+from tagmatch.files.formats import STANDARD_STREAM
+from tagmatch.files.inputs import read_queries
 from tagmatch.kernels.jit import kernel
 from tagmatch.kernels.tag_table import TagInterner
 from tagmatch.kernels.xxh64 import hash_strings

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tagmatch.errors import TagMatchError
-from tagmatch.files import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM, write_whole
+from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM
+from tagmatch.files.whole import write_whole
 from workloads.pacing import by_interval, when_due
 
 if TYPE_CHECKING:

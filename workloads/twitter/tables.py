@@ -12,7 +12,7 @@ import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
 from tagmatch.errors import InputFileError
-from tagmatch.files import JSON_SUFFIXES, PARQUET_SUFFIXES
+from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

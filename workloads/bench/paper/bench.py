@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tagmatch.commands import status
+from tagmatch.cli.progress import status
 from workloads.bench.data import KEYS_PER_SET, Workload, make_workload
 from workloads.bench.paper.results import Answers, Result
 from workloads.bench.reference import right_answers

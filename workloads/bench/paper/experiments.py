@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from tagmatch.files import write_whole
+from tagmatch.files.whole import write_whole
 from workloads.bench.paper import costs, databases, latency, throughput
 from workloads.bench.paper.bench import Bench, PaperOptions
 from workloads.bench.paper.plots import draw

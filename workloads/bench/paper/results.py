@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from tagmatch.files import write_whole
+from tagmatch.files.whole import write_whole
 from workloads.bench.report import Line, circumstances
 
 if TYPE_CHECKING:

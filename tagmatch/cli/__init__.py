@@ -1,0 +1,19 @@
+"""Command lines. `main` is the entry point of the command `tagmatch`."""
+
+
+def main() -> None:
+    """Run the command `tagmatch`; from its first act on, Ctrl-C ends it with one line and exit code 130."""
+    from tagmatch.cli.descriptors import reserve_standard_streams
+    from tagmatch.cli.interrupt import interruptible
+
+    reserve_standard_streams()
+    with interruptible():
+        import sys
+
+        from tagmatch.cli.imports import NoPandas
+
+        sys.meta_path.insert(0, NoPandas())
+        from tagmatch.cli.app import app
+        from tagmatch.cli.run import run
+
+        run(app)

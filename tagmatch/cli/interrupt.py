@@ -1,0 +1,86 @@
+"""Ctrl-C: one line and exit code 130, whatever the program is in the middle of.
+
+Python raises `KeyboardInterrupt` in the main thread, once that thread is back in Python. Libraries may turn it into an
+error of their own, or swallow it, and a kernel may run on for long. So the signal is remembered, and a thread that
+waits for nothing else ends the process if it has not ended by then.
+"""
+
+from __future__ import annotations
+
+import _signal as signal  # type: ignore[import-not-found]  # what `signal` wraps, without its imports
+import _thread
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, TracebackType
+    from typing import Any
+
+#: Time for files that are half written to be removed
+_GRACE_S = 1.0
+_LINE = b"tagmatch: interrupted\n"
+_EXIT_CODE = 130
+
+_interrupted = False
+_ending = _thread.allocate_lock()
+
+
+class interruptible:  # noqa: N801 - used as a function; `contextlib` takes too long to import
+    """Within it, Ctrl-C ends the process, unless whoever started it has had Ctrl-C ignored."""
+
+    def __enter__(self) -> None:
+        self._active = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self._active:
+            reader, writer = os.pipe()
+            os.set_blocking(writer, False)
+            signal.signal(signal.SIGINT, _interrupt)
+            signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+            sys.unraisablehook = _unless_interrupted(sys.unraisablehook)
+            _thread.start_new_thread(_end_in_time, (reader,))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._active:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done
+        end_if_interrupted()
+
+
+def end_if_interrupted() -> None:
+    """End the process if Ctrl-C was pressed; called where an error may be a consequence of that."""
+    if _interrupted:
+        _end()
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    global _interrupted
+    if _interrupted:
+        _end()
+    _interrupted = True
+    raise KeyboardInterrupt
+
+
+def _unless_interrupted(hook: Callable[[Any], object]) -> Callable[[Any], object]:
+    return lambda unraisable: None if _interrupted else hook(unraisable)
+
+
+def _end_in_time(reader: int) -> None:
+    """Wait for the signal, which arrives here also where the main thread cannot take notice of it."""
+    global _interrupted
+    while os.read(reader, 1) != bytes([signal.SIGINT]):
+        pass
+    _interrupted = True
+    time.sleep(_GRACE_S)
+    _end()
+
+
+def _end() -> None:
+    """End at once, without waiting for threads; only one says so."""
+    try:
+        if _ending.acquire(timeout=0.2):
+            os.write(2, _LINE)
+    finally:
+        os._exit(_EXIT_CODE)

@@ -1,0 +1,1 @@
+"""Files and streams of sets, queries and answers."""

@@ -1,0 +1,120 @@
+"""Answers, to files and streams."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tagmatch.errors import InputFileError, TagMatchError
+from tagmatch.files.formats import Format, Kind, format_of, is_stream
+from tagmatch.files.streams import Output, output_stream
+from tagmatch.files.whole import write_whole
+
+Stream = BinaryIO | Output
+
+
+class AnswerWriter(Protocol):
+    """Takes answers batch by batch."""
+
+    def write(self, rows: pa.Array, ids: pa.Array, keys: pa.ListArray) -> None:
+        """Append one row per query: its id, or its row number where the id is null, and its keys."""
+
+
+@contextlib.contextmanager
+def answer_writer(path: str, form: str | None = None) -> Iterator[AnswerWriter]:
+    """A writer of rows (`id`, `keys`); a file appears under its name only when it is whole.
+
+    What is written to a stream, such as a pipe or standard output (`-`), goes out with every batch.
+
+    Parameters
+    ----------
+    path : str
+    form : str, optional
+        The format, one of `FormatName` but CSV; default: by suffix, JSON Lines for a stream.
+
+    Raises
+    ------
+    TagMatchError
+        The format is none that can be written, or writing fails.
+    """
+    found = format_of(path, form)
+    if found.kind == Kind.csv:
+        raise InputFileError(f"{path}: answers are lists of keys, which CSV cannot hold; write JSON Lines or Parquet")
+    if is_stream(path):
+        with output_stream(path) as stream, _writer(stream, found) as writer:
+            yield writer
+    else:
+        with write_whole(Path(path)) as part, part.open("wb") as file, _writer(file, found) as writer:
+            yield writer
+
+
+@contextlib.contextmanager
+def _writer(stream: Stream, form: Format) -> Iterator[AnswerWriter]:
+    if form.kind == Kind.parquet:
+        parquet = _Parquet(stream)
+        try:
+            yield parquet
+        finally:
+            parquet.close()
+    elif form.compression:
+        with pa.CompressedOutputStream(pa.PythonFile(stream, "w"), form.compression) as compressed:
+            yield _JsonLines(compressed)
+    else:
+        yield _JsonLines(stream)
+
+
+class _JsonLines:
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def write(self, rows: pa.Array, ids: pa.Array, keys: pa.ListArray) -> None:
+        if not len(ids):
+            return
+        named = pc.coalesce(_json_values(ids), rows.cast(pa.string()))
+        joined = pc.binary_join(keys.cast(pa.list_(pa.string())), ",")
+        lines = pc.binary_join_element_wise('{"id":', named, ',"keys":[', joined, "]}\n", "")
+        _, _, data = lines.buffers()
+        self._stream.write(memoryview(data))
+        self._stream.flush()
+
+
+def _json_values(ids: pa.Array) -> pa.Array:
+    """JSON text of integers or strings."""
+    if pa.types.is_integer(ids.type):
+        return ids.cast(pa.string())
+    return pa.array([None if value is None else json.dumps(value) for value in ids.to_pylist()], pa.string())
+
+
+class _Parquet:
+    """One column of ids: numbers, or strings if the first query's id is one."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, rows: pa.Array, ids: pa.Array, keys: pa.ListArray) -> None:
+        if self._writer is None:
+            kind = rows.type if ids.slice(0, 1).null_count else ids.type
+            self._writer = pq.ParquetWriter(self._stream, pa.schema([("id", kind), ("keys", keys.type)]))
+        kind = self._writer.schema.field("id").type
+        try:
+            missing = pc.if_else(ids.is_null(), rows, pa.scalar(None, rows.type))
+            named = pc.coalesce(ids.cast(kind), missing.cast(kind))
+        except pa.ArrowInvalid as error:
+            raise TagMatchError(
+                f"the ids of the queries do not fit one Parquet column, of {kind} as the first one's: {error}"
+            ) from None
+        self._writer.write_batch(pa.record_batch([named, keys], names=["id", "keys"]))
+
+    def close(self) -> None:
+        if self._writer is None:
+            self.write(*(pa.nulls(0, kind) for kind in (pa.int64(), pa.int64(), pa.list_(pa.uint64()))))
+        assert self._writer is not None
+        self._writer.close()

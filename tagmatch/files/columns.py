@@ -1,0 +1,107 @@
+"""The columns that files have, and how their values are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.arrays import I64Array
+from tagmatch.columns import key_value, key_values, tag_list, tag_lists
+from tagmatch.errors import InvalidTypeError, TagMatchError
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a file and how its values are checked.
+
+    Attributes
+    ----------
+    name : str
+    kinds : tuple of pyarrow.DataType
+        Types that the column may have in a file without types; the first that fits some rows is taken for them.
+    check : callable
+        `check(array, name, first_row)` raises a `TagMatchError` for values that cannot be used.
+    check_one : callable
+        The same for one Python value, `check_one(value, name)`.
+    """
+
+    name: str
+    kinds: tuple[pa.DataType, ...]
+    check: Callable[[pa.Array, str, int], object]
+    check_one: Callable[[Any, str], object]
+
+    def label(self, path: str) -> str:
+        """What messages call the column of a file."""
+        return f"{path}: column {self.name!r}"
+
+
+class Rows(NamedTuple):
+    """Rows of a file that can be used.
+
+    Attributes
+    ----------
+    batch : pyarrow.RecordBatch
+        Their columns.
+    numbers : int64 array
+        Their numbers among all rows of the file or folder, also those that cannot be used.
+    """
+
+    batch: pa.RecordBatch
+    numbers: I64Array
+
+
+def rows_from(batch: pa.RecordBatch, first: int) -> Rows:
+    """Rows that follow each other."""
+    return Rows(batch, np.arange(first, first + len(batch)))
+
+
+def joined(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Few large parts for many small ones; those before an error come before it."""
+    waiting: list[Rows] = []
+    fault: TagMatchError | None = None
+    try:
+        for part in parts:
+            waiting.append(part)  # noqa: PERF402 - an error leaves those before it
+    except TagMatchError as error:
+        fault = error
+    for _, group in groupby(waiting, lambda part: part.batch.schema):
+        some = list(group)
+        batch = pa.Table.from_batches([part.batch for part in some]).combine_chunks().to_batches()
+        yield Rows(batch[0], np.concatenate([part.numbers for part in some])) if len(some) > 1 else some[0]
+    if fault is not None:
+        raise fault
+
+
+def _check_ids(ids: pa.Array, name: str, _: int) -> None:
+    kind = ids.type
+    if not (
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+    ):
+        raise InvalidTypeError(f"{name} must be integers or strings, not {kind}")
+
+
+def _check_id(value: object, name: str) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | str)):
+        raise InvalidTypeError(f"{name} must be an integer or a string, not {value!r}")
+
+
+STORED_TAGS = Column(
+    "tags",
+    (pa.list_(pa.string()),),
+    lambda array, name, row: tag_lists(array, name, first_row=row, stored=True),
+    tag_list,
+)
+QUERY_TAGS = Column(
+    "tags", (pa.list_(pa.string()),), lambda array, name, row: tag_lists(array, name, first_row=row), tag_list
+)
+KEY = Column("key", (pa.uint64(),), lambda array, name, row: key_values(array, name, first_row=row), key_value)
+#: The one column that a file need not have, nor a row of it
+ID = Column("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id)

@@ -1,0 +1,110 @@
+"""CSV: column names on the first line, then a row on each."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from tagmatch.errors import InputFileError
+from tagmatch.files.columns import ID, KEY, Column
+from tagmatch.files.json_lines import JsonLines
+
+#: Stands between the tags of a cell, unless it is a JSON list
+TAG_SEPARATOR = "|"
+
+
+class CsvLines:
+    """Rows as lines of CSV, a `LineFormat`; a cell that is to be text over several lines is none.
+
+    A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags, and an empty one has none.
+    Ids are strings, and an empty cell has none.
+    """
+
+    name = "a line of CSV"
+    ids = str
+
+    def __init__(self, header: list[str]) -> None:
+        self._header = header
+
+    def batch(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
+        """As `LineFormat` says."""
+        table = pa_csv.read_csv(
+            pa.BufferReader(block),
+            pa_csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=self._header),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=dict.fromkeys(self._header, pa.string()),
+                include_columns=[name for name in schema.names if name in self._header],
+                strings_can_be_null=False,
+            ),
+        )
+        (cells,) = table.combine_chunks().to_batches()
+        return pa.record_batch([_values(cells, field) for field in schema], schema=schema)
+
+    def record(self, line: bytes) -> dict[str, Any]:
+        """As `LineFormat` says."""
+        try:
+            (cells,) = csv.reader([line.decode()], strict=True)
+        except csv.Error as error:
+            raise ValueError(str(error)) from None
+        if len(cells) != len(self._header):
+            raise ValueError(f"it has {len(cells)} cells, the first line {len(self._header)}")
+        record: dict[str, Any] = dict(zip(self._header, cells, strict=True))
+        tags = record["tags"]
+        record["tags"] = json.loads(tags) if tags.startswith("[") else tags.split(TAG_SEPARATOR)
+        if KEY.name in record and record[KEY.name].strip().lstrip("-").isdigit():
+            record[KEY.name] = int(record[KEY.name])
+        return record
+
+
+def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """A column of text as one of another type."""
+    if field.name not in cells.schema.names:
+        return pa.nulls(len(cells), field.type)
+    texts = cells[field.name]
+    if pa.types.is_list(field.type):
+        return _tags(texts, field.type)
+    if field.name == ID.name:
+        return pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
+    return pc.utf8_trim_whitespace(texts).cast(field.type)
+
+
+def _tags(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    as_json = pc.starts_with(texts, "[")
+    separated = pc.if_else(as_json, "", texts)
+    lists = pc.split_pattern(separated, TAG_SEPARATOR).cast(kind)
+    lists = pc.if_else(pc.equal(separated, ""), pa.scalar([], kind), lists)
+    if not pc.any(as_json).as_py():
+        return lists
+    lines = pc.binary_join_element_wise('{"tags":', texts.filter(as_json), "}\n", "")
+    parsed = JsonLines().batch(lines.buffers()[2].to_pybytes(), pa.schema([("tags", kind)]))["tags"]
+    rows = np.flatnonzero(as_json.to_numpy(zero_copy_only=False))
+    if len(parsed) != len(rows):
+        raise pa.ArrowInvalid("a cell that begins with [ must be one JSON list")
+    found = np.arange(len(texts))
+    found[rows] = len(texts) + np.arange(len(rows))
+    return pa.concat_arrays([lists, parsed]).take(pa.array(found))
+
+
+def header_of(blocks: Iterator[bytes], path: str, columns: tuple[Column, ...]) -> tuple[list[str], bytes]:
+    """The column names on the first line, and the other lines of its block.
+
+    Raises
+    ------
+    InputFileError
+        A column is missing.
+    """
+    first, _, others = next(blocks, b"").partition(b"\n")
+    header = next(csv.reader([first.decode("utf-8-sig", "replace")]), [])
+    for column in columns:
+        if column is not ID and column.name not in header:
+            raise InputFileError(
+                f"{path} has no column {column.name!r}; its first line names {', '.join(map(repr, header)) or 'none'}"
+            )
+    return header, others

@@ -1,0 +1,108 @@
+"""Formats of files: by name, or by the suffix of a path."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from tagmatch.errors import InputFileError, InvalidValueError
+
+STANDARD_STREAM = "-"
+
+JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
+PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
+_CSV_SUFFIXES = frozenset({".csv"})
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+
+
+class Kind(StrEnum):
+    """What a file holds, by the name that messages give it."""
+
+    json_lines = "JSON Lines"
+    csv = "CSV"
+    parquet = "Parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How rows are written in a file.
+
+    Attributes
+    ----------
+    kind : Kind
+    compression : {"gzip", "zstd"}, optional
+        Of the whole file.
+    """
+
+    kind: Kind
+    compression: str | None = None
+
+
+JSON_LINES = Format(Kind.json_lines)
+
+
+class FormatName(StrEnum):
+    """The formats, as a command line takes them."""
+
+    jsonl = "jsonl"
+    jsonl_gz = "jsonl.gz"
+    jsonl_zst = "jsonl.zst"
+    csv = "csv"
+    csv_gz = "csv.gz"
+    csv_zst = "csv.zst"
+    parquet = "parquet"
+
+
+def format_of(path: str, name: str | None = None) -> Format:
+    """The format called `name`, or that of the path; streams are JSON Lines.
+
+    Raises
+    ------
+    InvalidValueError
+        The path is empty.
+    InputFileError
+        There is neither a name nor a suffix that is known.
+    """
+    if not (path or name):
+        raise InvalidValueError("the name of a file is empty; give a path, or - for a standard stream")
+    found = format_of_suffix(Path(f"-.{name}" if name else path))
+    if found is None and is_stream(path):
+        return JSON_LINES
+    if found is None:
+        raise InputFileError(
+            f"{path}: cannot tell the format; the name must end in {_known_suffixes()}, or give the format"
+        )
+    return found
+
+
+def format_of_suffix(path: Path) -> Format | None:
+    """The format of a path by its suffix alone; `None` if it is not known."""
+    suffix, compression = path.suffix.lower(), None
+    if suffix in _COMPRESSIONS:
+        suffix, compression = Path(path.stem).suffix.lower(), _COMPRESSIONS[suffix]
+    if suffix in JSON_SUFFIXES:
+        return Format(Kind.json_lines, compression)
+    if suffix in _CSV_SUFFIXES:
+        return Format(Kind.csv, compression)
+    if suffix in PARQUET_SUFFIXES and compression is None:
+        return Format(Kind.parquet)
+    return None
+
+
+def is_stream(path: str) -> bool:
+    """Whether bytes at the path come and go in order: standard streams, pipes and devices."""
+    if path == STANDARD_STREAM or path.startswith(("/dev/", "/proc/self/fd/")):
+        return True
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _known_suffixes() -> str:
+    plain = ", ".join(sorted(PARQUET_SUFFIXES | JSON_SUFFIXES | _CSV_SUFFIXES))
+    return f"{plain} (all but Parquet also with {' or '.join(_COMPRESSIONS)})"

@@ -1,0 +1,124 @@
+"""Sets and queries from files, folders of files and streams, in batches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Iterator
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tagmatch.errors import InputFileError
+from tagmatch.files.columns import ID, KEY, QUERY_TAGS, STORED_TAGS, Column, Rows
+from tagmatch.files.csv_lines import CsvLines, header_of
+from tagmatch.files.formats import Format, Kind, format_of, format_of_suffix, is_stream
+from tagmatch.files.invalid import InvalidRows
+from tagmatch.files.json_lines import JsonLines
+from tagmatch.files.lines import LineReader, first_line
+from tagmatch.files.parquet import parquet_rows
+from tagmatch.files.streams import Read, at_hand, input_descriptor, input_name, whole_lines
+
+
+def read_sets(path: str, form: str | None = None, invalid: InvalidRows | None = None) -> Iterator[pa.RecordBatch]:
+    """Batches with columns `tags` and `key`, validated.
+
+    Parameters
+    ----------
+    path : str
+        A file, a folder of files, a stream such as a pipe, or `-` for standard input.
+    form : str, optional
+        The format, one of `FormatName`; default: by suffix, JSON Lines for a stream.
+    invalid : InvalidRows, optional
+        Takes rows that cannot be used; default: they are errors.
+
+    Raises
+    ------
+    InputFileError
+        The file cannot be read, or lacks a column; names file, column and row.
+    InvalidTypeError, InvalidValueError, NullError
+        For values that cannot be used; names file, column and row.
+    """
+    return (rows.batch for rows in _read(path, form, (STORED_TAGS, KEY), invalid or InvalidRows()))
+
+
+def read_queries(path: str, form: str | None = None, invalid: InvalidRows | None = None) -> Iterator[pa.RecordBatch]:
+    """Batches with columns `row`, the number of the row from 0, `id`, null where there is none, and `tags`.
+
+    Parameters and errors as `read_sets`. Batches of a stream hold the lines that have arrived.
+    """
+    for batch, numbers in _read(path, form, (QUERY_TAGS, ID), invalid or InvalidRows()):
+        ids = batch[ID.name] if ID.name in batch.schema.names else pa.nulls(len(batch), pa.int64())
+        yield pa.record_batch([pa.array(numbers), ids, batch["tags"]], names=["row", "id", "tags"])
+
+
+def rows_in(path: str, form: str | None = None) -> int | None:
+    """Rows of a Parquet file or of all in a folder, None where they are not known before reading."""
+    with contextlib.suppress(OSError, pa.ArrowException, InputFileError):
+        files = _files_in(Path(path), form) if Path(path).is_dir() else [(path, format_of(path, form))]
+        if not any(is_stream(file) or found.kind != Kind.parquet for file, found in files):
+            return sum(int(pq.read_metadata(file).num_rows) for file, _ in files)
+    return None
+
+
+def _read(path: str, form: str | None, columns: tuple[Column, ...], invalid: InvalidRows) -> Iterator[Rows]:
+    if not (path and Path(path).is_dir()):
+        yield from _read_file(path, format_of(path, form), columns, invalid, 0)
+        return
+    first = 0
+    for file, found in _files_in(Path(path), form):
+        first = yield from _read_file(file, found, columns, invalid, first)
+
+
+def _files_in(folder: Path, form: str | None) -> list[tuple[str, Format]]:
+    """Files of a folder by name, all of one kind, without those that readers of folders leave out."""
+    try:
+        names = sorted(file.name for file in folder.iterdir() if file.is_file())
+    except OSError as error:
+        raise InputFileError(f"{folder}: cannot be read: {error.strerror or error}") from None
+    unfinished = [name for name in names if name.startswith("._") and name.endswith(".part")]
+    if unfinished:
+        raise InputFileError(f"{folder} is not whole, as {unfinished[0]} tells: its writer was stopped; make it again")
+    known = [(name, format_of_suffix(Path(name))) for name in names if name[0] not in "._"]
+    wanted = None if form is None else format_of("", form)
+    files = [(str(folder / name), found) for name, found in known if found and wanted in (None, found)]
+    kinds = sorted({found.kind for _, found in files})
+    if len(kinds) > 1:
+        raise InputFileError(f"{folder}: the folder has files of {' and '.join(kinds)}; give the format of those meant")
+    if not files:
+        raise InputFileError(f"{folder}: the folder has no files of {form or 'a known format'}")
+    return files
+
+
+def _read_file(
+    path: str, form: Format, columns: tuple[Column, ...], invalid: InvalidRows, first_row: int
+) -> Generator[Rows, None, int]:
+    """The rows of one file; returns the number of the row after its last."""
+    name = input_name(path)
+    if not (is_stream(path) or Path(path).exists()):
+        raise InputFileError(f"{name}: no such file")
+    if form.kind == Kind.parquet:
+        return (yield from parquet_rows(path, name, columns, invalid, first_row))
+    try:
+        with input_descriptor(path) as descriptor:
+            read = _decompressed(descriptor, form.compression) if form.compression else at_hand(descriptor, name)
+            blocks = whole_lines(read)
+            if form.kind == Kind.csv:
+                header, others = header_of(blocks, name, columns)
+                reader = LineReader(name, CsvLines(header), columns, invalid, first_row, 1)
+                blocks = chain([others], blocks)
+            else:
+                reader = LineReader(name, JsonLines(), columns, invalid, first_row, 0)
+            yield from reader.rows(blocks)
+            return reader.row
+    except OSError as error:
+        raise InputFileError(f"{name}: cannot be read: {error.strerror or first_line(error)}") from None
+
+
+def _decompressed(descriptor: int, compression: str) -> Read:
+    """A function that reads at most so many bytes of what a compressed file holds."""
+    source = pa.PythonFile(os.fdopen(os.dup(descriptor), "rb"), "r")
+    read: Read = pa.CompressedInputStream(source, compression).read
+    return read

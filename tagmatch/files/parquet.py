@@ -1,0 +1,68 @@
+"""Rows of Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tagmatch.errors import InputFileError, TagMatchError
+from tagmatch.files.columns import ID, Column, Rows, joined, rows_from
+from tagmatch.files.invalid import InvalidRows
+from tagmatch.files.lines import first_line
+from tagmatch.files.streams import input_descriptor, seekable
+
+_BATCH_ROWS = 65_536
+
+
+def parquet_rows(
+    path: str, name: str, columns: tuple[Column, ...], invalid: InvalidRows, first_row: int
+) -> Generator[Rows, None, int]:
+    """The rows of the file at a path, which messages call `name`; returns the number of the row after its last.
+
+    Raises
+    ------
+    InputFileError
+        It is no whole Parquet file or lacks a column.
+    InvalidTypeError
+        A column has another type.
+    """
+    try:
+        with (
+            input_descriptor(path) as descriptor,
+            seekable(descriptor) as place,
+            pq.ParquetFile(place, memory_map=True) as file,
+        ):
+            schema = file.schema_arrow
+            columns = tuple(column for column in columns if column is not ID or ID.name in schema.names)
+            for column in columns:
+                if column.name not in schema.names:
+                    raise InputFileError(
+                        f"{name} has no column {column.name!r}; it has {', '.join(map(repr, schema.names)) or 'none'}"
+                    )
+                column.check(pa.nulls(0, schema.field(column.name).type), column.label(name), 0)
+            for batch in file.iter_batches(_BATCH_ROWS, columns=[column.name for column in columns]):
+                yield from joined(_usable(batch, first_row, name, columns, invalid))
+                first_row += len(batch)
+            return first_row
+    except (OSError, pa.ArrowException) as error:
+        raise InputFileError(f"{name}: not a whole Parquet file: {first_line(error)}") from None
+
+
+def _usable(
+    batch: pa.RecordBatch, first: int, name: str, columns: tuple[Column, ...], invalid: InvalidRows
+) -> Iterator[Rows]:
+    """The rows that can be used, in parts between those that cannot."""
+    try:
+        for column in columns:
+            column.check(batch[column.name], column.label(name), first)
+    except TagMatchError as error:
+        middle = len(batch) // 2
+        if middle:
+            yield from _usable(batch.slice(0, middle), first, name, columns, invalid)
+            yield from _usable(batch.slice(middle), first + middle, name, columns, invalid)
+        else:
+            invalid.found(error)
+        return
+    yield rows_from(batch, first)

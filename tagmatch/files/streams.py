@@ -1,0 +1,185 @@
+"""Descriptors of files and streams: all bytes are written or an error comes; what is at hand is read at once."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import io
+import os
+import re
+import select
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tagmatch.files.formats import STANDARD_STREAM
+
+BLOCK_BYTES = 8 << 20
+# As much as any user may ask for; a pipe's own 64 KiB make small batches
+_PIPE_BYTES = 1 << 20
+
+_STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_OPEN_ALREADY = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
+
+STANDARD_INPUT, STANDARD_OUTPUT = "standard input", "standard output"
+
+Read = Callable[[int], bytes]
+
+
+class Output(io.RawIOBase):
+    """A descriptor as a file: `write` writes everything, also where the descriptor takes a part at a time or none yet.
+
+    Parameters
+    ----------
+    descriptor : int
+    name : str
+        What the `OSError` of a write that fails has as its `filename`.
+    """
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self._descriptor = descriptor
+        self._name = name
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return os.isatty(self._descriptor)
+
+    def write(self, data: Any) -> int:
+        """Write all of `data`; waits while there is no room."""
+        left = memoryview(data).cast("B")
+        size = len(left)
+        while left:
+            with _named(self._name):
+                try:
+                    left = left[os.write(self._descriptor, left) :]
+                except BlockingIOError:
+                    _wait(self._descriptor, select.POLLOUT)
+        return size
+
+
+def whole_text(descriptor: int, name: str) -> io.TextIOWrapper:
+    """A descriptor as a text file that loses nothing, in place of `sys.stdout`."""
+    output = io.BufferedWriter(Output(descriptor, name))
+    return io.TextIOWrapper(output, encoding="utf-8", errors="surrogateescape", line_buffering=os.isatty(descriptor))
+
+
+@contextlib.contextmanager
+def output_stream(path: str) -> Iterator[Output]:
+    """Give the stream at a path that is no regular file, to be written to."""
+    found = _open_already(path, 1)
+    descriptor = os.open(path, os.O_WRONLY) if found is None else found
+    try:
+        yield Output(descriptor, STANDARD_OUTPUT if descriptor == 1 else path)
+    finally:
+        if found is None:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def input_descriptor(path: str) -> Iterator[int]:
+    """Give the descriptor of a file or stream, to be read from."""
+    found = _open_already(path, 0)
+    descriptor = os.open(path, os.O_RDONLY) if found is None else found
+    try:
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            with contextlib.suppress(OSError):  # it is faster only
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        yield descriptor
+    finally:
+        if found is None:
+            os.close(descriptor)
+
+
+def input_name(path: str) -> str:
+    """What messages call the file or stream at a path."""
+    return STANDARD_INPUT if _open_already(path, 0) == 0 else path
+
+
+def _open_already(path: str, standard: int) -> int | None:
+    """The descriptor of that path, where this process has it open."""
+    if path == STANDARD_STREAM:
+        return standard
+    found = _OPEN_ALREADY.fullmatch(path)
+    return int(found[1]) if found else _STANDARD.get(path)
+
+
+def at_hand(descriptor: int, name: str) -> Read:
+    """A function that reads at most so many bytes: what is at hand; waits only while there is nothing."""
+
+    def read(size: int) -> bytes:
+        parts = [_read_some(descriptor, name, size)]
+        got = len(parts[0])
+        while parts[-1] and got < size and _ready(descriptor):
+            parts.append(_read_some(descriptor, name, size - got))
+            got += len(parts[-1])
+        return b"".join(parts)
+
+    return read
+
+
+def _read_some(descriptor: int, name: str, size: int) -> bytes:
+    while True:
+        with _named(name):
+            try:
+                return os.read(descriptor, size)
+            except BlockingIOError:
+                _wait(descriptor, select.POLLIN)
+
+
+def _wait(descriptor: int, event: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    poll.poll()
+
+
+def _ready(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Give an `OSError` the name of the file it is about."""
+    try:
+        yield
+    except OSError as error:
+        what = "it is closed" if error.errno == errno.EBADF else error.strerror
+        raise OSError(error.errno, what, name) from None
+
+
+def whole_lines(read: Read) -> Iterator[bytes]:
+    """The bytes of a stream in blocks that end where a line ends: those of the lines that are at hand."""
+    begun: list[bytes] = []
+    while more := read(BLOCK_BYTES):
+        end = more.rfind(b"\n") + 1
+        if end:
+            yield b"".join((*begun, more[:end]))
+            begun = []
+        if end < len(more):
+            begun.append(more[end:])
+    if begun:
+        yield b"".join((*begun, b"\n"))
+
+
+@contextlib.contextmanager
+def seekable(descriptor: int) -> Iterator[str]:
+    """Give the path of a file with the bytes of a descriptor: its own, or that of a copy if it is a stream."""
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        yield f"/dev/fd/{descriptor}"
+        return
+    with tempfile.TemporaryFile() as copy, os.fdopen(os.dup(descriptor), "rb") as source:
+        shutil.copyfileobj(source, copy)
+        copy.flush()
+        yield f"/dev/fd/{copy.fileno()}"

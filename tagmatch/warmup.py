@@ -1,0 +1,77 @@
+"""Compiling kernels ahead of their first use."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.engine import TagMatch
+from tagmatch.options import Layout
+
+# More tags than a small table of tags has room for, so that it grows
+_SETS = [["a", "b"], ["a"], [], *([f"tag{number}", "a"] for number in range(3_000))]
+_QUERIES = [["a", "b"], *([f"tag{number}", "a", "b"] for number in range(3_000))]
+_LAYOUTS: tuple[tuple[Layout, bool], ...] = (("rarest", True), ("balanced", True), ("balanced", False))
+# Keys are kept in 32 bits where all fit
+_LAST_KEYS = (3, 2**64 - 1)
+_KEYS_A_SET = (1, 2)
+
+
+def warm_up() -> None:
+    """Compile all kernels that both layouts need on the CPU, and keep them for the processes that come.
+
+    That takes about a minute, once: an image for containers that was built with it answers its first query at once, if
+    its processes run as the same user, with the same `XDG_CACHE_HOME`, on processors with the same features. Where all
+    kernels are there already, it takes some seconds.
+
+    Examples
+    --------
+    >>> import tagmatch
+    >>> tagmatch.warm_up()
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        ways = itertools.product(_LAYOUTS, _LAST_KEYS, _KEYS_A_SET)
+        for number, ((layout, exact), last_key, keys_a_set) in enumerate(ways):
+            _go_through(Path(folder, str(number)), layout, exact, last_key, keys_a_set)
+
+
+def _go_through(path: Path, layout: Layout, exact: bool, last_key: int, keys_a_set: int) -> None:
+    """Make, use, open and change an index."""
+    options: dict[str, Any] = {"exact": exact, "device": "cpu", "threads": 2}
+    sets, queries = ([rows, *_as_arrow(rows)] for rows in (_SETS, _QUERIES))
+    keys = np.ones(len(_SETS), np.uint64)
+    with TagMatch(path, layout=layout, max_partition_size=1_000, **options) as tm:
+        for rows in sets:
+            for key in range(keys_a_set):
+                tm.add_sets(rows, keys + np.uint64(key))
+            tm.add_sets([["last"]], [last_key])
+            tm.consolidate()
+        _use(tm, queries)
+    with TagMatch.open(path, **options) as tm:  # mapped files are read-only, which is a type of its own
+        _use(tm, queries)
+        tm.add_set(["another"], last_key)
+        tm.remove_sets(sets[1], keys)
+        tm.consolidate()
+    for other in ("rarest", "balanced"):
+        TagMatch.open(path, layout=other, **options).close()
+
+
+def _as_arrow(rows: list[list[str]]) -> list[pa.Array]:
+    return [pa.array(rows, kind) for kind in (pa.list_(pa.string()), pa.large_list(pa.large_string()))]
+
+
+def _use(tm: TagMatch, queries: list[Any]) -> None:
+    """Do all that is done with an index."""
+    tm.check()
+    for many, unique in itertools.product(queries, (False, True)):
+        tm.match_many(many, unique=unique)
+    tm.match(["a", "b"])
+    tm.match_unique(["a", "b"])
+    for future in [tm.submit(query, unique=number % 2 == 0) for number, query in enumerate(queries[0])]:
+        future.result()
+    tm.explain(["a", "b"])

@@ -1,0 +1,160 @@
+"""Compiled kernels: kept by what they are, wherever the package is installed; compiled ahead by `warm_up`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tagmatch
+
+PACKAGES = ("tagmatch", "partitioner", "pipeline", "workloads")
+
+# Prints each kernel that is compiled; then does what a program would do, in shapes that `warm_up` does not have
+PROGRAM = """
+import random, sys, tempfile
+from pathlib import Path
+from numba.core import event
+
+class Shown(event.Listener):
+    def on_start(self, event):
+        print(event.data["dispatcher"], event.data["args"], flush=True)
+
+    def on_end(self, event):
+        pass
+
+event.register("numba:compile", Shown())
+import pyarrow as pa
+import tagmatch
+from tagmatch import TagMatch
+
+assert Path(tagmatch.__file__).is_relative_to(sys.argv[1])
+rng = random.Random(1)
+tags = [f"t{number}" for number in range(50)]
+sets = [rng.sample(tags, rng.randint(0, 5)) for _ in range(3000)]
+arrays = [pa.array(sets), pa.array(sets, pa.large_list(pa.string()))]
+arrays.append(pa.array(sets, pa.list_(pa.large_string())).slice(5))
+arrays.append(pa.chunked_array([arrays[0].slice(5, 100), arrays[0]]))
+for layout in ("rarest", "balanced"):
+    for exact, last_key, threads in ((True, 9, 1), (False, 2**64 - 1, 4), (True, 2**40, 3)):
+        options = {"exact": exact, "threads": threads, "device": "cpu"}
+        with tempfile.TemporaryDirectory() as folder:
+            with TagMatch(folder + "/index", layout=layout, **options) as tm:
+                tm.match(tags)
+                tm.add_sets(sets, [rng.choice((1, 2, last_key)) for _ in sets])
+                for array in arrays:
+                    tm.add_sets(array, range(len(array)))
+                tm.consolidate()
+                tm.remove_set(sets[0], 1)
+                tm.consolidate()
+            with TagMatch.open(folder + "/index", **options) as tm:
+                for array in arrays:
+                    tm.match_many(array)
+                    tm.match_many(array, unique=True)
+                tm.match_many([])
+                for future in [tm.submit(rng.sample(tags, 8), unique=rng.random() < 0.5) for _ in range(5000)]:
+                    future.result()
+                tm.match([]), tm.match_unique(tags), tm.explain(tags), tm.check()
+"""
+
+
+def copy_of_package(folder: Path) -> Path:
+    for package in PACKAGES:
+        source = Path(tagmatch.__file__).parents[1] / package
+        shutil.copytree(source, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def run(code: str, root: Path, cache: Path) -> str:
+    """What a process with the package in one folder and a cache in another prints."""
+    environment = os.environ | {"PYTHONPATH": str(root), "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, root], env=environment, capture_output=True, text=True, cwd=root, timeout=1200
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(1800)
+def test_nothing_is_compiled_after_warm_up_also_by_a_copy_elsewhere(tmp_path):
+    first, second = (copy_of_package(tmp_path / name) for name in ("first", "second"))
+    cache = tmp_path / "cache"
+    run("from tagmatch.cli import main; import sys; sys.argv[1:] = ['warmup']; main()", first, cache)
+    kept = {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()}
+    assert kept
+    assert run(PROGRAM, second, cache) == ""
+    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()} == kept
+
+
+# One small kernel, and the folder in which it is kept
+ONE = """
+import sys, warnings
+warnings.simplefilter("always")
+import numpy as np
+from tagmatch.kernels.jit import cache_folder
+from tagmatch.kernels.tag_table import build_slots
+
+build_slots(np.arange(1, 4, dtype=np.uint64))
+build_slots(np.arange(1, 4, dtype=np.uint64))
+print(cache_folder())
+"""
+
+
+def test_other_code_has_another_cache(tmp_path):
+    """Also where only a helper changes, which no kernel's own file shows."""
+    root = copy_of_package(tmp_path / "package")
+    before = run(ONE, root, tmp_path / "cache")
+    assert Path(before.strip()).is_relative_to(tmp_path / "cache")
+    helpers = root / "workloads" / "twitter" / "laws.py"
+    assert "@inlined" in helpers.read_text()
+    assert "@kernel" not in helpers.read_text()
+    helpers.write_text(helpers.read_text() + "\n")
+    assert run(ONE, root, tmp_path / "cache") != before
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make files for another user")
+def test_a_folder_of_another_user_is_not_trusted(tmp_path):
+    root = Path(tagmatch.__file__).parents[1]
+    folder = Path(run(ONE, root, tmp_path / "cache").strip())
+    os.chown(folder, 12345, 12345)
+    assert run(ONE, root, tmp_path / "cache").strip() == "None"
+
+
+def test_a_cache_that_cannot_be_written(tmp_path):
+    """Matching works, and one warning says what to do."""
+    (tmp_path / "file").touch()
+    root = Path(tagmatch.__file__).parents[1]
+    for folder in (tmp_path / "file", Path("/proc/nowhere")):
+        done = subprocess.run(
+            [sys.executable, "-c", ONE],
+            env=os.environ | {"XDG_CACHE_HOME": str(folder)},
+            capture_output=True,
+            text=True,
+            cwd=root,
+            timeout=120,
+        )
+        assert done.stdout == "None\n", done.stderr
+        assert done.stderr.count("RuntimeWarning: compiled kernels cannot be kept") == 1
+        assert str(folder) in done.stderr
+        assert "XDG_CACHE_HOME" in done.stderr
+
+
+def test_a_cache_that_is_full(tmp_path):
+    """The kernels that are there are used; those that cannot be kept are compiled."""
+    root = Path(tagmatch.__file__).parents[1]
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n" + ONE
+    done = subprocess.run(
+        [sys.executable, "-c", limited],
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        cwd=root,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("RuntimeWarning: compiled kernels cannot be kept") == 1
+    assert "File too large" in done.stderr
