@@ -228,24 +228,27 @@ class _Table(NamedTuple):
 def _add_unknown(hashes, offsets, data, first, done, table, out):
     """Number, from tag `done` on, those that are UNKNOWN, until all are or there is no room; returns where it ends."""
     slots, known_offsets, known_hashes, known_data, known = table
+    count = known[0]
+    used = known_offsets[count]
     for i in range(done, len(hashes)):
         if out[i] != UNKNOWN:
             continue
         start, stop = offsets[first + i], offsets[first + i + 1]
         place, tag_hash, number = find(hashes[i], data, start, stop, slots, known_offsets, known_data)
         if number == UNKNOWN:
-            used = known_offsets[known[0]]
-            if known[0] >= len(known_hashes) or used + (stop - start) > len(known_data):
+            if count >= len(known_hashes) or used + (stop - start) > len(known_data):
+                known[0] = count
                 return i
-            number = np.uint32(known[0])
-            slots[place] = (tag_hash & _HIGH32) | _U(known[0] + 1)
-            known_hashes[known[0]] = hashes[i]
+            number = np.uint32(count)
+            slots[place] = (tag_hash & _HIGH32) | _U(count + 1)
+            known_hashes[count] = hashes[i]
             for at in range(start, stop):
                 known_data[used] = data[at]
                 used += 1
-            known[0] += 1
-            known_offsets[known[0]] = used
+            count += 1
+            known_offsets[count] = used
         out[i] = number
+    known[0] = count
     return len(hashes)
 
 
