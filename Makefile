@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench bench-paper format clean help
+.PHONY: demo test torture lint bench bench-paper format clean help
 help:
 	@echo "make demo   build and query the example data set"
 	@echo "make test   run the tests"
+	@echo "make torture  ten thousand steps in which memory, the disk and Ctrl-C fail; killed writers, several at once"
 	@echo "make lint   style, types and import rules"
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
 	@echo "make format  format and fix style"
@@ -24,6 +25,10 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest
+
+torture: $(VENV)/.installed
+	cd tests && ../$(BIN)/python -m faults.machine --steps 10000
+	cd tests && ../$(BIN)/python -m faults.writers
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
