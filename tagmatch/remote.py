@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import functools
 import os
 import shutil
@@ -25,6 +24,7 @@ import pyarrow.fs
 import xxhash
 
 from tagmatch.errors import IndexCorruptError, IndexExistsError, InvalidValueError, TagMatchError
+from tagmatch.file_lock import locked
 from tagmatch.storage import (
     MANIFEST,
     SCRATCH_PREFIX,
@@ -373,9 +373,6 @@ def _local_folder() -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def _one_process(path: Path) -> Iterator[None]:
+def _one_process(path: Path) -> contextlib.AbstractContextManager[None]:
     """Have one process of this machine at a time make what belongs at a path."""
-    with open(f"{path}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return locked(path.with_name(f"{path.name}.lock"))

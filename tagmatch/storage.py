@@ -36,7 +36,7 @@ from tagmatch.errors import (
     IndexVersionError,
     TagMatchError,
 )
-from tagmatch.index_lock import LOCK, write_lock
+from tagmatch.file_lock import locked
 from tagmatch.kernels.signature import signatures_of
 from tagmatch.options import LayoutOptions
 from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
@@ -44,6 +44,8 @@ from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, Ta
 FORMAT_VERSION = 1
 
 MANIFEST = "MANIFEST.json"
+#: Its lock is held by a writer; readers need none
+LOCK = "LOCK"
 SNAPSHOT_PREFIX = "snapshot-"
 UNFINISHED_PREFIX = "unfinished-"
 #: Of folders of files for the time that a snapshot takes to be made
@@ -142,7 +144,7 @@ def _save(snapshot: Snapshot, path: Path, known: set[str | None], check: Callabl
     created: list[Path] = []
     try:
         created = _make_folder(path)
-        with write_lock(path):
+        with locked(path / LOCK):
             check()
             _remove_unfinished(path)
             with unfinished_folder(path) as folder:
