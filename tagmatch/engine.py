@@ -203,7 +203,7 @@ class TagMatch:
         self._layout_options = layout_options
         self._options = options
         # Of the snapshots of the index on disk, those that are contained in the one in memory
-        self._known: set[str | None] = {name}
+        self._known: set[str] = set() if name is None else {name}
         # What is on disk as it is in memory
         self._saved = None if name is None else snapshot
         self._backend: Backend | None = backend_for(self._laid_out(snapshot), options)

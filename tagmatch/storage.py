@@ -106,40 +106,36 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
     _save(snapshot, path, set(), lambda: None)
 
 
-def update_snapshot(snapshot: Snapshot, path: Path, known: set[str | None]) -> str:
-    """`save_snapshot`, but only if the index at `path` still has a snapshot that `snapshot` comes from.
+def update_snapshot(snapshot: Snapshot, path: Path, known: set[str]) -> str:
+    """`save_snapshot`, but not where the index at `path` has got a snapshot that `snapshot` does not come from.
 
     Returns the name of `snapshot`.
 
     Parameters
     ----------
     known : set
-        Names of such snapshots; `None` if there need not be an index. It gets the name of `snapshot` just before that
-        becomes the current one: should this be interrupted, either may be.
+        Names of the snapshots that it comes from. It gets the name of `snapshot` just before that becomes the current
+        one: should this be interrupted, either may be.
 
     Raises
     ------
     IndexChangedError
-        The index has another one, or none any more; it stays as it is.
+        The index has another one; it stays as it is.
     IndexExistsError, TagMatchError
         As `save_snapshot`.
     """
 
     def is_known() -> None:
-        found = str(read_manifest(path)["snapshot"]) if index_exists(path) else None
-        if found in known:
-            return
-        if found is None:
-            raise IndexChangedError(f"the index {path} was removed; save() writes what is in memory")
-        raise IndexChangedError(
-            f"another program has saved changes to the index {path}; staged changes are still staged: call reload() "
-            "and then consolidate() again"
-        )
+        if index_exists(path) and read_manifest(path)["snapshot"] not in known:
+            raise IndexChangedError(
+                f"another program has saved changes to the index {path}; staged changes are still staged: call "
+                "reload() and then consolidate() again"
+            )
 
     return _save(snapshot, path, known, is_known)
 
 
-def _save(snapshot: Snapshot, path: Path, known: set[str | None], check: Callable[[], None]) -> str:
+def _save(snapshot: Snapshot, path: Path, known: set[str], check: Callable[[], None]) -> str:
     index_exists(path)
     created: list[Path] = []
     try:

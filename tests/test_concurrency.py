@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from agreement import assert_keys, loaded
 
-from tagmatch import ClosedError, TagMatch
+from tagmatch import ClosedError, StagedChangesWarning, TagMatch
 
 TAGS = [f"a{i}" for i in range(40)]
 VERSIONS = range(2, 27)
@@ -120,6 +120,8 @@ def test_staged_changes_are_not_seen_while_others_ask(tm):
     with in_background(writer, writer) as writers:
         while not all(future.done() for future in writers):
             assert by_match(tm) == by_match_many(tm) == {1}
+    with pytest.warns(StagedChangesWarning, match="1200 staged changes"):
+        tm.close()
 
 
 def test_no_change_is_lost(tm):
