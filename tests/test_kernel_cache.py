@@ -96,10 +96,12 @@ import sys, warnings
 warnings.simplefilter("always")
 import numpy as np
 from tagmatch.kernels.jit import cache_folder
+from tagmatch.arrays import Strings
 from tagmatch.kernels.tag_table import build_slots
 
-build_slots(np.arange(1, 4, dtype=np.uint64))
-build_slots(np.arange(1, 4, dtype=np.uint64))
+tags = Strings(np.arange(4), np.arange(3, dtype=np.uint8))
+build_slots(tags, np.arange(1, 4, dtype=np.uint64))
+build_slots(tags, np.arange(1, 4, dtype=np.uint64))
 print(cache_folder())
 """
 

@@ -71,7 +71,7 @@ def test_sets_in_files(tmp_path: Path) -> None:
 
 
 def test_bad_folders(tmp_path: Path) -> None:
-    with pytest.raises(InputFileError, match="no Parquet files"):
+    with pytest.raises(InputFileError, match="no files of a known format"):
         list(read_tags(str(tmp_path)))
     pq.write_table(pa.table({"tag": [["a"]]}), tmp_path / "sets.parquet")
     with pytest.raises(InputFileError, match=r"sets\.parquet has no column 'tags'"):
