@@ -90,7 +90,6 @@ class _Log:
         self._logged.blocks.extend(blocks)
 
     def extend_by(self, changes: Changes) -> None:
-        self._pack()
         tags = changes.tags
         numbers = self._interner.intern(tags, hash_strings(tags, threads=self._threads), threads=self._threads)
         renumbered = numbers[changes.rows.values]

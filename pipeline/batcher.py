@@ -209,23 +209,23 @@ class Batcher:
                 _log.exception("batches that have waited enough could not leave")
 
     def _send_what_is_due(self) -> None:
-        while True:
-            with self._changing():
-                if self._stopped:
-                    return
-                until = time.monotonic() - self._flush_timeout
-                oldest = min((queues.oldest for queues in self._queues.values()), default=np.inf)
-                if oldest > until:
-                    # Who comes later is due later, so that only the first to come need wake the timer
-                    self._timer_sleeps = oldest == np.inf
-                    self._changed.wait(None if self._timer_sleeps else min(oldest - until, threading.TIMEOUT_MAX))
-                    self._timer_sleeps = False
-                    continue
-                leaving = [taken for queues in self._queues.values() for taken in queues.take(until=until)]
-                self._count(leaving)
-                self._tell_held()
-            for taken in leaving:
-                self._due(taken)
+        """Send batches that have waited enough; if there are none, wait until there may be some."""
+        with self._changing():
+            if self._stopped:
+                return
+            until = time.monotonic() - self._flush_timeout
+            oldest = min((queues.oldest for queues in self._queues.values()), default=np.inf)
+            if oldest > until:
+                # Who comes later is due later, so that only the first to come need wake the timer
+                self._timer_sleeps = oldest == np.inf
+                self._changed.wait(None if self._timer_sleeps else min(oldest - until, threading.TIMEOUT_MAX))
+                self._timer_sleeps = False
+                return
+            leaving = [taken for queues in self._queues.values() for taken in queues.take(until=until)]
+            self._count(leaving)
+            self._tell_held()
+        for taken in leaving:
+            self._due(taken)
 
 
 def _packet(backend: Backend, completed: Completed) -> Submitted:

@@ -125,14 +125,7 @@ class TagMatch:
         cuda: CudaOptions | None = None,
     ) -> None:
         layout_options = LayoutOptions(layout, max_partition_size)
-        options = MatchOptions(
-            exact,
-            device,
-            available_threads() if threads is None else threads,
-            batch_size,
-            flush_timeout,
-            CudaOptions() if cuda is None else cuda,
-        )
+        options = _match_options(exact, device, threads, batch_size, flush_timeout, cuda)
         folder = None if path is None else _folder(path)
         name, snapshot = None, empty_snapshot(layout_options)
         if folder is not None and index_exists(folder):
@@ -176,14 +169,7 @@ class TagMatch:
             snapshot.options.layout if layout is None else layout,
             snapshot.options.max_partition_size if max_partition_size is None else max_partition_size,
         )
-        options = MatchOptions(
-            exact,
-            device,
-            available_threads() if threads is None else threads,
-            batch_size,
-            flush_timeout,
-            CudaOptions() if cuda is None else cuda,
-        )
+        options = _match_options(exact, device, threads, batch_size, flush_timeout, cuda)
         opened = cls.__new__(cls)
         opened._start(folder, name, snapshot, layout_options, options, pipeline)
         return opened
@@ -567,6 +553,18 @@ class TagMatch:
         with self._staging:
             self._current()
             self._staged.extend(chunks, values, removed=removed)
+
+
+def _match_options(
+    exact: bool,
+    device: Device,
+    threads: int | None,
+    batch_size: int,
+    flush_timeout: float | None,
+    cuda: CudaOptions | None,
+) -> MatchOptions:
+    threads = available_threads() if threads is None else threads
+    return MatchOptions(exact, device, threads, batch_size, flush_timeout, CudaOptions() if cuda is None else cuda)
 
 
 def _folder(path: object) -> Path:
