@@ -130,7 +130,7 @@ def _json(line: str) -> Any:
 
 
 def _unordered(value: Any) -> Any:
-    """Lists, of which the order does not count."""
+    """A value in which the order of lists and sets does not count."""
     if isinstance(value, pa.Array):
         value = value.to_pylist()
     if isinstance(value, dict):
@@ -139,6 +139,8 @@ def _unordered(value: Any) -> Any:
         return tuple(map(_unordered, value))
     if isinstance(value, list):
         return sorted(map(_unordered, value), key=repr)
+    if isinstance(value, set | frozenset):
+        return {"a set of": _unordered(list(value))}
     return value
 
 
