@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from partitioner.balanced import balanced_partitions
+from partitioner.key_names import Names, in_common
 from partitioner.rows import count_values, gather, gather_strings, keys_left, relabel
 from partitioner.sorting import equal_to_previous, group_by, sort_rows
 from partitioner.vocabulary import rank_tags
@@ -41,14 +42,18 @@ class Changes:
     rows : Lists of uint32
         Tag numbers of each change's set, ascending and different within a row.
     keys : uint64 array
+        Of keys that are strings, their places in `names`.
     removed : bool array
         Whether the change removes the key (else it adds it).
+    names : Strings
+        Different strings; none where keys are integers.
     """
 
     tags: Strings
     rows: Lists
     keys: U64Array
     removed: BoolArray
+    names: Strings
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -60,6 +65,9 @@ def build_snapshot(base: Snapshot, changes: Changes, options: LayoutOptions, *, 
     The result depends on the sets and keys it holds and on the options alone, not on the order in which they came
     nor on `threads`.
     """
+    names = None
+    if base.keys.names is not None:
+        base, changes, names = _with_names_in_common(base, base.keys.names, changes)
     tags, rows, rows_of_pairs, keys, removed = _join(base, changes, threads)
     vocabulary, rows, first_rows, order = _rank(tags, rows, threads)
 
@@ -85,7 +93,19 @@ def build_snapshot(base: Snapshot, changes: Changes, options: LayoutOptions, *, 
         key_lists = gather(key_lists, order, threads=threads)
         del order
     del firsts, alive, keys, key_offsets
-    return _lay_out(options, vocabulary, rows, _narrow(key_lists), first_rows, threads)
+    table = _narrow(key_lists) if names is None else names.only_used(key_lists, threads=threads)
+    return _lay_out(options, vocabulary, rows, table, first_rows, threads)
+
+
+def _with_names_in_common(base: Snapshot, held: Strings, changes: Changes) -> tuple[Snapshot, Changes, Names]:
+    """Both with the same numbers for the same keys, which are strings."""
+    names, held_numbers, new_numbers = in_common(held, changes.names)
+    keys = base.keys.keys
+    return (
+        replace(base, keys=KeyTable(Lists(keys.offsets, held_numbers[keys.values]), held)),
+        replace(changes, keys=new_numbers[changes.keys].astype(np.uint64)),
+        names,
+    )
 
 
 def _join(
@@ -171,6 +191,6 @@ def _lay_out(
         options,
         vocabulary,
         TagsetTable(signatures, gather(rows, order, threads=threads)),
-        KeyTable(gather(keys.keys, order, threads=threads)),
+        replace(keys, keys=gather(keys.keys, order, threads=threads)),
         partitions,
     )

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.local import MAX_ROWS, Changes
-from tagmatch.arrays import BoolArray, IntArray, Lists, TagLists, U32Array, U64Array, list_offsets, offsets_of
-from tagmatch.columns import rows_of_tags
+from tagmatch.arrays import BoolArray, IntArray, Lists, Strings, TagLists, U32Array, U64Array, list_offsets, offsets_of
+from tagmatch.columns import rows_of_tags, strings_of
 from tagmatch.errors import InvalidValueError
 from tagmatch.kernels.rows import ascending_known
 from tagmatch.kernels.tag_table import TagInterner
@@ -34,6 +34,7 @@ class _Block:
     lengths, numbers : uint32 arrays
         How many tags each change's set has, and their numbers, ascending within a set.
     keys : uint64 array
+        Or the numbers of keys that are strings.
     removed : bool array
     end : int
         Changes of the log up to the end of the block.
@@ -51,7 +52,7 @@ class _Logged:
     """What a log holds: blocks, oldest first, and after them single changes, as Python objects."""
 
     blocks: list[_Block] = field(default_factory=list)
-    single: list[tuple[list[str], int, bool]] = field(default_factory=list)
+    single: list[tuple[list[str], int | str, bool]] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -60,7 +61,7 @@ class _Logged:
 
 
 class _Log:
-    """Changes with a numbering of tags of their own, oldest first.
+    """Changes with a numbering of their own for tags, and for keys that are strings, oldest first.
 
     Whatever fails, or is interrupted at any moment, logs a call's changes all or not at all: they are made ready beside
     the log and appended in one step, which is one operation on a list or one assignment.
@@ -69,23 +70,25 @@ class _Log:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._interner = TagInterner()
+        self._names = TagInterner()
         self._logged = _Logged()
 
     def __len__(self) -> int:
         return self._logged.end + len(self._logged.single)
 
-    def append(self, tags: list[str], key: int, *, removed: bool) -> None:
+    def append(self, tags: list[str], key: int | str, *, removed: bool) -> None:
         if len(self._logged.single) >= _SINGLE_CHANGES:
             self._pack()
         self._logged.single.append((tags, key, removed))
 
-    def extend(self, chunks: list[TagLists], keys: U64Array, *, removed: bool) -> None:
+    def extend(self, chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool) -> None:
         self._pack()
+        numbers = self._numbers(keys)
         blocks: list[_Block] = []
         first = 0
         for chunk in chunks:
             last = first + len(chunk)
-            blocks += self._blocks_of(chunk, keys[first:last], np.full(last - first, removed), len(self) + first)
+            blocks += self._blocks_of(chunk, numbers[first:last], np.full(last - first, removed), len(self) + first)
             first = last
         self._logged.blocks.extend(blocks)
 
@@ -93,9 +96,8 @@ class _Log:
         tags = changes.tags
         numbers = self._interner.intern(tags, hash_strings(tags, threads=self._threads), threads=self._threads)
         renumbered = numbers[changes.rows.values]
-        self._logged.blocks.append(
-            _block_of(changes.rows.offsets, 0, renumbered, changes.keys, changes.removed, len(self))
-        )
+        keys = self._numbers(changes.names)[changes.keys] if len(changes.names) else changes.keys
+        self._logged.blocks.append(_block_of(changes.rows.offsets, 0, renumbered, keys, changes.removed, len(self)))
 
     def changes(self) -> Changes:
         """All changes as one table, whose memory is then that of the log."""
@@ -103,7 +105,11 @@ class _Log:
         whole = self._joined()
         self._logged = _Logged([whole])
         return Changes(
-            self._interner.strings(), Lists(list_offsets(whole.lengths), whole.numbers), whole.keys, whole.removed
+            self._interner.strings(),
+            Lists(list_offsets(whole.lengths), whole.numbers),
+            whole.keys,
+            whole.removed,
+            self._names.strings(),
         )
 
     def _pack(self) -> None:
@@ -111,7 +117,7 @@ class _Log:
         if self._logged.single:
             tags, keys, removed = zip(*self._logged.single, strict=True)
             packed = self._blocks_of(
-                rows_of_tags(tags), np.array(keys, np.uint64), np.array(removed, np.bool_), self._logged.end
+                rows_of_tags(tags), self._numbers(_column(keys)), np.array(removed, np.bool_), self._logged.end
             )
             self._logged = _Logged([*self._logged.blocks, *packed])
 
@@ -122,6 +128,14 @@ class _Log:
             hashes = hash_strings(chunk.tags, first=begin_tags, last=end_tags, threads=self._threads)
             numbers = self._interner.intern(chunk.tags, hashes, begin_tags, threads=self._threads)
             yield _block_of(chunk.offsets, first, numbers, keys[first:last], removed[first:last], begin + first)
+
+    def _numbers(self, keys: U64Array | Strings) -> U64Array:
+        """Keys that are integers as they are, the numbers of those that are strings."""
+        if not isinstance(keys, Strings):
+            return keys
+        return self._names.intern(keys, hash_strings(keys, threads=self._threads), threads=self._threads).astype(
+            np.uint64
+        )
 
     def _joined(self) -> _Block:
         blocks = self._logged.blocks
@@ -146,6 +160,10 @@ class _Log:
             joined("removed", np.bool_),
             self._logged.end,
         )
+
+
+def _column(keys: tuple[int | str, ...]) -> U64Array | Strings:
+    return strings_of(map(str, keys)) if isinstance(keys[0], str) else np.array(keys, np.uint64)
 
 
 def _block_of(
@@ -180,12 +198,12 @@ class StagedChanges:
         taken, log = self._parts
         return (0 if taken is None else len(taken)) + len(log)
 
-    def append(self, tags: list[str], key: int, *, removed: bool) -> None:
-        """Stage one change of a validated set and key."""
+    def append(self, tags: list[str], key: int | str, *, removed: bool) -> None:
+        """Stage one change of a validated set and key; all keys are integers, or all are strings."""
         self._reject_more_than_fit(1)
         self._parts[1].append(tags, key, removed=removed)
 
-    def extend(self, chunks: list[TagLists], keys: U64Array, *, removed: bool) -> None:
+    def extend(self, chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool) -> None:
         """Stage a change for each row of all chunks; `keys` has one key for each."""
         self._reject_more_than_fit(len(keys))
         self._parts[1].extend(chunks, keys, removed=removed)

@@ -19,6 +19,9 @@ from tagmatch.parallel import run
 # A call with many queries is cut so that each thread gets some packets
 _PACKETS_PER_THREAD = 4
 
+#: Integers or strings
+Keys = list[Any] | set[Any]
+
 _log = logging.getLogger(__name__)
 
 
@@ -28,7 +31,7 @@ class Caller(NamedTuple):
     future: Future[Any]
     unique: bool
 
-    def answer(self, keys: list[int] | set[int]) -> None:
+    def answer(self, keys: Keys) -> None:
         """Give the keys, where there is no error yet."""
         self._end(self.future.set_result, keys)
 
@@ -99,9 +102,9 @@ class Submitted(Packet):
     rows: list[list[str]] = field(default_factory=list)
     result_bytes: int = 0
 
-    def answers(self) -> list[list[int] | set[int]]:
+    def answers(self) -> list[Keys]:
         """List each query's keys, or give them as a set where they are unique."""
-        ends, values = self.lists.offsets.tolist(), self.lists.values.tolist()
+        ends, values = self.lists.offsets.tolist(), self.backend.snapshot.keys.listed(self.lists.values)
         parts = [values[first:last] for first, last in pairwise(ends)]
         return [set(keys) if caller.unique else keys for caller, keys in zip(self.callers, parts, strict=True)]
 

@@ -109,7 +109,7 @@ class Pipeline:
         """
         if at_work() or threading.current_thread() is threading.main_thread():
             (answers,) = self.match_many(backend, [one_row(tags)], unique=unique)
-            keys = answers.values.tolist()
+            keys = backend.snapshot.keys.listed(answers.values)
             return set(keys) if unique else keys
         self._start()
         caller = Caller(Future(), unique)

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from tagmatch.arrays import Lists
+from tagmatch.arrays import Lists, Strings
+from tagmatch.arrow import from_strings
 from tagmatch.errors import InvariantError
 from tagmatch.kernels.jit import kernel
 from tagmatch.kernels.signature import SIGNATURE_WORDS, signatures_of
@@ -58,9 +59,7 @@ def _check_vocabulary(vocabulary: Vocabulary, ranks: Lists, threads: int) -> Non
     tags, hashes, frequencies = vocabulary.tags, vocabulary.hashes, vocabulary.frequencies
     if not len(tags) == len(hashes) == len(frequencies):
         _fail(name, None, "columns differ in length")
-    if tags.offsets[0] != 0 or tags.offsets[-1] != len(tags.data):
-        _fail(name, None, "string offsets do not span the data")
-    _require(np.diff(tags.offsets) >= 0, name, "string offsets descend")
+    _check_strings(tags, name)
     _require(
         hash_strings(tags, seed=vocabulary.seed, threads=threads) == hashes,
         name,
@@ -147,6 +146,12 @@ def _check_tagsets(tagsets: TagsetTable, vocabulary: Vocabulary, threads: int) -
     _require((expected == tagsets.signatures).all(axis=1), name, "signature is not that of the set's tags")
 
 
+def _check_strings(strings: Strings, table: str) -> None:
+    if strings.offsets[0] != 0 or strings.offsets[-1] != len(strings.data):
+        _fail(table, None, "string offsets do not span the data")
+    _require(np.diff(strings.offsets) >= 0, table, "string offsets descend")
+
+
 def _check_keys(snapshot: Snapshot) -> None:
     name = "key table"
     keys = snapshot.keys.keys
@@ -159,6 +164,19 @@ def _check_keys(snapshot: Snapshot) -> None:
         _fail(name, row, "keys do not ascend")
     if keys.values.dtype == np.uint64 and len(keys.values) and int(keys.values.max()) < 2**32:
         _fail(name, None, "keys fit into 32 bits but are stored in 64")
+    if snapshot.keys.names is not None:
+        _check_key_names(snapshot.keys.names, keys)
+
+
+def _check_key_names(names: Strings, keys: Lists) -> None:
+    name = "key names"
+    _check_strings(names, name)
+    texts = from_strings(names)
+    _require(pc.less(texts[:-1], texts[1:]).to_numpy(zero_copy_only=False), name, "is not after the name before it", 1)
+    if len(keys.values) and int(keys.values.max()) >= len(names):
+        row = int(np.searchsorted(keys.offsets, int(np.argmax(keys.values)), side="right")) - 1
+        _fail("key table", row, "a key has no name")
+    _require(np.bincount(keys.values, minlength=len(names)) > 0, name, "no set has the key")
 
 
 def _check_layout_name(snapshot: Snapshot, layout: str) -> None:

@@ -7,7 +7,8 @@ rows are counted from 0 over all chunks.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -18,8 +19,11 @@ import pyarrow.compute as pc
 
 from tagmatch.arrays import I64Array, Strings, TagLists, U64Array, frozen, offsets_of
 from tagmatch.errors import InvalidTypeError, InvalidValueError, NullError
+from tagmatch.options import KeyType
 
 KEY_LIMIT = 2**64
+
+_STRING_KEYS_HINT = '; to have strings as keys, make an index with key_type="string"'
 
 _SEQUENCES = frozenset({list, tuple, set, frozenset})
 
@@ -42,7 +46,7 @@ def tag_list(tags: object, name: str = "tags") -> list[str]:
             try:
                 tag.encode()
             except UnicodeEncodeError:
-                raise InvalidValueError(_no_utf8(name, tag)) from None
+                raise InvalidValueError(_no_utf8(name, "tag", tag)) from None
     return found
 
 
@@ -53,9 +57,13 @@ def one_row(tags: list[str]) -> TagLists:
 
 def rows_of_tags(rows: Sequence[list[str]]) -> TagLists:
     """Rows with these tags, each as `tag_list` returned it."""
-    encoded = [tag.encode() for tags in rows for tag in tags]
-    data = np.frombuffer(b"".join(encoded), np.uint8)
-    return TagLists(_offsets_of(rows), Strings(_offsets_of(encoded), data))
+    return TagLists(_offsets_of(rows), strings_of([tag for tags in rows for tag in tags]))
+
+
+def strings_of(texts: Iterable[str]) -> Strings:
+    """A column of these strings, which have been validated."""
+    encoded = [text.encode() for text in texts]
+    return Strings(_offsets_of(encoded), np.frombuffer(b"".join(encoded), np.uint8))
 
 
 def _offsets_of(parts: Sequence[Sized]) -> I64Array:
@@ -99,7 +107,8 @@ def key_value(key: object, name: str = "key") -> int:
     except TypeError:
         value = None
     if value is None or isinstance(key, bool | np.bool_ | np.ndarray):
-        raise InvalidTypeError(f"{name} must be an integer, not {_shown(key)}")
+        hint = _STRING_KEYS_HINT if isinstance(key, str) else ""
+        raise InvalidTypeError(f"{name} must be an integer, not {_shown(key)}{hint}")
     if not 0 <= value < KEY_LIMIT:
         raise InvalidValueError(f"{name} must be from 0 to 2**64 - 1, not {value}")
     return value
@@ -146,6 +155,54 @@ def _keys_from_range(keys: range, name: str, first_row: int) -> U64Array:
     return np.array(keys, np.uint64) if len(keys) else np.zeros(0, np.uint64)
 
 
+def string_key(key: object, name: str = "key") -> str:
+    """One key of an index whose keys are strings.
+
+    Raises
+    ------
+    InvalidTypeError
+        Not a `str`.
+    InvalidValueError
+        It has no UTF-8 form (a lone surrogate).
+    """
+    if not isinstance(key, str):
+        raise _null_or_type(key, f"{name} must be a string, as the keys of this index are, not {_shown(key)}")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise InvalidValueError(_no_utf8(name, "key", key)) from None
+    return key
+
+
+def string_keys(keys: object, name: str = "keys", *, first_row: int = 0) -> Strings:
+    """Many keys that are strings: an Arrow array of strings or any iterable of `str`.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError, NullError
+        As `string_key`; the message names the row, counted from `first_row`.
+    """
+    chunks = _arrow_chunks(keys, name)
+    if chunks is not None:
+        parts = [pa.array([], pa.large_string())]
+        for chunk in chunks:
+            plain = _plain_strings(chunk, f"{name} must be strings, as the keys of this index are, not {chunk.type}")
+            _reject_nulls(plain, name, first_row, "a key")
+            _reject_no_utf8(plain, name, first_row, len(plain))
+            parts.append(plain.cast(pa.large_string()))
+            first_row += len(chunk)
+        return _strings(pa.concat_arrays(parts))
+    if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
+        raise _null_or_type(keys, f"{name} must be a sequence of strings, not {_shown(keys)}")
+    listed = list(keys)
+    if all(issubclass(kind, str) for kind in set(map(type, listed))):
+        try:
+            return _strings(pa.array(listed, pa.large_string()))
+        except UnicodeEncodeError:
+            pass  # which the loop below names
+    return strings_of([string_key(key, f"{name}: row {first_row + i}") for i, key in enumerate(listed)])
+
+
 def _unsigned(keys: npt.NDArray[Any], name: str, first_row: int) -> U64Array:
     if keys.dtype.kind == "i" and len(keys) and keys.min() < 0:
         row = int(np.argmax(keys < 0))
@@ -158,8 +215,31 @@ def _keys_from_arrow(chunk: pa.Array, name: str, first_row: int) -> U64Array:
         return np.zeros(0, np.uint64)
     _reject_nulls(chunk, name, first_row, "a key")
     if not pa.types.is_integer(chunk.type):
-        raise InvalidTypeError(f"{name} must be integers, not {chunk.type}")
+        hint = _STRING_KEYS_HINT if "string" in str(chunk.type) else ""
+        raise InvalidTypeError(f"{name} must be integers, not {chunk.type}{hint}")
     return _unsigned(chunk.to_numpy(zero_copy_only=False), name, first_row)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChecks:
+    """How keys of one type are validated and made a column.
+
+    Attributes
+    ----------
+    one : callable
+        `one(key, name)` returns the key, as `key_value` and `string_key` do.
+    many : callable
+        `many(keys, name, first_row=0)` returns a column, as `key_values` and `string_keys` do.
+    """
+
+    one: Callable[..., int | str]
+    many: Callable[..., U64Array | Strings]
+
+
+KEY_CHECKS: dict[KeyType, KeyChecks] = {
+    "integer": KeyChecks(key_value, key_values),
+    "string": KeyChecks(string_key, string_keys),
+}
 
 
 def _arrow_chunks(data: object, name: str) -> list[pa.Array] | None:
@@ -194,21 +274,25 @@ def _from_arrow(lists: pa.Array, name: str, first_row: int, stored: bool) -> Tag
     values = values.slice(begin, end - begin)
     if begin:
         offsets = offsets - offsets.dtype.type(begin)
-    values = _plain_strings(values, name, kind)
+    values = _plain_strings(values, f"{name} must be lists of strings, not {kind}")
     if values.null_count:
         tag = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
         row = int(np.searchsorted(offsets, tag, side="right")) - 1
         raise NullError(f"{name}: row {first_row + row} holds a null where a tag must be")
     if stored:
-        try:
-            values.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise InvalidValueError(f"{name}: rows {first_row} to {first_row + len(lists) - 1}: {error}") from None
+        _reject_no_utf8(values, name, first_row, len(lists))
     return TagLists(offsets, _strings(values))
 
 
-def _plain_strings(values: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
-    """The tags as a `string` or `large_string` array, whose nulls are then all in sight."""
+def _reject_no_utf8(values: pa.Array, name: str, first_row: int, rows: int) -> None:
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise InvalidValueError(f"{name}: rows {first_row} to {first_row + rows - 1}: {error}") from None
+
+
+def _plain_strings(values: pa.Array, otherwise: str) -> pa.Array:
+    """A `string` or `large_string` array, whose nulls are then all in sight; `otherwise` is the message of an error."""
     if pa.types.is_run_end_encoded(values.type):
         values = pc.run_end_decode(values)
     if pa.types.is_dictionary(values.type):
@@ -218,7 +302,7 @@ def _plain_strings(values: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
     if pa.types.is_string_view(values.type) or pa.types.is_null(values.type):
         values = values.cast(pa.large_string())
     if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        raise InvalidTypeError(f"{name} must be lists of strings, not {kind}")
+        raise InvalidTypeError(otherwise)
     return values
 
 
@@ -251,7 +335,7 @@ def _from_python(rows: object, name: str, first_row: int) -> TagLists:
         strings = pa.array(flat, pa.large_string())
     except UnicodeEncodeError as error:
         row = next(i for i, tags in enumerate(listed) if error.object in tags)
-        raise InvalidValueError(_no_utf8(f"{name}: row {first_row + row}", error.object)) from None
+        raise InvalidValueError(_no_utf8(f"{name}: row {first_row + row}", "tag", error.object)) from None
     offsets = offsets_of(np.fromiter(map(len, listed), np.int64, len(listed)))
     return TagLists(offsets, _strings(strings))
 
@@ -281,8 +365,8 @@ def _reject_nulls(array: pa.Array, name: str, first_row: int, expected: str) -> 
         raise NullError(f"{name}: row {first_row + row} is null where {expected} must be")
 
 
-def _no_utf8(name: str, tag: str) -> str:
-    return f"{name} holds the tag {_shown(tag)}, which has a lone surrogate and so no UTF-8 form"
+def _no_utf8(name: str, what: str, text: str) -> str:
+    return f"{name} holds the {what} {_shown(text)}, which has a lone surrogate and so no UTF-8 form"
 
 
 def _shown(value: object) -> str:

@@ -13,10 +13,11 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, Self, Unpack, cast, get_args, overload
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import TypeVar
 
 from partitioner.local import Changes, build_snapshot
 from partitioner.staging import StagedChanges
@@ -26,24 +27,29 @@ from pipeline.packets import join_lists
 from pipeline.service import Pipeline
 from tagmatch.arrays import Lists
 from tagmatch.check import check_snapshot
-from tagmatch.columns import key_value, key_values, one_row, tag_list, tag_lists
+from tagmatch.columns import KEY_CHECKS, one_row, tag_list, tag_lists
 from tagmatch.errors import ClosedError, InvalidTypeError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
 from tagmatch.options import (
     CudaOptions,
     Device,
+    KeyType,
     Layout,
     LayoutOptions,
     MatchOptions,
+    NewOptions,
+    OpenOptions,
     PipelineOptions,
     available_threads,
 )
 from tagmatch.storage import index_exists, is_uri, open_named, save_snapshot, update_snapshot
-from tagmatch.tables import Snapshot, empty_snapshot
+from tagmatch.tables import KeyTable, Snapshot, empty_snapshot
 
 _MAX_KEYS = 2**31 - 1
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: Type of keys
+K = TypeVar("K", int, str, default=int)
 
 
 def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
@@ -67,7 +73,7 @@ def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-class TagMatch:
+class TagMatch(Generic[K]):
     """A database of tag sets with keys, and the keys of all sets that are contained in a query.
 
     Changes are *staged* by `add_set`, `remove_set` and their bulk forms, and take effect, in order, when
@@ -79,6 +85,9 @@ class TagMatch:
     path : str or Path, optional
         Folder of the index. If one is there it is loaded; `consolidate` saves to it. Without a path the sets are kept
         in memory only.
+    key_type : {"integer", "string"}, optional
+        Whether keys are integers in [0, 2**64) or strings, such as names and UUIDs. Default: as they are in the index
+        at `path`, integers if there is none. It cannot be changed later.
     layout : {"rarest", "balanced"}
         `rarest` orders sets by their rarest tag and is the faster; `balanced` is the paper's partitioning.
     exact : bool
@@ -110,10 +119,29 @@ class TagMatch:
         For what stands at `path`.
     """
 
+    @overload
+    def __init__(
+        self: TagMatch[int],
+        path: str | os.PathLike[str] | None = None,
+        *,
+        key_type: Literal["integer"] | None = None,
+        **options: Unpack[NewOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: TagMatch[str],
+        path: str | os.PathLike[str] | None = None,
+        *,
+        key_type: Literal["string"],
+        **options: Unpack[NewOptions],
+    ) -> None: ...
+
     def __init__(
         self,
         path: str | os.PathLike[str] | None = None,
         *,
+        key_type: KeyType | None = None,
         layout: Layout = "rarest",
         exact: bool = True,
         device: Device = "auto",
@@ -124,19 +152,41 @@ class TagMatch:
         pipeline: PipelineOptions | None = None,
         cuda: CudaOptions | None = None,
     ) -> None:
+        _check_key_type(key_type)
         layout_options = LayoutOptions(layout, max_partition_size)
         options = _match_options(exact, device, threads, batch_size, flush_timeout, cuda)
         folder = None if path is None else _folder(path)
-        name, snapshot = None, empty_snapshot(layout_options)
+        name, snapshot = None, empty_snapshot(layout_options, key_type or "integer")
         if folder is not None and index_exists(folder):
-            name, snapshot = open_named(folder)
+            name, snapshot = _open_with(folder, key_type)
         self._start(folder, name, snapshot, layout_options, options, pipeline)
+
+    @overload
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        key_type: Literal["integer"] | None = None,
+        **options: Unpack[OpenOptions],
+    ) -> TagMatch[int]: ...
+
+    @overload
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        key_type: Literal["string"],
+        **options: Unpack[OpenOptions],
+    ) -> TagMatch[str]: ...
 
     @classmethod
     def open(
         cls,
         path: str | os.PathLike[str],
         *,
+        key_type: KeyType | None = None,
         layout: Layout | None = None,
         exact: bool = True,
         device: Device = "auto",
@@ -146,13 +196,15 @@ class TagMatch:
         flush_timeout: float | None = 0.1,
         pipeline: PipelineOptions | None = None,
         cuda: CudaOptions | None = None,
-    ) -> Self:
+    ) -> Any:
         """An existing index, in its own layout.
 
         Parameters
         ----------
         path
             Folder of the index.
+        key_type
+            What its keys are; default: whatever they are. Type checkers take them for integers, unless this says so.
         layout, max_partition_size
             Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
         exact, device, threads, batch_size, flush_timeout, pipeline, cuda
@@ -162,9 +214,12 @@ class TagMatch:
         ------
         IndexNotFoundError, IndexCorruptError, IndexVersionError
             There is no index at `path`, it is damaged, or a newer version wrote it.
+        InvalidValueError
+            Its keys are not of the type `key_type`; or another option cannot be used.
         """
+        _check_key_type(key_type)
         folder = _folder(path)
-        name, snapshot = open_named(folder)
+        name, snapshot = _open_with(folder, key_type)
         layout_options = LayoutOptions(
             snapshot.options.layout if layout is None else layout,
             snapshot.options.max_partition_size if max_partition_size is None else max_partition_size,
@@ -192,15 +247,16 @@ class TagMatch:
         self._known: set[str] = set() if name is None else {name}
         # What is on disk as it is in memory
         self._saved = None if name is None else snapshot
+        self._key_type = snapshot.keys.type
         self._backend: Backend | None = backend_for(self._laid_out(snapshot), options)
         self._staged = StagedChanges(options.threads)
         self._staging = threading.Lock()
         self._consolidating = threading.Lock()
         self._pipeline = Pipeline(options.threads, options.flush_timeout, pipeline or PipelineOptions())
         # Its threads end with this object, also where `close` is forgotten
-        self._finalizer = weakref.finalize(self, self._pipeline.abandon)
+        self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
-        self._warning = weakref.finalize(self, _warn_of_loss, self._staged, folder)
+        self._warning: weakref.finalize[Any, Any] = weakref.finalize(self, _warn_of_loss, self._staged, folder)
 
     def _laid_out(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot in the layout that this object is to have."""
@@ -214,18 +270,19 @@ class TagMatch:
     # -- changes -----------------------------------------------------------------------------------------------------
 
     @_interrupted_plainly
-    def add_set(self, tags: Iterable[str], key: int) -> None:
+    def add_set(self, tags: Iterable[str], key: K) -> None:
         """Stage the addition of `key` to the set `tags`.
 
         Raises
         ------
         TypeError, ValueError
-            `tags` is not an iterable of `str`, or `key` not an integer in [0, 2**64).
+            `tags` is not an iterable of `str`, or `key` not an integer in [0, 2**64); or no `str`, where the index has
+            strings as keys.
         """
         self._stage_one(tags, key, removed=False)
 
     @_interrupted_plainly
-    def remove_set(self, tags: Iterable[str], key: int) -> None:
+    def remove_set(self, tags: Iterable[str], key: K) -> None:
         """Stage the removal of `key` from the set `tags`; a set without keys is no longer stored.
 
         Raises
@@ -245,7 +302,7 @@ class TagMatch:
             Arrow array of lists of strings (any list and string type, chunked or not), or a sequence of iterables of
             `str`.
         keys
-            As many integers: Arrow or NumPy array, or a sequence.
+            As many integers, or strings where the index has such keys: Arrow or NumPy array, or a sequence.
 
         Raises
         ------
@@ -309,7 +366,7 @@ class TagMatch:
                 raise InvalidValueError(
                     "there is nothing to reload: this TagMatch is in memory only; open it with a path"
                 )
-            name, snapshot = open_named(self._folder)
+            name, snapshot = _open_with(self._folder, self._key_type)
             if self._known == {name}:
                 return False
             backend = backend_for(self._laid_out(snapshot), self._options)
@@ -322,7 +379,7 @@ class TagMatch:
     # -- queries -----------------------------------------------------------------------------------------------------
 
     @_interrupted_plainly
-    def match(self, tags: Iterable[str]) -> list[int]:
+    def match(self, tags: Iterable[str]) -> list[K]:
         """Keys of all stored sets contained in `tags`, in no particular order; a key once per set that carries it.
 
         Raises
@@ -330,13 +387,13 @@ class TagMatch:
         TypeError, ValueError
             `tags` is not an iterable of `str`.
         """
-        found: list[int] = self._pipeline.match(self._current(), tag_list(tags), unique=False)
+        found: list[K] = self._pipeline.match(self._current(), tag_list(tags), unique=False)
         return found
 
     @_interrupted_plainly
-    def match_unique(self, tags: Iterable[str]) -> set[int]:
+    def match_unique(self, tags: Iterable[str]) -> set[K]:
         """Keys of all stored sets contained in `tags`; errors as `match`."""
-        found: set[int] = self._pipeline.match(self._current(), tag_list(tags), unique=True)
+        found: set[K] = self._pipeline.match(self._current(), tag_list(tags), unique=True)
         return found
 
     @_interrupted_plainly
@@ -352,7 +409,7 @@ class TagMatch:
 
         Returns
         -------
-        pyarrow.ListArray of uint64
+        pyarrow.ListArray of uint64, or of large_string where keys are strings
             The keys of each query, in the queries' order.
 
         Raises
@@ -364,22 +421,22 @@ class TagMatch:
         """
         backend = self._current()
         parts = self._pipeline.match_many(backend, tag_lists(queries, "queries"), unique=bool(unique))
-        return _list_array(join_lists(parts, np.dtype(np.uint64), self._options.threads))
+        return _list_array(join_lists(parts, np.dtype(np.uint64), self._options.threads), backend.snapshot.keys)
 
     @overload
     def submit(
         self, tags: Iterable[str], *, unique: Literal[False] = False, block: bool = True, timeout: float | None = None
-    ) -> Future[list[int]]: ...
+    ) -> Future[list[K]]: ...
 
     @overload
     def submit(
         self, tags: Iterable[str], *, unique: Literal[True], block: bool = True, timeout: float | None = None
-    ) -> Future[set[int]]: ...
+    ) -> Future[set[K]]: ...
 
     @overload
     def submit(
         self, tags: Iterable[str], *, unique: bool, block: bool = True, timeout: float | None = None
-    ) -> Future[list[int]] | Future[set[int]]: ...
+    ) -> Future[list[K]] | Future[set[K]]: ...
 
     def submit(
         self, tags: Iterable[str], *, unique: bool = False, block: bool = True, timeout: float | None = None
@@ -406,26 +463,26 @@ class TagMatch:
         return self._pipeline.submit(self._current(), query, unique=bool(unique), timeout=timeout if block else 0.0)
 
     @overload
-    async def amatch(self, tags: Iterable[str], *, unique: Literal[False] = False) -> list[int]: ...
+    async def amatch(self, tags: Iterable[str], *, unique: Literal[False] = False) -> list[K]: ...
 
     @overload
-    async def amatch(self, tags: Iterable[str], *, unique: Literal[True]) -> set[int]: ...
+    async def amatch(self, tags: Iterable[str], *, unique: Literal[True]) -> set[K]: ...
 
     @overload
-    async def amatch(self, tags: Iterable[str], *, unique: bool) -> list[int] | set[int]: ...
+    async def amatch(self, tags: Iterable[str], *, unique: bool) -> list[K] | set[K]: ...
 
-    async def amatch(self, tags: Iterable[str], *, unique: bool = False) -> list[int] | set[int]:
+    async def amatch(self, tags: Iterable[str], *, unique: bool = False) -> list[K] | set[K]:
         """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting."""
         future: Future[Any] = self.submit(tags, unique=unique, block=False)
-        found: list[int] | set[int] = await asyncio.wrap_future(future)
+        found: list[K] | set[K] = await asyncio.wrap_future(future)
         return found
 
     @_interrupted_plainly
-    def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[int, ...]]]:
+    def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[K, ...]]]:
         """Every matching set with its keys, ascending; errors as `match`."""
         backend = self._current()
         snapshot = backend.snapshot
-        vocabulary, ranks, keys = snapshot.vocabulary.tags, snapshot.tagsets.ranks, snapshot.keys.keys
+        vocabulary, ranks, keys = snapshot.vocabulary.tags, snapshot.tagsets.ranks, snapshot.keys
 
         def tag(rank: int) -> str:
             return vocabulary.data[vocabulary.offsets[rank] : vocabulary.offsets[rank + 1]].tobytes().decode()
@@ -433,7 +490,9 @@ class TagMatch:
         return [
             (
                 frozenset(map(tag, ranks.values[ranks.offsets[row] : ranks.offsets[row + 1]].tolist())),
-                tuple(keys.values[keys.offsets[row] : keys.offsets[row + 1]].tolist()),
+                tuple(
+                    cast(list[K], keys.listed(keys.keys.values[keys.keys.offsets[row] : keys.keys.offsets[row + 1]]))
+                ),
             )
             for row in backend.set_ids(one_row(tag_list(tags)), 0, 1).values.tolist()
         ]
@@ -451,6 +510,7 @@ class TagMatch:
         return {
             "sets": len(snapshot),
             "keys": len(snapshot.keys.keys.values),
+            "key_type": snapshot.keys.type,
             "tags": len(snapshot.vocabulary),
             "partitions": len(snapshot.partitions),
             "staged": len(self._staged),
@@ -537,14 +597,14 @@ class TagMatch:
             raise ClosedError
         return backend
 
-    def _stage_one(self, tags: Iterable[str], key: int, *, removed: bool) -> None:
-        row, value = tag_list(tags), key_value(key)
+    def _stage_one(self, tags: Iterable[str], key: K, *, removed: bool) -> None:
+        row, value = tag_list(tags), KEY_CHECKS[self._key_type].one(key, "key")
         with self._staging:
             self._current()
             self._staged.append(row, value, removed=removed)
 
     def _stage_many(self, tags: Any, keys: Any, *, removed: bool) -> None:
-        chunks, values = tag_lists(tags, "tags", stored=True), key_values(keys)
+        chunks, values = tag_lists(tags, "tags", stored=True), KEY_CHECKS[self._key_type].many(keys, "keys")
         rows = sum(map(len, chunks))
         if rows != len(values):
             raise InvalidValueError(
@@ -565,6 +625,21 @@ def _match_options(
 ) -> MatchOptions:
     threads = available_threads() if threads is None else threads
     return MatchOptions(exact, device, threads, batch_size, flush_timeout, CudaOptions() if cuda is None else cuda)
+
+
+def _check_key_type(key_type: object) -> None:
+    if key_type not in (None, *get_args(KeyType)):
+        raise InvalidValueError(f'key_type must be "integer" or "string", not {key_type!r}')
+
+
+def _open_with(folder: Path, key_type: KeyType | None) -> tuple[str, Snapshot]:
+    """`open_named`, but for keys of the type that is wanted."""
+    name, snapshot = open_named(folder)
+    if key_type not in (None, found := snapshot.keys.type):
+        raise InvalidValueError(
+            f'the keys of the index {folder} have key_type "{found}", not "{key_type}"; open it anew as it is'
+        )
+    return name, snapshot
 
 
 def _folder(path: object) -> Path:
@@ -595,16 +670,12 @@ def _no_changes() -> Changes:
     return StagedChanges().changes()
 
 
-def _list_array(answers: Lists) -> pa.ListArray:
+def _list_array(answers: Lists, keys: KeyTable) -> pa.ListArray:
     if len(answers.values) > _MAX_KEYS:
         raise ResultTooLargeError(
             f"{len(answers)} queries have {len(answers.values)} keys, more than one Arrow list array can hold "
             f"({_MAX_KEYS}); ask with fewer queries at a time"
         )
     offsets = answers.offsets.astype(np.int32, copy=False)
-    return pa.Array.from_buffers(
-        pa.list_(pa.uint64()),
-        len(answers),
-        [None, pa.py_buffer(offsets)],
-        children=[pa.array(answers.values)],
-    )
+    values = keys.column(answers.values)
+    return pa.Array.from_buffers(pa.list_(values.type), len(answers), [None, pa.py_buffer(offsets)], children=[values])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Literal, cast, get_args
+from typing import Literal, TypedDict, cast, get_args
 
 from tagmatch.errors import InvalidTypeError, InvalidValueError
 
 Layout = Literal["rarest", "balanced"]
+KeyType = Literal["integer", "string"]
 Device = Literal["auto", "cpu", "cuda"]
 Placement = Literal["auto", "replicate", "split"]
 CudaKernels = Literal["fused", "published"]
@@ -156,6 +157,30 @@ class PipelineOptions:
         for name in ("preprocess_threads", "subset_match_threads", "key_lookup_threads", "merge_threads"):
             if getattr(self, name) is not None:
                 _integer(name, getattr(self, name), 1, MAX_THREADS)
+
+
+class _UsualOptions(TypedDict, total=False):
+    exact: bool
+    device: Device
+    threads: int | None
+    batch_size: int
+    flush_timeout: float | None
+    pipeline: PipelineOptions | None
+    cuda: CudaOptions | None
+
+
+class NewOptions(_UsualOptions, total=False):
+    """Keyword arguments of `TagMatch`, for type checkers."""
+
+    layout: Layout
+    max_partition_size: int
+
+
+class OpenOptions(_UsualOptions, total=False):
+    """Keyword arguments of `TagMatch.open`, for type checkers."""
+
+    layout: Layout | None
+    max_partition_size: int | None
 
 
 def available_threads() -> int:

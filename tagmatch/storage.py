@@ -4,6 +4,7 @@ Layout of an index folder ::
 
     MANIFEST.json            format version, options, counts, and size and XXH3-64 of every file; its own checksum
     snapshot-<checksum>/     vocabulary.arrow, tagsets.arrow, keys.arrow, partitions.arrow
+                             key_names.arrow where keys are strings
     LOCK                     empty; held by the program that writes
 
 A snapshot is written to a folder of its own, synced, and only then named by a new manifest that replaces the old one
@@ -41,7 +42,8 @@ from tagmatch.kernels.signature import signatures_of
 from tagmatch.options import LayoutOptions
 from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
 
-FORMAT_VERSION = 1
+#: Version 2 is that of indexes whose keys are strings; others are written as version 1
+FORMAT_VERSION = 2
 
 MANIFEST = "MANIFEST.json"
 #: Its lock is held by a writer; readers need none
@@ -266,8 +268,8 @@ def _write_files(snapshot: Snapshot, folder: Path) -> dict[str, Any]:
         files[file.name] = {"bytes": file.stat().st_size, "xxh3_64": checksum}
         whole.update(f"{file.name} {checksum}\n".encode())
     _sync(folder)
-    return {
-        "format": FORMAT_VERSION,
+    manifest = {
+        "format": 1,
         "layout": snapshot.options.layout,
         "max_partition_size": snapshot.options.max_partition_size,
         "seed": snapshot.vocabulary.seed,
@@ -276,6 +278,7 @@ def _write_files(snapshot: Snapshot, folder: Path) -> dict[str, Any]:
         "snapshot": SNAPSHOT_PREFIX + whole.hexdigest(),
         "files": files,
     }
+    return manifest if snapshot.keys.names is None else {**manifest, "format": 2, "key_type": snapshot.keys.type}
 
 
 def _to_arrow(snapshot: Snapshot) -> Iterator[tuple[str, pa.Table]]:
@@ -293,6 +296,8 @@ def _to_arrow(snapshot: Snapshot) -> Iterator[tuple[str, pa.Table]]:
         signatures = signatures_of(tagsets.ranks, vocabulary.hashes)
     yield "tagsets", _table(signature=from_words(signatures), ranks=from_lists(tagsets.ranks))
     yield "keys", _table(keys=from_lists(snapshot.keys.keys))
+    if snapshot.keys.names is not None:
+        yield "key_names", _table(name=from_strings(snapshot.keys.names))
     if isinstance(partitions, PartitionTable):
         yield (
             "partitions",
@@ -361,7 +366,9 @@ def manifest_text(manifest: dict[str, Any]) -> bytes:
 
 def _read_snapshot(path: Path, manifest: dict[str, Any], check: Callable[[Path, dict[str, Any]], None]) -> Snapshot:
     folder, files = path / manifest["snapshot"], manifest["files"]
-    tables = {name: _read_table(folder / f"{name}.arrow", files[f"{name}.arrow"], check) for name in _TABLES}
+    key_type = manifest.get("key_type", "integer")
+    wanted = _TABLES if key_type == "integer" else (*_TABLES, "key_names")
+    tables = {name: _read_table(folder / f"{name}.arrow", files[f"{name}.arrow"], check) for name in wanted}
     vocabulary, tagsets, partitions = tables["vocabulary"], tables["tagsets"], tables["partitions"]
     options = LayoutOptions(manifest["layout"], manifest["max_partition_size"])
     first_rows = to_numbers(partitions["first_row"])
@@ -374,7 +381,9 @@ def _read_snapshot(path: Path, manifest: dict[str, Any], check: Callable[[Path, 
             manifest["seed"],
         ),
         TagsetTable(to_words(tagsets["signature"]), to_lists(tagsets["ranks"])),
-        KeyTable(to_lists(tables["keys"]["keys"])),
+        KeyTable(
+            to_lists(tables["keys"]["keys"]), None if key_type == "integer" else to_strings(tables["key_names"]["name"])
+        ),
         PartitionTable(to_words(partitions["mask"]), np.append(first_rows, len(tagsets["ranks"])))
         if options.layout == "balanced"
         else ClusterTable(first_rows),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from tagmatch.arrays import I64Array, IntArray, Lists, Strings, U64Array, UIntArray, frozen
+from tagmatch.arrow import from_strings
 from tagmatch.kernels.signature import SIGNATURE_WORDS
-from tagmatch.options import LayoutOptions
+from tagmatch.options import KeyType, LayoutOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +90,40 @@ class KeyTable:
     Attributes
     ----------
     keys : Lists of uint32 or uint64
-        Keys of each set, ascending, at least one; 32-bit where all keys of the snapshot fit.
+        Keys of each set, ascending, at least one; 32-bit where all keys of the snapshot fit. Of keys that are strings,
+        their places in `names`.
+    names : Strings, optional
+        The keys of the snapshot that are strings, each once, in the order of their bytes, with offsets of 64 bits;
+        `None` if keys are integers.
     """
 
     keys: Lists
+    names: Strings | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
 
     @property
+    def type(self) -> KeyType:
+        """What the keys are."""
+        return "integer" if self.names is None else "string"
+
+    def listed(self, keys: UIntArray) -> list[int] | list[str]:
+        """Keys as Python has them."""
+        if self.names is None:
+            return keys.tolist()  # type: ignore[no-any-return]
+        return from_strings(self.names).take(pa.array(keys)).to_pylist()  # type: ignore[no-any-return]
+
+    def column(self, keys: UIntArray) -> pa.Array:
+        """Keys as Arrow has them: uint64, or large strings."""
+        if self.names is None:
+            return pa.array(keys.astype(np.uint64, copy=False))
+        return from_strings(self.names).take(pa.array(keys))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.keys.nbytes
+        return self.keys.nbytes + (0 if self.names is None else self.names.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +207,7 @@ class Snapshot:
         return self.vocabulary.nbytes + self.tagsets.nbytes + self.keys.nbytes + self.partitions.nbytes
 
 
-def empty_snapshot(options: LayoutOptions) -> Snapshot:
+def empty_snapshot(options: LayoutOptions, key_type: KeyType = "integer") -> Snapshot:
     """The snapshot that holds no set."""
     no_offsets = np.zeros(1, np.int32)
     no_words = np.zeros((0, SIGNATURE_WORDS), np.uint64)
@@ -198,6 +222,6 @@ def empty_snapshot(options: LayoutOptions) -> Snapshot:
         options,
         Vocabulary(strings, no_hashes, np.zeros(0, np.uint32)),
         TagsetTable(no_words if options.layout == "balanced" else None, no_ranks),
-        KeyTable(no_ranks),
+        KeyTable(no_ranks, Strings(np.zeros(1, np.int64), strings.data) if key_type == "string" else None),
         partitions,
     )

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-Stored = tuple[frozenset[str], set[int]]
+#: Integers, or strings
+Key = Any
+Stored = tuple[frozenset[str], set[Key]]
 
 
 class Oracle:
     """Stored sets grouped by their greatest tag: only groups of a query's own tags can hold subsets of it."""
 
     def __init__(self) -> None:
-        self._groups: dict[str | None, dict[frozenset[str], set[int]]] = {}
-        self._staged: list[tuple[bool, frozenset[str], int]] = []
+        self._groups: dict[str | None, dict[frozenset[str], set[Key]]] = {}
+        self._staged: list[tuple[bool, frozenset[str], Key]] = []
 
-    def add_set(self, tags: Iterable[str], key: int) -> None:
+    def add_set(self, tags: Iterable[str], key: Key) -> None:
         self._staged.append((True, frozenset(tags), key))
 
-    def remove_set(self, tags: Iterable[str], key: int) -> None:
+    def remove_set(self, tags: Iterable[str], key: Key) -> None:
         self._staged.append((False, frozenset(tags), key))
 
-    def add_sets(self, tags: Iterable[Iterable[str]], keys: Iterable[int]) -> None:
+    def add_sets(self, tags: Iterable[Iterable[str]], keys: Iterable[Key]) -> None:
         for row, key in zip(tags, keys, strict=True):
             self.add_set(row, key)
 
-    def remove_sets(self, tags: Iterable[Iterable[str]], keys: Iterable[int]) -> None:
+    def remove_sets(self, tags: Iterable[Iterable[str]], keys: Iterable[Key]) -> None:
         for row, key in zip(tags, keys, strict=True):
             self.remove_set(row, key)
 
@@ -40,14 +43,18 @@ class Oracle:
                 del group[tags]
         self._staged.clear()
 
-    def match(self, tags: Iterable[str]) -> list[int]:
+    def match(self, tags: Iterable[str]) -> list[Key]:
         return sorted(key for _, keys in self._matching(tags) for key in keys)
 
-    def match_unique(self, tags: Iterable[str]) -> set[int]:
+    def match_unique(self, tags: Iterable[str]) -> set[Key]:
         return set(self.match(tags))
 
-    def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[int, ...]]]:
+    def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[Key, ...]]]:
         return [(stored, tuple(sorted(keys))) for stored, keys in self._matching(tags)]
+
+    def stored(self) -> Iterator[Stored]:
+        for group in self._groups.values():
+            yield from group.items()
 
     @property
     def staged(self) -> int:

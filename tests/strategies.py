@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -13,6 +14,21 @@ COMMON_TAGS = (
 NUMBERED_TAGS = tuple(f"n{i}" for i in range(5_000))
 
 BOUNDARY_KEYS = (0, 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
+
+#: in no order; among them keys of which one is the beginning of another
+COMMON_NAMES = (
+    "bob",
+    "alice",
+    "",
+    "alic",
+    "Alice",
+    "é",
+    "日本",
+    "x" * 70,
+    "b\0",
+    "b",
+    "3f2b8c1e-0000-4000-8000-7d1e5a9b0c44",
+)
 
 common_tags = st.sampled_from(COMMON_TAGS)
 long_tags = st.builds(operator.mul, st.text(min_size=1, max_size=3), st.integers(1, 5_000))
@@ -37,11 +53,15 @@ queries = st.lists(common_tags, max_size=2 * len(COMMON_TAGS)) | tag_sets | huge
 query_lists = st.lists(queries, max_size=6)
 
 keys = st.integers(0, 5) | st.sampled_from(BOUNDARY_KEYS) | st.integers(0, 2**64 - 1)
+names = st.sampled_from(COMMON_NAMES) | st.text(max_size=20)
 pairs = st.tuples(tag_sets, keys)
+named_pairs = st.tuples(tag_sets, names)
 
 
 @st.composite
-def changes(draw: st.DrawFn) -> list[tuple[bool, list[str], int]]:
+def changes(
+    draw: st.DrawFn, pairs: st.SearchStrategy[tuple[list[str], Any]] = pairs
+) -> list[tuple[bool, list[str], Any]]:
     """Additions (true) and removals of few different pairs, so that removals often meet what was added."""
     pool = draw(st.lists(pairs, min_size=1, max_size=12))
     added = st.sampled_from([True, True, False])

@@ -72,7 +72,7 @@ def test_a_newer_format_is_told_from_damage(index):
     file = index / "MANIFEST.json"
     manifest = json.loads(file.read_text())
     manifest.pop("checksum")
-    file.write_bytes(manifest_text({**manifest, "format": 2}))
+    file.write_bytes(manifest_text({**manifest, "format": 3}))
     with pytest.raises(IndexVersionError, match="upgrade"):
         TagMatch.open(index)
 

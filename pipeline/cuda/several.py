@@ -14,7 +14,7 @@ from pipeline.key_lookup import side_by_side
 from tagmatch.arrays import Lists, TagLists
 from tagmatch.options import MatchOptions
 from tagmatch.parallel import even_ranges
-from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable
+from tagmatch.tables import ClusterTable, PartitionTable, Snapshot, TagsetTable
 
 #: Gets a snapshot, options, and the number of a device
 MakeBackend: TypeAlias = Callable[[Snapshot, MatchOptions, int], Backend]
@@ -147,7 +147,7 @@ def rows_of(snapshot: Snapshot, first: int, last: int) -> Snapshot:
         tagsets=TagsetTable(
             None if signatures is None else signatures[first:last], _some(snapshot.tagsets.ranks, first, last)
         ),
-        keys=KeyTable(_some(snapshot.keys.keys, first, last)),
+        keys=replace(snapshot.keys, keys=_some(snapshot.keys.keys, first, last)),
         partitions=part,
     )
 

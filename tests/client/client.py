@@ -55,5 +55,13 @@ def main() -> None:
         assert_type(error, Overloaded)
     except TagMatchError:
         raise
-    TagMatch.open("interests.index", layout="rearest")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    TagMatch.open("interests.index", thread=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    TagMatch.open("interests.index", layout="rearest")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    TagMatch.open("interests.index", thread=2)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    names = TagMatch(key_type="string", threads=2)
+    assert_type(names, TagMatch[str])
+    names.add_set(["cat"], "alice")
+    names.add_set(["cat"], 7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(names.match(["cat"]), list[str])
+    assert_type(names.submit(["cat"], unique=True), Future[set[str]])
+    assert_type(names.explain(["cat"]), list[tuple[frozenset[str], tuple[str, ...]]])
+    assert_type(TagMatch.open("names.index", key_type="string").match_unique(["cat"]), set[str])
