@@ -53,7 +53,7 @@ class Limits:
             while not self._closed and (too_much := self._too_much()):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise Overloaded(f"{too_much} allows; try again later, or let the call wait")
+                    raise Overloaded(f"{too_much} allows; try again later, or use `submit`, which waits")
                 self._changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
             if self._closed:
                 raise ClosedError

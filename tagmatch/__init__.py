@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tagmatch.errors import InvalidTypeError as InvalidTypeError
     from tagmatch.errors import InvalidValueError as InvalidValueError
     from tagmatch.errors import InvariantError as InvariantError
+    from tagmatch.errors import NullError as NullError
     from tagmatch.errors import Overloaded as Overloaded
     from tagmatch.errors import ResultTooLargeError as ResultTooLargeError
     from tagmatch.errors import StagedChangesWarning as StagedChangesWarning
@@ -59,6 +60,7 @@ _HOME = {
     "InvalidTypeError": "tagmatch.errors",
     "InvalidValueError": "tagmatch.errors",
     "InvariantError": "tagmatch.errors",
+    "NullError": "tagmatch.errors",
     "Overloaded": "tagmatch.errors",
     "PipelineOptions": "tagmatch.options",
     "ResultTooLargeError": "tagmatch.errors",

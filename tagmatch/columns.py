@@ -26,6 +26,8 @@ KEY_LIMIT = 2**64
 _STRING_KEYS_HINT = '; to have strings as keys, make an index with key_type="string"'
 
 _SEQUENCES = frozenset({list, tuple, set, frozenset})
+# What can be iterated over, but not in an order that rows could go by
+_NO_SEQUENCES = (str, bytes, bytearray, Mapping, set, frozenset)
 
 
 def tag_list(tags: object, name: str = "tags") -> list[str]:
@@ -136,7 +138,7 @@ def key_values(keys: object, name: str = "keys", *, first_row: int = 0) -> U64Ar
             return _unsigned(keys, name, first_row)
         if keys.dtype.kind != "O":
             raise InvalidTypeError(f"{name} must be integers, not a NumPy array of {keys.dtype}")
-    if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
+    if isinstance(keys, _NO_SEQUENCES) or not isinstance(keys, Iterable):
         raise InvalidTypeError(f"{name} must be a sequence of integers, not {_shown(keys)}")
     if isinstance(keys, range):
         return _keys_from_range(keys, name, first_row)
@@ -192,7 +194,7 @@ def string_keys(keys: object, name: str = "keys", *, first_row: int = 0) -> Stri
             parts.append(plain.cast(pa.large_string()))
             first_row += len(chunk)
         return _strings(pa.concat_arrays(parts))
-    if isinstance(keys, str | bytes | Mapping) or not isinstance(keys, Iterable):
+    if isinstance(keys, _NO_SEQUENCES) or not isinstance(keys, Iterable):
         raise _null_or_type(keys, f"{name} must be a sequence of strings, not {_shown(keys)}")
     listed = list(keys)
     if all(issubclass(kind, str) for kind in set(map(type, listed))):
@@ -322,7 +324,7 @@ def _empty_rows(count: int) -> TagLists:
 
 
 def _from_python(rows: object, name: str, first_row: int) -> TagLists:
-    if rows is None or isinstance(rows, str | bytes | bytearray | Mapping) or not isinstance(rows, Iterable):
+    if rows is None or isinstance(rows, _NO_SEQUENCES) or not isinstance(rows, Iterable):
         raise _null_or_type(rows, f"{name} must be a sequence of tag lists, not {_shown(rows)}")
     listed = rows.tolist() if isinstance(rows, np.ndarray) else list(rows)
     if not set(map(type, listed)) <= _SEQUENCES:

@@ -504,7 +504,19 @@ class TagMatch(Generic[K]):
         return len(self._current().snapshot)
 
     def stats(self) -> dict[str, Any]:
-        """Figures of the index and of the work done; sizes in bytes."""
+        """Figures of the index and of the work done.
+
+        Returns
+        -------
+        dict
+            Of the snapshot: `sets`, `keys` (of all sets together), `key_type`, `tags` (different ones), `partitions`
+            (clusters that have sets, in the layout `rarest`), `layout`, `max_partition_size`, `seed`; `staged`
+            changes that are not in it yet; `path`. Where it is matched: `device`, `devices`, `device_notes` (why not
+            on others), `threads`, `exact`; `index_bytes` with, among them, `key_bytes`. Work since the opening:
+            `queries` answered, `matches` (keys that they got), `verified` (sets that were compared with a query and
+            are contained in it), `rejected` (candidates that are not). Now: `queries_in_flight`,
+            `result_bytes_in_flight`, and `stages`, by name, with their queues and times in seconds.
+        """
         backend = self._current()
         snapshot = backend.snapshot
         return {
@@ -660,7 +672,8 @@ def _warn_of_loss(staged: StagedChanges, folder: Path | None) -> None:
     if count := len(staged):
         where = "" if folder is None else f" of the index {folder}"
         warnings.warn(
-            f"{count} staged changes{where} are lost; call consolidate() before closing",
+            f"{count} staged {'change' if count == 1 else 'changes'}{where} {'is' if count == 1 else 'are'} lost; "
+            "call consolidate() before closing",
             StagedChangesWarning,
             stacklevel=4,
         )

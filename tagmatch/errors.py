@@ -27,7 +27,7 @@ class ClosedError(TagMatchError):
 
 
 class Overloaded(TagMatchError):  # noqa: N818 - a state, which callers wait out
-    """As many queries are being answered as may be; try again later, or let the call wait."""
+    """As many queries are being answered as `PipelineOptions` allows; try again later, or use `submit`, which waits."""
 
 
 class DeviceError(TagMatchError):

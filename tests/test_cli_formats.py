@@ -35,7 +35,8 @@ def as_csv(records: list[Record]) -> bytes:
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(names)
     for record in records:
-        rows.writerow(["|".join(record[name]) if name == "tags" else record.get(name, "") for name in names])
+        tags = "|".join(record["tags"]) or "[]"
+        rows.writerow([tags if name == "tags" else record.get(name, "") for name in names])
     return text.getvalue().encode()
 
 
@@ -196,7 +197,7 @@ def test_tags_in_csv(rows):
     cells = csv.writer(text, lineterminator="\n")
     for tags, as_json in rows:
         plain = "|".join(tags)
-        separable = not as_json and tags != [""] and not plain.startswith("[") and "\0" not in plain
+        separable = not as_json and plain and not plain.startswith("[") and "\0" not in plain
         cells.writerow([plain if separable else json.dumps(tags), "more"])
     reader = LineReader("queries", CsvLines(["tags", "other"]), (QUERY_TAGS, ID), InvalidRows(), 0, 1)
     found = [tags for batch, _ in reader.rows([text.getvalue().encode()]) for tags in batch["tags"].to_pylist()]
@@ -210,6 +211,7 @@ BAD_CSV = {
     "negative key": ("tags,key\na,1\na,-1\n", ["line 3", "row 1", "'key'", "-1"]),
     "no key": ("tags,key\na,1\na,\n", ["line 3", "row 1", "'key'"]),
     "too many cells": ("tags,key\na,1\na,1,2\n", ["line 3", "row 1", "3 cells"]),
+    "no tags": ("tags,key\na,1\n,1\n", ["line 3", "row 1", "empty", "write [] for the empty set"]),
     "no JSON": ('tags,key\na,1\n"[""a""",1\n', ["line 3", "row 1"]),
     "JSON of others": ("tags,key\na,1\n[1],1\n", ["line 3", "row 1", "'tags'"]),
     "no UTF-8": (b"tags,key\na,1\n\xff,1\n", ["line 3", "row 1"]),
@@ -228,6 +230,16 @@ def test_bad_csv(tmp_path, text, words):
         assert b"skipped 1 invalid row;" in done.stderr
         with TagMatch.open(tmp_path / "index") as tm:
             assert tm.match(["a"]) == [1]
+
+
+def test_an_index_in_the_place_of_rows(index):
+    message = tagmatch("match", index, index, code=1)
+    assert f"{index} is an index, not a file of rows" in message
+
+
+def test_a_missing_column_of_json_lines(index, tmp_path):
+    queries = write(tmp_path / "queries.jsonl", [{"Tags": ["a"], "id": 7}])
+    assert "has no column 'tags'; it has 'Tags', 'id'" in tagmatch("match", index, queries, code=1)
 
 
 # -- paths and the command itself ------------------------------------------------------------------------------------

@@ -126,6 +126,39 @@ def test_a_folder_of_another_user_is_not_trusted(tmp_path):
     assert run(ONE, root, tmp_path / "cache").strip() == "None"
 
 
+def test_a_folder_that_others_may_write_is_not_trusted(tmp_path):
+    root = Path(tagmatch.__file__).parents[1]
+    folder = Path(run(ONE, root, tmp_path / "cache").strip())
+    for mode in (0o775, 0o757):
+        folder.chmod(mode)
+        assert run(ONE, root, tmp_path / "cache").strip() == "None"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_other_users_have_what_root_has_compiled(tmp_path):
+    """As in an image of a container, which is made as root and runs as any user; nothing is compiled or written."""
+    root = Path(tagmatch.__file__).parents[1]
+    folder = Path(run(ONE, root, tmp_path / "cache").strip())
+    kept = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert kept
+    for place in (tmp_path, *tmp_path.parents):
+        if place.is_relative_to("/tmp/pytest-of-root"):
+            place.chmod(0o755)
+    watched = """
+from numba.core import event
+class Shown(event.Listener):
+    def on_start(self, event):
+        print("compiles")
+    def on_end(self, event):
+        pass
+event.register("numba:compile", Shown())
+import os
+os.setuid(12345)
+"""
+    assert run(watched + ONE, root, tmp_path / "cache").strip() == str(folder)
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == kept
+
+
 def test_a_cache_that_cannot_be_written(tmp_path):
     """Matching works, and one warning says what to do."""
     (tmp_path / "file").touch()

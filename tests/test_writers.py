@@ -244,4 +244,4 @@ def test_changes_that_are_lost_at_the_end_of_a_program_are_told():
     script = 'from tagmatch import TagMatch; tm = TagMatch(); tm.add_set(["a"], 1)'
     done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0
-    assert "StagedChangesWarning: 1 staged changes are lost" in done.stderr
+    assert "StagedChangesWarning: 1 staged change is lost; call" in done.stderr

@@ -23,8 +23,9 @@ TAG_SEPARATOR = "|"
 class CsvLines:
     """Rows as lines of CSV, a `LineFormat`; a cell that is to be text over several lines is none.
 
-    A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags, and an empty one has none.
-    Ids are strings, and an empty cell has none.
+    A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags. An empty one cannot be
+    used: a value may be missing, or the empty set may be meant, which every query contains. Ids are strings, and an
+    empty cell has none.
     """
 
     name = "a line of CSV"
@@ -57,6 +58,8 @@ class CsvLines:
             raise ValueError(f"it has {len(cells)} cells, the first line {len(self._header)}")
         record: dict[str, Any] = dict(zip(self._header, cells, strict=True))
         tags = record["tags"]
+        if not tags:
+            raise ValueError("its cell of tags is empty; write [] for the empty set")
         record["tags"] = json.loads(tags) if tags.startswith("[") else tags.split(TAG_SEPARATOR)
         if KEY.name in record and record[KEY.name].strip().lstrip("-").isdigit():
             record[KEY.name] = int(record[KEY.name])
@@ -79,7 +82,8 @@ def _tags(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     as_json = pc.starts_with(texts, "[")
     separated = pc.if_else(as_json, "", texts)
     lists = pc.split_pattern(separated, TAG_SEPARATOR).cast(kind)
-    lists = pc.if_else(pc.equal(separated, ""), pa.scalar([], kind), lists)
+    if pc.any(pc.equal(texts, "")).as_py():
+        raise pa.ArrowInvalid("a cell of tags is empty")
     if not pc.any(as_json).as_py():
         return lists
     lines = pc.binary_join_element_wise('{"tags":', texts.filter(as_json), "}\n", "")

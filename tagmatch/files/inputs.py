@@ -20,6 +20,7 @@ from tagmatch.files.json_lines import JsonLines
 from tagmatch.files.lines import LineReader, first_line
 from tagmatch.files.parquet import parquet_rows
 from tagmatch.files.streams import Read, at_hand, input_descriptor, input_name, whole_lines
+from tagmatch.storage import MANIFEST
 
 
 def read_sets(path: str, form: str | None = None, invalid: InvalidRows | None = None) -> Iterator[pa.RecordBatch]:
@@ -74,6 +75,8 @@ def _read(path: str, form: str | None, columns: tuple[Column, ...], invalid: Inv
 
 def _files_in(folder: Path, form: str | None) -> list[tuple[str, Format]]:
     """Files of a folder by name, all of one kind, without those that readers of folders leave out."""
+    if (folder / MANIFEST).is_file():
+        raise InputFileError(f"{folder} is an index, not a file of rows; `tagmatch export` makes one of it")
     try:
         names = sorted(file.name for file in folder.iterdir() if file.is_file())
     except OSError as error:

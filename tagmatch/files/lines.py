@@ -162,7 +162,10 @@ class LineReader:
         for column in self._columns:
             where = f"{column.label(place)}: row {self.row}"
             if column is not ID and column.name not in record:
-                return InputFileError(f"{place} (row {self.row}) has no column {column.name!r}")
+                return InputFileError(
+                    f"{place} (row {self.row}) has no column {column.name!r}; "
+                    f"it has {', '.join(map(repr, record)) or 'none'}"
+                )
             value = record.get(column.name)
             try:
                 column.check_one(value, where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import stat
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -22,6 +23,7 @@ config: Any = numba.config
 
 _PACKAGES = ("tagmatch", "partitioner", "pipeline", "workloads")
 _MARKS = (b"@kernel", b"@inlined")
+_ROOT = 0
 
 
 @cache
@@ -44,16 +46,20 @@ def _code_digest() -> str:
 
 @cache
 def cache_folder() -> str | None:
-    """Folder of compiled kernels, readable by its owner only because it holds pickles; `None` if none can be made.
+    """Folder of compiled kernels; `None` if there can be none.
 
-    It is in `NUMBA_CACHE_DIR`, where that is set, else in `XDG_CACHE_HOME`, else in `~/.cache`.
+    It is in `NUMBA_CACHE_DIR`, where that is set, else in `XDG_CACHE_HOME`, else in `~/.cache`. What is there are
+    pickles, which run as code: only this user or root may be able to write them.
     """
     base = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base, "tagmatch", f"kernels-{VERSION}-{_code_digest()}")
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_uid != os.getuid():
-            raise PermissionError(f"{folder} belongs to another user")
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        found = folder.stat()
+        if found.st_uid not in (os.getuid(), _ROOT):
+            raise PermissionError(f"{folder} belongs to another user, who is not root")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise PermissionError(f"other users may write to {folder}")
     except OSError as error:
         _warn_of_cache(error)
         return None
@@ -68,8 +74,8 @@ def _warn_once(message: str) -> None:
 def _warn_of_cache(error: OSError) -> None:
     what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     _warn_once(
-        f"compiled kernels cannot be kept ({what}), so every process compiles them again, which takes about 30 s; set "
-        "XDG_CACHE_HOME to a folder that can be written"
+        f"compiled kernels cannot be kept ({what}), so every process compiles them again, which takes up to a minute; "
+        "set XDG_CACHE_HOME to a folder of this user, or to one in which root has run `tagmatch warmup`"
     )
 
 
@@ -85,7 +91,7 @@ class _Locator:
         return cls(function, file)
 
     def ensure_cache_path(self) -> None:
-        os.makedirs(self.get_cache_path(), mode=0o700, exist_ok=True)
+        os.makedirs(self.get_cache_path(), mode=0o755, exist_ok=True)
 
     def get_cache_path(self) -> str:
         folder = cache_folder()
