@@ -33,12 +33,14 @@ def assert_agree(tm: TagMatch, oracle: Oracle, queries: Sequence[list[str]]) -> 
     """Every way to ask gives the oracle's answer."""
     tm.check()
     assert len(tm) == len(oracle)
+    assert dict(tm) == dict(oracle)
     expected = [oracle.match(query) for query in queries]
     assert_keys(tm.match_many(queries), expected)
     assert_keys(tm.match_many(queries, unique=True), [sorted(set(keys)) for keys in expected])
     for query, keys in zip(queries, expected, strict=True):
         assert sorted(tm.match(query)) == keys
         assert tm.match_unique(query) == set(keys)
+        assert (query in tm) == (query in oracle)
         explained = tm.explain(query)
         assert dict(explained) == dict(oracle.explain(query))
         assert len(explained) == len(dict(explained))

@@ -49,6 +49,12 @@ class Oracle:
     def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[int, ...]]]:
         return [(stored, tuple(sorted(keys))) for stored, keys in self._matching(tags)]
 
+    def __iter__(self) -> Iterator[tuple[frozenset[str], tuple[int, ...]]]:
+        return ((stored, tuple(sorted(keys))) for group in self._groups.values() for stored, keys in group.items())
+
+    def __contains__(self, tags: Iterable[str]) -> bool:
+        return any(stored == frozenset(tags) for stored, _ in self._matching(tags))
+
     @property
     def staged(self) -> int:
         return len(self._staged)
