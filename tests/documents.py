@@ -130,13 +130,15 @@ def _json(line: str) -> Any:
 
 
 def _unordered(value: Any) -> Any:
-    """Lists, of which the order does not count."""
+    """Lists, of which the order does not count, as for sets."""
     if isinstance(value, pa.Array):
         value = value.to_pylist()
     if isinstance(value, dict):
         return {key: _unordered(each) for key, each in value.items()}
     if isinstance(value, tuple):
         return tuple(map(_unordered, value))
+    if isinstance(value, set | frozenset):  # of which also the `repr` has no order
+        return "set", sorted(map(_unordered, value), key=repr)
     if isinstance(value, list):
         return sorted(map(_unordered, value), key=repr)
     return value
