@@ -8,12 +8,12 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, Self, Unpack, cast, get_args, overload
+from typing import Any, Generic, Literal, ParamSpec, Self, Unpack, get_args, overload
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from pipeline.service import Pipeline
 from tagmatch.arrays import Lists
 from tagmatch.check import check_snapshot
 from tagmatch.columns import KEY_CHECKS, one_row, tag_list, tag_lists
+from tagmatch.contents import every_set, pairs, schema_of, sets_at
 from tagmatch.errors import ClosedError, InvalidTypeError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
 from tagmatch.options import (
     CudaOptions,
@@ -481,27 +482,78 @@ class TagMatch(Generic[K]):
     def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[K, ...]]]:
         """Every matching set with its keys, ascending; errors as `match`."""
         backend = self._current()
-        snapshot = backend.snapshot
-        vocabulary, ranks, keys = snapshot.vocabulary.tags, snapshot.tagsets.ranks, snapshot.keys
+        return list(sets_at(backend.snapshot, backend.set_ids(one_row(tag_list(tags)), 0, 1).values))
 
-        def tag(rank: int) -> str:
-            return vocabulary.data[vocabulary.offsets[rank] : vocabulary.offsets[rank + 1]].tobytes().decode()
-
-        return [
-            (
-                frozenset(map(tag, ranks.values[ranks.offsets[row] : ranks.offsets[row + 1]].tolist())),
-                tuple(
-                    cast(list[K], keys.listed(keys.keys.values[keys.keys.offsets[row] : keys.keys.offsets[row + 1]]))
-                ),
-            )
-            for row in backend.set_ids(one_row(tag_list(tags)), 0, 1).values.tolist()
-        ]
-
-    # -- the object --------------------------------------------------------------------------------------------------
+    # -- contents ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Distinct stored sets, not counting staged changes."""
         return len(self._current().snapshot)
+
+    def __iter__(self) -> Iterator[tuple[frozenset[str], tuple[K, ...]]]:
+        """Every stored set with its keys, ascending: those stored now, whatever is consolidated meanwhile.
+
+        Staged changes do not count. Memory is needed for few sets at a time.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat", "fr"], ["cat", "fr"], []], [7, 8, 9])
+        >>> tm.consolidate()
+        >>> for tags, keys in tm:
+        ...     print(sorted(tags), keys)
+        [] (9,)
+        ['cat', 'fr'] (7, 8)
+        """
+        return every_set(self._current().snapshot)
+
+    @_interrupted_plainly
+    def __contains__(self, tags: object) -> bool:
+        """Whether exactly the set `tags` is stored, with any key, not counting staged changes; errors as `match`.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_set(["cat", "fr"], 7)
+        >>> tm.consolidate()
+        >>> ["fr", "cat"] in tm, ["cat"] in tm
+        (True, False)
+        """
+        backend = self._current()
+        query = tag_list(tags)
+        wanted = frozenset(query)
+        found = backend.set_ids(one_row(query), 0, 1).values
+        offsets = backend.snapshot.tagsets.ranks.offsets
+        as_large = found[offsets[found + 1] - offsets[found] == len(wanted)]
+        return any(stored == wanted for stored, _ in sets_at(backend.snapshot, as_large))
+
+    def to_arrow(self) -> pa.Table:
+        """All stored sets and keys as columns, not counting staged changes.
+
+        Returns
+        -------
+        pyarrow.Table
+            Columns `tags`, lists of strings, and `key`, uint64 or, where keys are strings, large strings: a row for
+            each stored set and each of its keys. There are many chunks, none of them large. `add_sets(table["tags"],
+            table["key"])` takes it, and so does `tagmatch build` where it is written to a Parquet file.
+
+        Raises
+        ------
+        ResultTooLargeError
+            The tags of one set alone have 2**31 bytes or more.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat"], []], [7, 8])
+        >>> tm.consolidate()
+        >>> tm.to_arrow().to_pylist()
+        [{'tags': [], 'key': 8}, {'tags': ['cat'], 'key': 7}]
+        """
+        snapshot = self._current().snapshot
+        return pa.Table.from_batches(pairs(snapshot), schema_of(snapshot))
+
+    # -- the object --------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
         """Figures of the index and of the work done.

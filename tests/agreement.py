@@ -35,6 +35,7 @@ def assert_agree(tm: TagMatch[Any], oracle: Oracle, queries: Sequence[list[str]]
     """Every way to ask gives the oracle's answer."""
     tm.check()
     assert len(tm) == len(oracle)
+    assert dict(tm) == dict(oracle)
     expected = [oracle.match(query) for query in queries]
     key_type = tm.stats()["key_type"]
     assert_keys(tm.match_many(queries), expected, key_type)
@@ -44,6 +45,7 @@ def assert_agree(tm: TagMatch[Any], oracle: Oracle, queries: Sequence[list[str]]
     for query, keys in zip(queries, expected, strict=True):
         assert sorted(tm.match(query)) == keys
         assert tm.match_unique(query) == set(keys)
+        assert (query in tm) == (query in oracle)
         explained = tm.explain(query)
         assert dict(explained) == dict(oracle.explain(query))
         assert len(explained) == len(dict(explained))

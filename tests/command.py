@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import io
 import json
 import subprocess
 import sys
@@ -10,6 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from typer.testing import CliRunner
+
+from tagmatch.cli.app import app
 
 COMMAND = Path(sys.executable).parent / "tagmatch"
 
@@ -30,8 +36,51 @@ def tagmatch(*arguments: object, stdin: bytes = b"", code: int = 0) -> str:
     return stderr
 
 
+def done(*arguments: object) -> str:
+    """What the command prints that runs, without an error, in this process, to save time."""
+    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
 def as_json_lines(records: list[Record]) -> bytes:
     return b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
+
+
+def as_csv(records: list[Record]) -> bytes:
+    names = list(records[0])
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(names)
+    for record in records:
+        tags = "|".join(record["tags"]) or "[]"
+        rows.writerow([tags if name == "tags" else record.get(name, "") for name in names])
+    return text.getvalue().encode()
+
+
+def as_parquet(records: list[Record]) -> bytes:
+    sink = io.BytesIO()
+    kind = pa.schema({"tags": pa.list_(pa.string()), "key": pa.uint64()}) if "key" in records[0] else None
+    pq.write_table(pa.Table.from_pylist(records, kind), sink)
+    return sink.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+FORMATS = {
+    "jsonl": as_json_lines,
+    "jsonl.gz": lambda records: gzip.compress(as_json_lines(records)),
+    "jsonl.zst": lambda records: zstd(as_json_lines(records)),
+    "csv": as_csv,
+    "csv.gz": lambda records: gzip.compress(as_csv(records)),
+    "csv.zst": lambda records: zstd(as_csv(records)),
+    "parquet": as_parquet,
+}
 
 
 def write(path: Path, records: list[Record], schema: pa.Schema | None = None) -> Path:

@@ -52,9 +52,11 @@ class Oracle:
     def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[Key, ...]]]:
         return [(stored, tuple(sorted(keys))) for stored, keys in self._matching(tags)]
 
-    def stored(self) -> Iterator[Stored]:
-        for group in self._groups.values():
-            yield from group.items()
+    def __iter__(self) -> Iterator[tuple[frozenset[str], tuple[Key, ...]]]:
+        return ((stored, tuple(sorted(keys))) for group in self._groups.values() for stored, keys in group.items())
+
+    def __contains__(self, tags: Iterable[str]) -> bool:
+        return any(stored == frozenset(tags) for stored, _ in self._matching(tags))
 
     @property
     def staged(self) -> int:

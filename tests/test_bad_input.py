@@ -73,6 +73,7 @@ SINGLE_QUERIES = {
     "submit": lambda tm, tags: tm.submit(tags).result(timeout=60),
     "submit unique": lambda tm, tags: tm.submit(tags, unique=True).result(timeout=60),
     "explain": lambda tm, tags: tm.explain(tags),
+    "in": lambda tm, tags: tags in tm,
 }
 SINGLE_CALLS = {
     "add_set": lambda tm, tags: tm.add_set(tags, 1),
@@ -348,6 +349,8 @@ def test_changes_stay_staged_in_order_when_saving_fails(tmp_path, layout):
             **{name: lambda tm, call=call: call(tm, [["a"]] * 3) for name, (_, call) in BULK_CALLS.items()},
             "consolidate": TagMatch.consolidate,
             "len": len,
+            "iter": iter,
+            "to_arrow": TagMatch.to_arrow,
             "stats": TagMatch.stats,
             "check": TagMatch.check,
             "with": TagMatch.__enter__,

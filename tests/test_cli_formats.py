@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command import COMMAND, Record, as_json_lines, from_json_lines, tagmatch, write
+from command import COMMAND, FORMATS, Record, as_json_lines, as_parquet, from_json_lines, tagmatch, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,42 +27,6 @@ from tagmatch.files.lines import LineReader
 SETS: list[Record] = [{"tags": ["a"], "key": 1}, {"tags": ["b", "c"], "key": 2**64 - 1}, {"tags": [], "key": 3}]
 QUERIES: list[Record] = [{"tags": ["a", "é"], "id": "x"}, {"tags": ["c", "b"]}, {"tags": []}]
 ANSWERS: list[Record] = [{"id": "x", "keys": [1, 3]}, {"id": 1, "keys": [3, 2**64 - 1]}, {"id": 2, "keys": [3]}]
-
-
-def as_csv(records: list[Record]) -> bytes:
-    names = list(records[0])
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(names)
-    for record in records:
-        tags = "|".join(record["tags"]) or "[]"
-        rows.writerow([tags if name == "tags" else record.get(name, "") for name in names])
-    return text.getvalue().encode()
-
-
-def as_parquet(records: list[Record]) -> bytes:
-    sink = io.BytesIO()
-    kind = pa.schema({"tags": pa.list_(pa.string()), "key": pa.uint64()}) if "key" in records[0] else None
-    pq.write_table(pa.Table.from_pylist(records, kind), sink)
-    return sink.getvalue()
-
-
-def zstd(data: bytes) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "zstd") as stream:
-        stream.write(data)
-    return sink.getvalue().to_pybytes()
-
-
-FORMATS = {
-    "jsonl": as_json_lines,
-    "jsonl.gz": lambda records: gzip.compress(as_json_lines(records)),
-    "jsonl.zst": lambda records: zstd(as_json_lines(records)),
-    "csv": as_csv,
-    "csv.gz": lambda records: gzip.compress(as_csv(records)),
-    "csv.zst": lambda records: zstd(as_csv(records)),
-    "parquet": as_parquet,
-}
 
 
 @pytest.fixture(scope="module")

@@ -69,6 +69,12 @@ def test_no_bar_among_the_answers(index, output):
     assert [answer["id"] for answer in from_json_lines(shown.replace("\r\n", "\n"))] == list(range(ROWS))
 
 
+def test_a_bar_of_an_export(index, tmp_path):
+    assert "exporting" in on_a_terminal("export", index, tmp_path / "sets.csv")
+    shown = on_a_terminal("export", index)
+    assert from_json_lines(shown) == [{"tags": ["a"], "key": 1}]
+
+
 @pytest.mark.parametrize(("seconds_a_row", "largest"), [(1e-3, 1_000), (1e-4, 1_000), (1e-6, 100_000)])
 def test_steps(seconds_a_row, largest):
     """Of 1,000 rows, unless many more are done in no time."""

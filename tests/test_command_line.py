@@ -277,7 +277,7 @@ def test_check(index, tmp_path):
 
 def test_help():
     overview = tagmatch("--help")
-    for command in ("build", "match", "info", "check"):
+    for command in ("build", "add", "remove", "match", "explain", "export", "info", "check", "warmup"):
         assert command in overview
     assert "--max-partition-size" in tagmatch("build", "--help")
 

@@ -35,6 +35,18 @@ def by_explain(tm: TagMatch) -> set[int]:
     return {key for _, keys in explained for key in keys}
 
 
+def by_iteration(tm: TagMatch) -> set[int]:
+    stored = list(tm)
+    assert {tags for tags, _ in stored} == {frozenset([tag]) for tag in TAGS}
+    return {key for _, keys in stored for key in keys}
+
+
+def by_columns(tm: TagMatch) -> set[int]:
+    table = tm.to_arrow()
+    assert sorted(table["tags"].to_pylist()) == sorted([tag] for tag in TAGS)
+    return set(table["key"].to_pylist())
+
+
 def by_match_many(tm: TagMatch) -> set[int]:
     answers = tm.match_many(QUERIES)
     assert len(answers) == len(QUERIES)
@@ -56,6 +68,8 @@ WAYS: dict[str, Ask] = {
     "submit": by_submit,
     "submit unique": lambda tm: tm.submit(TAGS, unique=True).result(TIMEOUT),
     "explain": by_explain,
+    "iter": by_iteration,
+    "to_arrow": by_columns,
 }
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from tagmatch import __version__
+from tagmatch.errors import InvalidValueError
+from tagmatch.files.formats import FormatName
 from tagmatch.options import MAX_THREADS
 
 
@@ -43,4 +46,32 @@ class LayoutName(StrEnum):
     balanced = "balanced"
 
 
+def user_path(text: str) -> str:
+    """A path as a person writes it."""
+    return os.path.expanduser(text)
+
+
+def _index_path(text: str) -> str:
+    if not text:
+        raise InvalidValueError("the name of the index is empty; give the path of a folder")
+    return user_path(text)
+
+
+INPUT_HELP = (
+    "Parquet, JSON Lines or CSV file (by suffix, the latter two also with .gz or .zst) with {columns}, a folder of "
+    "such files, or a stream: - for standard input, or a pipe, of JSON Lines."
+)
+
+Index = Annotated[
+    str,
+    typer.Argument(metavar="INDEX", help="Folder of the index.", show_default=False, callback=_index_path),
+]
+InputFormat = Annotated[
+    FormatName | None,
+    typer.Option("--format", help="Format of what is read.  [default: by suffix, else jsonl]", show_default=False),
+]
+SkipInvalid = Annotated[
+    bool,
+    typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and say in the end how many there were."),
+]
 Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads to use.  [default: all processors]")]

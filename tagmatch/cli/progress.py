@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from tagmatch.files.formats import STANDARD_STREAM
+from tagmatch.files.invalid import InvalidRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,6 +118,13 @@ def status(what: str, console: Console | None = None) -> contextlib.AbstractCont
 
         console = Console(stderr=True)
     return console.status(what) if console.is_terminal else contextlib.nullcontext()
+
+
+def say_skipped(invalid: InvalidRows) -> None:
+    """Tell how many rows could not be used, if there were any."""
+    if invalid.count:
+        rows = "row" if invalid.count == 1 else "rows"
+        typer.echo(f"tagmatch: skipped {invalid.count} invalid {rows}; the first: {invalid.first}", err=True)
 
 
 def note(text: str) -> None:

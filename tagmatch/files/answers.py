@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tagmatch.errors import InputFileError, TagMatchError
-from tagmatch.files.formats import Format, Kind, format_of, is_stream
-from tagmatch.files.streams import Output, output_stream
-from tagmatch.files.whole import write_whole
-
-Stream = BinaryIO | Output
+from tagmatch.files.formats import Kind, format_of
+from tagmatch.files.json_lines import concatenated, json_values, text_of
+from tagmatch.files.outputs import Stream, open_output
 
 
 class AnswerWriter(Protocol):
@@ -47,27 +43,12 @@ def answer_writer(path: str, form: str | None = None) -> Iterator[AnswerWriter]:
     found = format_of(path, form)
     if found.kind == Kind.csv:
         raise InputFileError(f"{path}: answers are lists of keys, which CSV cannot hold; write JSON Lines or Parquet")
-    if is_stream(path):
-        with output_stream(path) as stream, _writer(stream, found) as writer:
-            yield writer
-    else:
-        with write_whole(Path(path)) as part, part.open("wb") as file, _writer(file, found) as writer:
-            yield writer
-
-
-@contextlib.contextmanager
-def _writer(stream: Stream, form: Format) -> Iterator[AnswerWriter]:
-    if form.kind == Kind.parquet:
-        parquet = _Parquet(stream)
-        try:
-            yield parquet
-        finally:
-            parquet.close()
-    elif form.compression:
-        with pa.CompressedOutputStream(pa.PythonFile(stream, "w"), form.compression) as compressed:
-            yield _JsonLines(compressed)
-    else:
-        yield _JsonLines(stream)
+    with open_output(path, found.compression) as stream:
+        if found.kind == Kind.parquet:
+            with contextlib.closing(_Parquet(stream)) as parquet:
+                yield parquet
+        else:
+            yield _JsonLines(stream)
 
 
 class _JsonLines:
@@ -77,19 +58,10 @@ class _JsonLines:
     def write(self, rows: pa.Array, ids: pa.Array, keys: pa.ListArray) -> None:
         if not len(ids):
             return
-        named = pc.coalesce(_json_values(ids), rows.cast(pa.string()))
+        named = pc.coalesce(json_values(ids), json_values(rows))
         joined = pc.binary_join(keys.cast(pa.list_(pa.string())), ",")
-        lines = pc.binary_join_element_wise('{"id":', named, ',"keys":[', joined, "]}\n", "")
-        _, _, data = lines.buffers()
-        self._stream.write(memoryview(data))
+        self._stream.write(text_of(concatenated('{"id":', named, ',"keys":[', joined, "]}\n")))
         self._stream.flush()
-
-
-def _json_values(ids: pa.Array) -> pa.Array:
-    """JSON text of integers or strings."""
-    if pa.types.is_integer(ids.type):
-        return ids.cast(pa.string())
-    return pa.array([None if value is None else json.dumps(value) for value in ids.to_pylist()], pa.string())
 
 
 class _Parquet:

@@ -14,7 +14,7 @@ import pyarrow.csv as pa_csv
 
 from tagmatch.errors import InputFileError
 from tagmatch.files.columns import ID, KEY, Column
-from tagmatch.files.json_lines import JsonLines
+from tagmatch.files.json_lines import JsonLines, concatenated, json_values
 
 #: Stands between the tags of a cell, unless it is a JSON list
 TAG_SEPARATOR = "|"
@@ -94,6 +94,14 @@ def _tags(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     found = np.arange(len(texts))
     found[rows] = len(texts) + np.arange(len(rows))
     return pa.concat_arrays([lists, parsed]).take(pa.array(found))
+
+
+def csv_cells(values: pa.Array) -> pa.Array:
+    """Cells with integers, strings, or lists of strings as JSON; a string must be on one line."""
+    if pa.types.is_integer(values.type):
+        return json_values(values)
+    texts = json_values(values) if pa.types.is_list(values.type) else values
+    return concatenated('"', pc.replace_substring(texts, '"', '""'), '"')
 
 
 def header_of(blocks: Iterator[bytes], path: str, columns: tuple[Column, ...]) -> tuple[list[str], bytes]:

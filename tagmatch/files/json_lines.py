@@ -6,7 +6,12 @@ import json
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pa_json
+
+# Wide, as text with escapes may be longer than what one array of the other kind can hold
+_TEXT = pa.large_string()
+_NEEDS_ESCAPES = r'[\x00-\x1f"\\]'
 
 
 class JsonLines:
@@ -28,3 +33,31 @@ class JsonLines:
         if not isinstance(record, dict):
             raise ValueError(f"{type(record).__name__} where an object must be")
         return record
+
+
+def json_values(values: pa.Array) -> pa.Array:
+    """JSON text, on one line, of integers, strings or lists of strings; nulls, which no list has, stay null."""
+    if pa.types.is_list(values.type):
+        texts = json_values(values.flatten())
+        lists = pa.ListArray.from_arrays(pc.subtract(values.offsets, values.offsets[0]), texts)
+        return concatenated("[", pc.binary_join(lists, pa.scalar(",", _TEXT)), "]")
+    texts = values.cast(_TEXT)
+    if pa.types.is_integer(values.type):
+        return texts
+    odd = pc.match_substring_regex(texts, _NEEDS_ESCAPES).fill_null(False)
+    escaped = [json.dumps(text, ensure_ascii=False) for text in texts.filter(odd).to_pylist()]
+    return pc.replace_with_mask(concatenated('"', texts, '"'), odd, pa.array(escaped, _TEXT))
+
+
+def concatenated(*parts: str | pa.Array) -> pa.Array:
+    """Texts, row by row one after the other; a `str` is the same in every row."""
+    texts = (pa.scalar(part, _TEXT) if isinstance(part, str) else part.cast(_TEXT) for part in parts)
+    return pc.binary_join_element_wise(*texts, pa.scalar("", _TEXT))
+
+
+def text_of(lines: pa.Array) -> memoryview:
+    """What `concatenated` has made, row after row, in UTF-8."""
+    if not len(lines):
+        return memoryview(b"")
+    _, offsets, data = lines.buffers()
+    return memoryview(data)[: memoryview(offsets).cast("q")[len(lines)]]

@@ -31,6 +31,11 @@ def questions(tm: TagMatch, unique: bool) -> int:
     assert_type(tm.submit(["cat"], unique=True, timeout=0.5), Future[set[int]])
     assert_type(tm.submit(["cat"], unique=unique), Future[list[int]] | Future[set[int]])
     assert_type(tm.explain(["cat"]), list[tuple[frozenset[str], tuple[int, ...]]])
+    for tags, keys in tm:
+        assert_type(tags, frozenset[str])
+        assert_type(keys, tuple[int, ...])
+    assert_type(["cat"] in tm, bool)
+    tm.to_arrow()
     tm.match_many([["cat"], ["dog"]], unique=unique)
     tm.match(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return len(tm) + sum(tm.submit(["cat"]).result())

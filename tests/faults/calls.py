@@ -171,6 +171,13 @@ CALLS: dict[str, Call] = {
         lambda oracle: dict(oracle.explain(QUERY)),
         lambda _, explained: dict(explained),
     ),
+    "in": Call(lambda case: QUERY in case.tm, lambda oracle: QUERY in oracle),
+    "iter": Call(lambda case: dict(case.tm), dict),
+    "to_arrow": Call(
+        lambda case: case.tm.to_arrow(),
+        lambda oracle: sorted((sorted(tags), key) for tags, keys in oracle for key in keys),
+        lambda _, table: sorted((sorted(row["tags"]), row["key"]) for row in table.to_pylist()),
+    ),
     "check": Call(lambda case: case.tm.check()),
     "stats": Call(lambda case: case.tm.stats(), lambda oracle: len(oracle), lambda _, stats: stats["sets"]),
     "close": Call(lambda case: case.tm.close(), closes=True),

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tagmatch.errors import TagMatchError
 from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM
+from tagmatch.files.json_lines import concatenated, json_values, text_of
 from tagmatch.files.whole import write_whole
 from workloads.pacing import by_interval, when_due
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from tagmatch.arrays import F64Array
 
 SCHEMA = pa.schema({"id": pa.int64(), "tags": pa.list_(pa.string())})
-
-_NEEDS_ESCAPES = r'[\x00-\x1f"\\]'
 
 
 def rows(make: Callable[[int, int], pa.ListArray], count: int | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -39,18 +36,7 @@ def rows(make: Callable[[int, int], pa.ListArray], count: int | None, batch_rows
 
 def json_lines(batch: pa.RecordBatch) -> memoryview:
     """Return rows as JSON Lines in UTF-8."""
-    tags = batch["tags"]
-    offsets = tags.offsets
-    values = tags.values.slice(offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py())
-    quoted = pc.binary_join_element_wise('"', values, '"', "")
-    odd = pc.match_substring_regex(values, _NEEDS_ESCAPES)
-    if pc.any(odd).as_py():
-        escaped = [json.dumps(tag, ensure_ascii=False) for tag in values.filter(odd).to_pylist()]
-        quoted = pc.replace_with_mask(quoted, odd, pa.array(escaped, pa.string()))
-    joined = pc.binary_join(pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), quoted), ",")
-    lines = pc.binary_join_element_wise('{"id":', batch["id"].cast(pa.string()), ',"tags":[', joined, "]}\n", "")
-    _, _, data = lines.buffers()
-    return memoryview(data)
+    return text_of(concatenated('{"id":', json_values(batch["id"]), ',"tags":', json_values(batch["tags"]), "}\n"))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,83 @@
+"""`tagmatch match | explain`: what an index says to queries."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from tagmatch.cli.arguments import INPUT_HELP, Index, InputFormat, SkipInvalid, Threads, user_path
+from tagmatch.cli.progress import in_steps, is_terminal_of_messages, note_compilation, say_skipped
+from tagmatch.files.formats import FormatName
+from tagmatch.files.invalid import InvalidRows
+
+
+def match(
+    index: Index,
+    queries: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUERIES",
+            help=INPUT_HELP.format(columns="column `tags` and optionally `id`"),
+            show_default=False,
+            callback=user_path,
+        ),
+    ],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Parquet or JSON Lines file (by suffix, the latter also with .gz or .zst), or a stream: - for "
+            "standard output.",
+            callback=user_path,
+        ),
+    ] = "-",
+    form: InputFormat = None,
+    output_format: Annotated[
+        FormatName | None,
+        typer.Option(help="Format of what is written.  [default: by suffix, else jsonl]", show_default=False),
+    ] = None,
+    unique: Annotated[bool, typer.Option("--unique", help="Give each key of a query once.")] = False,
+    skip_invalid: SkipInvalid = False,
+    exact: Annotated[
+        bool, typer.Option("--exact/--no-exact", help="Verify matches, or answer by signature (layout balanced).")
+    ] = True,
+    threads: Threads = None,
+) -> None:
+    """Write, for each query, its id (or, where it has none, its row number) and the keys of all sets that it contains.
+
+    Queries of a stream are answered as they come. A row that cannot be used ends the command, after the answers of
+    those before it.
+    """
+    from tagmatch.engine import TagMatch
+    from tagmatch.files.answers import answer_writer
+    from tagmatch.files.inputs import read_queries, rows_in
+
+    note_compilation()
+    invalid = InvalidRows(skip=skip_invalid)
+    with TagMatch.open(index, exact=exact, threads=threads) as tm, answer_writer(output, output_format) as writer:
+        batches = read_queries(queries, form, invalid)
+        shown = sys.stderr.isatty() and not is_terminal_of_messages(output)
+        for batch in in_steps("matching", batches, rows_in(queries, form) if shown else None, shown=shown):
+            writer.write(batch["row"], batch["id"], tm.match_many(batch["tags"], unique=unique))
+    say_skipped(invalid)
+
+
+def explain(
+    index: Index,
+    tags: Annotated[
+        list[str],
+        typer.Argument(metavar="TAG", help="Tags of one query; -- before those that begin with -.", show_default=False),
+    ],
+) -> None:
+    """Write each stored set that one query contains, with its keys, as a line of JSON."""
+    from tagmatch.engine import TagMatch
+
+    note_compilation()
+    with TagMatch.open(index, device="cpu") as tm:
+        for stored, keys in tm.explain(tags):
+            record = {"tags": sorted(stored), "keys": keys}
+            typer.echo(json.dumps(record, ensure_ascii=False, separators=(",", ":")))

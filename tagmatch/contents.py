@@ -1,0 +1,119 @@
+"""What a snapshot holds, with tags as strings: in Arrow columns, a batch at a time, or set by set.
+
+Batches are small whatever the snapshot: one has many tags or bytes only where a single set has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tagmatch.arrays import Lists
+from tagmatch.arrow import from_lists, from_strings
+from tagmatch.errors import ResultTooLargeError
+from tagmatch.tables import Snapshot
+
+#: Most rows of a batch of columns, and most sets that are Python objects at once
+_BATCH_ROWS, _SETS_AT_ONCE = 1 << 16, 1 << 12
+#: Most tags, bytes of tags, and keys of what has more than one row
+_BATCH_TAGS, _BATCH_BYTES, _BATCH_KEYS = 1 << 20, 1 << 24, 1 << 20
+
+_TAGS = pa.list_(pa.string())
+
+#: With keys that are integers or strings
+StoredSet = tuple[frozenset[str], tuple[Any, ...]]
+Rows = npt.NDArray[np.integer[Any]]
+
+
+def schema_of(snapshot: Snapshot) -> pa.Schema:
+    """The columns of `pairs`: `tags`, lists of strings, and `key`, uint64 or large strings."""
+    return pa.schema([("tags", _TAGS), ("key", _keys(snapshot, pa.array([], pa.uint32())).type)])
+
+
+def pairs(snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
+    """Batches with a row for each stored set and each of its keys, in the order of the tagset table.
+
+    Raises
+    ------
+    ResultTooLargeError
+        The tags of one set alone have 2**31 bytes or more.
+    """
+    keys, schema = snapshot.keys.keys, schema_of(snapshot)
+    for first in range(0, len(keys.values), _BATCH_ROWS):
+        # Of the offsets' own type, else each search in them would convert them all
+        numbers = np.arange(first, min(first + _BATCH_ROWS, len(keys.values)), dtype=keys.offsets.dtype)
+        for some in _parts(numbers, lambda some: _has_few_tags(snapshot, _lists_of(keys, some))):
+            rows = _lists_of(keys, some)
+            try:
+                tags = _tags(snapshot, rows).cast(_TAGS)
+            except pa.ArrowInvalid:
+                raise ResultTooLargeError(
+                    f"stored set {rows[0]} has tags of 2**31 bytes or more, which one Arrow array of strings cannot "
+                    "hold; iterate over the sets instead"
+                ) from None
+            yield pa.record_batch([tags, _keys(snapshot, pa.array(keys.values[some]))], schema=schema)
+
+
+def every_set(snapshot: Snapshot) -> Iterator[StoredSet]:
+    """Tags and keys, ascending, of each stored set, in the order of the tagset table."""
+    for first in range(0, len(snapshot), _SETS_AT_ONCE):
+        yield from sets_at(snapshot, np.arange(first, min(first + _SETS_AT_ONCE, len(snapshot))))
+
+
+def sets_at(snapshot: Snapshot, rows: Rows) -> Iterator[StoredSet]:
+    """Tags and keys, ascending, of the stored sets in these rows of the tagset table."""
+    keys = snapshot.keys.keys
+    for some in _parts(rows, lambda rows: _total(keys, rows) <= _BATCH_KEYS and _has_few_tags(snapshot, rows)):
+        numbers = _take(keys, some)
+        named = _with_values(numbers, _keys(snapshot, numbers.values))
+        yield from zip(map(frozenset, _tags(snapshot, some).to_pylist()), map(tuple, named.to_pylist()), strict=True)
+
+
+def _keys(snapshot: Snapshot, numbers: pa.Array) -> pa.Array:
+    """The keys for which these numbers stand in the key table."""
+    return snapshot.keys.column(numbers.to_numpy())
+
+
+def _tags(snapshot: Snapshot, rows: Rows) -> pa.Array:
+    ranks = _take(snapshot.tagsets.ranks, rows)
+    return _with_values(ranks, from_strings(snapshot.vocabulary.tags).take(ranks.values))
+
+
+def _parts(rows: Rows, is_small: Callable[[Rows], bool]) -> Iterator[Rows]:
+    """The rows, in parts that are small or a single row."""
+    if len(rows) <= 1 or is_small(rows):
+        yield rows
+    else:
+        for half in np.array_split(rows, 2):
+            yield from _parts(half, is_small)
+
+
+def _has_few_tags(snapshot: Snapshot, rows: Rows) -> bool:
+    ranks, offsets = snapshot.tagsets.ranks, snapshot.vocabulary.tags.offsets
+    if _total(ranks, rows) > _BATCH_TAGS:
+        return False
+    tags = _take(ranks, rows).values.to_numpy()
+    return int((offsets[tags + 1] - offsets[tags]).sum(dtype=np.int64)) <= _BATCH_BYTES
+
+
+def _total(lists: Lists, rows: Rows) -> int:
+    """How many values these lists have."""
+    return int((lists.offsets[rows + 1] - lists.offsets[rows]).sum(dtype=np.int64))
+
+
+def _lists_of(lists: Lists, values: Rows) -> Rows:
+    """The lists that have the values with these numbers."""
+    return np.searchsorted(lists.offsets, values, side="right") - 1
+
+
+def _take(lists: Lists, rows: Rows) -> pa.Array:
+    return from_lists(lists).take(pa.array(rows))
+
+
+def _with_values(lists: pa.Array, values: pa.Array) -> pa.Array:
+    """Lists of the same lengths with other values."""
+    return type(lists).from_arrays(lists.offsets, values)
