@@ -23,7 +23,9 @@ from tagmatch.options import KeyType
 
 KEY_LIMIT = 2**64
 
-_STRING_KEYS_HINT = '; to have strings as keys, make an index with key_type="string"'
+_STRING_KEYS_HINT = (
+    '; to have strings as keys, make the index with key_type="string" (tagmatch build --key-type string)'
+)
 
 _SEQUENCES = frozenset({list, tuple, set, frozenset})
 # What can be iterated over, but not in an order that rows could go by

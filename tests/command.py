@@ -60,7 +60,8 @@ def as_csv(records: list[Record]) -> bytes:
 
 def as_parquet(records: list[Record]) -> bytes:
     sink = io.BytesIO()
-    kind = pa.schema({"tags": pa.list_(pa.string()), "key": pa.uint64()}) if "key" in records[0] else None
+    key = pa.string() if isinstance(records[0].get("key"), str) else pa.uint64()
+    kind = pa.schema({"tags": pa.list_(pa.string()), "key": key}) if "key" in records[0] else None
     pq.write_table(pa.Table.from_pylist(records, kind), sink)
     return sink.getvalue()
 

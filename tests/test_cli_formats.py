@@ -163,7 +163,7 @@ def test_tags_in_csv(rows):
         plain = "|".join(tags)
         separable = not as_json and plain and not plain.startswith("[") and "\0" not in plain
         cells.writerow([plain if separable else json.dumps(tags), "more"])
-    reader = LineReader("queries", CsvLines(["tags", "other"]), (QUERY_TAGS, ID), InvalidRows(), 0, 1)
+    reader = LineReader("queries", CsvLines(["tags", "other"], (QUERY_TAGS, ID)), (QUERY_TAGS, ID), InvalidRows(), 0, 1)
     found = [tags for batch, _ in reader.rows([text.getvalue().encode()]) for tags in batch["tags"].to_pylist()]
     assert found == [tags for tags, _ in rows]
 

@@ -96,6 +96,18 @@ def test_on_a_stream_that_waits(index):
     assert process.returncode == 130
 
 
+def test_rows_that_were_skipped_are_told_also_then(index):
+    with begun("match", index, "-", "--skip-invalid") as process:
+        process.stdin.write('{"tags": 1}\n{"tags": ["a"]}\n')
+        process.stdin.flush()
+        assert from_json_lines(process.stdout.readline()) == [{"id": 1, "keys": [1]}]
+        process.send_signal(signal.SIGINT)
+        first, second = process.stderr.read().splitlines(keepends=True)
+        assert first.startswith("tagmatch: skipped 1 invalid row; the first: standard input: line 1")
+        assert second == INTERRUPTED
+    assert process.returncode == 130
+
+
 def test_on_a_pipe_that_nobody_reads(index, tmp_path):
     queries = tmp_path / "queries.jsonl"
     queries.write_bytes(as_json_lines([{"tags": ["a"]}] * 100_000))
@@ -161,7 +173,10 @@ def test_nothing_imports_pandas(index, tmp_path):
     """Arrow does, where it can: it takes a second, and Ctrl-C in the middle of it gives errors of all kinds."""
     queries = tmp_path / "queries.jsonl"
     queries.write_bytes(as_json_lines([{"tags": ["a"], "id": "x"}]))
-    for arguments in (["match", index, queries], ["build", queries, tmp_path / "new", "--skip-invalid"]):
+    for arguments in (
+        ["match", index, queries],
+        ["build", queries, tmp_path / "new", "--skip-invalid", "--allow-empty"],
+    ):
         done = subprocess.run(
             [sys.executable, "-X", "importtime", "-m", "tagmatch", *arguments],
             capture_output=True,

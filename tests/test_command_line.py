@@ -194,7 +194,7 @@ def test_other_suffixes_and_line_ends(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 def test_no_rows(tmp_path, suffix):
     sets = write(tmp_path / f"sets{suffix}", [], pa.schema({"tags": STRINGS, "key": pa.int64()}))
-    tagmatch("build", sets, tmp_path / "index")
+    tagmatch("build", sets, tmp_path / "index", "--allow-empty")
     assert len(TagMatch.open(tmp_path / "index")) == 0
     queries = write(tmp_path / f"queries{suffix}", [], pa.schema({"tags": STRINGS}))
     assert tagmatch("match", tmp_path / "index", queries) == ""
@@ -514,3 +514,17 @@ def test_full_disk_behind_standard_output(index, data):
         )
     assert done.returncode == 1
     assert done.stderr.decode().splitlines() == ["tagmatch: standard output: No space left on device"]
+
+
+@pytest.mark.parametrize("rows", [b"", b'{"tags": ["a"]}'], ids=["no row", "no row that can be used"])
+def test_no_set_makes_no_index(tmp_path, rows):
+    """A program that was to write them may have failed."""
+    index = tmp_path / "index"
+    tagmatch("build", "-", index, stdin=b'{"tags": ["a"], "key": 1}')
+    command = [COMMAND, "build", "-", index, "--overwrite", "--skip-invalid"]
+    done = subprocess.run(command, input=rows, capture_output=True)
+    assert done.returncode == 1
+    assert b"- has no set, so no index is made" in done.stderr.splitlines()[-1]
+    assert tagmatch("match", index, "-", stdin=b'{"tags": ["a"]}') == '{"id":0,"keys":[1]}\n'
+    assert subprocess.run([*command, "--allow-empty"], input=rows, capture_output=True).returncode == 0
+    assert tagmatch("match", index, "-", stdin=b'{"tags": ["a"]}') == '{"id":0,"keys":[]}\n'

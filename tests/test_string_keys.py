@@ -138,7 +138,7 @@ def test_columns_that_are_none(keys, told):
 
 @pytest.mark.parametrize("keys", [["alice"], pa.array(["alice"]), pa.array(["alice"]).dictionary_encode()])
 def test_an_index_of_integers_says_how_to_have_strings(keys):
-    with pytest.raises(InvalidTypeError, match='make an index with key_type="string"'):
+    with pytest.raises(InvalidTypeError, match='make the index with key_type="string"'):
         TagMatch().add_sets([["a"]], keys)
 
 

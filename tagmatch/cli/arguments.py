@@ -46,6 +46,13 @@ class LayoutName(StrEnum):
     balanced = "balanced"
 
 
+class KeyTypeName(StrEnum):
+    """What keys may be, as a command line takes it."""
+
+    integer = "integer"
+    string = "string"
+
+
 def user_path(text: str) -> str:
     """A path as a person writes it."""
     return os.path.expanduser(text)

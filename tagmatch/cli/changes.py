@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tagmatch.cli.arguments import INPUT_HELP, Index, InputFormat, LayoutName, SkipInvalid, Threads, user_path
-from tagmatch.cli.progress import note, note_compilation, say_skipped, status, with_progress
-from tagmatch.errors import IndexChangedError, IndexExistsError, IndexNotFoundError
-from tagmatch.files.invalid import InvalidRows
+from tagmatch.cli.arguments import (
+    INPUT_HELP,
+    Index,
+    InputFormat,
+    KeyTypeName,
+    LayoutName,
+    SkipInvalid,
+    Threads,
+    user_path,
+)
+from tagmatch.cli.progress import invalid_rows, note, note_compilation, status, with_progress
+from tagmatch.errors import IndexChangedError, IndexExistsError, IndexNotFoundError, InputFileError
 
 if TYPE_CHECKING:
     from tagmatch.engine import TagMatch
@@ -30,6 +38,7 @@ _Sets = Annotated[
 def build(
     sets: _Sets,
     index: Index,
+    key_type: Annotated[KeyTypeName, typer.Option(help="What the keys are.")] = KeyTypeName.integer,
     layout: Annotated[LayoutName, typer.Option(help="How stored sets are grouped and ordered.")] = LayoutName.rarest,
     max_partition_size: Annotated[
         int, typer.Option(min=1, max=2**32 - 1, help="Most sets in a partition (layout balanced).")
@@ -38,6 +47,9 @@ def build(
     skip_invalid: SkipInvalid = False,
     threads: Threads = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there already.")] = False,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Make an index also where there is no row that can be used.")
+    ] = False,
 ) -> None:
     """Build an index from a file of sets."""
     from tagmatch.engine import TagMatch
@@ -47,14 +59,16 @@ def build(
     if index_exists(folder) and not overwrite:
         raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
     note_compilation()
-    invalid = InvalidRows(skip=skip_invalid)
-    with TagMatch(layout=layout.value, max_partition_size=max_partition_size, device="cpu", threads=threads) as tm:
-        _stage(tm.add_sets, sets, form, invalid)
+    options: Any = {"key_type": key_type.value, "layout": layout.value, "max_partition_size": max_partition_size}
+    with TagMatch(device="cpu", threads=threads, **options) as tm:
+        _stage(tm, tm.add_sets, sets, form, skip_invalid=skip_invalid)
+        if not (tm.stats()["staged"] or allow_empty):
+            # Most likely what was to write it has failed, and an index that is there would be lost
+            raise InputFileError(f"{sets} has no set, so no index is made; --allow-empty makes an empty one")
         with status("building the index"):
             tm.consolidate()
             tm.save(folder)
         stats = tm.stats()
-    say_skipped(invalid)
     note(f"{index}: {_size(stats)}, {stats['tags']} tags, layout {stats['layout']}")
 
 
@@ -62,22 +76,22 @@ def add(
     index: Index, sets: _Sets, form: InputFormat = None, skip_invalid: SkipInvalid = False, threads: Threads = None
 ) -> None:
     """Add sets, each with a key, to an index; what it has already stays as it is."""
-    _change(index, lambda tm: tm.add_sets, sets, form, InvalidRows(skip=skip_invalid), threads)
+    _change(index, lambda tm: tm.add_sets, sets, form, skip_invalid, threads)
 
 
 def remove(
     index: Index, sets: _Sets, form: InputFormat = None, skip_invalid: SkipInvalid = False, threads: Threads = None
 ) -> None:
     """Remove keys of sets from an index; a set without keys goes, and what the index does not have is no error."""
-    _change(index, lambda tm: tm.remove_sets, sets, form, InvalidRows(skip=skip_invalid), threads)
+    _change(index, lambda tm: tm.remove_sets, sets, form, skip_invalid, threads)
 
 
 def _change(
     index: str,
-    staging: Callable[[TagMatch], Callable[[Any, Any], None]],
+    staging: Callable[[TagMatch[Any]], Callable[[Any, Any], None]],
     sets: str,
     form: str | None,
-    invalid: InvalidRows,
+    skip_invalid: bool,
     threads: int | None,
 ) -> None:
     """Make one change of all rows, and say what the index has before and after it."""
@@ -90,7 +104,7 @@ def _change(
         raise IndexNotFoundError(f"{error}; `tagmatch build` makes a new index") from None
     with tm:
         before = _size(tm.stats())
-        _stage(staging(tm), sets, form, invalid)
+        _stage(tm, staging(tm), sets, form, skip_invalid=skip_invalid)
         with status("changing the index"):
             try:
                 tm.consolidate()
@@ -100,15 +114,18 @@ def _change(
                     "changed; run the command again"
                 ) from None
         after = _size(tm.stats())
-    say_skipped(invalid)
     typer.echo(f"{index}: {after}; before: {before}")
 
 
-def _stage(take: Callable[[Any, Any], None], sets: str, form: str | None, invalid: InvalidRows) -> None:
+def _stage(
+    tm: TagMatch[Any], take: Callable[[Any, Any], None], sets: str, form: str | None, *, skip_invalid: bool
+) -> None:
     from tagmatch.files.inputs import read_sets, rows_in
 
-    for batch in with_progress("reading sets", read_sets(sets, form, invalid), rows_in(sets, form)):
-        take(batch["tags"], batch["key"])
+    with invalid_rows(skip=skip_invalid) as invalid:
+        batches = read_sets(sets, form, invalid, tm.stats()["key_type"])
+        for batch in with_progress("reading sets", batches, rows_in(sets, form)):
+            take(batch["tags"], batch["key"])
 
 
 def _size(stats: dict[str, Any]) -> str:

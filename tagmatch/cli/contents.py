@@ -12,6 +12,8 @@ from tagmatch.cli.arguments import Index, Threads, user_path
 from tagmatch.cli.progress import is_terminal_of_messages, status, with_progress
 from tagmatch.files.formats import STANDARD_STREAM, FormatName
 
+_SHOWN = ("layout", "sets", "keys", "key_type", "tags", "partitions", "max_partition_size", "seed", "index_bytes")
+
 
 def _optional_path(text: str | None) -> str | None:
     return None if text is None else user_path(text)
@@ -70,10 +72,7 @@ def info(
 
     with TagMatch.open(index) as tm:
         stats = tm.stats()
-    shown: dict[str, Any] = {
-        name: stats[name]
-        for name in ("layout", "sets", "keys", "tags", "partitions", "max_partition_size", "seed", "index_bytes")
-    }
+    shown: dict[str, Any] = {name: stats[name] for name in _SHOWN}
     shown["file_bytes"] = files_nbytes(read_manifest(Path(index)))
     if as_json:
         typer.echo(json.dumps(shown))

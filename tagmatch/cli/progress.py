@@ -120,11 +120,16 @@ def status(what: str, console: Console | None = None) -> contextlib.AbstractCont
     return console.status(what) if console.is_terminal else contextlib.nullcontext()
 
 
-def say_skipped(invalid: InvalidRows) -> None:
-    """Tell how many rows could not be used, if there were any."""
-    if invalid.count:
-        rows = "row" if invalid.count == 1 else "rows"
-        typer.echo(f"tagmatch: skipped {invalid.count} invalid {rows}; the first: {invalid.first}", err=True)
+@contextlib.contextmanager
+def invalid_rows(*, skip: bool) -> Iterator[InvalidRows]:
+    """What takes rows that cannot be used. However the work ends, a line says then how many were skipped, if any."""
+    invalid = InvalidRows(skip=skip)
+    try:
+        yield invalid
+    finally:
+        if invalid.count:
+            rows = "row" if invalid.count == 1 else "rows"
+            typer.echo(f"tagmatch: skipped {invalid.count} invalid {rows}; the first: {invalid.first}", err=True)
 
 
 def note(text: str) -> None:

@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from tagmatch.cli.arguments import INPUT_HELP, Index, InputFormat, SkipInvalid, Threads, user_path
-from tagmatch.cli.progress import in_steps, is_terminal_of_messages, note_compilation, say_skipped
+from tagmatch.cli.progress import in_steps, invalid_rows, is_terminal_of_messages, note_compilation
 from tagmatch.files.formats import FormatName
-from tagmatch.files.invalid import InvalidRows
 
 
 def match(
@@ -57,13 +56,15 @@ def match(
     from tagmatch.files.inputs import read_queries, rows_in
 
     note_compilation()
-    invalid = InvalidRows(skip=skip_invalid)
-    with TagMatch.open(index, exact=exact, threads=threads) as tm, answer_writer(output, output_format) as writer:
+    with (
+        invalid_rows(skip=skip_invalid) as invalid,
+        TagMatch.open(index, exact=exact, threads=threads) as tm,
+        answer_writer(output, tm.match_many([]).type, output_format) as writer,
+    ):
         batches = read_queries(queries, form, invalid)
         shown = sys.stderr.isatty() and not is_terminal_of_messages(output)
         for batch in in_steps("matching", batches, rows_in(queries, form) if shown else None, shown=shown):
             writer.write(batch["row"], batch["id"], tm.match_many(batch["tags"], unique=unique))
-    say_skipped(invalid)
 
 
 def explain(

@@ -24,7 +24,7 @@ class AnswerWriter(Protocol):
 
 
 @contextlib.contextmanager
-def answer_writer(path: str, form: str | None = None) -> Iterator[AnswerWriter]:
+def answer_writer(path: str, keys: pa.ListType, form: str | None = None) -> Iterator[AnswerWriter]:
     """A writer of rows (`id`, `keys`); a file appears under its name only when it is whole.
 
     What is written to a stream, such as a pipe or standard output (`-`), goes out with every batch.
@@ -32,6 +32,8 @@ def answer_writer(path: str, form: str | None = None) -> Iterator[AnswerWriter]:
     Parameters
     ----------
     path : str
+    keys : pyarrow.ListType
+        Of all answers.
     form : str, optional
         The format, one of `FormatName` but CSV; default: by suffix, JSON Lines for a stream.
 
@@ -45,7 +47,7 @@ def answer_writer(path: str, form: str | None = None) -> Iterator[AnswerWriter]:
         raise InputFileError(f"{path}: answers are lists of keys, which CSV cannot hold; write JSON Lines or Parquet")
     with open_output(path, found.compression) as stream:
         if found.kind == Kind.parquet:
-            with contextlib.closing(_Parquet(stream)) as parquet:
+            with contextlib.closing(_Parquet(stream, keys)) as parquet:
                 yield parquet
         else:
             yield _JsonLines(stream)
@@ -59,22 +61,22 @@ class _JsonLines:
         if not len(ids):
             return
         named = pc.coalesce(json_values(ids), json_values(rows))
-        joined = pc.binary_join(keys.cast(pa.list_(pa.string())), ",")
-        self._stream.write(text_of(concatenated('{"id":', named, ',"keys":[', joined, "]}\n")))
+        self._stream.write(text_of(concatenated('{"id":', named, ',"keys":', json_values(keys), "}\n")))
         self._stream.flush()
 
 
 class _Parquet:
     """One column of ids: numbers, or strings if the first query's id is one."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, keys: pa.ListType) -> None:
         self._stream = stream
+        self._keys = keys
         self._writer: pq.ParquetWriter | None = None
 
     def write(self, rows: pa.Array, ids: pa.Array, keys: pa.ListArray) -> None:
         if self._writer is None:
             kind = rows.type if ids.slice(0, 1).null_count else ids.type
-            self._writer = pq.ParquetWriter(self._stream, pa.schema([("id", kind), ("keys", keys.type)]))
+            self._writer = pq.ParquetWriter(self._stream, pa.schema([("id", kind), ("keys", self._keys)]))
         kind = self._writer.schema.field("id").type
         try:
             missing = pc.if_else(ids.is_null(), rows, pa.scalar(None, rows.type))
@@ -87,6 +89,6 @@ class _Parquet:
 
     def close(self) -> None:
         if self._writer is None:
-            self.write(*(pa.nulls(0, kind) for kind in (pa.int64(), pa.int64(), pa.list_(pa.uint64()))))
+            self.write(*(pa.nulls(0, kind) for kind in (pa.int64(), pa.int64(), self._keys)))
         assert self._writer is not None
         self._writer.close()

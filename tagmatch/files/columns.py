@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.arrays import I64Array
-from tagmatch.columns import key_value, key_values, tag_list, tag_lists
+from tagmatch.columns import KEY_CHECKS, KeyChecks, tag_list, tag_lists
 from tagmatch.errors import InvalidTypeError, TagMatchError
+from tagmatch.options import KeyType
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,16 @@ STORED_TAGS = Column(
 QUERY_TAGS = Column(
     "tags", (pa.list_(pa.string()),), lambda array, name, row: tag_lists(array, name, first_row=row), tag_list
 )
-KEY = Column("key", (pa.uint64(),), lambda array, name, row: key_values(array, name, first_row=row), key_value)
+
+
+def _keys(kind: pa.DataType, checks: KeyChecks) -> Column:
+    return Column("key", (kind,), lambda array, name, row: checks.many(array, name, first_row=row), checks.one)
+
+
+#: The column of keys, by what they are
+KEYS: dict[KeyType, Column] = {
+    "integer": _keys(pa.uint64(), KEY_CHECKS["integer"]),
+    "string": _keys(pa.string(), KEY_CHECKS["string"]),
+}
 #: The one column that a file need not have, nor a row of it
 ID = Column("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id)

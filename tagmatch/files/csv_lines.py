@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.errors import InputFileError
-from tagmatch.files.columns import ID, KEY, Column
+from tagmatch.errors import InputFileError, InvalidValueError
+from tagmatch.files.columns import ID, Column
 from tagmatch.files.json_lines import JsonLines, concatenated, json_values
 
 #: Stands between the tags of a cell, unless it is a JSON list
@@ -31,8 +31,9 @@ class CsvLines:
     name = "a line of CSV"
     ids = str
 
-    def __init__(self, header: list[str]) -> None:
+    def __init__(self, header: list[str], columns: tuple[Column, ...]) -> None:
         self._header = header
+        self._integers = [column.name for column in columns if pa.types.is_integer(column.kinds[-1])]
 
     def batch(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
         """As `LineFormat` says."""
@@ -61,8 +62,9 @@ class CsvLines:
         if not tags:
             raise ValueError("its cell of tags is empty; write [] for the empty set")
         record["tags"] = json.loads(tags) if tags.startswith("[") else tags.split(TAG_SEPARATOR)
-        if KEY.name in record and record[KEY.name].strip().lstrip("-").isdigit():
-            record[KEY.name] = int(record[KEY.name])
+        for name in self._integers:
+            if record[name].strip().lstrip("-").isdigit():
+                record[name] = int(record[name])
         return record
 
 
@@ -75,6 +77,8 @@ def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
         return _tags(texts, field.type)
     if field.name == ID.name:
         return pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
+    if pa.types.is_string(field.type):
+        return texts
     return pc.utf8_trim_whitespace(texts).cast(field.type)
 
 
@@ -97,10 +101,22 @@ def _tags(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def csv_cells(values: pa.Array) -> pa.Array:
-    """Cells with integers, strings, or lists of strings as JSON; a string must be on one line."""
+    """Cells with integers, strings, or lists of strings as JSON.
+
+    Raises
+    ------
+    InvalidValueError
+        A string is not on one line.
+    """
     if pa.types.is_integer(values.type):
         return json_values(values)
     texts = json_values(values) if pa.types.is_list(values.type) else values
+    broken = pc.match_substring_regex(texts, "[\\r\\n]").to_numpy(zero_copy_only=False)
+    if broken.any():
+        text = texts[int(np.argmax(broken))].as_py()
+        raise InvalidValueError(
+            f"{text!r} has a line break, which CSV has no form for here; write JSON Lines or Parquet"
+        )
     return concatenated('"', pc.replace_substring(texts, '"', '""'), '"')
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tagmatch.errors import InputFileError
-from tagmatch.files.columns import ID, KEY, QUERY_TAGS, STORED_TAGS, Column, Rows
+from tagmatch.files.columns import ID, KEYS, QUERY_TAGS, STORED_TAGS, Column, Rows
 from tagmatch.files.csv_lines import CsvLines, header_of
 from tagmatch.files.formats import Format, Kind, format_of, format_of_suffix, is_stream
 from tagmatch.files.invalid import InvalidRows
@@ -20,10 +20,13 @@ from tagmatch.files.json_lines import JsonLines
 from tagmatch.files.lines import LineReader, first_line
 from tagmatch.files.parquet import parquet_rows
 from tagmatch.files.streams import Read, at_hand, input_descriptor, input_name, whole_lines
+from tagmatch.options import KeyType
 from tagmatch.storage import MANIFEST
 
 
-def read_sets(path: str, form: str | None = None, invalid: InvalidRows | None = None) -> Iterator[pa.RecordBatch]:
+def read_sets(
+    path: str, form: str | None = None, invalid: InvalidRows | None = None, key_type: KeyType = "integer"
+) -> Iterator[pa.RecordBatch]:
     """Batches with columns `tags` and `key`, validated.
 
     Parameters
@@ -34,6 +37,8 @@ def read_sets(path: str, form: str | None = None, invalid: InvalidRows | None = 
         The format, one of `FormatName`; default: by suffix, JSON Lines for a stream.
     invalid : InvalidRows, optional
         Takes rows that cannot be used; default: they are errors.
+    key_type : {"integer", "string"}
+        What the keys must be.
 
     Raises
     ------
@@ -42,13 +47,13 @@ def read_sets(path: str, form: str | None = None, invalid: InvalidRows | None = 
     InvalidTypeError, InvalidValueError, NullError
         For values that cannot be used; names file, column and row.
     """
-    return (rows.batch for rows in _read(path, form, (STORED_TAGS, KEY), invalid or InvalidRows()))
+    return (rows.batch for rows in _read(path, form, (STORED_TAGS, KEYS[key_type]), invalid or InvalidRows()))
 
 
 def read_queries(path: str, form: str | None = None, invalid: InvalidRows | None = None) -> Iterator[pa.RecordBatch]:
     """Batches with columns `row`, the number of the row from 0, `id`, null where there is none, and `tags`.
 
-    Parameters and errors as `read_sets`. Batches of a stream hold the lines that have arrived.
+    Parameters and errors as `read_sets`, but for keys. Batches of a stream hold the lines that have arrived.
     """
     for batch, numbers in _read(path, form, (QUERY_TAGS, ID), invalid or InvalidRows()):
         ids = batch[ID.name] if ID.name in batch.schema.names else pa.nulls(len(batch), pa.int64())
@@ -110,7 +115,7 @@ def _read_file(
             blocks = whole_lines(read)
             if form.kind == Kind.csv:
                 header, others = header_of(blocks, name, columns)
-                reader = LineReader(name, CsvLines(header), columns, invalid, first_row, 1)
+                reader = LineReader(name, CsvLines(header, columns), columns, invalid, first_row, 1)
                 blocks = chain([others], blocks)
             else:
                 reader = LineReader(name, JsonLines(), columns, invalid, first_row, 0)
