@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make demo   build and query the example data set"
 	@echo "make test   run the tests"
-	@echo "make torture  ten thousand steps in which memory, the disk and Ctrl-C fail; killed writers, several at once"
+	@echo "make torture  thousands of faults: no memory, full and damaged disks, Ctrl-C, killed writers, several at once"
 	@echo "make lint   style, types and import rules"
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
 	@echo "make format  format and fix style"
@@ -29,6 +29,9 @@ test: $(VENV)/.installed
 torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.machine --steps 10000
 	cd tests && ../$(BIN)/python -m faults.writers
+	cd tests && ../$(BIN)/python -m faults.damage
+	cd tests && ../$(BIN)/python -m faults.full_disks
+	cd tests && ../$(BIN)/python -m faults.ctrl_c
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,25 @@ from tagmatch.cli.app import app
 
 COMMAND = Path(sys.executable).parent / "tagmatch"
 
+#: All that the command says after Ctrl-C
+INTERRUPTED = "tagmatch: interrupted\n"
+
 Record = dict[str, Any]
+
+# The command, but it writes to a pipe when it has begun to take care of Ctrl-C: before that, Python itself starts
+_BEGUN = """
+import os
+from tagmatch.cli import interrupt, main
+
+enter = interrupt.interruptible.__enter__
+
+def tell(self):
+    enter(self)
+    os.write({descriptor}, b".")
+
+interrupt.interruptible.__enter__ = tell
+main()
+"""
 
 
 def tagmatch(*arguments: object, stdin: bytes = b"", code: int = 0) -> str:
@@ -41,6 +60,29 @@ def done(*arguments: object) -> str:
     result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def started(*arguments: object, environment: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+    """The command, which runs on; standard error is a pipe, unless `options` of `Popen` say otherwise."""
+    options = {"stderr": subprocess.PIPE, **options}
+    return subprocess.Popen([COMMAND, *map(str, arguments)], env=os.environ | (environment or {}), **options)
+
+
+def begun(*arguments: object) -> subprocess.Popen[str]:
+    """The command, from its first act on."""
+    reader, writer = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _BEGUN.format(descriptor=writer), *map(str, arguments)],
+        pass_fds=[writer],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert os.read(reader, 1) == b"."
+    os.close(reader)
+    return process
 
 
 def as_json_lines(records: list[Record]) -> bytes:

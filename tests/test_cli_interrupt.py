@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -10,26 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from command import COMMAND, as_json_lines, from_json_lines
+from command import COMMAND, INTERRUPTED, as_json_lines, begun, from_json_lines
 
 from tagmatch import TagMatch
-
-# The command, but it writes to a pipe when it has begun to take care of Ctrl-C: before that, Python itself starts
-BEGUN = """
-import os
-from tagmatch.cli import interrupt, main
-
-enter = interrupt.interruptible.__enter__
-
-def tell(self):
-    enter(self)
-    os.write({descriptor}, b".")
-
-interrupt.interruptible.__enter__ = tell
-main()
-"""
-
-INTERRUPTED = "tagmatch: interrupted\n"
 
 
 @pytest.fixture(scope="module")
@@ -39,23 +21,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tm.add_set(["a"], 1)
         tm.consolidate()
     return path
-
-
-def begun(*arguments: object) -> subprocess.Popen[str]:
-    """The command, from its first act on."""
-    reader, writer = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-c", BEGUN.format(descriptor=writer), *map(str, arguments)],
-        pass_fds=[writer],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    os.close(writer)
-    assert os.read(reader, 1) == b"."
-    os.close(reader)
-    return process
 
 
 @pytest.mark.parametrize("command", ["build", "match"])
@@ -149,6 +114,61 @@ with interruptible():
 """
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     assert process.communicate(timeout=120)[1] == INTERRUPTED
+    assert process.returncode == 130
+
+
+def test_what_is_half_done_is_undone():
+    """Also where the main thread is in C when the signal comes, so that others see it earlier."""
+    code = """
+import ctypes, os, signal, threading
+from tagmatch.cli.interrupt import interruptible
+
+with interruptible():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+        ctypes.CDLL(None).usleep(500_000)
+    finally:
+        os.write(1, b"undone")
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.communicate(timeout=120) == ("undone", INTERRUPTED)
+    assert process.returncode == 130
+
+
+def test_where_llvm_calls_back():
+    """An error would not get out of there, but machine code would be missing that is called afterwards."""
+    code = """
+import os, signal
+from numba.core.codegen import CPUCodeLibrary
+from tagmatch.cli.interrupt import interruptible
+
+machine_code = CPUCodeLibrary._object_getbuffer_hook
+left = 1
+
+def interrupt(module):
+    global left
+    found = machine_code(module)
+    if found and left:
+        left = 0
+        os.kill(os.getpid(), signal.SIGINT)
+    return found
+
+CPUCodeLibrary._object_getbuffer_hook = interrupt
+
+with interruptible():
+    from tagmatch import TagMatch
+
+    try:
+        for row in range(100):
+            with TagMatch() as tm:
+                tm.add_set(["a"], row)
+                tm.consolidate()
+    finally:
+        os.write(1, b"undone")
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.communicate(timeout=120) == ("undone", INTERRUPTED)
     assert process.returncode == 130
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import COMMAND, as_json_lines, from_json_lines, tagmatch, write
+from command import COMMAND, as_json_lines, from_json_lines, started, tagmatch, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,12 +47,6 @@ def expected(index: Path, large: Path) -> bytes:
 
 
 BUFFERING = pytest.mark.parametrize("environment", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
-
-
-def started(*arguments: object, environment: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [COMMAND, *map(str, arguments)], env=os.environ | (environment or {}), stderr=subprocess.PIPE, **options
-    )
 
 
 # -- output ----------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@ import json
 import shutil
 
 import pytest
+from index_files import contents_of, files_of
 
 from tagmatch import (
     IndexCorruptError,
@@ -24,11 +25,6 @@ def index(request, tmp_path):
         tm.add_sets(SETS, range(5))
         tm.consolidate()
     return path
-
-
-def files_of(path):
-    """All with contents; the lock has none."""
-    return sorted(file for file in path.rglob("*") if file.is_file() and file.name != "LOCK")
 
 
 def test_what_is_opened_is_what_was_saved(index):
@@ -102,14 +98,14 @@ def test_a_folder_or_file_that_is_not_ours_is_left_alone(tmp_path):
 
 
 def test_a_failed_save_changes_nothing(index, monkeypatch):
-    before = {file: file.read_bytes() for file in files_of(index)}
+    before = contents_of(index)
     with TagMatch(index, layout="rarest") as tm:
         tm.add_set(["new"], 9)
         with monkeypatch.context() as patch:
             patch.setattr("tagmatch.storage._sync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
             with pytest.raises(TagMatchError, match="No space left"):
                 tm.consolidate()
-        assert {file: file.read_bytes() for file in files_of(index)} == before
+        assert contents_of(index) == before
         assert tm.match(["new"]) == [3]
         assert tm.stats()["staged"] == 1
         tm.add_set(["newer"], 10)

@@ -2,7 +2,8 @@
 
 Python raises `KeyboardInterrupt` in the main thread, once that thread is back in Python. Libraries may turn it into an
 error of their own, or swallow it, and a kernel may run on for long. So the signal is remembered, and a thread that
-waits for nothing else ends the process if it has not ended by then.
+waits for nothing else ends the process if it has not ended by then. Where LLVM calls back into Python, an error would
+get lost and a kernel lack its machine code, which crashes: there, the error has to wait until LLVM is done.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 
 #: Time for files that are half written to be removed
 _GRACE_S = 1.0
+_STEP_S = 0.01
 _LINE = b"tagmatch: interrupted\n"
 _EXIT_CODE = 130
 
 _interrupted = False
+_raised = False
+_postponed = False
 _ending = _thread.allocate_lock()
 
 
@@ -55,12 +59,24 @@ def end_if_interrupted() -> None:
         _end()
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    global _interrupted
-    if _interrupted:
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    global _interrupted, _raised, _postponed
+    if _raised:  # Ctrl-C again
         _end()
     _interrupted = True
+    if _is_within_llvm(frame):
+        _postponed = True
+        return
+    _raised = True
     raise KeyboardInterrupt
+
+
+def _is_within_llvm(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("llvmlite."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _unless_interrupted(hook: Callable[[Any], object]) -> Callable[[Any], object]:
@@ -69,11 +85,16 @@ def _unless_interrupted(hook: Callable[[Any], object]) -> Callable[[Any], object
 
 def _end_in_time(reader: int) -> None:
     """Wait for the signal, which arrives here also where the main thread cannot take notice of it."""
-    global _interrupted
+    global _interrupted, _postponed
     while os.read(reader, 1) != bytes([signal.SIGINT]):
         pass
     _interrupted = True
-    time.sleep(_GRACE_S)
+    deadline = time.monotonic() + _GRACE_S
+    while time.monotonic() < deadline:
+        time.sleep(_STEP_S)
+        if _postponed:
+            _postponed = False
+            _thread.interrupt_main()
     _end()
 
 

@@ -1,0 +1,42 @@
+"""An index, and files of sets and queries, for the command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from command import as_json_lines, tagmatch, write
+from index_files import contents_of
+
+from tagmatch import TagMatch
+
+_QUERIES = 2_000
+_SCHEMA = pa.schema([("tags", pa.list_(pa.string()))])
+
+
+@dataclass
+class Files:
+    """What commands read, and what `tagmatch build` makes of `sets`."""
+
+    index: Path
+    queries: Path
+    parquet_queries: Path
+    sets: Path
+    built: dict[str, bytes]
+
+
+def make_files(folder: Path) -> Files:
+    """Files for whose queries there are 3 MB of answers."""
+    index, queries, sets = folder / "index", folder / "queries.jsonl", folder / "sets.jsonl"
+    with TagMatch(index) as tm:
+        tm.add_set(["a"], 1)
+        tm.add_sets([["many"]] * 200, range(1_000_000, 1_000_200))
+        tm.consolidate()
+    records = [{"tags": ["many", f"n{number % 7}"]} for number in range(_QUERIES)]
+    queries.write_bytes(as_json_lines(records))
+    parquet = write(folder / "queries.parquet", records, _SCHEMA)
+    sets.write_bytes(as_json_lines([{"tags": ["a", f"b{key}"], "key": key} for key in range(10_000)]))
+    built = folder / "built"
+    tagmatch("build", sets, built)
+    return Files(index, queries, parquet, sets, contents_of(built))

@@ -1,0 +1,150 @@
+"""Damage to the files of an index on disk: it is always noticed, whatever it is and wherever.
+
+`python -m faults.damage --rounds 5000 --seed 7`, in `tests`, prints what was tried and what went wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agreement import assert_agree, loaded
+from command import tagmatch
+from faults.rounds import Report, main_of
+from faults.sweep import Report as Trials
+from faults.sweep import run_isolated
+from index_files import contents_of
+from oracle import Oracle
+
+from tagmatch import IndexCorruptError, IndexNotFoundError, IndexVersionError, TagMatch
+
+_HANGS_S = 60
+_ROUNDS_OF_AN_INDEX = 200
+_LAYOUTS = ("rarest", "balanced")
+_TAGS = [f"t{i}" for i in range(100)]
+
+
+def _not_empty(files: list[Path]) -> list[Path]:
+    return [file for file in files if file.stat().st_size]
+
+
+def flip_a_byte(files: list[Path], rng: random.Random) -> None:
+    file = rng.choice(_not_empty(files))
+    data = bytearray(file.read_bytes())
+    data[rng.randrange(len(data))] ^= rng.randrange(1, 256)
+    file.write_bytes(data)
+
+
+def cut_short(files: list[Path], rng: random.Random) -> None:
+    file = rng.choice(_not_empty(files))
+    size = file.stat().st_size
+    with file.open("r+b") as opened:
+        opened.truncate(rng.choice([0, size - 1, rng.randrange(size)]))
+
+
+def append_bytes(files: list[Path], rng: random.Random) -> None:
+    with rng.choice(files).open("ab") as opened:
+        opened.write(rng.choice([b"\0", b"\n", b" ", rng.randbytes(rng.randrange(1, 5_000))]))
+
+
+def remove_a_file(files: list[Path], rng: random.Random) -> None:
+    rng.choice(files).unlink()
+
+
+def swap_two_files(files: list[Path], rng: random.Random) -> None:
+    one, other = rng.sample(files, 2)
+    aside = one.with_name("aside")
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+
+
+def zero_a_block(files: list[Path], rng: random.Random) -> None:
+    """Overwrite a block of the file system by zeros, as a crash may leave it."""
+    file = rng.choice(_not_empty(files))
+    data = bytearray(file.read_bytes())
+    first = rng.randrange(0, len(data), 4096)
+    data[first : first + 4096] = bytes(len(data[first : first + 4096]))
+    file.write_bytes(data)
+
+
+DAMAGES: tuple[Callable[[list[Path], random.Random], None], ...] = (
+    flip_a_byte, cut_short, append_bytes, remove_a_file, swap_two_files, zero_a_block,
+)  # fmt: skip
+
+
+@dataclass
+class Index:
+    """An index on disk, and what is right for it."""
+
+    path: Path
+    oracle: Oracle
+
+
+def new_index(folder: Path, rng: random.Random) -> Index:
+    """Make an index of a random size."""
+    pairs = [(rng.sample(_TAGS, rng.randrange(6)), rng.randrange(2**40)) for _ in range(rng.choice([1, 5, 300, 3_000]))]
+    path, size = folder / "index", rng.choice([1, 7, 200_000])
+    tm, oracle = loaded(pairs, path=path, layout=rng.choice(_LAYOUTS), max_partition_size=size, threads=1, device="cpu")
+    tm.close()
+    return Index(path, oracle)
+
+
+def notices(index: Index, damage: Callable[[list[Path], random.Random], None], name: str) -> bool:
+    """Damage a copy of the index; returns whether that could be noticed, and raises if it was not.
+
+    What the lock has in it does not matter, nor is it damage to overwrite zeros by zeros.
+    """
+    rng = random.Random(name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "index")
+        shutil.copytree(index.path, path)
+        damage(sorted(file for file in path.rglob("*") if file.is_file()), rng)
+        damaged = contents_of(path) != contents_of(index.path)
+        if rng.random() < 0.01:
+            tagmatch(rng.choice(["check", "info"]), path, code=int(damaged))
+        if not damaged:
+            with TagMatch.open(path, threads=1, device="cpu") as tm:
+                assert_agree(tm, index.oracle, [rng.sample(_TAGS, 30)])
+            return False
+        options = {"layout": rng.choice(_LAYOUTS)} if rng.random() < 0.5 else {}
+        said = ""
+        try:
+            TagMatch.open(path, threads=1, device="cpu", **options).close()
+        except (IndexCorruptError, IndexNotFoundError, IndexVersionError) as error:
+            said = str(error)
+        assert said, "the damage was not noticed"
+        assert str(path) in said, f"the message does not name the index: {said}"
+        return True
+
+
+def run(rounds: int, seed: int) -> Report:
+    """Damage indexes, in processes that are forked off; returns what there was, and what went wrong."""
+    report = Report()
+    for first in range(0, rounds, _ROUNDS_OF_AN_INDEX):
+        rng = random.Random(f"{seed}/{first}")
+        with tempfile.TemporaryDirectory() as folder:
+            index = new_index(Path(folder), rng)
+            trials = []
+            for number in range(first, min(first + _ROUNDS_OF_AN_INDEX, rounds)):
+                damage, name = rng.choice(DAMAGES), f"{seed}/{number}"
+                report.kinds[damage.__name__] += 1
+                trials.append((f"{damage.__name__} {name}", functools.partial(notices, index, damage, name)))
+            done = Trials("damage", len(trials))
+            run_isolated(trials, done, hangs_s=_HANGS_S)
+            report.problems += done.problems
+            report.outcomes.update({"noticed": done.failed, "nothing changed": done.trials - done.failed})
+    return report
+
+
+def main() -> None:
+    main_of("Damage indexes on disk.", run, 5_000)
+
+
+if __name__ == "__main__":
+    main()

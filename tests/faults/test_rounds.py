@@ -1,0 +1,19 @@
+"""Short forms of the programs that `make torture` runs for so many rounds."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("name", "rounds", "endings"),
+    [
+        ("damage", 400, {"noticed", "nothing changed"}),
+        ("full_disks", 11, {"whole", "an error"}),
+        ("ctrl_c", 9, {"interrupted"}),
+    ],
+)
+def test_a_few_rounds(report_of, name, rounds, endings):
+    report = report_of(name, rounds=rounds)
+    assert report["cases"] == rounds
+    assert set(report["outcomes"]) >= endings
