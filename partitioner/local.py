@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from partitioner.balanced import balanced_partitions
-from partitioner.key_names import Names, in_common
+from partitioner.key_names import in_common, only_used
 from partitioner.rows import count_values, gather, gather_strings, keys_left, relabel
 from partitioner.sorting import equal_to_previous, group_by, sort_rows
 from partitioner.vocabulary import rank_tags
@@ -67,7 +67,7 @@ def build_snapshot(base: Snapshot, changes: Changes, options: LayoutOptions, *, 
     """
     names = None
     if base.keys.names is not None:
-        base, changes, names = _with_names_in_common(base, base.keys.names, changes)
+        base, changes, names = _with_names_in_common(base, base.keys.names, changes, threads)
     tags, rows, rows_of_pairs, keys, removed = _join(base, changes, threads)
     vocabulary, rows, first_rows, order = _rank(tags, rows, threads)
 
@@ -93,13 +93,15 @@ def build_snapshot(base: Snapshot, changes: Changes, options: LayoutOptions, *, 
         key_lists = gather(key_lists, order, threads=threads)
         del order
     del firsts, alive, keys, key_offsets
-    table = _narrow(key_lists) if names is None else names.only_used(key_lists, threads=threads)
+    table = _narrow(key_lists) if names is None else only_used(key_lists, names, threads=threads)
     return _lay_out(options, vocabulary, rows, table, first_rows, threads)
 
 
-def _with_names_in_common(base: Snapshot, held: Strings, changes: Changes) -> tuple[Snapshot, Changes, Names]:
-    """Both with the same numbers for the same keys, which are strings."""
-    names, held_numbers, new_numbers = in_common(held, changes.names)
+def _with_names_in_common(
+    base: Snapshot, held: Strings, changes: Changes, threads: int
+) -> tuple[Snapshot, Changes, Strings]:
+    """Both with the same numbers for the same keys, which are strings; and these, by number."""
+    names, held_numbers, new_numbers = in_common(held, changes.names, threads=threads)
     keys = base.keys.keys
     return (
         replace(base, keys=KeyTable(Lists(keys.offsets, held_numbers[keys.values]), held)),

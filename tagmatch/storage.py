@@ -39,7 +39,7 @@ from tagmatch.errors import (
 )
 from tagmatch.file_lock import locked
 from tagmatch.kernels.signature import signatures_of
-from tagmatch.options import LayoutOptions
+from tagmatch.options import KeyType, LayoutOptions
 from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
 
 #: Version 2 is that of indexes whose keys are strings; others are written as version 1
@@ -254,6 +254,11 @@ def files_nbytes(manifest: dict[str, Any]) -> int:
     return sum(entry["bytes"] for entry in manifest["files"].values())
 
 
+def key_type_of(manifest: dict[str, Any]) -> KeyType:
+    """What the keys of the index are that has this manifest."""
+    return manifest.get("key_type", "integer")  # type: ignore[no-any-return]
+
+
 def _write_files(snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     """Write and sync the tables; returns the manifest, without its own checksum."""
     folder.chmod(0o755)
@@ -366,7 +371,7 @@ def manifest_text(manifest: dict[str, Any]) -> bytes:
 
 def _read_snapshot(path: Path, manifest: dict[str, Any], check: Callable[[Path, dict[str, Any]], None]) -> Snapshot:
     folder, files = path / manifest["snapshot"], manifest["files"]
-    key_type = manifest.get("key_type", "integer")
+    key_type = key_type_of(manifest)
     wanted = _TABLES if key_type == "integer" else (*_TABLES, "key_names")
     tables = {name: _read_table(folder / f"{name}.arrow", files[f"{name}.arrow"], check) for name in wanted}
     vocabulary, tagsets, partitions = tables["vocabulary"], tables["tagsets"], tables["partitions"]

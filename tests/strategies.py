@@ -15,11 +15,14 @@ NUMBERED_TAGS = tuple(f"n{i}" for i in range(5_000))
 
 BOUNDARY_KEYS = (0, 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
 
-#: in no order; among them keys of which one is the beginning of another
+#: in no order; among them keys of which one is the beginning of another, and a fox that in UTF-16, not in UTF-8, comes
+#: before the wide tilde
 COMMON_NAMES = (
     "bob",
     "alice",
     "",
+    "🦊",
+    "～",
     "alic",
     "Alice",
     "é",

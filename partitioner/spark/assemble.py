@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from partitioner.rows import count_firsts
+from partitioner.spark.keys import Keys
 from partitioner.spark.scratch import Scratch
 from partitioner.spark.tasks import for_each, one_row
 from tagmatch.arrays import Lists, narrow_offsets, offsets_of
@@ -17,17 +18,18 @@ from tagmatch.arrow import to_numbers, to_strings, to_words
 from tagmatch.kernels.signature import SIGNATURE_WORDS
 from tagmatch.options import LayoutOptions
 from tagmatch.places import Place
-from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
+from tagmatch.tables import ClusterTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def save_parts(
-    spark: SparkSession, scratch: Scratch, index: Place, options: LayoutOptions, parts: Sequence[Any]
+    spark: SparkSession, scratch: Scratch, index: Place, options: LayoutOptions, parts: Sequence[Any], keys: Keys
 ) -> int:
     """Save the index, as one task does, in little memory as all columns are files; returns its partitions."""
-    (saved,) = for_each(spark, [0], partial(_save, scratch, index, options, _Parts(parts)), "count long").collect()
+    work = partial(_save, scratch, index, options, _Parts(parts), keys)
+    (saved,) = for_each(spark, [0], work, "count long").collect()
     return int(saved["count"])
 
 
@@ -40,19 +42,21 @@ class _Parts:
         self.greatest_key = max((int(row.greatest_key) for row in rows), default=0)
 
 
-def _save(scratch: Scratch, index: Place, options: LayoutOptions, parts: _Parts, _: int) -> Iterator[pa.RecordBatch]:
-    snapshot = _snapshot(scratch, options, parts)
+def _save(
+    scratch: Scratch, index: Place, options: LayoutOptions, parts: _Parts, keys: Keys, _: int
+) -> Iterator[pa.RecordBatch]:
+    snapshot = _snapshot(scratch, options, parts, keys)
     index.save_snapshot(snapshot)
     yield one_row(count=len(snapshot.partitions))
 
 
-def _snapshot(scratch: Scratch, options: LayoutOptions, parts: _Parts) -> Snapshot:
-    tags, hashes, frequencies = (scratch.read("vocabulary", 0, name) for name in ("tags", "hashes", "frequencies"))
+def _snapshot(scratch: Scratch, options: LayoutOptions, parts: _Parts, keys: Keys) -> Snapshot:
+    tags, hashes, frequencies = (scratch.read("vocabulary", 0, name) for name in ("strings", "hashes", "frequencies"))
     vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
 
     key_type = np.uint32 if parts.greatest_key < 2**32 else np.uint64
     ranks = Lists(*scratch.joined_lists("part", parts.numbers, "ranks", np.uint32))
-    keys = Lists(*scratch.joined_lists("part", parts.numbers, "keys", key_type))
+    numbers = Lists(*scratch.joined_lists("part", parts.numbers, "keys", key_type))
     signatures = scratch.joined("part", parts.numbers, "signatures", to_words, np.uint64).reshape(-1, SIGNATURE_WORDS)
     tagsets = TagsetTable(signatures, ranks)
     partitions: PartitionTable | ClusterTable
@@ -62,7 +66,7 @@ def _snapshot(scratch: Scratch, options: LayoutOptions, parts: _Parts) -> Snapsh
         partitions = ClusterTable(narrow_offsets(first_rows))
     else:
         partitions = _partition_table(scratch, parts)
-    return Snapshot(options, vocabulary, tagsets, KeyTable(keys), partitions)
+    return Snapshot(options, vocabulary, tagsets, keys.table(numbers), partitions)
 
 
 def _partition_table(scratch: Scratch, parts: _Parts) -> PartitionTable:

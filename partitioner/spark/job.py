@@ -2,13 +2,15 @@
 
 Steps, each of one or a few Spark jobs ::
 
+    keys        where keys are strings: the different ones, sorted; a file that tasks memory-map
     shards      rows by a hash of their set; a task makes its sets distinct, as the local partitioner does
     vocabulary  frequencies added up over shards, ranked; a file that tasks memory-map
     parts       sets as ranks; Algorithm 1 by histograms where a subtree is too large for one task; each part laid out
     index       the parts one after the other, saved in one step
 
-Nothing comes to the driver but counts, histograms, masks and some hundred sets' first ranks of each shard. What tasks
-leave for others lies in a folder beside the index's snapshots, which readers do not look at, and which goes in the end.
+Nothing comes to the driver but counts, histograms, masks, some hundred sets' first ranks of each shard, and the strings
+by which Spark sets the bounds of their ranges. What tasks leave for others lies in a folder beside the index's
+snapshots, which readers do not look at, and which goes in the end.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from partitioner.local import MAX_ROWS
 from partitioner.spark.assemble import save_parts
+from partitioner.spark.keys import IntegerKeys, Keys, number_keys
 from partitioner.spark.parts import lay_out_parts
 from partitioner.spark.scratch import Scratch
 from partitioner.spark.shards import make_shards
@@ -77,6 +80,7 @@ class Partitioned:
 def partition_sets(rows: DataFrame, index: Place, layout: LayoutOptions, options: JobOptions) -> Partitioned:
     """Make the sets of a DataFrame, columns `tags` and `key`, the snapshot of an index.
 
+    The index has keys that are strings where `key` has.
     What a job that was killed has left at the index's place goes; so only one job at a time may work on an index.
 
     Raises
@@ -91,8 +95,12 @@ def partition_sets(rows: DataFrame, index: Place, layout: LayoutOptions, options
     index.index_exists()
     with index.scratch() as files:
         scratch = Scratch(files)
+        keys: Keys = IntegerKeys()
+        if dict(rows.dtypes)["key"] == "string":
+            with _step(spark, "keys"):
+                keys = number_keys(rows, scratch)
         with _step(spark, "shards"):
-            shards = make_shards(rows, scratch)
+            shards = make_shards(rows, scratch, keys)
         if shards.problems:
             told = ", ".join(f"{problem}: {count}" for problem, count in shards.problems.items())
             if not options.skip_invalid:
@@ -109,9 +117,9 @@ def partition_sets(rows: DataFrame, index: Place, layout: LayoutOptions, options
         with _step(spark, "parts"):
             parts = lay_out_parts(spark, scratch, shards.numbers, layout, options.sets_per_task)
         with _step(spark, "index"):
-            partitions = save_parts(spark, scratch, index, layout, parts)
-    keys = sum(row["keys"] for row in parts)
-    return Partitioned(shards.sets, keys, tags, partitions, shards.problems)
+            partitions = save_parts(spark, scratch, index, layout, parts, keys)
+    pairs = sum(row["keys"] for row in parts)
+    return Partitioned(shards.sets, pairs, tags, partitions, shards.problems)
 
 
 @contextlib.contextmanager

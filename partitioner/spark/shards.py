@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partitioner.local import build_snapshot
+from partitioner.spark.keys import Keys
 from partitioner.spark.packs import PACKS, Packer, gathered, groups_by_hash, labels_for_all, unpacked
 from partitioner.spark.scratch import Scratch
 from partitioner.spark.tasks import Batches, number_of_task, one_row
@@ -65,9 +66,9 @@ class Shards:
     problems: dict[str, int]
 
 
-def make_shards(rows: DataFrame, scratch: Scratch) -> Shards:
-    """Make shards of the columns `tags`, array<string>, and `key`, long or decimal(20, 0)."""
-    clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession)), PACKS)
+def make_shards(rows: DataFrame, scratch: Scratch, keys: Keys) -> Shards:
+    """Make shards of the columns `tags`, array<string>, and `key`, of the type that `keys` take."""
+    clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession), keys), PACKS)
     made = clean.repartition("label").mapInArrow(partial(_write_shard, scratch), _SHARD).collect()
     counts = np.sum([np.zeros(len(PROBLEMS), np.int64), *(np.array(shard.problems) for shard in made)], axis=0)
     return Shards(
@@ -90,7 +91,7 @@ def _set_hashes(offsets, hashes, out):
         out[row] = total
 
 
-def _clean(labels: I64Array, batches: Batches) -> Iterator[pa.RecordBatch]:
+def _clean(labels: I64Array, keys: Keys, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Rows that can be stored, packed by a hash of their set; of the others how many there are of each kind."""
     found = np.zeros(len(PROBLEMS), np.int64)
     for batch in gathered(batches, _SENT_BYTES):
@@ -101,7 +102,7 @@ def _clean(labels: I64Array, batches: Batches) -> Iterator[pa.RecordBatch]:
         hashes = np.empty(len(good), np.uint64)
         _set_hashes(rows.offsets, hash_strings(rows.tags), hashes)
         packer = Packer()
-        records = pa.record_batch([good["tags"], good["key"].cast(pa.uint64())], ["tags", "key"])
+        records = pa.record_batch([good["tags"], keys.numbers(good["key"])], ["tags", "key"])
         packer.scatter(groups_by_hash(hashes, len(labels)), labels, np.full(len(labels), _ROWS), records.take)
         yield from packer.take()
     if found.any():
@@ -110,12 +111,13 @@ def _clean(labels: I64Array, batches: Batches) -> Iterator[pa.RecordBatch]:
         yield from packer.take()
 
 
-def _problems(tags: pa.ListArray, keys: pa.Int64Array | pa.Decimal128Array) -> U8Array:
+def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:
     """For each row 0, or one more than the place in `PROBLEMS` of what is wrong with it."""
     problems = np.zeros(len(tags), np.uint8)
     if pa.types.is_decimal(keys.type):
         problems[pc.fill_null(pc.greater_equal(keys, _KEY_LIMIT), False).to_numpy(zero_copy_only=False)] = 5
-    problems[pc.fill_null(pc.less(keys, 0), False).to_numpy(zero_copy_only=False)] = 4
+    if not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
+        problems[pc.fill_null(pc.less(keys, 0), False).to_numpy(zero_copy_only=False)] = 4
     problems[keys.is_null().to_numpy(zero_copy_only=False)] = 3
     values = tags.flatten()
     if values.null_count:

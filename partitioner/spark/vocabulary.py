@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from partitioner.rows import gather_strings, relabel
+from partitioner.spark.numbered import join_numbered, numbers_of
 from partitioner.spark.packs import PACKS, Packer, by_number, groups_by_hash, labels_for, labels_for_all, unpacked
 from partitioner.spark.scratch import Scratch
 from partitioner.spark.shards import Shards
@@ -18,14 +19,14 @@ from partitioner.spark.tasks import Batches, for_each, number_of_task, one_row
 from partitioner.vocabulary import by_frequency
 from tagmatch.arrays import I64Array, Lists, Strings, U32Array, U64Array, offsets_of
 from tagmatch.arrow import from_strings, to_lists, to_numbers, to_strings
-from tagmatch.kernels.tag_table import TagInterner, build_slots, find_all, new_key
+from tagmatch.kernels.tag_table import TagInterner, new_key
 from tagmatch.kernels.xxh64 import hash_strings
 from tagmatch.tag_order import by_hash
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_COLUMNS = ["tags", "hashes", "frequencies"]
+_COLUMNS = ["strings", "hashes", "frequencies"]
 _TOTALS = "totals"
 _TOTAL = "part long, frequencies array<long>, counts array<long>"
 _RANGE = "number long"
@@ -86,11 +87,7 @@ def rank_tags(spark: SparkSession, scratch: Scratch, shards: Shards, tags_per_ta
 
 def rank_sets(scratch: Scratch, shard: int) -> Lists:
     """Return the sets of a shard as ascending ranks."""
-    tags = to_strings(scratch.read("shard", shard, "tags"))
-    known = to_strings(scratch.read("vocabulary", 0, "tags", keep=True))
-    slots = to_numbers(scratch.read("vocabulary", 0, "slots", keep=True))
-    ranks = np.empty(len(tags), np.uint32)
-    find_all(hash_strings(tags), tags.offsets, tags.data, 0, slots, known.offsets, known.data, ranks)
+    ranks = numbers_of(scratch, "vocabulary", to_strings(scratch.read("shard", shard, "tags")))
     return relabel(to_lists(scratch.read("shard", shard, "ranks")), ranks)
 
 
@@ -168,15 +165,6 @@ def _write(scratch: Scratch, name: str, number: int, tags: Strings, hashes: U64A
 
 def _join(scratch: Scratch, numbers: list[int], key: U64Array, _: int) -> Iterator[pa.RecordBatch]:
     """Join all ranges to one table, which tasks memory-map."""
-    tags = Strings(*scratch.joined_lists("ranked", numbers, "tags", np.uint8))
-    hashes = scratch.joined("ranked", numbers, "hashes", to_numbers, np.uint64)
     frequencies = scratch.joined("ranked", numbers, "frequencies", to_numbers, np.uint32)
-    scratch.write(
-        "vocabulary",
-        0,
-        tags=from_strings(tags),
-        hashes=pa.array(hashes),
-        frequencies=pa.array(frequencies),
-        slots=pa.array(build_slots(tags, hashes, key)),
-    )
-    yield one_row(tags=len(hashes))
+    tags = join_numbered(scratch, "ranked", numbers, "vocabulary", key, frequencies=pa.array(frequencies))
+    yield one_row(tags=tags)

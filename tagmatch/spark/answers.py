@@ -7,21 +7,28 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, LongType, StructField
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField
 
 from tagmatch.arrays import IntArray
 from tagmatch.errors import InvalidValueError, NullError
+from tagmatch.options import KeyType
 
 Output = Literal["rows", "lists"]
 
-#: The column that each output adds
-ANSWER_FIELDS = {
-    "rows": StructField("key", LongType(), nullable=False),
-    "lists": StructField("keys", ArrayType(LongType(), containsNull=False), nullable=False),
-}
+#: Name of the column that each output adds
+ANSWER_NAMES: dict[Output, str] = {"rows": "key", "lists": "keys"}
+
+_KEY_TYPES = {"integer": LongType(), "string": StringType()}
 
 _BATCH_KEYS = 1 << 16
 _BATCH_BYTES = 1 << 30
+
+
+def answer_field(output: Output, key_type: KeyType) -> StructField:
+    """The column that an output adds, for an index with such keys."""
+    key = _KEY_TYPES[key_type]
+    kind = key if output == "rows" else ArrayType(key, containsNull=False)
+    return StructField(ANSWER_NAMES[output], kind, nullable=False)
 
 
 def reject_nulls(tags: pa.Array, name: str) -> None:
@@ -53,20 +60,22 @@ def with_keys(output: Output, queries: pa.RecordBatch, answers: pa.ListArray) ->
         One row for each key of a query, or one row for each query.
     queries : pyarrow.RecordBatch
         Any columns.
-    answers : pyarrow.ListArray of uint64
+    answers : pyarrow.ListArray of uint64 or large_string
         The keys of each query.
 
     Yields
     ------
     pyarrow.RecordBatch
-        All columns, then `key`, int64, or `keys`, lists of int64.
+        All columns, then `key`, int64 or large_string, or `keys`, lists of these.
 
     Raises
     ------
     InvalidValueError
         A key does not fit a `long`.
     """
-    offsets, keys = answers.offsets.to_numpy(), _signed(answers.values)
+    offsets, keys = answers.offsets.to_numpy(), answers.values
+    if pa.types.is_integer(keys.type):
+        keys = _signed(keys)
     if output == "rows":
         return _key_by_key(queries, offsets, keys)
     return _query_by_query(queries, offsets, keys)

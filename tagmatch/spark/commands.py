@@ -22,7 +22,7 @@ def partition(
         str,
         typer.Argument(
             metavar="SETS",
-            help="Any path or URI that Spark reads, with columns `tags` (array of strings) and `key` (long).",
+            help="Any path or URI that Spark reads, with columns `tags` (array of strings) and `key` (long or string).",
             show_default=False,
         ),
     ],

@@ -9,12 +9,12 @@ from pyspark.sql import DataFrame
 
 from tagmatch.errors import InvalidTypeError, InvalidValueError
 from tagmatch.places import place_of
-from tagmatch.spark.answers import ANSWER_FIELDS, Output
+from tagmatch.spark.answers import ANSWER_NAMES, Output
 from tagmatch.spark.interests import index_of
 from tagmatch.spark.offline import check_strings
 from tagmatch.spark.ship import ship_join
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
-from tagmatch.storage import files_nbytes
+from tagmatch.storage import files_nbytes, key_type_of
 
 Strategy = Literal["auto", "ship", "shuffle"]
 
@@ -50,8 +50,9 @@ def subset_join(
         of which a worker has one at a time; from the snapshot that is current at this call. `auto`: `ship` for a
         stream and where the files of the index have at most `ship_limit` bytes.
     output : {"rows", "lists"}
-        `rows`: the columns of the queries and `key`, long, a row for each matching key; queries without a match have
-        none. `lists`: the columns of the queries and `keys`, an array of long, a row for each query.
+        `rows`: the columns of the queries and `key`, a row for each matching key; queries without a match have none.
+        `lists`: the columns of the queries and `keys`, an array, a row for each query. Keys are long, or string where
+        the index has keys that are strings.
     tags : str
         Column of the queries with their tags, an array of strings.
     ship_limit : int
@@ -64,7 +65,8 @@ def subset_join(
     -------
     DataFrame
         Nothing is matched before it is asked for. Its tasks fail with `NullError` for a null in the tags, and with
-        `InvalidValueError` for an answer with a key above 2**63 - 1.
+        `InvalidValueError` for an answer with a key above 2**63 - 1, or where the index was replaced by one with
+        keys of the other type.
 
     Raises
     ------
@@ -81,11 +83,12 @@ def subset_join(
         raise InvalidValueError("folder is where the index of interests is made; index names one that is there")
     else:
         place = place_of(index)
-    fits = files_nbytes(place.manifest()) <= ship_limit
+    manifest = place.manifest()
+    fits = files_nbytes(manifest) <= ship_limit
     if strategy == "auto":
         strategy = "ship" if fits or queries.isStreaming else "shuffle"
     if strategy == "ship":
-        return ship_join(queries, place, tags=tags, unique=unique, output=output)
+        return ship_join(queries, place, key_type=key_type_of(manifest), tags=tags, unique=unique, output=output)
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
     return shuffle_join(queries, place, tags=tags, unique=unique, output=output, bucket_sets=BUCKET_SETS)
@@ -107,7 +110,7 @@ def _check_queries(queries: DataFrame, tags: str, output: Output) -> None:
         count = "no column" if not found else f"{len(found)} columns"
         raise InvalidValueError(f"queries has {count} {tags!r}; its columns are {names}; say which it is with tags=")
     check_strings(found[0], f"column {tags!r} of the queries")
-    added = ANSWER_FIELDS[output].name
+    added = ANSWER_NAMES[output]
     clashing = next((field.name for field in fields if field.name.lower() == added), None)
     if clashing is not None:
         raise InvalidValueError(f"queries has a column {clashing!r} already, which the join is to add; rename it")

@@ -70,7 +70,9 @@ def partition(
     layout, max_partition_size
         As of `TagMatch`.
     tags, key : str
-        Columns: an array of strings, and an integer from 0 to 2**64 - 1 (as which Spark has decimal(20, 0)).
+        Columns: an array of strings, and an integer from 0 to 2**64 - 1 (as which Spark has decimal(20, 0)) or a
+        string. Strings make an index with `key_type="string"`; they are compared as bytes, and read before all else,
+        so that the rows are made twice.
     sets_per_task : int
         Sets that a task has in memory, about; 500 bytes each. The result does not depend on it.
     skip_invalid : bool
@@ -89,16 +91,30 @@ def partition(
         For an option, for a URI that Arrow does not know, and for rows that cannot be stored: how many, and why.
     IndexExistsError
         Something else than an index stands at the path.
+    TagMatchError
+        The index cannot be written, or the rows had other keys, which are strings, when they were made again.
+
+    Examples
+    --------
+    >>> people = spark.createDataFrame([(["cat", "fr"], "ana"), (["cat"], "bo")], "tags array<string>, key string")
+    >>> partition(people, "people.index").sets
+    2
     """
     check_strings(column_type(sets, tags), f"column {tags!r}")
     kind = column_type(sets, key)
-    if not isinstance(kind, _INTEGERS) and not (isinstance(kind, DecimalType) and kind.scale == 0):
-        raise InvalidTypeError(f"column {key!r} must be an integer or a decimal of scale 0, not {kind.simpleString()}")
-    # Spark reads unsigned longs as decimal(20, 0)
-    wide = "decimal(20, 0)" if isinstance(kind, DecimalType) else "long"
+    if isinstance(kind, StringType):
+        cast = "string"  # without a collation: keys are compared as bytes
+    elif isinstance(kind, DecimalType) and kind.scale == 0:
+        cast = "decimal(20, 0)"  # as which Spark reads unsigned longs
+    elif isinstance(kind, _INTEGERS):
+        cast = "long"
+    else:
+        raise InvalidTypeError(
+            f"column {key!r} must be a string, an integer or a decimal of scale 0, not {kind.simpleString()}"
+        )
     if isinstance(sets_per_task, bool) or not isinstance(sets_per_task, int) or sets_per_task < 1:
         raise InvalidValueError(f"sets_per_task must be an integer from 1 on, not {sets_per_task!r}")
-    rows = sets.select(col(f"`{tags}`").alias("tags"), col(f"`{key}`").cast(wide).alias("key"))
+    rows = sets.select(col(f"`{tags}`").alias("tags"), col(f"`{key}`").cast(cast).alias("key"))
     options = JobOptions(sets_per_task, skip_invalid)
     with errors_of_workers():
         return partition_sets(rows, place_of(index), LayoutOptions(layout, max_partition_size), options)

@@ -27,13 +27,14 @@ from pyspark.sql.types import LongType, StructField, StructType
 from partitioner.rows import gather, gather_strings
 from partitioner.spark.packs import PACKS, Packer, labels_for, sorted_by_number, unpacked
 from pipeline.key_lookup import look_up_keys
-from tagmatch.arrays import I64Array, Lists, U32Array, UIntArray, offsets_of
-from tagmatch.arrow import from_lists, from_strings, to_lists
+from tagmatch.arrays import I64Array, IntArray, Lists, U32Array, UIntArray, offsets_of
+from tagmatch.arrow import from_strings, to_strings
 from tagmatch.columns import tag_lists
 from tagmatch.engine import TagMatch
 from tagmatch.kernels.xxh64 import hash_strings
+from tagmatch.options import KeyType
 from tagmatch.places import Place
-from tagmatch.spark.answers import ANSWER_FIELDS, Output, reject_nulls, with_keys
+from tagmatch.spark.answers import Output, answer_field, reject_nulls, with_keys
 from tagmatch.spark.buckets import Buckets, buckets_for
 from tagmatch.storage import open_unverified
 from tagmatch.tables import KeyTable, Snapshot
@@ -56,6 +57,7 @@ class Shuffle:
         Name of the snapshot.
     seed : int
         Of the hashes of tags.
+    key_type : {"integer", "string"}
     buckets : Buckets
     labels : int64 array, 2 x buckets
         Labels of packs for the buckets and, behind them, for the homes of queries.
@@ -64,6 +66,7 @@ class Shuffle:
     index: Place
     snapshot: str
     seed: int
+    key_type: KeyType
     buckets: Buckets
     labels: I64Array
 
@@ -85,7 +88,8 @@ def shuffle_join(
     snapshot = open_unverified(index.local_index(), name)
     parallelism = int(spark.conf.get("spark.default.parallelism", None) or 1)
     buckets = buckets_for(snapshot, bucket_sets, at_least=parallelism)
-    plan = Shuffle(index, name, snapshot.vocabulary.seed, buckets, labels_for(spark, buckets.count, 2).reshape(-1))
+    labels = labels_for(spark, buckets.count, 2).reshape(-1)
+    plan = Shuffle(index, name, snapshot.vocabulary.seed, snapshot.keys.type, buckets, labels)
     column, schema = queries.columns.index(tags), queries.schema
     merged = unique or output == "lists"
     at_home = merged or snapshot.tagsets.has_empty_set
@@ -98,8 +102,8 @@ def shuffle_join(
 
     def match(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if merged:
-            return matched_in_part(batches)
-        return matched(batches, column)
+            return matched_in_part(batches, plan.key_type)
+        return matched(batches, plan.key_type, column)
 
     # Where answers are not merged, a row of the outcome depends on one query and the snapshot alone, so it does not
     # matter when Spark runs a task again. Else the numbers of queries decide what is merged. They are made once, before
@@ -116,8 +120,9 @@ def shuffle_join(
     packs = chunks.mapInArrow(sets_of, PACKS).union(numbered.mapInArrow(queries_of, PACKS))
     met = sorted_by_number(packs, buckets.count)
     if not merged:
-        return met.mapInArrow(match, StructType([*schema.fields, ANSWER_FIELDS[output]]))
-    part = StructType([StructField("id", LongType()), StructField("query", schema), ANSWER_FIELDS["lists"]])
+        return met.mapInArrow(match, StructType([*schema.fields, answer_field(output, plan.key_type)]))
+    found = answer_field("lists", plan.key_type)
+    part = StructType([StructField("id", LongType()), StructField("query", schema), found])
     keys = functions.flatten(functions.collect_list("keys"))
     whole = (
         met.mapInArrow(match, part)
@@ -165,13 +170,17 @@ def _sets_at(snapshot: Snapshot, rows: U32Array, places: U32Array) -> pa.RecordB
 
 def _sets(snapshot: Snapshot, rows: UIntArray) -> pa.RecordBatch:
     """Tags, as strings, and keys of these rows."""
-    ranks = gather(snapshot.tagsets.ranks, rows)
+    ranks, keys = gather(snapshot.tagsets.ranks, rows), gather(snapshot.keys.keys, rows)
     tags = from_strings(gather_strings(snapshot.vocabulary.tags, ranks.values))
-    kind = pa.ListArray if ranks.offsets.dtype == np.int32 else pa.LargeListArray
-    keys = gather(snapshot.keys.keys, rows)
-    return pa.RecordBatch.from_arrays(
-        [kind.from_arrays(pa.array(ranks.offsets), tags), from_lists(keys)], names=["tags", "keys"]
-    )
+    # Integers as they are stored, of 32 bits where they may be
+    values = pa.array(keys.values) if snapshot.keys.names is None else snapshot.keys.column(keys.values)
+    columns = [_lists(ranks.offsets, tags), _lists(keys.offsets, values)]
+    return pa.RecordBatch.from_arrays(columns, names=["tags", "keys"])
+
+
+def _lists(offsets: IntArray, values: pa.Array) -> pa.Array:
+    kind = pa.ListArray if offsets.dtype == np.int32 else pa.LargeListArray
+    return kind.from_arrays(pa.array(offsets), values)
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------
@@ -221,30 +230,40 @@ def _buckets_of_queries(tags: pa.Array, plan: Shuffle) -> tuple[U32Array, I64Arr
 class _Bucket:
     """The sets of a bucket. `TagMatch` gives their numbers, as a set may have many keys."""
 
-    def __init__(self, packs: list[pa.RecordBatch]) -> None:
+    def __init__(self, packs: list[pa.RecordBatch], key_type: KeyType) -> None:
         self._index = TagMatch(threads=1, device="cpu")
-        counts, keys = [np.zeros(0, np.int64)], [np.zeros(0, np.uint32)]
         first = 0
         for pack in packs:
             self._index.add_sets(pack.column("tags"), np.arange(first, first + len(pack)))
             first += len(pack)
-            lists = to_lists(pack.column("keys"))
-            counts.append(lists.lengths())
-            keys.append(lists.values)
         self._index.consolidate()
-        self._keys = KeyTable(Lists(offsets_of(np.concatenate(counts)), np.concatenate(keys)))
+        self._keys = _key_table([pack.column("keys") for pack in packs], key_type)
 
     def answers(self, tags: pa.Array) -> pa.ListArray:
-        """Keys, uint64, of each query."""
+        """Keys, uint64 or large_string, of each query."""
         found = self._index.match_many(tags)
         sets = Lists(found.offsets.to_numpy(), found.values.to_numpy().astype(np.uint32))
-        return from_lists(look_up_keys(sets, self._keys))
+        keys = look_up_keys(sets, self._keys)
+        return _lists(keys.offsets, self._keys.column(keys.values))
 
     def close(self) -> None:
         self._index.close()
 
 
-def answered(batches: Iterable[pa.RecordBatch], column: int | str) -> Iterator[tuple[pa.RecordBatch, pa.ListArray]]:
+def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
+    """The keys of a bucket's sets. Of strings, each that a set has is a name of its own, whatever others have."""
+    counts = [pc.list_value_length(some).to_numpy() for some in lists]
+    offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *counts]))
+    values = [some.flatten() for some in lists]
+    if key_type == "integer":
+        return KeyTable(Lists(offsets, np.concatenate([np.zeros(0, np.uint32), *(some.to_numpy() for some in values)])))
+    names = to_strings(pa.concat_arrays([pa.array([], pa.large_string()), *values]))
+    return KeyTable(Lists(offsets, np.arange(len(names), dtype=np.uint32)), names)
+
+
+def answered(
+    batches: Iterable[pa.RecordBatch], key_type: KeyType, column: int | str
+) -> Iterator[tuple[pa.RecordBatch, pa.ListArray]]:
     """One task: packs by bucket, those of sets first; gives each pack of queries and its answers."""
     current, packs, bucket = None, list[pa.RecordBatch](), None
     for number, records in unpacked(batches):
@@ -257,18 +276,18 @@ def answered(batches: Iterable[pa.RecordBatch], column: int | str) -> Iterator[t
             packs.append(records)
             continue
         if bucket is None:
-            bucket, packs = _Bucket(packs), []
+            bucket, packs = _Bucket(packs, key_type), []
         yield records, bucket.answers(records.column(column))
 
 
-def matched(batches: Iterable[pa.RecordBatch], column: int) -> Iterator[pa.RecordBatch]:
+def matched(batches: Iterable[pa.RecordBatch], key_type: KeyType, column: int) -> Iterator[pa.RecordBatch]:
     """One task: packs by bucket; gives rows of the outcome."""
-    for queries, answers in answered(batches, column):
+    for queries, answers in answered(batches, key_type, column):
         yield from with_keys("rows", queries, answers)
 
 
-def matched_in_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def matched_in_part(batches: Iterable[pa.RecordBatch], key_type: KeyType) -> Iterator[pa.RecordBatch]:
     """One task: packs by bucket; gives the answers that each query has there, and the queries that are at home."""
-    for queries, answers in answered(batches, "tags"):
+    for queries, answers in answered(batches, key_type, "tags"):
         wanted = pc.or_(pc.greater(pc.list_value_length(answers), 0), queries.column("query").is_valid())
         yield from with_keys("lists", queries.select(["id", "query"]).filter(wanted), answers.filter(wanted))

@@ -20,7 +20,7 @@ class Kill(logging.Handler):
 logging.getLogger("partitioner").setLevel(logging.INFO)
 logging.getLogger("partitioner").addHandler(handler := Kill())
 spark = handler.spark = spark_session("killed", "local[2]")
-partition(spark.read.parquet(sys.argv[1]).selectExpr("tags", "cast(key as long) key"), sys.argv[2])
+partition(spark.read.parquet(sys.argv[1]), sys.argv[2])
 """
 
 

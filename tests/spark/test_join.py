@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from oracle import Oracle
 from pyspark.sql import DataFrame, SparkSession, functions
+from strategies import COMMON_NAMES
 
 import tagmatch.spark.join
 from tagmatch import TagMatch
@@ -28,6 +29,8 @@ from tagmatch.spark.join import subset_join
 
 STRATEGIES = ("ship", "shuffle")
 OUTPUTS = ("rows", "lists")
+#: What a number stands for as a key of each type, in the same order
+KEYS: dict[str, Any] = {"integer": int, "string": "{:019}".format}
 SCHEMA = """
     n int, tags array<string>, `a.b c` string, amount decimal(10, 2), at timestamp, day date, bytes binary,
     real double, flag boolean, pairs map<string, int>, pair struct<x: bigint, y: array<string>>, nothing int
@@ -36,6 +39,7 @@ SCHEMA = """
 
 class Stored(NamedTuple):
     path: Path
+    key_type: str
     oracle: Oracle
     queries: list[list[str]]
 
@@ -45,16 +49,19 @@ def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tagmatch.spark.join, "BUCKET_SETS", 40)
 
 
-def save(path: Path, sets: list[list[str]], keys: list[int], **options: Any) -> TagMatch:
-    tm = TagMatch(path, **options)
+def save(path: Path, sets: list[list[str]], keys: list[Any], **options: Any) -> TagMatch[Any]:
+    tm: TagMatch[Any] = TagMatch(path, **options)
     tm.add_sets(sets, keys)
     tm.consolidate()
     return tm
 
 
-@pytest.fixture(scope="module")
-def stored(layout: str, seed: int, tmp_path_factory: pytest.TempPathFactory) -> Stored:
+@pytest.fixture(
+    scope="module", params=[("rarest", "integer"), ("balanced", "integer"), ("rarest", "string")], ids="-".join
+)
+def stored(request: pytest.FixtureRequest, seed: int, tmp_path_factory: pytest.TempPathFactory) -> Stored:
     """Among others, 63 sets with the same rarest tag, which are spread over several buckets."""
+    layout, key_type = request.param
     rng = random.Random(seed)
     common = [f"c{i}" for i in range(6)]
     subsets = [list(some) for size in range(1, 7) for some in itertools.combinations(common, size)]
@@ -62,16 +69,17 @@ def stored(layout: str, seed: int, tmp_path_factory: pytest.TempPathFactory) -> 
     sets = [[], *subsets, *([*some, "hot"] for some in subsets)]
     sets += [rng.sample(common, 3) + rng.sample(others, rng.randrange(1, 4)) for _ in range(150)]
     sets += rng.choices(sets, k=60)
-    keys = [rng.randrange(80) for _ in sets]
+    few = list(range(80)) if key_type == "integer" else [*COMMON_NAMES, *(f"user {i}" for i in range(70))]
+    keys = [rng.choice(few) for _ in sets]
     queries = [[], ["unknown"], ["hot"], [*common, "hot"], ["é", "é", "c1", "c2", "c3", "e\u0301"]]
     queries += [rng.choices([*common, *others, "hot", "unknown"], k=rng.randrange(20)) for _ in range(120)]
     queries += [sorted(rng.choice(sets)) + rng.sample(others, 3) for _ in range(60)]
     path = tmp_path_factory.mktemp("join") / layout
     oracle = Oracle()
-    save(path, sets, keys, layout=layout, max_partition_size=20)
+    save(path, sets, keys, layout=layout, key_type=key_type, max_partition_size=20)
     oracle.add_sets(sets, keys)
     oracle.consolidate()
-    return Stored(path, oracle, queries)
+    return Stored(path, key_type, oracle, queries)
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +93,12 @@ def queries(spark: SparkSession, stored: Stored) -> DataFrame:
     return spark.createDataFrame(rows, SCHEMA).repartition(3, "n").persist()
 
 
-def answers(joined: DataFrame, queries: DataFrame) -> Iterator[tuple[list[str], list[int]]]:
+def answers(joined: DataFrame, queries: DataFrame) -> Iterator[tuple[list[str], list[Any]]]:
     """Tags and ascending keys of each query, whose columns have been kept."""
     names = queries.columns
     assert joined.columns[:-1] == names
     rows = {row.n: row for row in queries.collect()}
-    keys: dict[int, list[int]] = {n: [] for n in rows} if joined.columns[-1] == "key" else {}
+    keys: dict[int, list[Any]] = {n: [] for n in rows} if joined.columns[-1] == "key" else {}
     for row in joined.collect():
         assert tuple(row[:-1]) == tuple(rows[row.n])
         if joined.columns[-1] == "key":
@@ -109,7 +117,8 @@ def answers(joined: DataFrame, queries: DataFrame) -> Iterator[tuple[list[str], 
 def test_answers_are_the_oracles(stored: Stored, queries: DataFrame, strategy: Any, unique: bool, output: Any) -> None:
     joined = subset_join(queries, stored.path, strategy=strategy, unique=unique, output=output)
     assert [field.dataType for field in joined.schema.fields[:-1]] == [field.dataType for field in queries.schema]
-    assert joined.dtypes[-1] == (("key", "bigint") if output == "rows" else ("keys", "array<bigint>"))
+    kind = "bigint" if stored.key_type == "integer" else "string"
+    assert joined.dtypes[-1] == (("key", kind) if output == "rows" else ("keys", f"array<{kind}>"))
     total = 0
     for tags, keys in answers(joined, queries):
         expected = stored.oracle.match(tags)
@@ -118,16 +127,18 @@ def test_answers_are_the_oracles(stored: Stored, queries: DataFrame, strategy: A
     assert total > len(stored.queries)
 
 
+@pytest.mark.parametrize("key_type", KEYS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_an_answer_may_be_larger_than_an_arrow_batch_of_spark(
-    spark: SparkSession, tmp_path: Path, strategy: Any
+    spark: SparkSession, tmp_path: Path, strategy: Any, key_type: str
 ) -> None:
-    count = 150_000
-    save(tmp_path / "index", [["popular"]] * count + [["x"]], [*range(count), 2**63 - 1]).close()
+    count, key = 150_000, KEYS[key_type]
+    keys = list(map(key, [*range(count), 2**63 - 1]))
+    save(tmp_path / "index", [["popular"]] * count + [["x"]], keys, key_type=key_type).close()
     queries = spark.createDataFrame([(0, ["popular"]), (1, ["x", "popular"]), (2, ["y"])], "n int, words array<string>")
     rows = subset_join(queries, tmp_path / "index", strategy=strategy, tags="words")
     found = rows.groupBy("n").agg(functions.count("*"), functions.max("key")).collect()
-    assert sorted(map(tuple, found)) == [(0, count, count - 1), (1, count + 1, 2**63 - 1)]
+    assert sorted(map(tuple, found)) == [(0, count, key(count - 1)), (1, count + 1, key(2**63 - 1))]
     lists = subset_join(queries, tmp_path / "index", strategy=strategy, tags="words", output="lists")
     assert sorted(map(tuple, lists.select("n", functions.size("keys")).collect())) == [
         (0, count),
@@ -136,10 +147,11 @@ def test_an_answer_may_be_larger_than_an_arrow_batch_of_spark(
     ]
 
 
+@pytest.mark.parametrize("key_type", KEYS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_no_queries_or_no_sets(spark: SparkSession, tmp_path: Path, strategy: Any) -> None:
-    save(tmp_path / "full", [["a"], []], [1, 2]).close()
-    save(tmp_path / "empty", [], []).close()
+def test_no_queries_or_no_sets(spark: SparkSession, tmp_path: Path, strategy: Any, key_type: str) -> None:
+    save(tmp_path / "full", [["a"], []], list(map(KEYS[key_type], [1, 2])), key_type=key_type).close()
+    save(tmp_path / "empty", [], [], key_type=key_type).close()
     some, none = (spark.createDataFrame(rows, "tags array<string>") for rows in ([(["a"],), ([],)], []))
     for output in OUTPUTS:
         assert subset_join(none, tmp_path / "full", strategy=strategy, output=output).collect() == []
@@ -161,6 +173,21 @@ def test_a_newer_snapshot_is_picked_up(spark: SparkSession, tmp_path: Path) -> N
     assert [row.key for row in subset_join(queries, str(tmp_path / "index"), strategy="shuffle").collect()] == [2]
     with pytest.raises(IndexNotFoundError, match="newer snapshot"), errors_of_workers():
         late.collect()
+
+
+def test_keys_that_become_others(spark: SparkSession, tmp_path: Path) -> None:
+    """Columns of the join are of a type for good."""
+    save(tmp_path / "index", [["a"]], [1]).close()
+    queries = spark.createDataFrame([(["a", "b"],)], "tags array<string>")
+    joined = subset_join(queries, tmp_path / "index", strategy="ship")
+    with TagMatch(key_type="string") as tm:
+        tm.add_set(["a"], "ana")
+        tm.consolidate()
+        tm.save(tmp_path / "index")
+    told = 'had key_type "integer" when the join began, and has "string" now'
+    with pytest.raises(InvalidValueError, match=told), errors_of_workers():
+        joined.collect()
+    assert [row.key for row in subset_join(queries, tmp_path / "index", strategy="ship").collect()] == ["ana"]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

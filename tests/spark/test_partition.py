@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import secrets
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,24 @@ import pyarrow.parquet as pq
 import pytest
 from collisions import colliding_tags
 from killed import run_killed_job
+from pyspark.sql import functions
+from strategies import COMMON_NAMES
 
 import tagmatch.spark
-from tagmatch import IndexExistsError, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch import IndexExistsError, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
 from tagmatch.spark import partition
 from tagmatch.spark.session import SparkUnavailableError, check_java
 
-Rows = Sequence[tuple[list[str], int]]
+Rows = Sequence[tuple[list[str], Any]]
 SCHEMA = "tags array<string>, key long"
+NAMED = "tags array<string>, key string"
+
+
+KEY_TYPES = ["integers", "strings"]
+
+
+def key_type(rows: Rows) -> str:
+    return "string" if any(isinstance(key, str) for _, key in rows) else "integer"
 
 
 def manifest(index: Path) -> bytes:
@@ -31,6 +43,7 @@ def manifest(index: Path) -> bytes:
 
 
 def local(rows: Rows, index: Path, **options: Any) -> bytes:
+    options = {"key_type": key_type(rows), **options}
     with TagMatch(index, threads=2, device="cpu", **options) as tm:
         for tags, key in rows:
             tm.add_set(tags, key)
@@ -67,10 +80,38 @@ def colliding(_: random.Random) -> Rows:
     return [(tags, key) for key, tags in enumerate(sets)]
 
 
+def named(rng: random.Random) -> Rows:
+    """Keys that are strings, each of many sets."""
+    names = [*COMMON_NAMES, *(rng.choice(COMMON_NAMES) + str(i) for i in range(60))]
+    return [(tags, names[key % len(names)]) for tags, key in few_tags(rng)]
+
+
+def named_alike(_: random.Random) -> Rows:
+    """Keys with one hash, of a set each."""
+    return [([f"t{i % 3}", f"u{i}"], name) for i, name in enumerate(colliding_tags(40))]
+
+
+@pytest.fixture
+def ranges_stay_apart(spark: Any) -> Iterator[None]:
+    """Where there are few rows, Spark else puts partitions together."""
+    setting = "spark.sql.adaptive.coalescePartitions.enabled"
+    spark.conf.set(setting, "false")
+    yield
+    spark.conf.unset(setting)
+
+
+@pytest.mark.usefixtures("ranges_stay_apart")
 @pytest.mark.parametrize("layout", ["rarest", "balanced"])
 @pytest.mark.parametrize(
     ("make", "max_partition_size", "sets_per_task"),
-    [(few_tags, 100, 400), (few_tags, 200_000, 1 << 20), (long_sets, 7, 50), (colliding, 1, 5)],
+    [
+        (few_tags, 100, 400),
+        (few_tags, 200_000, 1 << 20),
+        (long_sets, 7, 50),
+        (colliding, 1, 5),
+        (named, 100, 400),
+        (named_alike, 3, 5),
+    ],
 )
 def test_files_are_those_of_the_local_partitioner(
     spark: Any, tmp_path: Path, rng: random.Random, layout: str, make: Any, max_partition_size: int, sets_per_task: int
@@ -78,7 +119,7 @@ def test_files_are_those_of_the_local_partitioner(
     rows = make(rng)
     options = {"layout": layout, "max_partition_size": max_partition_size}
     expected = local(rows, tmp_path / "local", **options)
-    frame = spark.createDataFrame(rows, SCHEMA).repartition(3)
+    frame = spark.createDataFrame(rows, NAMED if key_type(rows) == "string" else SCHEMA).repartition(3)
     made = partition(frame, tmp_path / "spark", sets_per_task=sets_per_task, **options)
     assert manifest(tmp_path / "spark") == expected
     assert sorted(os.listdir(tmp_path / "spark")) == sorted(os.listdir(tmp_path / "local"))
@@ -91,10 +132,14 @@ def test_files_are_those_of_the_local_partitioner(
 
 
 @pytest.mark.parametrize("layout", ["rarest", "balanced"])
-@pytest.mark.parametrize("rows", [[], [([], 1)]], ids=["nothing", "the empty set"])
-def test_next_to_nothing(spark: Any, tmp_path: Path, layout: str, rows: Rows) -> None:
-    expected = local(rows, tmp_path / "local", layout=layout)
-    partition(spark.createDataFrame(rows, SCHEMA), tmp_path / "spark", layout=layout)
+@pytest.mark.parametrize(
+    ("rows", "schema", "kind"),
+    [([], SCHEMA, "integer"), ([([], 1)], SCHEMA, "integer"), ([], NAMED, "string"), ([([], "")], NAMED, "string")],
+    ids=["nothing", "the empty set", "nothing, of strings", "the empty set, of the empty string"],
+)
+def test_next_to_nothing(spark: Any, tmp_path: Path, layout: str, rows: Rows, schema: str, kind: str) -> None:
+    expected = local(rows, tmp_path / "local", layout=layout, key_type=kind)
+    partition(spark.createDataFrame(rows, schema), tmp_path / "spark", layout=layout)
     assert manifest(tmp_path / "spark") == expected
 
 
@@ -131,12 +176,51 @@ def test_rows_that_cannot_be_stored(spark: Any, tmp_path: Path) -> None:
     assert manifest(tmp_path / "index") == local([(["a"], 1), (["e"], 4)], tmp_path / "local")
 
 
+@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+def test_rows_of_string_keys_that_cannot_be_stored(spark: Any, tmp_path: Path, layout: str) -> None:
+    """Keys that no other row has leave no trace."""
+    rows = [(["a"], "m"), (None, "a"), (["a", None], "z"), (None, None), (["b"], None), (["c"], "b"), (None, "b")]
+    frame = spark.createDataFrame(rows, NAMED)
+    told = ["tags is null: 3", "a tag is null: 1", "key is null: 1"]
+    with pytest.raises(InvalidValueError, match=f"cannot be stored: {', '.join(told)}; filter them"):
+        partition(frame, tmp_path / "index", layout=layout)
+    assert not (tmp_path / "index").exists()
+    made = partition(frame, tmp_path / "index", layout=layout, skip_invalid=True)
+    assert made.skipped == {"tags is null": 3, "a tag is null": 1, "key is null": 1}
+    assert manifest(tmp_path / "index") == local([(["a"], "m"), (["c"], "b")], tmp_path / "local", layout=layout)
+
+
+def test_keys_are_compared_as_bytes(spark: Any, tmp_path: Path) -> None:
+    """Whatever the column's collation."""
+    rows = [(["a"], "Ana"), (["a"], "ana"), (["b"], "ANA")]
+    frame = spark.createDataFrame(rows, NAMED).selectExpr("tags", "key collate UTF8_LCASE as who")
+    partition(frame, tmp_path / "spark", key="who")
+    assert manifest(tmp_path / "spark") == local(rows, tmp_path / "local")
+
+
+def test_keys_that_are_not_utf8(spark: Any, tmp_path: Path) -> None:
+    frame = spark.sql("select array('a') tags, cast(x'c328' as string) key")
+    with pytest.raises(InvalidValueError, match="key: rows 0 to 0: Invalid UTF8 sequence"):
+        partition(frame, tmp_path / "index")
+
+
+def test_keys_that_are_others_each_time(spark: Any, tmp_path: Path) -> None:
+    change = functions.udf(lambda: secrets.token_hex(8), "string").asNondeterministic()
+    frame = spark.range(3).select(functions.array(functions.lit("a")).alias("tags"), change().alias("key"))
+    with pytest.raises(TagMatchError, match=r"did not have the key '\w{16}' when they were first read.*save the rows"):
+        partition(frame, tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
         ("tags string, key long", "column 'tags' must be array<string>, not string"),
         ("tags array<int>, key long", "column 'tags' must be array<string>, not array<int>"),
-        ("tags array<string>, key string", "column 'key' must be an integer or a decimal of scale 0, not string"),
+        (
+            "tags array<string>, key double",
+            "column 'key' must be a string, an integer or a decimal of scale 0, not ",
+        ),
         ("tags array<string>, keys long", "no column 'key'; there are 'tags', 'keys'"),
     ],
 )
@@ -161,24 +245,28 @@ def test_errors_of_workers_are_errors_of_tagmatch(spark: Any, tmp_path: Path) ->
         partition(frame, tmp_path / "index")
 
 
-def test_steps_are_told(spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("schema", "key", "first"), [(SCHEMA, int, []), (NAMED, str, ["keys"])], ids=KEY_TYPES)
+def test_steps_are_told(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, schema: str, key: Any, first: list[str]
+) -> None:
     """In the log with a line for each level, and on Spark's pages, where other jobs keep the names that they have."""
-    rows = [([f"t{i}", f"u{i % 7}"], i) for i in range(64)]
+    rows = [([f"t{i}", f"u{i % 7}"], key(i)) for i in range(64)]
+    expected = [*first, "shards", "vocabulary", "parts", "index"]
     spark.conf.set("spark.job.description", "tagmatch: shards")  # as from a job in another thread
-    partition(spark.createDataFrame([], SCHEMA), tmp_path / "empty")
+    partition(spark.createDataFrame([], schema), tmp_path / "empty")
     assert spark.conf.get("spark.job.description", None) is None
     spark.conf.set("spark.job.description", "mine")
     with caplog.at_level("INFO", "partitioner"):
-        partition(spark.createDataFrame(rows, SCHEMA), tmp_path / "index", layout="balanced", sets_per_task=20)
+        partition(spark.createDataFrame(rows, schema), tmp_path / "index", layout="balanced", sets_per_task=20)
     spark.range(1).collect()
     spark.conf.unset("spark.job.description")
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     told = [jobs.apply(i).description() for i in range(jobs.size())]
     names = [description.get() for description in told if description.isDefined()]
-    assert {f"tagmatch: {step}" for step in ("shards", "vocabulary", "parts", "index")} < set(names)
+    assert {f"tagmatch: {step}" for step in expected} < set(names)
     assert "mine" in names
     steps = [record.getMessage() for record in caplog.records]
-    assert [step for step in steps if not step.startswith("level ")] == ["shards", "vocabulary", "parts", "index"]
+    assert [step for step in steps if not step.startswith("level ")] == expected
     assert "level 1: 1 nodes of more than 20 sets, 2 halves" in steps
 
 
@@ -186,9 +274,9 @@ def test_steps_are_told(spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFix
 def test_a_job_that_is_killed_leaves_the_index_as_it_was(spark: Any, tmp_path: Path) -> None:
     """At the beginning of each step, and of none: then it has not come to an end either, but to another one."""
     index, sets = tmp_path / "index", tmp_path / "sets.parquet"
-    pq.write_table(pa.table({"tags": [["new"]], "key": [2]}), sets)
-    for step in ("shards", "vocabulary", "parts", "index"):
-        existed = step != "shards"
+    pq.write_table(pa.table({"tags": [["new"]], "key": ["ana"]}), sets)
+    for step in ("keys", "shards", "vocabulary", "parts", "index"):
+        existed = step != "keys"
         if existed:
             before = local([(["old"], 1)], index)
         run_killed_job(sets, index, step)
@@ -201,8 +289,8 @@ def test_a_job_that_is_killed_leaves_the_index_as_it_was(spark: Any, tmp_path: P
             with pytest.raises(IndexNotFoundError, match="its build did not finish"):
                 TagMatch.open(index)
     for _ in range(2):
-        partition(spark.createDataFrame([(["new"], 2)], SCHEMA), index)
-        assert manifest(index) == local([(["new"], 2)], tmp_path / "local")
+        partition(spark.createDataFrame([(["new"], "ana")], NAMED), index)
+        assert manifest(index) == local([(["new"], "ana")], tmp_path / "local")
         assert sorted(name.partition("-")[0] for name in os.listdir(index)) == ["LOCK", "MANIFEST.json", "snapshot"]
 
 
@@ -215,8 +303,9 @@ spark = SparkSession.builder.remote("local[2]").getOrCreate()
 assert "connect" in type(spark).__module__
 rows = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4)]
 sets = spark.createDataFrame(rows, "tags array<string>, key long")
-for layout in ("rarest", "balanced"):
-    partition(sets, f"{sys.argv[1]}/{layout}", layout=layout, sets_per_task=1)
+named = sets.withColumn("key", sets.key.cast("string"))
+for frame, layout in ((sets, "rarest"), (sets, "balanced"), (named, "balanced")):
+    partition(frame, f"{sys.argv[1]}/{layout}", layout=layout, sets_per_task=1)
     queries = spark.createDataFrame([(1, ["b", "a"]), (2, ["x"])], "id long, tags array<string>")
     for strategy in ("ship", "shuffle"):
         joined = subset_join(queries, f"{sys.argv[1]}/{layout}", strategy=strategy, output="lists")
@@ -232,15 +321,18 @@ def test_spark_connect(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     found = [line for line in run.stdout.splitlines() if line.startswith("FOUND")]
-    assert found == ["FOUND [(1, [1, 2, 4]), (2, [4])]"] * 4
-    rows: Rows = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4)]
-    for layout in ("rarest", "balanced"):
+    named = ["FOUND [(1, ['1', '2', '4']), (2, ['4'])]"]
+    assert found == ["FOUND [(1, [1, 2, 4]), (2, [4])]"] * 4 + named * 2
+    for layout, key in (("rarest", int), ("balanced", str)):
+        rows: Rows = [(["a"], key(1)), (["a", "b"], key(2)), (["c"], key(3)), ([], key(4))]
         assert manifest(tmp_path / layout) == local(rows, tmp_path / f"local-{layout}", layout=layout)
 
 
-def test_command(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keys", [(1, 2), ("ana", "bo")], ids=KEY_TYPES)
+def test_command(tmp_path: Path, keys: tuple[Any, Any]) -> None:
     sets, index = tmp_path / "sets.jsonl", tmp_path / "index"
-    sets.write_text('{"tags": ["a", "b"], "key": 1}\n{"tags": null, "key": 2}\n')
+    rows = [{"tags": ["a", "b"], "key": keys[0]}, {"tags": None, "key": keys[1]}]
+    sets.write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = [sys.executable, "-c", "from tagmatch.spark.commands import main; main()", str(sets), str(index)]
     command += ["--master", "local[2]", "--layout", "balanced"]
 
@@ -253,7 +345,7 @@ def test_command(tmp_path: Path) -> None:
     assert told.startswith("tagmatch: there are rows that cannot be stored: tags is null: 1; filter them")
     code, told = run("--skip-invalid")
     assert (code, told) == (0, "tagmatch-partition: skipped rows: tags is null: 1")
-    assert manifest(index) == local([(["a", "b"], 1)], tmp_path / "local", layout="balanced")
+    assert manifest(index) == local([(["a", "b"], keys[0])], tmp_path / "local", layout="balanced")
     assert run()[1].endswith("already; give --overwrite to replace it")
 
 

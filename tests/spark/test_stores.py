@@ -76,17 +76,23 @@ def names(bucket: Any) -> list[str]:
     )
 
 
-def local(folder: Path, **options: Any) -> Path:
+def local(folder: Path, rows: Any = ROWS, **options: Any) -> Path:
     with TagMatch(folder, device="cpu", **options) as tm:
-        tm.add_sets([tags for tags, _ in ROWS], [key for _, key in ROWS])
+        tm.add_sets([tags for tags, _ in rows], [key for _, key in rows])
         tm.consolidate()
     return folder
 
 
-@pytest.mark.parametrize("layout", ["rarest", "balanced"])
-def test_same_files_as_in_a_folder(spark: Any, tmp_path: Path, bucket: Any, uri: str, layout: str) -> None:
-    frame = spark.createDataFrame(ROWS, SCHEMA)
-    folder = local(tmp_path / "local", layout=layout, max_partition_size=2)
+@pytest.mark.parametrize(
+    ("layout", "key_type", "key"),
+    [("rarest", "integer", int), ("balanced", "integer", int), ("balanced", "string", str)],
+)
+def test_same_files_as_in_a_folder(
+    spark: Any, tmp_path: Path, bucket: Any, uri: str, layout: str, key_type: str, key: Any
+) -> None:
+    rows = [(tags, key(number)) for tags, number in ROWS]
+    frame = spark.createDataFrame(rows, SCHEMA if key_type == "integer" else "tags array<string>, key string")
+    folder = local(tmp_path / "local", rows, layout=layout, key_type=key_type, max_partition_size=2)
     for _ in range(2):
         made = partition(frame, uri, layout=layout, max_partition_size=2, sets_per_task=2)
         assert made.sets == 5
@@ -99,7 +105,8 @@ def test_same_files_as_in_a_folder(spark: Any, tmp_path: Path, bucket: Any, uri:
     queries = spark.createDataFrame(QUERIES, "id long, tags array<string>")
     for strategy in ("ship", "shuffle"):
         joined = subset_join(queries, uri, strategy=strategy, output="lists")
-        assert sorted((row.id, sorted(row["keys"])) for row in joined.collect()) == ANSWERS
+        answers = [(number, list(map(key, keys))) for number, keys in ANSWERS]
+        assert sorted((row.id, sorted(row["keys"])) for row in joined.collect()) == answers
 
 
 def test_newer_snapshots(spark: Any, bucket: Any, uri: str) -> None:

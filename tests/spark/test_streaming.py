@@ -21,10 +21,14 @@ from tagmatch.spark.join import subset_join
 SCHEMA = "n int, tags array<string>"
 
 
+KEYS: dict[Any, Any] = {"integer": int, "string": "key {}".format}
+
+
 @pytest.fixture
-def tm(tmp_path: Path) -> Iterator[TagMatch]:
-    with TagMatch(tmp_path / "index") as tm:
-        tm.add_sets([["a"], ["a", "b"], []], [1, 2, 3])
+def tm(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[TagMatch[Any]]:
+    key_type = getattr(request, "param", "integer")
+    with TagMatch(tmp_path / "index", key_type=key_type) as tm:
+        tm.add_sets([["a"], ["a", "b"], []], list(map(KEYS[key_type], [1, 2, 3])))
         tm.consolidate()
         yield tm
 
@@ -49,9 +53,11 @@ def running(joined: DataFrame, name: str) -> Iterator[Any]:
         query.stop()
 
 
+@pytest.mark.parametrize("tm", KEYS, indirect=True)
 def test_files_with_a_newer_snapshot_in_between(
-    spark: SparkSession, tm: TagMatch, tmp_path: Path, folder: Path
+    spark: SparkSession, tm: TagMatch[Any], tmp_path: Path, folder: Path
 ) -> None:
+    key = KEYS[tm.stats()["key_type"]]
     stream = spark.readStream.schema(SCHEMA).parquet(str(folder))
     rows = subset_join(stream, tmp_path / "index", unique=True)
     lists = subset_join(stream, tmp_path / "index", output="lists", ship_limit=0)
@@ -64,11 +70,12 @@ def test_files_with_a_newer_snapshot_in_between(
             of_lists.processAllAvailable()
 
         process("first", {1: ["a", "x"], 2: ["b", "a"], 3: []})
-        tm.add_set(["x"], 4)
-        tm.remove_set([], 3)
+        tm.add_set(["x"], key(4))
+        tm.remove_set([], key(3))
         tm.consolidate()
         process("second", {11: ["a", "x"], 12: ["b", "a"], 13: []})
-        expected = {1: [1, 3], 2: [1, 2, 3], 3: [3], 11: [1, 4], 12: [1, 2], 13: []}
+        numbers = {1: [1, 3], 2: [1, 2, 3], 3: [3], 11: [1, 4], 12: [1, 2], 13: []}
+        expected = {n: list(map(key, found)) for n, found in numbers.items()}
         assert {row.n: sorted(row["keys"]) for row in spark.table("lists").collect()} == expected
         pairs = sorted((row.n, row.key) for row in spark.table("rows").collect())
         assert pairs == [(n, key) for n, keys in expected.items() for key in keys]

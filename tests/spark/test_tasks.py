@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from collisions import colliding_tags
+from strategies import COMMON_NAMES
 
-from partitioner.spark import parts, shards, vocabulary
+from partitioner.spark import keys, parts, shards, vocabulary
 from partitioner.spark.packs import unpacked
 from partitioner.spark.scratch import Scratch
 from tagmatch.options import LayoutOptions
@@ -20,6 +21,7 @@ from tagmatch.places import MountedFiles
 
 KEY = np.arange(2, dtype=np.uint64)
 LABELS = np.zeros(3, np.int64)  # all packs come to one task
+NAMES = sorted(COMMON_NAMES, key=str.encode)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch], rng: random.Random) -> list[pa.RecordBatch]:
@@ -38,6 +40,9 @@ def test_order_of_packs_does_not_matter(
         folder = tmp_path / str(run)
         folder.mkdir()
         scratch = Scratch(MountedFiles(folder))
+        monkeypatch.setattr(keys, "number_of_task", lambda: 0)
+        list(keys._write(scratch, in_pieces(pa.record_batch({"key": NAMES}), rng)))
+        list(keys._join(scratch, [0], KEY, 0))
         for shard in range(4):
             for module in (shards, vocabulary):
                 monkeypatch.setattr(module, "number_of_task", lambda shard=shard: shard)
@@ -59,6 +64,12 @@ def test_order_of_packs_does_not_matter(
     assert found[0] == found[1] == found[2]
 
 
+def in_pieces(batch: pa.RecordBatch, rng: random.Random) -> list[pa.RecordBatch]:
+    """The rows as they come, in two batches."""
+    cut = rng.randrange(len(batch) + 1)
+    return [batch.slice(0, cut), batch.slice(cut)]
+
+
 def packs(number: int, batches: list[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     return [records for of_number, records in unpacked(batches) if of_number == number]
 
@@ -67,7 +78,7 @@ def make_shard(scratch: Scratch, shard: int, rng: random.Random) -> None:
     """Sets of shard 0, 1, … which have most tags in common with those of others."""
     fixed = random.Random(shard)
     tags = [*(f"t{i}" for i in range(60)), *colliding_tags(20)]
-    rows = [([*fixed.sample(tags, fixed.randint(0, 4)), f"only in {shard}"], fixed.randrange(9)) for _ in range(100)]
+    rows = [([*fixed.sample(tags, fixed.randint(0, 4)), f"only in {shard}"], fixed.choice(NAMES)) for _ in range(100)]
     batches = [pa.record_batch({"tags": [some], "key": [key]}) for some, key in rng.sample(rows, len(rows))]
-    cleaned = [batch for some in batches for batch in shards._clean(LABELS, [some])]
+    cleaned = [batch for some in batches for batch in shards._clean(LABELS, keys.StringKeys(scratch), [some])]
     list(shards._write_shard(scratch, rows_of(cleaned, rng)))
