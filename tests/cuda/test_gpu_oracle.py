@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from agreement import assert_agree, loaded
 from test_match_oracle import *  # noqa: F403
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
+
+
+def test_keys_that_are_strings(engine):
+    pairs = [(["a"], "bob"), (["a", "b"], "alice"), (["a", "b"], "bob"), ([], "é"), (["c"], "")]
+    tm, oracle = loaded(pairs, key_type="string", **engine)
+    assert_agree(tm, oracle, [["a", "b", "x"], ["c"], [], ["a", "c"]])
