@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sized
 from typing import Any, Generic, TypeVar
 
 from pipeline.histogram import Histogram
-from tagmatch.parallel import start
+from tagmatch.parallel import join, start
 
 Work = TypeVar("Work", bound=Sized)
 Argument = TypeVar("Argument")
@@ -144,8 +144,7 @@ class Stage(Generic[Work]):
     def join(self) -> None:
         """Wait until the threads have ended; not for a thread at work."""
         for thread in self.threads:
-            if thread.ident is not None:
-                thread.join()
+            join(thread)
 
     def stats(self) -> dict[str, Any]:
         """Return `threads`, `queued`, and histograms of `wait` and `service` in seconds."""

@@ -130,7 +130,19 @@ def start(thread: threading.Thread) -> None:
     try:
         thread.start()
     except RuntimeError as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # which came within a lock of Python's own
+            raise error.__context__ from None
         raise MemoryError(f"{error}: use fewer threads, or allow the process more") from None
+
+
+def join(thread: threading.Thread) -> None:
+    """Wait until a thread has ended; one whose `start` was interrupted may only be about to begin."""
+    while thread.ident is not None:
+        try:
+            thread.join()
+            break
+        except RuntimeError:  # it has a number, but has not said yet that it runs
+            time.sleep(_PAUSE_S)
 
 
 def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:

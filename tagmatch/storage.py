@@ -70,14 +70,19 @@ def index_exists(path: Path) -> bool:
     ------
     IndexExistsError
         Something else does, so that no index can be written there.
+    TagMatchError
+        It cannot be seen what does.
     """
-    if (path / MANIFEST).is_file():
-        return True
-    if path.exists() and not path.is_dir():
-        raise IndexExistsError(f"{path} is a file, not an index folder; choose another path")
-    if path.is_dir():
-        reject_other_files(path, (entry.name for entry in path.iterdir()))
-    return False
+    try:
+        if (path / MANIFEST).is_file():
+            return True
+        if path.exists() and not path.is_dir():
+            raise IndexExistsError(f"{path} is a file, not an index folder; choose another path")
+        if path.is_dir():
+            reject_other_files(path, os.listdir(path))
+        return False
+    except OSError as error:
+        raise TagMatchError(f"cannot look into {path}: {error.strerror or error}") from error
 
 
 def reject_other_files(path: object, names: Iterable[str]) -> None:
@@ -322,12 +327,12 @@ def _table(**columns: pa.Array) -> pa.Table:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of the index at `path`; errors as `open_snapshot`."""
-    if not path.exists():
-        raise IndexNotFoundError(f"there is no index at {path}: no such folder")
-    if not path.is_dir():
-        raise IndexNotFoundError(f"there is no index at {path}: it is a file, not a folder")
     file = path / MANIFEST
     try:
+        if not path.exists():
+            raise IndexNotFoundError(f"there is no index at {path}: no such folder")
+        if not path.is_dir():
+            raise IndexNotFoundError(f"there is no index at {path}: it is a file, not a folder")
         return parse_manifest(file.read_bytes(), path)
     except FileNotFoundError:
         raise manifest_missing(path) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from typing import Any
 
 #: Integers, or strings
@@ -42,6 +43,13 @@ class Oracle:
             if not keys:
                 del group[tags]
         self._staged.clear()
+
+    def staged_again(self) -> Oracle:
+        """What there is when the staged changes have taken effect, and are staged still: they change nothing more."""
+        again = deepcopy(self)
+        again.consolidate()
+        again._staged = list(self._staged)
+        return again
 
     def match(self, tags: Iterable[str]) -> list[Key]:
         return sorted(key for _, keys in self._matching(tags) for key in keys)

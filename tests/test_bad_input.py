@@ -310,6 +310,14 @@ def test_create_where_something_else_is(tmp_path, make):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    "call", [TagMatch, TagMatch.open, lambda path: TagMatch().save(path)], ids=["new", "open", "save"]
+)
+def test_a_path_that_the_system_refuses(tmp_path, call):
+    with pytest.raises(TagMatchError, match=r"x.*File name too long"):
+        call(tmp_path / ("x" * 300))
+
+
 def test_create_below_a_file(tmp_path):
     file = tmp_path / "file"
     file.write_text("mine")
