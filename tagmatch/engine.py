@@ -42,7 +42,7 @@ from tagmatch.options import (
     PipelineOptions,
     available_threads,
 )
-from tagmatch.storage import index_exists, is_uri, open_named, save_snapshot, update_snapshot
+from tagmatch.storage import index_exists, is_uri, open_named, read_manifest, save_snapshot, update_snapshot
 from tagmatch.tables import KeyTable, Snapshot, empty_snapshot
 
 _MAX_KEYS = 2**31 - 1
@@ -352,7 +352,8 @@ class TagMatch(Generic[K]):
     def reload(self) -> bool:
         """Take over the snapshot that the index at this object's path has now; returns whether it is another one.
 
-        Staged changes stay staged, and come on top of it at the next `consolidate`.
+        Staged changes stay staged, and come on top of it at the next `consolidate`. Where it is the same one, only the
+        manifest is read, so that a server may ask often.
 
         Raises
         ------
@@ -367,9 +368,9 @@ class TagMatch(Generic[K]):
                 raise InvalidValueError(
                     "there is nothing to reload: this TagMatch is in memory only; open it with a path"
                 )
-            name, snapshot = _open_with(self._folder, self._key_type)
-            if self._known == {name}:
+            if self._known == {read_manifest(self._folder)["snapshot"]}:
                 return False
+            name, snapshot = _open_with(self._folder, self._key_type)
             backend = backend_for(self._laid_out(snapshot), self._options)
             with self._staging:
                 if self._backend is not None:

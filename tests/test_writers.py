@@ -96,6 +96,17 @@ def test_an_index_that_was_removed_is_made_again(path):
         assert keys(tm) == [1, 2]
 
 
+def test_reload_of_the_same_snapshot_reads_the_manifest_only(path):
+    """Not all files, whose checksums would take as long as opening does."""
+    with TagMatch(path) as tm:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+        (keys,) = path.glob("snapshot-*/keys.arrow")
+        keys.rename(keys.with_suffix(".away"))
+        assert not tm.reload()
+        assert tm.match(["a"]) == [1]
+
+
 def test_nothing_to_reload():
     with TagMatch() as tm, pytest.raises(InvalidValueError, match="in memory only"):
         tm.reload()
