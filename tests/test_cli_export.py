@@ -94,7 +94,7 @@ def test_an_index_of_nothing(tmp_path, name):
         tm.remove_set(["a"], 1)
         tm.consolidate()
     done("export", tmp_path / "empty", tmp_path / f"sets.{name}")
-    done("build", tmp_path / f"sets.{name}", tmp_path / "index")
+    done("build", tmp_path / f"sets.{name}", tmp_path / "index", "--allow-empty")
     assert manifest(tmp_path / "index") == manifest(tmp_path / "empty")
 
 
