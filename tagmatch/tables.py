@@ -112,7 +112,7 @@ class KeyTable:
         """Keys as Python has them."""
         if self.names is None:
             return keys.tolist()  # type: ignore[no-any-return]
-        return from_strings(self.names).take(pa.array(keys)).to_pylist()  # type: ignore[no-any-return]
+        return self.column(keys).to_pylist()  # type: ignore[no-any-return]
 
     def column(self, keys: UIntArray) -> pa.Array:
         """Keys as Arrow has them: uint64, or large strings."""
