@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from tagmatch import TagMatch
 from tagmatch.spark import spark_session, subset_join
-from workloads.pacing import arrival_times, paced
-from workloads.queries.write import rows, stream_to_folder
-from workloads.twitter import Twitter, TwitterOptions
+from tagmatch.workloads.pacing import arrival_times, paced
+from tagmatch.workloads.queries.write import rows, stream_to_folder
+from tagmatch.workloads.twitter import Twitter, TwitterOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from partitioner.sorting import sort_groups
-from tagmatch.arrays import I64Array, U32Array, U64Array
-from tagmatch.kernels.jit import inlined, kernel
-from tagmatch.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS
-from tagmatch.parallel import even_ranges, run, run_rows
-from tagmatch.tables import PartitionTable
+from tagmatch.model.arrays import I64Array, U32Array, U64Array
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS
+from tagmatch.model.kernels.sorting import sort_groups
+from tagmatch.model.parallel import even_ranges, run, run_rows
+from tagmatch.model.tables import PartitionTable
 
 _U = np.uint64
 _ONES = np.uint64(0x0101010101010101)

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partitioner.rows import count_values, gather_strings
-from tagmatch.arrays import Lists, Strings, U32Array
-from tagmatch.arrow import from_strings, to_strings
-from tagmatch.tables import KeyTable
+from tagmatch.model.arrays import Lists, Strings, U32Array
+from tagmatch.model.arrow import from_strings, to_strings
+from tagmatch.model.kernels.lists import count_values, gather_strings
+from tagmatch.model.tables import KeyTable
 
 
 def in_common(first: Strings, second: Strings, *, threads: int = 1) -> tuple[Strings, U32Array, U32Array]:

@@ -6,12 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from partitioner.balanced import balanced_partitions
-from partitioner.key_names import in_common, only_used
-from partitioner.rows import count_values, gather, gather_strings, keys_left, relabel
-from partitioner.sorting import equal_to_previous, group_by, sort_rows
-from partitioner.vocabulary import rank_tags
-from tagmatch.arrays import (
+from tagmatch.model.arrays import (
     BoolArray,
     I64Array,
     Lists,
@@ -21,12 +16,18 @@ from tagmatch.arrays import (
     list_offsets,
     narrow_offsets,
 )
-from tagmatch.errors import InvalidValueError
-from tagmatch.kernels.signature import signatures_of
-from tagmatch.kernels.tag_table import UNKNOWN, build_slots, find_all
-from tagmatch.kernels.xxh64 import hash_strings
-from tagmatch.options import LayoutOptions
-from tagmatch.tables import ClusterTable, KeyTable, Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.kernels.lists import count_values, gather, gather_strings, relabel
+from tagmatch.model.kernels.signature import signatures_of
+from tagmatch.model.kernels.sorting import equal_to_previous, group_by, sort_rows
+from tagmatch.model.kernels.tag_table import UNKNOWN, build_slots, find_all
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.options import LayoutOptions
+from tagmatch.model.tables import ClusterTable, KeyTable, Snapshot, TagsetTable, Vocabulary
+from tagmatch.partitioner.balanced import balanced_partitions
+from tagmatch.partitioner.key_names import in_common, only_used
+from tagmatch.partitioner.keys_left import keys_left
+from tagmatch.partitioner.vocabulary import rank_tags
 
 MAX_ROWS = 2**32 - 2
 

@@ -9,14 +9,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.local import MAX_ROWS, Changes
-from tagmatch.arrays import BoolArray, IntArray, Lists, Strings, TagLists, U32Array, U64Array, list_offsets, offsets_of
-from tagmatch.columns import rows_of_tags, strings_of
-from tagmatch.errors import InvalidValueError
-from tagmatch.kernels.rows import ascending_known
-from tagmatch.kernels.tag_table import TagInterner
-from tagmatch.kernels.xxh64 import hash_strings
-from tagmatch.parallel import run
+from tagmatch.model.arrays import (
+    BoolArray,
+    IntArray,
+    Lists,
+    Strings,
+    TagLists,
+    U32Array,
+    U64Array,
+    list_offsets,
+    offsets_of,
+)
+from tagmatch.model.columns import rows_of_tags, strings_of
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.kernels.rows import ascending_known
+from tagmatch.model.kernels.tag_table import TagInterner
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.parallel import run
+from tagmatch.partitioner.local import MAX_ROWS, Changes
 
 # Single changes wait as Python objects until there are this many
 _SINGLE_CHANGES = 4096

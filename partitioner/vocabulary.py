@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from partitioner.rows import gather_strings
-from partitioner.sorting import group_by
-from tagmatch.arrays import Strings, U32Array
-from tagmatch.kernels.xxh64 import hash_strings
-from tagmatch.tables import Vocabulary
-from tagmatch.tag_order import by_hash
+from tagmatch.model.arrays import Strings, U32Array
+from tagmatch.model.kernels.lists import gather_strings
+from tagmatch.model.kernels.sorting import group_by
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.tables import Vocabulary
+from tagmatch.model.tag_order import by_hash
 
 # Frequencies below this are sorted by counting
 _RARE = 1 << 16

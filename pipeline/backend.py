@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pipeline.preprocess import QueryBatch
-from tagmatch.arrays import I64Array, Lists, TagLists, U32Array, U64Array
-from tagmatch.tables import Snapshot
+from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array
+from tagmatch.model.tables import Snapshot
+from tagmatch.pipeline.preprocess import QueryBatch
 
 
 @dataclass(frozen=True, slots=True)

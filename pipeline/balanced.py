@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.backend import Batches, Found, Matches
-from pipeline.preprocess import QueryBatch
-from pipeline.verify import contains_ranks
-from tagmatch.arrays import I64Array, Lists, U64Array, frozen, offsets_of
-from tagmatch.kernels.jit import inlined, kernel
-from tagmatch.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS, contains, signatures_of
-from tagmatch.parallel import even_ranges, run_rows
-from tagmatch.tables import PartitionTable, Snapshot
+from tagmatch.model.arrays import I64Array, Lists, U64Array, frozen, offsets_of
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS, contains, signatures_of
+from tagmatch.model.parallel import even_ranges, run_rows
+from tagmatch.model.tables import PartitionTable, Snapshot
+from tagmatch.pipeline.backend import Batches, Found, Matches
+from tagmatch.pipeline.preprocess import QueryBatch
+from tagmatch.pipeline.verify import contains_ranks
 
 _U = np.uint64
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.backend import Backend, Found
-from pipeline.packets import Caller, Submitted
-from pipeline.partition_queues import Completed, PartitionQueues, Taken
-from tagmatch.parallel import start
+from tagmatch.model.parallel import start
+from tagmatch.pipeline.backend import Backend, Found
+from tagmatch.pipeline.packets import Caller, Submitted
+from tagmatch.pipeline.partition_queues import Completed, PartitionQueues, Taken
 
 # A thread that has nothing else to do takes all that waits, or its share where there are more (query, partition) pairs
 _FEWEST_PAIRS = 4096

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeline.verify import seek
-from tagmatch.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.pipeline.verify import seek
 
 #: Ranges of at most this many rows are not searched but scanned
 SCAN_ROWS = 32

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pipeline.backend import Matches, PacketSize
-from pipeline.balanced import BalancedSubsetMatch
-from pipeline.key_lookup import look_up_keys
-from pipeline.preprocess import QueryBatch, TagIndex
-from pipeline.rarest import RarestSubsetMatch
-from tagmatch.arrays import Lists, TagLists
-from tagmatch.options import MatchOptions
-from tagmatch.tables import Snapshot
+from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.options import MatchOptions
+from tagmatch.model.tables import Snapshot
+from tagmatch.pipeline.backend import Matches, PacketSize
+from tagmatch.pipeline.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.key_lookup import look_up_keys
+from tagmatch.pipeline.preprocess import QueryBatch, TagIndex
+from tagmatch.pipeline.rarest import RarestSubsetMatch
 
 # At 16 threads 8,192 queries are three times as fast as 2,048: the interpreter, which one thread at a time runs between
 # kernels, is needed less often

@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
-from pipeline.backend import Backend
-from pipeline.cpu import CpuBackend
-from pipeline.cuda.support import devices
-from pipeline.failover import Failover
-from tagmatch.errors import DeviceError, DeviceMemoryError, DeviceWarning
-from tagmatch.options import MatchOptions
-from tagmatch.tables import Snapshot
+from tagmatch.model.errors import DeviceError, DeviceMemoryError, DeviceWarning
+from tagmatch.model.options import MatchOptions
+from tagmatch.model.tables import Snapshot
+from tagmatch.pipeline.backend import Backend
+from tagmatch.pipeline.cpu import CpuBackend
+from tagmatch.pipeline.cuda.support import devices
+from tagmatch.pipeline.failover import Failover
 
 
 def backend_for(snapshot: Snapshot, options: MatchOptions) -> Backend:
@@ -51,9 +51,9 @@ def _chosen(options: MatchOptions) -> Sequence[int]:
 
 def _on_cuda(snapshot: Snapshot, options: MatchOptions, chosen: Sequence[int]) -> Backend:
     # Importing these needs CUDA
-    from pipeline.cuda.backend import CudaBackend
-    from pipeline.cuda.by_partition import PublishedBackend
-    from pipeline.cuda.several import Replicated, Split
+    from tagmatch.pipeline.cuda.backend import CudaBackend
+    from tagmatch.pipeline.cuda.by_partition import PublishedBackend
+    from tagmatch.pipeline.cuda.several import Replicated, Split
 
     placement, published = options.cuda.placement, options.cuda.kernels == "published"
     make = PublishedBackend if published and snapshot.options.layout == "balanced" else CudaBackend

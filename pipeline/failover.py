@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from pipeline.backend import Backend, Batches, Found, Matches, Owned, PacketSize, PartitionMatch
-from tagmatch.arrays import Lists, TagLists
-from tagmatch.errors import DeviceError
+from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.errors import DeviceError
+from tagmatch.pipeline.backend import Backend, Batches, Found, Matches, Owned, PacketSize, PartitionMatch
 
 Result = TypeVar("Result")
 

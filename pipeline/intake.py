@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeline.backend import Backend
-from pipeline.packets import Caller, Submitted
+from tagmatch.pipeline.backend import Backend
+from tagmatch.pipeline.packets import Caller, Submitted
 
 
 class Intake:

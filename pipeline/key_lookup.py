@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from tagmatch.arrays import BoolArray, Lists
-from tagmatch.kernels.jit import kernel
-from tagmatch.tables import KeyTable
+from tagmatch.model.arrays import BoolArray, Lists
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.tables import KeyTable
 
 
 @kernel
@@ -46,26 +44,6 @@ def look_up_keys(matches: Lists, table: KeyTable) -> Lists:
     keys = np.empty(int(ends[-1]), np.uint64)
     _copy_keys(matches.values, table.keys.offsets, table.keys.values, keys)
     return Lists(ends, keys)
-
-
-@kernel
-def _append(ends, values, places, out):
-    for i in range(len(ends) - 1):
-        for at in range(ends[i], ends[i + 1]):
-            out[places[i]] = values[at]
-            places[i] += 1
-
-
-def side_by_side(parts: Sequence[Lists]) -> Lists:
-    """Lists that each have what the lists of all parts with the same number have."""
-    ends = np.zeros(len(parts[0]) + 1, np.int64)
-    for part in parts:
-        ends += part.offsets
-    out = np.empty(int(ends[-1]), parts[0].values.dtype)
-    places = ends[:-1].copy()
-    for part in parts:
-        _append(part.offsets, part.values, places, out)
-    return Lists(ends, out)
 
 
 @kernel

@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Iterable
 
-from pipeline.packets import Caller
-from tagmatch.errors import ClosedError, Overloaded
+from tagmatch.model.errors import ClosedError, Overloaded
+from tagmatch.pipeline.packets import Caller
 
 
 class Limits:

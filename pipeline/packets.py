@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.backend import Backend, PacketSize
-from pipeline.preprocess import QueryBatch
-from tagmatch.arrays import BoolArray, Lists, Strings, TagLists, offsets_of
-from tagmatch.parallel import run
+from tagmatch.model.arrays import BoolArray, Lists, Strings, TagLists
+from tagmatch.pipeline.backend import Backend, PacketSize
+from tagmatch.pipeline.preprocess import QueryBatch
 
 # A call with many queries is cut so that each thread gets some packets
 _PACKETS_PER_THREAD = 4
@@ -118,18 +117,3 @@ def packet_ranges(chunk: TagLists, size: PacketSize, threads: int) -> list[tuple
     by_queries = np.arange(0, len(chunk), step)
     edges = np.unique(np.concatenate([by_tags, by_queries, [len(chunk)]])).tolist()
     return list(pairwise(edges))
-
-
-def join_lists(parts: list[Lists], dtype: np.dtype[np.unsignedinteger], threads: int) -> Lists:
-    """One column of lists, with values of type `dtype`; every thread copies some of the parts."""
-    first_rows = offsets_of(np.array([len(part) for part in parts], np.int64))
-    starts = offsets_of(np.array([len(part.values) for part in parts], np.int64))
-    offsets = np.zeros(int(first_rows[-1]) + 1, np.int64)
-    values = np.empty(int(starts[-1]), dtype)
-
-    def copy(i: int) -> None:
-        offsets[first_rows[i] + 1 : first_rows[i + 1] + 1] = parts[i].offsets[1:] + starts[i]
-        values[starts[i] : starts[i + 1]] = parts[i].values
-
-    run(copy, range(len(parts)), threads)
-    return Lists(offsets, values)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.backend import Backend, Batches, Found, PartitionMatch
-from pipeline.preprocess import QueryBatch
-from tagmatch.arrays import I64Array, Lists, offsets_of
-from tagmatch.kernels.jit import inlined, kernel
-from tagmatch.kernels.signature import SIGNATURE_WORDS
-from tagmatch.parallel import even_ranges
+from tagmatch.model.arrays import I64Array, Lists, offsets_of
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.parallel import even_ranges
+from tagmatch.pipeline.backend import Backend, Batches, Found, PartitionMatch
+from tagmatch.pipeline.preprocess import QueryBatch
 
 _FIRST_CELLS = 1 << 14
 _FIRST_SLOTS = 1 << 10

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tagmatch.arrays import I64Array, TagLists, U32Array, U64Array
-from tagmatch.kernels.rows import ascending_known
-from tagmatch.kernels.tag_table import build_slots, find_all
-from tagmatch.kernels.xxh64 import hash_strings
-from tagmatch.tables import Vocabulary
+from tagmatch.model.arrays import I64Array, TagLists, U32Array, U64Array
+from tagmatch.model.kernels.rows import ascending_known
+from tagmatch.model.kernels.tag_table import build_slots, find_all
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.tables import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

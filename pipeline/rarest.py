@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.backend import Matches
-from pipeline.clusters import NO_RANK, SCAN_ROWS, next_candidates
-from pipeline.preprocess import QueryBatch
-from pipeline.verify import contains_ranks
-from tagmatch.arrays import Lists, U32Array
-from tagmatch.kernels.jit import kernel
-from tagmatch.parallel import even_ranges, run_rows
-from tagmatch.tables import ClusterTable, Snapshot
+from tagmatch.model.arrays import Lists, U32Array
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.parallel import even_ranges, run_rows
+from tagmatch.model.tables import ClusterTable, Snapshot
+from tagmatch.pipeline.backend import Matches
+from tagmatch.pipeline.clusters import NO_RANK, SCAN_ROWS, next_candidates
+from tagmatch.pipeline.preprocess import QueryBatch
+from tagmatch.pipeline.verify import contains_ranks
 
 _U = np.uint64
 

@@ -19,19 +19,19 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.backend import Backend
-from pipeline.batcher import Batcher
-from pipeline.intake import Intake
-from pipeline.key_lookup import merge_unique
-from pipeline.limits import Limits
-from pipeline.packets import Caller, Packet, Submitted, packet_ranges
-from pipeline.partition_queues import Taken
-from pipeline.stage import Stage, StoppedError, at_work
-from tagmatch.arrays import Lists, TagLists
-from tagmatch.columns import one_row, rows_of_tags
-from tagmatch.errors import ClosedError
-from tagmatch.options import PipelineOptions
-from tagmatch.parallel import run
+from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.columns import one_row, rows_of_tags
+from tagmatch.model.errors import ClosedError
+from tagmatch.model.options import PipelineOptions
+from tagmatch.model.parallel import run
+from tagmatch.pipeline.backend import Backend
+from tagmatch.pipeline.batcher import Batcher
+from tagmatch.pipeline.intake import Intake
+from tagmatch.pipeline.key_lookup import merge_unique
+from tagmatch.pipeline.limits import Limits
+from tagmatch.pipeline.packets import Caller, Packet, Submitted, packet_ranges
+from tagmatch.pipeline.partition_queues import Taken
+from tagmatch.pipeline.stage import Stage, StoppedError, at_work
 
 # After so many seconds without an answer, a caller does not count on another who helps, but wakes a thread
 _PATIENCE_S = 0.01

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, Generic, TypeVar
 
-from pipeline.histogram import Histogram
-from tagmatch.parallel import join, start
+from tagmatch.model.parallel import join, start
+from tagmatch.pipeline.histogram import Histogram
 
 Work = TypeVar("Work", bound=Sized)
 Argument = TypeVar("Argument")

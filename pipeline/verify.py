@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tagmatch.kernels.jit import kernel
+from tagmatch.model.kernels.jit import kernel
 
 # Up to this many of the query's ranks walking beats galloping
 _FEW_RANKS = 16

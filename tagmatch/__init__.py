@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 
-from tagmatch.version import VERSION
+from tagmatch.model.version import VERSION
 
 # `typing` takes longer to import than all of this, and Ctrl-C is not yet taken care of
 TYPE_CHECKING = False
@@ -20,52 +20,52 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tagmatch.engine import TagMatch as TagMatch
-    from tagmatch.errors import ClosedError as ClosedError
-    from tagmatch.errors import DeviceError as DeviceError
-    from tagmatch.errors import DeviceMemoryError as DeviceMemoryError
-    from tagmatch.errors import DeviceWarning as DeviceWarning
-    from tagmatch.errors import IndexChangedError as IndexChangedError
-    from tagmatch.errors import IndexCorruptError as IndexCorruptError
-    from tagmatch.errors import IndexExistsError as IndexExistsError
-    from tagmatch.errors import IndexNotFoundError as IndexNotFoundError
-    from tagmatch.errors import IndexVersionError as IndexVersionError
-    from tagmatch.errors import InputFileError as InputFileError
-    from tagmatch.errors import InvalidTypeError as InvalidTypeError
-    from tagmatch.errors import InvalidValueError as InvalidValueError
-    from tagmatch.errors import InvariantError as InvariantError
-    from tagmatch.errors import NullError as NullError
-    from tagmatch.errors import Overloaded as Overloaded
-    from tagmatch.errors import ResultTooLargeError as ResultTooLargeError
-    from tagmatch.errors import StagedChangesWarning as StagedChangesWarning
-    from tagmatch.errors import TagMatchError as TagMatchError
-    from tagmatch.options import CudaOptions as CudaOptions
-    from tagmatch.options import PipelineOptions as PipelineOptions
+    from tagmatch.model.errors import ClosedError as ClosedError
+    from tagmatch.model.errors import DeviceError as DeviceError
+    from tagmatch.model.errors import DeviceMemoryError as DeviceMemoryError
+    from tagmatch.model.errors import DeviceWarning as DeviceWarning
+    from tagmatch.model.errors import IndexChangedError as IndexChangedError
+    from tagmatch.model.errors import IndexCorruptError as IndexCorruptError
+    from tagmatch.model.errors import IndexExistsError as IndexExistsError
+    from tagmatch.model.errors import IndexNotFoundError as IndexNotFoundError
+    from tagmatch.model.errors import IndexVersionError as IndexVersionError
+    from tagmatch.model.errors import InputFileError as InputFileError
+    from tagmatch.model.errors import InvalidTypeError as InvalidTypeError
+    from tagmatch.model.errors import InvalidValueError as InvalidValueError
+    from tagmatch.model.errors import InvariantError as InvariantError
+    from tagmatch.model.errors import NullError as NullError
+    from tagmatch.model.errors import Overloaded as Overloaded
+    from tagmatch.model.errors import ResultTooLargeError as ResultTooLargeError
+    from tagmatch.model.errors import StagedChangesWarning as StagedChangesWarning
+    from tagmatch.model.errors import TagMatchError as TagMatchError
+    from tagmatch.model.options import CudaOptions as CudaOptions
+    from tagmatch.model.options import PipelineOptions as PipelineOptions
     from tagmatch.warmup import warm_up as warm_up
 
 __version__ = VERSION
 
 _HOME = {
     "TagMatch": "tagmatch.engine",
-    "ClosedError": "tagmatch.errors",
-    "CudaOptions": "tagmatch.options",
-    "DeviceError": "tagmatch.errors",
-    "DeviceMemoryError": "tagmatch.errors",
-    "DeviceWarning": "tagmatch.errors",
-    "IndexChangedError": "tagmatch.errors",
-    "IndexCorruptError": "tagmatch.errors",
-    "IndexExistsError": "tagmatch.errors",
-    "IndexNotFoundError": "tagmatch.errors",
-    "IndexVersionError": "tagmatch.errors",
-    "InputFileError": "tagmatch.errors",
-    "InvalidTypeError": "tagmatch.errors",
-    "InvalidValueError": "tagmatch.errors",
-    "InvariantError": "tagmatch.errors",
-    "NullError": "tagmatch.errors",
-    "Overloaded": "tagmatch.errors",
-    "PipelineOptions": "tagmatch.options",
-    "ResultTooLargeError": "tagmatch.errors",
-    "StagedChangesWarning": "tagmatch.errors",
-    "TagMatchError": "tagmatch.errors",
+    "ClosedError": "tagmatch.model.errors",
+    "CudaOptions": "tagmatch.model.options",
+    "DeviceError": "tagmatch.model.errors",
+    "DeviceMemoryError": "tagmatch.model.errors",
+    "DeviceWarning": "tagmatch.model.errors",
+    "IndexChangedError": "tagmatch.model.errors",
+    "IndexCorruptError": "tagmatch.model.errors",
+    "IndexExistsError": "tagmatch.model.errors",
+    "IndexNotFoundError": "tagmatch.model.errors",
+    "IndexVersionError": "tagmatch.model.errors",
+    "InputFileError": "tagmatch.model.errors",
+    "InvalidTypeError": "tagmatch.model.errors",
+    "InvalidValueError": "tagmatch.model.errors",
+    "InvariantError": "tagmatch.model.errors",
+    "NullError": "tagmatch.model.errors",
+    "Overloaded": "tagmatch.model.errors",
+    "PipelineOptions": "tagmatch.model.options",
+    "ResultTooLargeError": "tagmatch.model.errors",
+    "StagedChangesWarning": "tagmatch.model.errors",
+    "TagMatchError": "tagmatch.model.errors",
     "warm_up": "tagmatch.warmup",
 }
 

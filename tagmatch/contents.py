@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tagmatch.arrays import Lists
-from tagmatch.arrow import from_lists, from_strings
-from tagmatch.errors import ResultTooLargeError
-from tagmatch.tables import Snapshot
+from tagmatch.model.arrays import Lists
+from tagmatch.model.arrow import from_lists, from_strings
+from tagmatch.model.errors import ResultTooLargeError
+from tagmatch.model.tables import Snapshot
 
 #: Most rows of a batch of columns, and most sets that are Python objects at once
 _BATCH_ROWS, _SETS_AT_ONCE = 1 << 16, 1 << 12

@@ -19,18 +19,19 @@ import numpy as np
 import pyarrow as pa
 from typing_extensions import TypeVar
 
-from partitioner.local import Changes, build_snapshot
-from partitioner.staging import StagedChanges
-from pipeline.backend import Backend
-from pipeline.devices import backend_for
-from pipeline.packets import join_lists
-from pipeline.service import Pipeline
-from tagmatch.arrays import Lists
-from tagmatch.check import check_snapshot
-from tagmatch.columns import KEY_CHECKS, one_row, tag_list, tag_lists
 from tagmatch.contents import every_set, pairs, schema_of, sets_at
-from tagmatch.errors import ClosedError, InvalidTypeError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
-from tagmatch.options import (
+from tagmatch.model.arrays import Lists
+from tagmatch.model.check import check_snapshot
+from tagmatch.model.columns import KEY_CHECKS, one_row, tag_list, tag_lists
+from tagmatch.model.errors import (
+    ClosedError,
+    InvalidTypeError,
+    InvalidValueError,
+    ResultTooLargeError,
+    StagedChangesWarning,
+)
+from tagmatch.model.kernels.lists import join_lists
+from tagmatch.model.options import (
     CudaOptions,
     Device,
     KeyType,
@@ -42,8 +43,20 @@ from tagmatch.options import (
     PipelineOptions,
     available_threads,
 )
-from tagmatch.storage import index_exists, is_uri, open_named, read_manifest, save_snapshot, update_snapshot
-from tagmatch.tables import KeyTable, Snapshot, empty_snapshot
+from tagmatch.model.storage.format import (
+    index_exists,
+    is_uri,
+    open_named,
+    read_manifest,
+    save_snapshot,
+    update_snapshot,
+)
+from tagmatch.model.tables import KeyTable, Snapshot, empty_snapshot
+from tagmatch.partitioner.local import Changes, build_snapshot
+from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.pipeline.backend import Backend
+from tagmatch.pipeline.devices import backend_for
+from tagmatch.pipeline.service import Pipeline
 
 _MAX_KEYS = 2**31 - 1
 

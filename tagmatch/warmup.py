@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.engine import TagMatch
-from tagmatch.options import Layout
+from tagmatch.model.options import Layout
 
 # More tags than a small table of tags has room for, so that it grows
 _SETS = [["a", "b"], ["a"], [], *([f"tag{number}", "a"] for number in range(3_000))]

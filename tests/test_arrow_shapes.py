@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from oracle import Oracle
 
 from tagmatch import TagMatch
-from tagmatch.errors import NullError
+from tagmatch.model.errors import NullError
 
 Rows = list[list[str]]
 

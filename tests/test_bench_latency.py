@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
-from workloads.bench.open_loop import closed_loop_rate, poisson_times, serve
-from workloads.commands.bench import app
+from tagmatch.workloads.bench.open_loop import closed_loop_rate, poisson_times, serve
+from tagmatch.workloads.commands.bench import app
 
 
 class Clock:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from workloads.bench.paper.threads import callers_rate
-from workloads.commands.bench import app
+from tagmatch.workloads.bench.paper.threads import callers_rate
+from tagmatch.workloads.commands.bench import app
 
 
 def test_command(tmp_path: Path) -> None:

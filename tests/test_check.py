@@ -8,9 +8,9 @@ import pytest
 from collisions import colliding_tags
 
 from tagmatch import InvariantError, TagMatch
-from tagmatch.arrays import Lists, Strings
-from tagmatch.check import check_snapshot
-from tagmatch.options import LayoutOptions
+from tagmatch.model.arrays import Lists, Strings
+from tagmatch.model.check import check_snapshot
+from tagmatch.model.options import LayoutOptions
 
 
 def snapshot_of(layout):

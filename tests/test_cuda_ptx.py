@@ -13,7 +13,7 @@ import pytest
 SCRIPT = """
 import importlib, pkgutil, sys, types
 from numba import cuda, types as t
-import pipeline.cuda
+import tagmatch.pipeline.cuda
 
 major, minor = map(int, sys.argv[1].split("."))
 # Device functions are compiled for the current device, of which nothing but this is asked
@@ -64,15 +64,15 @@ compiled = set()
 for offsets in (i32, i64):
     for module, found in kernels(offsets).items():
         for name, signature in found.items():
-            function = getattr(importlib.import_module("pipeline.cuda." + module), name).py_func
+            function = getattr(importlib.import_module("tagmatch.pipeline.cuda." + module), name).py_func
             ptx, _ = cuda.compile_ptx(function, signature, cc=(major, minor))
             assert f".target sm_{major}{minor}" in ptx, ptx[:1000]
             compiled.add((module, name))
 
-for module in pkgutil.iter_modules(pipeline.cuda.__path__):
-    members = vars(importlib.import_module("pipeline.cuda." + module.name))
+for module in pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__):
+    members = vars(importlib.import_module("tagmatch.pipeline.cuda." + module.name))
     for name, member in members.items():
-        if hasattr(member, "py_func") and member.py_func.__module__ == "pipeline.cuda." + module.name:
+        if hasattr(member, "py_func") and member.py_func.__module__ == "tagmatch.pipeline.cuda." + module.name:
             if not member.targetoptions.get("device"):
                 assert (module.name, name) in compiled, f"{module.name}.{name} is not in this test"
 print(len(compiled), "kernels")

@@ -12,11 +12,11 @@ import pytest
 from documents import ROOT, Block, blocks_in, blocks_of, run
 from markdown_it import MarkdownIt
 
-from partitioner.local import MAX_ROWS
 from tagmatch import PipelineOptions
 from tagmatch.engine import _MAX_KEYS
-from tagmatch.kernels.tag_table import MAX_TAGS
-from workloads.bench.paper.results import number
+from tagmatch.model.kernels.tag_table import MAX_TAGS
+from tagmatch.partitioner.local import MAX_ROWS
+from tagmatch.workloads.bench.paper.results import number
 
 DOCUMENTS = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 

@@ -12,8 +12,6 @@ import pytest
 
 import tagmatch
 
-PACKAGES = ("tagmatch", "partitioner", "pipeline", "workloads")
-
 # Prints each kernel that is compiled; then does what a program would do, in shapes that `warm_up` does not have
 PROGRAM = """
 import random, sys, tempfile
@@ -63,9 +61,9 @@ for layout in ("rarest", "balanced"):
 
 
 def copy_of_package(folder: Path) -> Path:
-    for package in PACKAGES:
-        source = Path(tagmatch.__file__).parents[1] / package
-        shutil.copytree(source, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    """As a wheel installs it: without links."""
+    source = Path(tagmatch.__file__).parent
+    shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
@@ -95,9 +93,9 @@ ONE = """
 import sys, warnings
 warnings.simplefilter("always")
 import numpy as np
-from tagmatch.kernels.jit import cache_folder
-from tagmatch.arrays import Strings
-from tagmatch.kernels.tag_table import build_slots
+from tagmatch.model.kernels.jit import cache_folder
+from tagmatch.model.arrays import Strings
+from tagmatch.model.kernels.tag_table import build_slots
 
 tags = Strings(np.arange(4), np.arange(3, dtype=np.uint8))
 build_slots(tags, np.arange(1, 4, dtype=np.uint64))
@@ -106,16 +104,34 @@ print(cache_folder())
 """
 
 
+WHERE = "from tagmatch.model.kernels.jit import cache_folder; print(cache_folder())"
+
+
 def test_other_code_has_another_cache(tmp_path):
-    """Also where only a helper changes, which no kernel's own file shows."""
+    """Whichever module with a kernel changes, in whichever folder, also where only a helper of kernels does."""
     root = copy_of_package(tmp_path / "package")
-    before = run(ONE, root, tmp_path / "cache")
-    assert Path(before.strip()).is_relative_to(tmp_path / "cache")
-    helpers = root / "workloads" / "twitter" / "laws.py"
-    assert "@inlined" in helpers.read_text()
-    assert "@kernel" not in helpers.read_text()
-    helpers.write_text(helpers.read_text() + "\n")
-    assert run(ONE, root, tmp_path / "cache") != before
+    seen = {run(WHERE, root, tmp_path / "cache").strip()}
+    assert Path(*seen).is_relative_to(tmp_path / "cache")
+    changed = {}
+    for module in sorted((root / "tagmatch").rglob("*.py")):
+        text = module.read_text()
+        folder = module.relative_to(root / "tagmatch").parts[0]
+        what = folder, "@inlined" if "@inlined" in text and "@kernel" not in text else "@kernel"
+        if what[1] in text and what not in changed:
+            changed[what] = module
+            module.write_text(text + "\n")
+            found = run(WHERE, root, tmp_path / "cache").strip()
+            assert found not in seen, module
+            seen.add(found)
+    assert {folder for folder, _ in changed} >= {"model", "partitioner", "pipeline", "workloads"}
+    assert "@inlined" in {mark for _, mark in changed}
+
+
+def test_a_checkout_and_a_wheel_share_a_cache(tmp_path):
+    """A checkout has links where a wheel has folders."""
+    checkout = Path(tagmatch.__file__).parents[1]
+    copy = copy_of_package(tmp_path / "package")
+    assert run(WHERE, checkout, tmp_path / "cache") == run(WHERE, copy, tmp_path / "cache")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make files for another user")

@@ -3,8 +3,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagmatch.arrays import Lists
-from tagmatch.kernels.signature import signatures_of
+from tagmatch.model.arrays import Lists
+from tagmatch.model.kernels.signature import signatures_of
 
 
 def bits_of(tag_hash: int) -> set[int]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagmatch.kernels.siphash import siphash
+from tagmatch.model.kernels.siphash import siphash
 
 MASK = 2**64 - 1
 words = st.integers(0, MASK)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from test_kernels_xxh64 import as_strings
 
 from tagmatch import TagMatch
-from tagmatch.arrays import Strings
-from tagmatch.kernels.tag_table import UNKNOWN, TagInterner, build_slots, find_all
-from tagmatch.kernels.xxh64 import hash_strings
+from tagmatch.model.arrays import Strings
+from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, build_slots, find_all
+from tagmatch.model.kernels.xxh64 import hash_strings
 
 
 def intern(interner: TagInterner, tags: list[bytes]) -> list[int]:

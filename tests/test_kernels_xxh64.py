@@ -6,8 +6,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagmatch.arrays import Strings
-from tagmatch.kernels.xxh64 import hash_strings
+from tagmatch.model.arrays import Strings
+from tagmatch.model.kernels.xxh64 import hash_strings
 
 
 def as_strings(values: list[bytes], width: type = np.int32) -> Strings:

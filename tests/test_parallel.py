@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tagmatch.parallel import join, start
+from tagmatch.model.parallel import join, start
 
 
 class Late(threading.Thread):

@@ -21,16 +21,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from pipeline import partition_queues
-from pipeline.backend import Batches, Found
-from pipeline.balanced import BalancedSubsetMatch
-from pipeline.batcher import Batcher
-from pipeline.packets import Caller, Submitted
-from pipeline.partition_queues import Completed, PartitionQueues, Taken
-from pipeline.preprocess import QueryBatch
-from pipeline.stage import Stage
 from tagmatch import PipelineOptions, TagMatch
-from tagmatch.arrays import offsets_of
+from tagmatch.model.arrays import offsets_of
+from tagmatch.pipeline import partition_queues
+from tagmatch.pipeline.backend import Batches, Found
+from tagmatch.pipeline.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.batcher import Batcher
+from tagmatch.pipeline.packets import Caller, Submitted
+from tagmatch.pipeline.partition_queues import Completed, PartitionQueues, Taken
+from tagmatch.pipeline.preprocess import QueryBatch
+from tagmatch.pipeline.stage import Stage
 
 TIMEOUT = 60
 PARTITIONS = 6
@@ -342,7 +342,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("pipeline.batcher.time", clock)
+    monkeypatch.setattr("tagmatch.pipeline.batcher.time", clock)
     return clock
 
 

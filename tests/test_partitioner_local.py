@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from strategies import tag_sets
 
 from tagmatch import TagMatch
-from tagmatch.storage import _to_arrow as tables_of
+from tagmatch.model.storage.format import _to_arrow as tables_of
 
 LAYOUTS = pytest.mark.parametrize("layout", ["rarest", "balanced"])
 
@@ -46,7 +46,7 @@ def test_large_clusters_are_sorted_alike_by_any_number_of_threads(layout):
 
 @pytest.mark.parametrize("rare", [1, 400, 1 << 16])
 def test_rows_of_the_rarest_layout_are_in_lexicographic_rank_order(monkeypatch, rare):
-    monkeypatch.setattr("partitioner.vocabulary._RARE", rare)
+    monkeypatch.setattr("tagmatch.partitioner.vocabulary._RARE", rare)
     rng = random.Random(4)
     sets = [
         frozenset(f"t{min(rng.randrange(30), rng.randrange(30))}" for _ in range(rng.randrange(9))) for _ in range(3000)

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from agreement import loaded
 
-from pipeline.cpu import CpuBackend
-from pipeline.intake import Intake
-from pipeline.packets import Caller
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
+from tagmatch.pipeline.cpu import CpuBackend
+from tagmatch.pipeline.intake import Intake
+from tagmatch.pipeline.packets import Caller
 
 TIMEOUT = 60
 TAGS = [f"t{i}" for i in range(50)]
@@ -154,7 +154,7 @@ def test_failure_before_the_first_stage_reaches_its_future(monkeypatch: pytest.M
 
     with small() as tm:
         with monkeypatch.context() as patched:
-            patched.setattr("pipeline.service.rows_of_tags", fail)
+            patched.setattr("tagmatch.pipeline.service.rows_of_tags", fail)
             with pytest.raises(MemoryError, match="injected"):
                 tm.submit(["t1"]).result(TIMEOUT)
         assert tm.submit(["t1"]).result(TIMEOUT) == [1]

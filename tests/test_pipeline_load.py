@@ -19,10 +19,10 @@ from agreement import loaded
 from test_pipeline import our_threads
 from test_pipeline_oracle import TIMEOUT, held_packet, random_options, stacks, together
 
-from pipeline.balanced import BalancedSubsetMatch
-from pipeline.batcher import Batcher
-from pipeline.cpu import CpuBackend
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
+from tagmatch.pipeline.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.batcher import Batcher
+from tagmatch.pipeline.cpu import CpuBackend
 
 # Compiling may take minutes where others use the machine too: that is no test's time
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True)]
@@ -203,7 +203,7 @@ def test_bytes_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def merge(_: Any) -> None:
         assert merging.wait(2 * TIMEOUT)
 
-    monkeypatch.setattr("pipeline.service.merge", merge)
+    monkeypatch.setattr("tagmatch.pipeline.service.merge", merge)
     waiting = ask_for_too_many_bytes(tm)
     ahead = 2 + 1 + 2 + 1 + 1  # packets of two matching threads, a queue, two threads, a queue and a thread
     assert most <= tm._pipeline.stats()["result_bytes_in_flight"] <= most + ahead * packet * ANSWER_BYTES

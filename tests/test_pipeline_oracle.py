@@ -22,10 +22,10 @@ from agreement import loaded
 from oracle import Oracle
 from test_pipeline import our_threads
 
-import pipeline.service
-from pipeline.balanced import BalancedSubsetMatch
-from pipeline.cpu import CpuBackend
+import tagmatch.pipeline.service
 from tagmatch import Overloaded, PipelineOptions, TagMatch
+from tagmatch.pipeline.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.cpu import CpuBackend
 
 # Compiling may take minutes where others use the machine too: that is no test's time
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True)]
@@ -220,7 +220,7 @@ def inject_failures(monkeypatch: pytest.MonkeyPatch, rng: random.Random, share: 
         (BalancedSubsetMatch, "route"),
         (BalancedSubsetMatch, "match"),
         (CpuBackend, "look_up_keys"),
-        (pipeline.service, "merge"),
+        (tagmatch.pipeline.service, "merge"),
     ]
 
     def failing(do: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from oracle import Oracle
 
 from tagmatch import IndexVersionError, InvalidTypeError, InvalidValueError, InvariantError, TagMatch, TagMatchError
-from tagmatch.storage import manifest_text
+from tagmatch.model.storage.format import manifest_text
 
 PAIRS = [(["a"], "alice"), (["a", "b"], "bob"), (["a", "b"], "alice"), ([], "everyone")]
 
@@ -237,7 +237,7 @@ def damaged(tm: TagMatch[str], **columns: Any) -> TagMatch[str]:
 def test_check(names, told):
     tm, _ = loaded(PAIRS, key_type="string")
     tm.check()
-    from tagmatch.columns import strings_of
+    from tagmatch.model.columns import strings_of
 
     with pytest.raises(InvariantError) as error:
         damaged(tm, names=strings_of(names)).check()

@@ -23,16 +23,16 @@ import pytest
 from tagmatch import TagMatch
 from tagmatch.cli.app import app as tagmatch_app
 from tagmatch.cli.run import run as run_app
-from workloads.commands.workload import main
-from workloads.twitter import Twitter, TwitterOptions
-from workloads.twitter.corpus import read_tweets
+from tagmatch.workloads.commands.workload import main
+from tagmatch.workloads.twitter import Twitter, TwitterOptions
+from tagmatch.workloads.twitter.corpus import read_tweets
 
 
 def tagmatch_main() -> None:
     run_app(tagmatch_app)
 
 
-COMMAND = [sys.executable, "-c", "from workloads.commands.workload import main; main()"]
+COMMAND = [sys.executable, "-c", "from tagmatch.workloads.commands.workload import main; main()"]
 SMALL = ["--publishers", 5000, "--hashtags", 3000, "--mean-followed", 10, "--threads", 2]
 
 

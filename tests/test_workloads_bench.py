@@ -14,12 +14,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tagmatch import TagMatchError, __version__
-from workloads.bench.data import make_workload
-from workloads.bench.reference import right_answers
-from workloads.bench.report import Report, Target
-from workloads.bench.timing import Samples, alternate, rates
-from workloads.commands.bench import app
-from workloads.commands.workload import app as workload_app
+from tagmatch.workloads.bench.data import make_workload
+from tagmatch.workloads.bench.reference import right_answers
+from tagmatch.workloads.bench.report import Report, Target
+from tagmatch.workloads.bench.timing import Samples, alternate, rates
+from tagmatch.workloads.commands.bench import app
+from tagmatch.workloads.commands.workload import app as workload_app
 
 SMALL = ["cpu", "--sets", "300", "--queries", "50", "--threads", "2"]
 
@@ -104,7 +104,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     author = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
     for command in (["init", "--quiet"], ["add", "."], [*author, "commit", "--quiet", "--message", "Code"]):
         subprocess.run(["git", *command], cwd=folder, check=True)
-    monkeypatch.setattr("workloads.bench.report._CHECKOUT", folder / "tagmatch")
+    monkeypatch.setattr("tagmatch.workloads.bench.report._CHECKOUT", folder / "tagmatch")
     return folder
 
 

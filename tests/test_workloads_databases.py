@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from tables import table_of, tag_rows
 
-from workloads.systems import postgres_server
-from workloads.systems.clickhouse import ClickHouseScan
-from workloads.systems.duckdb_lists import DuckDBScan
-from workloads.systems.matcher import Matcher, UnavailableError, answers_to_pylist
-from workloads.systems.mongodb import MongoDB, Operator
-from workloads.systems.postgres_server import PostgresServer
-from workloads.systems.postgresql import PostgresGin, PostgresScan
-from workloads.systems.sharded import Sharded
+from tagmatch.workloads.systems import postgres_server
+from tagmatch.workloads.systems.clickhouse import ClickHouseScan
+from tagmatch.workloads.systems.duckdb_lists import DuckDBScan
+from tagmatch.workloads.systems.matcher import Matcher, UnavailableError, answers_to_pylist
+from tagmatch.workloads.systems.mongodb import MongoDB, Operator
+from tagmatch.workloads.systems.postgres_server import PostgresServer
+from tagmatch.workloads.systems.postgresql import PostgresGin, PostgresScan
+from tagmatch.workloads.systems.sharded import Sharded
 
 Build = Callable[[pa.Table], Matcher[Any]]
 
@@ -246,7 +246,7 @@ def test_servers_of_their_own_leave_nothing() -> None:
             servers.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("workloads.systems.postgresql.PostgresServer", Recorded)
+        patch.setattr("tagmatch.workloads.systems.postgresql.PostgresServer", Recorded)
         matcher = Sharded(PostgresScan, table_of([(["a"], 1), (["b"], 2)]), 2)
         pids = [pid_of(server.folder) for server in servers]
         assert all(map(is_alive, pids))
@@ -259,7 +259,7 @@ def test_servers_of_their_own_leave_nothing() -> None:
 
 WAITING = """
 import time
-from workloads.systems.postgres_server import PostgresServer
+from tagmatch.workloads.systems.postgres_server import PostgresServer
 server = PostgresServer()
 print(server.folder, flush=True)
 time.sleep(600)

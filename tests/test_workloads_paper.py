@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tagmatch.errors import TagMatchError
-from workloads.bench.data import make_workload
-from workloads.bench.paper import published
-from workloads.bench.paper.bench import Bench, PaperOptions
-from workloads.bench.paper.catalogue import RAREST, RAREST_TAG_DICT, SYSTEMS
-from workloads.bench.paper.databases import fixed_size_sets
-from workloads.bench.paper.experiments import EXPERIMENTS
-from workloads.bench.paper.plots import draw
-from workloads.bench.paper.results import Answers, Panel, Result, Value, number
-from workloads.bench.report import Line, Target
-from workloads.bench.timing import Samples
-from workloads.commands.bench import app
-from workloads.systems.matcher import UnavailableError
-from workloads.systems.python import RarestTagDict
+from tagmatch.model.errors import TagMatchError
+from tagmatch.workloads.bench.data import make_workload
+from tagmatch.workloads.bench.paper import published
+from tagmatch.workloads.bench.paper.bench import Bench, PaperOptions
+from tagmatch.workloads.bench.paper.catalogue import RAREST, RAREST_TAG_DICT, SYSTEMS
+from tagmatch.workloads.bench.paper.databases import fixed_size_sets
+from tagmatch.workloads.bench.paper.experiments import EXPERIMENTS
+from tagmatch.workloads.bench.paper.plots import draw
+from tagmatch.workloads.bench.paper.results import Answers, Panel, Result, Value, number
+from tagmatch.workloads.bench.report import Line, Target
+from tagmatch.workloads.bench.timing import Samples
+from tagmatch.workloads.commands.bench import app
+from tagmatch.workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.python import RarestTagDict
 
 TINY = PaperOptions(scale=0.0005, threads=2, queries=60, rounds=1, seconds=0.001)
 

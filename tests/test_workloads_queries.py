@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmatch import InputFileError, TagMatchError
-from workloads.pacing import arrival_times, by_interval, paced, when_due
-from workloads.queries import Extender, QueryOptions, StoredSets
-from workloads.queries.stored import read_tags
-from workloads.queries.write import json_lines
+from tagmatch.workloads.pacing import arrival_times, by_interval, paced, when_due
+from tagmatch.workloads.queries import Extender, QueryOptions, StoredSets
+from tagmatch.workloads.queries.stored import read_tags
+from tagmatch.workloads.queries.write import json_lines
 
 STRINGS = pa.list_(pa.string())
 TAGS = st.text("abcdé", max_size=2)

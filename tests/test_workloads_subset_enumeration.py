@@ -13,9 +13,9 @@ from oracle import Oracle
 from strategies import BOUNDARY_KEYS
 from tables import table_of, tag_rows
 
-from workloads.bench.data import make_workload
-from workloads.draws import mix
-from workloads.systems.subset_enumeration import SubsetEnumeration
+from tagmatch.workloads.bench.data import make_workload
+from tagmatch.workloads.draws import mix
+from tagmatch.workloads.systems.subset_enumeration import SubsetEnumeration
 
 TAGS = st.sampled_from([*"abcdefgh", "", "é", "e\u0301"])
 UNKNOWN = st.text("xyz", min_size=1, max_size=2)

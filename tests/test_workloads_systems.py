@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from tables import table_of, tag_rows
 
-from tagmatch.options import Layout
-from workloads import twitter
-from workloads.bench.data import extend
-from workloads.bench.paper.catalogue import GPU_BATCH_SCAN, GPU_SCAN, SYSTEMS, Build
-from workloads.bench.reference import right_answers
-from workloads.systems.kernels import Kernels
-from workloads.systems.matcher import answers_to_pylist
-from workloads.systems.numpy_scan import SignatureScan
-from workloads.systems.python import RarestTagDict
-from workloads.twitter import TwitterOptions
+from tagmatch.model.options import Layout
+from tagmatch.workloads import twitter
+from tagmatch.workloads.bench.data import extend
+from tagmatch.workloads.bench.paper.catalogue import GPU_BATCH_SCAN, GPU_SCAN, SYSTEMS, Build
+from tagmatch.workloads.bench.reference import right_answers
+from tagmatch.workloads.systems.kernels import Kernels
+from tagmatch.workloads.systems.matcher import answers_to_pylist
+from tagmatch.workloads.systems.numpy_scan import SignatureScan
+from tagmatch.workloads.systems.python import RarestTagDict
+from tagmatch.workloads.twitter import TwitterOptions
 
 
 def numpy_scan(sets: pa.Table, threads: int) -> SignatureScan:

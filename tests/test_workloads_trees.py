@@ -14,14 +14,14 @@ from oracle import Oracle
 from strategies import BOUNDARY_KEYS
 from tables import table_of, tag_rows
 
-from tagmatch.arrays import U64Array
-from workloads.bench.data import make_workload
-from workloads.systems.icn_tree import IcnTree
-from workloads.systems.matcher import answers_to_pylist
-from workloads.systems.numpy_scan import SignatureScan
-from workloads.systems.prefix_tree import PrefixTree
-from workloads.systems.signatures import SignatureMatcher
-from workloads.systems.trees import build_tree
+from tagmatch.model.arrays import U64Array
+from tagmatch.workloads.bench.data import make_workload
+from tagmatch.workloads.systems.icn_tree import IcnTree
+from tagmatch.workloads.systems.matcher import answers_to_pylist
+from tagmatch.workloads.systems.numpy_scan import SignatureScan
+from tagmatch.workloads.systems.prefix_tree import PrefixTree
+from tagmatch.workloads.systems.signatures import SignatureMatcher
+from tagmatch.workloads.systems.trees import build_tree
 
 BITS = 192
 ALL_ONES = 2**BITS - 1

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmatch import TagMatchError
-from workloads.twitter import Followed, Twitter, TwitterOptions, sets
-from workloads.twitter.laws import followed_law, geometric_ratio, tweets_exponent
-from workloads.twitter.options import LANGUAGES, SECOND_LANGUAGES
+from tagmatch.workloads.twitter import Followed, Twitter, TwitterOptions, sets
+from tagmatch.workloads.twitter.laws import followed_law, geometric_ratio, tweets_exponent
+from tagmatch.workloads.twitter.options import LANGUAGES, SECOND_LANGUAGES
 
 USERS = 12_000
 OPTIONS = TwitterOptions(seed=5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.kernels.jit import inlined
+from tagmatch.model.kernels.jit import inlined
 
 _U = np.uint64
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.errors import InvalidValueError
+from tagmatch.model.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tagmatch.arrays import F64Array
+    from tagmatch.model.arrays import F64Array
 
 _TIMES_PER_BLOCK = 65_536
 # Queries that are due within so many seconds wait for each other, as sleeping for each would take longer

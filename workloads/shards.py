@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from tagmatch.errors import IndexExistsError, InputFileError, TagMatchError
 from tagmatch.files.whole import write_whole
+from tagmatch.model.errors import IndexExistsError, InputFileError, TagMatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

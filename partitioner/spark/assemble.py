@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from partitioner.rows import count_firsts
-from partitioner.spark.keys import Keys
-from partitioner.spark.scratch import Scratch
-from partitioner.spark.tasks import for_each, one_row
-from tagmatch.arrays import Lists, narrow_offsets, offsets_of
-from tagmatch.arrow import to_numbers, to_strings, to_words
-from tagmatch.kernels.signature import SIGNATURE_WORDS
-from tagmatch.options import LayoutOptions
-from tagmatch.places import Place
-from tagmatch.tables import ClusterTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.arrays import Lists, narrow_offsets, offsets_of
+from tagmatch.model.arrow import to_numbers, to_strings, to_words
+from tagmatch.model.kernels.lists import count_firsts
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.options import LayoutOptions
+from tagmatch.model.storage.places import Place
+from tagmatch.model.tables import ClusterTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
+from tagmatch.partitioner.spark.keys import Keys
+from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.tasks import for_each, one_row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

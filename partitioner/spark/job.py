@@ -21,16 +21,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from partitioner.local import MAX_ROWS
-from partitioner.spark.assemble import save_parts
-from partitioner.spark.keys import IntegerKeys, Keys, number_keys
-from partitioner.spark.parts import lay_out_parts
-from partitioner.spark.scratch import Scratch
-from partitioner.spark.shards import make_shards
-from partitioner.spark.vocabulary import rank_tags
-from tagmatch.errors import InvalidValueError
-from tagmatch.options import LayoutOptions
-from tagmatch.places import Place
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.options import LayoutOptions
+from tagmatch.model.storage.places import Place
+from tagmatch.partitioner.local import MAX_ROWS
+from tagmatch.partitioner.spark.assemble import save_parts
+from tagmatch.partitioner.spark.keys import IntegerKeys, Keys, number_keys
+from tagmatch.partitioner.spark.parts import lay_out_parts
+from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.shards import make_shards
+from tagmatch.partitioner.spark.vocabulary import rank_tags
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

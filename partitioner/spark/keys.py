@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
-from partitioner.key_names import only_used
-from partitioner.spark.numbered import join_numbered, numbers_of
-from partitioner.spark.scratch import Scratch
-from partitioner.spark.tasks import Batches, for_each, number_of_task, one_row
-from tagmatch.arrays import Lists, U64Array
-from tagmatch.arrow import from_strings, to_strings
-from tagmatch.columns import string_keys
-from tagmatch.errors import TagMatchError
-from tagmatch.kernels.tag_table import UNKNOWN, new_key
-from tagmatch.kernels.xxh64 import hash_strings
-from tagmatch.tables import KeyTable
+from tagmatch.model.arrays import Lists, U64Array
+from tagmatch.model.arrow import from_strings, to_strings
+from tagmatch.model.columns import string_keys
+from tagmatch.model.errors import TagMatchError
+from tagmatch.model.kernels.tag_table import UNKNOWN, new_key
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.tables import KeyTable
+from tagmatch.partitioner.key_names import only_used
+from tagmatch.partitioner.spark.numbered import join_numbered, numbers_of
+from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.tasks import Batches, for_each, number_of_task, one_row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

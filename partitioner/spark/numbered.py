@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from partitioner.spark.scratch import Scratch
-from tagmatch.arrays import Strings, U32Array, U64Array
-from tagmatch.arrow import from_strings, to_numbers, to_strings
-from tagmatch.kernels.tag_table import build_slots, find_all
-from tagmatch.kernels.xxh64 import hash_strings
+from tagmatch.model.arrays import Strings, U32Array, U64Array
+from tagmatch.model.arrow import from_strings, to_numbers, to_strings
+from tagmatch.model.kernels.tag_table import build_slots, find_all
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.partitioner.spark.scratch import Scratch
 
 
 def join_numbered(

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from partitioner.sorting import group_by
-from partitioner.spark.tasks import Batches
-from tagmatch.arrays import I64Array, U32Array, U64Array
+from tagmatch.model.arrays import I64Array, U32Array, U64Array
+from tagmatch.model.kernels.sorting import group_by
+from tagmatch.partitioner.spark.tasks import Batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from partitioner.balanced import Root, balanced_partitions
-from partitioner.rows import gather
-from partitioner.sorting import sort_groups
-from partitioner.spark.packs import PACKS, Packer, by_number, labels_for
-from partitioner.spark.scratch import Scratch
-from partitioner.spark.tasks import for_each, one_row
-from partitioner.spark.tree import Splits, grow_tree
-from partitioner.spark.vocabulary import rank_sets, vocabulary_hashes
-from tagmatch.arrays import I64Array, Lists, U32Array, U64Array
-from tagmatch.arrow import from_lists, from_words, to_lists, to_words
-from tagmatch.kernels.jit import kernel
-from tagmatch.kernels.signature import SIGNATURE_WORDS, signatures_of
-from tagmatch.options import LayoutOptions
+from tagmatch.model.arrays import I64Array, Lists, U32Array, U64Array
+from tagmatch.model.arrow import from_lists, from_words, to_lists, to_words
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import gather
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
+from tagmatch.model.kernels.sorting import sort_groups
+from tagmatch.model.options import LayoutOptions
+from tagmatch.partitioner.balanced import Root, balanced_partitions
+from tagmatch.partitioner.spark.packs import PACKS, Packer, by_number, labels_for
+from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.tasks import for_each, one_row
+from tagmatch.partitioner.spark.tree import Splits, grow_tree
+from tagmatch.partitioner.spark.vocabulary import rank_sets, vocabulary_hashes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tagmatch.arrays import IntArray, narrow_offsets
-from tagmatch.arrow import to_lists, to_strings
-from tagmatch.places import Files
+from tagmatch.model.arrays import IntArray, narrow_offsets
+from tagmatch.model.arrow import to_lists, to_strings
+from tagmatch.model.storage.places import Files
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,20 +16,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partitioner.local import build_snapshot
-from partitioner.spark.keys import Keys
-from partitioner.spark.packs import PACKS, Packer, gathered, groups_by_hash, labels_for_all, unpacked
-from partitioner.spark.scratch import Scratch
-from partitioner.spark.tasks import Batches, number_of_task, one_row
-from partitioner.staging import StagedChanges
-from tagmatch.arrays import I64Array, U8Array
-from tagmatch.arrow import from_lists, from_strings
-from tagmatch.columns import tag_lists
-from tagmatch.kernels.jit import kernel
-from tagmatch.kernels.rows import sort_values
-from tagmatch.kernels.xxh64 import hash_strings
-from tagmatch.options import LayoutOptions
-from tagmatch.tables import empty_snapshot
+from tagmatch.model.arrays import I64Array, U8Array
+from tagmatch.model.arrow import from_lists, from_strings
+from tagmatch.model.columns import tag_lists
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.rows import sort_values
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.options import LayoutOptions
+from tagmatch.model.tables import empty_snapshot
+from tagmatch.partitioner.local import build_snapshot
+from tagmatch.partitioner.spark.keys import Keys
+from tagmatch.partitioner.spark.packs import PACKS, Packer, gathered, groups_by_hash, labels_for_all, unpacked
+from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.tasks import Batches, number_of_task, one_row
+from tagmatch.partitioner.staging import StagedChanges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

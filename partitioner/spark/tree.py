@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from partitioner.balanced import Root, choose_pivot, count_bits
-from partitioner.sorting import group_by
-from partitioner.spark.scratch import Scratch
-from partitioner.spark.tasks import Batches, for_each
-from tagmatch.arrays import I64Array, U64Array
-from tagmatch.arrow import to_words
-from tagmatch.kernels.jit import kernel
-from tagmatch.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS
+from tagmatch.model.arrays import I64Array, U64Array
+from tagmatch.model.arrow import to_words
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS
+from tagmatch.model.kernels.sorting import group_by
+from tagmatch.partitioner.balanced import Root, choose_pivot, count_bits
+from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.tasks import Batches, for_each
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,18 +10,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from partitioner.rows import gather_strings, relabel
-from partitioner.spark.numbered import join_numbered, numbers_of
-from partitioner.spark.packs import PACKS, Packer, by_number, groups_by_hash, labels_for, labels_for_all, unpacked
-from partitioner.spark.scratch import Scratch
-from partitioner.spark.shards import Shards
-from partitioner.spark.tasks import Batches, for_each, number_of_task, one_row
-from partitioner.vocabulary import by_frequency
-from tagmatch.arrays import I64Array, Lists, Strings, U32Array, U64Array, offsets_of
-from tagmatch.arrow import from_strings, to_lists, to_numbers, to_strings
-from tagmatch.kernels.tag_table import TagInterner, new_key
-from tagmatch.kernels.xxh64 import hash_strings
-from tagmatch.tag_order import by_hash
+from tagmatch.model.arrays import I64Array, Lists, Strings, U32Array, U64Array, offsets_of
+from tagmatch.model.arrow import from_strings, to_lists, to_numbers, to_strings
+from tagmatch.model.kernels.lists import gather_strings, relabel
+from tagmatch.model.kernels.tag_table import TagInterner, new_key
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.tag_order import by_hash
+from tagmatch.partitioner.spark.numbered import join_numbered, numbers_of
+from tagmatch.partitioner.spark.packs import (
+    PACKS,
+    Packer,
+    by_number,
+    groups_by_hash,
+    labels_for,
+    labels_for_all,
+    unpacked,
+)
+from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.shards import Shards
+from tagmatch.partitioner.spark.tasks import Batches, for_each, number_of_task, one_row
+from tagmatch.partitioner.vocabulary import by_frequency
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

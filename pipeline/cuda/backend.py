@@ -12,19 +12,19 @@ from typing import Any
 import numba.cuda
 import numpy as np
 
-from pipeline.backend import Matches, PacketSize
-from pipeline.cuda.balanced import CudaBalanced
-from pipeline.cuda.memory import Workspace, to_device
-from pipeline.cuda.pairs import Pairs, Room
-from pipeline.cuda.preprocess import CudaTagIndex, DeviceQueries
-from pipeline.cuda.rarest import CudaRarest
-from pipeline.cuda.support import on_device
-from pipeline.key_lookup import look_up_keys
-from pipeline.packets import join_lists
-from tagmatch.arrays import Lists, Strings, TagLists
-from tagmatch.errors import DeviceMemoryError
-from tagmatch.options import MatchOptions
-from tagmatch.tables import Snapshot
+from tagmatch.model.arrays import Lists, Strings, TagLists
+from tagmatch.model.errors import DeviceMemoryError
+from tagmatch.model.kernels.lists import join_lists
+from tagmatch.model.options import MatchOptions
+from tagmatch.model.tables import Snapshot
+from tagmatch.pipeline.backend import Matches, PacketSize
+from tagmatch.pipeline.cuda.balanced import CudaBalanced
+from tagmatch.pipeline.cuda.memory import Workspace, to_device
+from tagmatch.pipeline.cuda.pairs import Pairs, Room
+from tagmatch.pipeline.cuda.preprocess import CudaTagIndex, DeviceQueries
+from tagmatch.pipeline.cuda.rarest import CudaRarest
+from tagmatch.pipeline.cuda.support import on_device
+from tagmatch.pipeline.key_lookup import look_up_keys
 
 cuda: Any = numba.cuda
 

@@ -12,14 +12,14 @@ from typing import Any
 import numba.cuda
 import numpy as np
 
-from pipeline.balanced import Blocks, signature_words
-from pipeline.cuda.jit import kernel
-from pipeline.cuda.memory import grid, to_device
-from pipeline.cuda.pairs import REJECTED, append
-from pipeline.cuda.preprocess import DeviceQueries
-from pipeline.verify import contains_ranks
-from tagmatch.kernels.signature import SIGNATURE_WORDS, add_tag
-from tagmatch.tables import PartitionTable, Snapshot
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS, add_tag
+from tagmatch.model.tables import PartitionTable, Snapshot
+from tagmatch.pipeline.balanced import Blocks, signature_words
+from tagmatch.pipeline.cuda.jit import kernel
+from tagmatch.pipeline.cuda.memory import grid, to_device
+from tagmatch.pipeline.cuda.pairs import REJECTED, append
+from tagmatch.pipeline.cuda.preprocess import DeviceQueries
+from tagmatch.pipeline.verify import contains_ranks
 
 cuda: Any = numba.cuda
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pipeline.backend import PacketSize
-from pipeline.cpu import CpuStages
-from pipeline.cuda.published import PublishedSubsetMatch
-from pipeline.cuda.published_kernels import MOST_QUERIES
-from tagmatch.options import MatchOptions
-from tagmatch.tables import Snapshot
+from tagmatch.model.options import MatchOptions
+from tagmatch.model.tables import Snapshot
+from tagmatch.pipeline.backend import PacketSize
+from tagmatch.pipeline.cpu import CpuStages
+from tagmatch.pipeline.cuda.published import PublishedSubsetMatch
+from tagmatch.pipeline.cuda.published_kernels import MOST_QUERIES
 
 
 class PublishedBackend(CpuStages):

@@ -9,7 +9,7 @@ from typing import Any
 import numba
 import numba.cuda
 
-from tagmatch.kernels.jit import cache_folder
+from tagmatch.model.kernels.jit import cache_folder
 
 cuda: Any = numba.cuda
 

@@ -8,10 +8,10 @@ from typing import Any
 import numba.cuda
 import numpy as np
 
-from pipeline.cuda.jit import inlined, kernel
-from pipeline.cuda.memory import Workspace, grid
-from pipeline.cuda.scan import prefix_sums
-from tagmatch.arrays import Lists
+from tagmatch.model.arrays import Lists
+from tagmatch.pipeline.cuda.jit import inlined, kernel
+from tagmatch.pipeline.cuda.memory import Workspace, grid
+from tagmatch.pipeline.cuda.scan import prefix_sums
 
 cuda: Any = numba.cuda
 

@@ -8,13 +8,13 @@ from typing import Any
 import numba.cuda
 import numpy as np
 
-from pipeline.cuda.jit import kernel
-from pipeline.cuda.memory import Workspace, grid, to_device
-from tagmatch.arrays import TagLists
-from tagmatch.kernels.rows import ascending_row
-from tagmatch.kernels.tag_table import build_slots, find
-from tagmatch.kernels.xxh64 import xxh64
-from tagmatch.tables import Vocabulary
+from tagmatch.model.arrays import TagLists
+from tagmatch.model.kernels.rows import ascending_row
+from tagmatch.model.kernels.tag_table import build_slots, find
+from tagmatch.model.kernels.xxh64 import xxh64
+from tagmatch.model.tables import Vocabulary
+from tagmatch.pipeline.cuda.jit import kernel
+from tagmatch.pipeline.cuda.memory import Workspace, grid, to_device
 
 cuda: Any = numba.cuda
 

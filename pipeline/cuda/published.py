@@ -18,10 +18,14 @@ import numba.cuda
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.backend import Batches, Found, Matches
-from pipeline.balanced import PartitionIndex, grouped_by_query, signature_words
-from pipeline.cuda.memory import Workspace, grid, to_device
-from pipeline.cuda.published_kernels import (
+from tagmatch.model.arrays import I64Array, U32Array, U64Array
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.tables import PartitionTable, Snapshot
+from tagmatch.pipeline.backend import Batches, Found, Matches
+from tagmatch.pipeline.balanced import PartitionIndex, grouped_by_query, signature_words
+from tagmatch.pipeline.cuda.memory import Workspace, grid, to_device
+from tagmatch.pipeline.cuda.published_kernels import (
     COUNTERS,
     FOUND,
     MOST_QUERIES,
@@ -31,12 +35,8 @@ from pipeline.cuda.published_kernels import (
     packed_words,
     unpack,
 )
-from pipeline.cuda.support import on_device
-from pipeline.preprocess import QueryBatch
-from tagmatch.arrays import I64Array, U32Array, U64Array
-from tagmatch.errors import InvalidValueError
-from tagmatch.kernels.signature import SIGNATURE_WORDS
-from tagmatch.tables import PartitionTable, Snapshot
+from tagmatch.pipeline.cuda.support import on_device
+from tagmatch.pipeline.preprocess import QueryBatch
 
 cuda: Any = numba.cuda
 

@@ -7,10 +7,10 @@ from typing import Any
 import numba.cuda
 import numpy as np
 
-from pipeline.cuda.jit import inlined, kernel
-from pipeline.verify import contains_ranks
-from tagmatch.arrays import U8Array, U32Array
-from tagmatch.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.arrays import U8Array, U32Array
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.pipeline.cuda.jit import inlined, kernel
+from tagmatch.pipeline.verify import contains_ranks
 
 cuda: Any = numba.cuda
 

@@ -7,14 +7,14 @@ from typing import Any
 import numba.cuda
 import numpy as np
 
-from pipeline.clusters import NO_RANK, next_candidates
-from pipeline.cuda.jit import kernel
-from pipeline.cuda.memory import grid, to_device
-from pipeline.cuda.pairs import REJECTED, append
-from pipeline.cuda.preprocess import DeviceQueries
-from pipeline.rarest import second_ranks
-from pipeline.verify import contains_ranks
-from tagmatch.tables import ClusterTable, Snapshot
+from tagmatch.model.tables import ClusterTable, Snapshot
+from tagmatch.pipeline.clusters import NO_RANK, next_candidates
+from tagmatch.pipeline.cuda.jit import kernel
+from tagmatch.pipeline.cuda.memory import grid, to_device
+from tagmatch.pipeline.cuda.pairs import REJECTED, append
+from tagmatch.pipeline.cuda.preprocess import DeviceQueries
+from tagmatch.pipeline.rarest import second_ranks
+from tagmatch.pipeline.verify import contains_ranks
 
 cuda: Any = numba.cuda
 

@@ -7,8 +7,8 @@ from typing import Any
 import numba.cuda
 import numpy as np
 
-from pipeline.cuda.jit import kernel
-from pipeline.cuda.memory import Workspace, grid
+from tagmatch.pipeline.cuda.jit import kernel
+from tagmatch.pipeline.cuda.memory import Workspace, grid
 
 cuda: Any = numba.cuda
 

@@ -9,12 +9,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pipeline.backend import Backend, Matches, Owned, PacketSize
-from pipeline.key_lookup import side_by_side
-from tagmatch.arrays import Lists, TagLists
-from tagmatch.options import MatchOptions
-from tagmatch.parallel import even_ranges
-from tagmatch.tables import ClusterTable, PartitionTable, Snapshot, TagsetTable
+from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.kernels.lists import side_by_side
+from tagmatch.model.options import MatchOptions
+from tagmatch.model.parallel import even_ranges
+from tagmatch.model.tables import ClusterTable, PartitionTable, Snapshot, TagsetTable
+from tagmatch.pipeline.backend import Backend, Matches, Owned, PacketSize
 
 #: Gets a snapshot, options, and the number of a device
 MakeBackend: TypeAlias = Callable[[Snapshot, MatchOptions, int], Backend]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numba
 
-from tagmatch.errors import DeviceError, DeviceMemoryError
+from tagmatch.model.errors import DeviceError, DeviceMemoryError
 
 _config: Any = numba.config
 _DRIVER = "libcuda.so.1"

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from tagmatch import __version__
-from tagmatch.errors import InvalidValueError
 from tagmatch.files.formats import FormatName
-from tagmatch.options import MAX_THREADS
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.options import MAX_THREADS
 
 
 def command_line(description: str) -> typer.Typer:

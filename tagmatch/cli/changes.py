@@ -19,7 +19,7 @@ from tagmatch.cli.arguments import (
     user_path,
 )
 from tagmatch.cli.progress import invalid_rows, note, note_compilation, status, with_progress
-from tagmatch.errors import IndexChangedError, IndexExistsError, IndexNotFoundError, InputFileError
+from tagmatch.model.errors import IndexChangedError, IndexExistsError, IndexNotFoundError, InputFileError
 
 if TYPE_CHECKING:
     from tagmatch.engine import TagMatch
@@ -53,7 +53,7 @@ def build(
 ) -> None:
     """Build an index from a file of sets."""
     from tagmatch.engine import TagMatch
-    from tagmatch.storage import index_exists
+    from tagmatch.model.storage.format import index_exists
 
     folder = Path(index)
     if index_exists(folder) and not overwrite:

@@ -45,7 +45,7 @@ def export(
     """Write all stored sets and keys, as rows `tags`, `key`, of which `build` makes the same index."""
     from tagmatch.contents import pairs, schema_of
     from tagmatch.files.sets import set_writer
-    from tagmatch.storage import open_snapshot
+    from tagmatch.model.storage.format import open_snapshot
 
     if output is not None and output_option is not None:
         raise typer.BadParameter("stands for OUTPUT; give one of them", param_hint="--output")
@@ -68,7 +68,7 @@ def info(
     from rich.table import Table
 
     from tagmatch.engine import TagMatch
-    from tagmatch.storage import files_nbytes, read_manifest
+    from tagmatch.model.storage.format import files_nbytes, read_manifest
 
     with TagMatch.open(index) as tm:
         stats = tm.stats()

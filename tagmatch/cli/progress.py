@@ -106,7 +106,7 @@ def _bar(what: str, console: Console, total: int | None, *, shown: bool) -> Iter
 
 def note_compilation() -> None:
     """Tell a person at the terminal if the kernels are being compiled, which takes as long as nothing else."""
-    from tagmatch.kernels.jit import on_first_compilation
+    from tagmatch.model.kernels.jit import on_first_compilation
 
     on_first_compilation(lambda: note("compiling kernels, once, about 30 s"))
 

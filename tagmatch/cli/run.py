@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import typer
 
 from tagmatch.cli.interrupt import end_if_interrupted
-from tagmatch.errors import TagMatchError
 from tagmatch.files.streams import STANDARD_OUTPUT, whole_text
+from tagmatch.model.errors import TagMatchError
 
 
 def run(command: Callable[[], object]) -> None:

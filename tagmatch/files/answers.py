@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tagmatch.errors import InputFileError, TagMatchError
 from tagmatch.files.formats import Kind, format_of
 from tagmatch.files.json_lines import concatenated, json_values, text_of
 from tagmatch.files.outputs import Stream, open_output
+from tagmatch.model.errors import InputFileError, TagMatchError
 
 
 class AnswerWriter(Protocol):

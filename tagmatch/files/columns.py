@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.arrays import I64Array
-from tagmatch.columns import KEY_CHECKS, KeyChecks, tag_list, tag_lists
-from tagmatch.errors import InvalidTypeError, TagMatchError
-from tagmatch.options import KeyType
+from tagmatch.model.arrays import I64Array
+from tagmatch.model.columns import KEY_CHECKS, KeyChecks, tag_list, tag_lists
+from tagmatch.model.errors import InvalidTypeError, TagMatchError
+from tagmatch.model.options import KeyType
 
 
 @dataclass(frozen=True, slots=True)

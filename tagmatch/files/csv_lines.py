@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.errors import InputFileError, InvalidValueError
 from tagmatch.files.columns import ID, Column
 from tagmatch.files.json_lines import JsonLines, concatenated, json_values
+from tagmatch.model.errors import InputFileError, InvalidValueError
 
 #: Stands between the tags of a cell, unless it is a JSON list
 TAG_SEPARATOR = "|"

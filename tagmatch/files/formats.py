@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from tagmatch.errors import InputFileError, InvalidValueError
+from tagmatch.model.errors import InputFileError, InvalidValueError
 
 STANDARD_STREAM = "-"
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tagmatch.errors import InputFileError
 from tagmatch.files.columns import ID, KEYS, QUERY_TAGS, STORED_TAGS, Column, Rows
 from tagmatch.files.csv_lines import CsvLines, header_of
 from tagmatch.files.formats import Format, Kind, format_of, format_of_suffix, is_stream
@@ -20,8 +19,9 @@ from tagmatch.files.json_lines import JsonLines
 from tagmatch.files.lines import LineReader, first_line
 from tagmatch.files.parquet import parquet_rows
 from tagmatch.files.streams import Read, at_hand, input_descriptor, input_name, whole_lines
-from tagmatch.options import KeyType
-from tagmatch.storage import MANIFEST
+from tagmatch.model.errors import InputFileError
+from tagmatch.model.options import KeyType
+from tagmatch.model.storage.format import MANIFEST
 
 
 def read_sets(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tagmatch.errors import TagMatchError
+from tagmatch.model.errors import TagMatchError
 
 
 class InvalidRows:

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tagmatch.errors import InputFileError, InvalidValueError, TagMatchError
 from tagmatch.files.columns import ID, Column, Rows, joined, rows_from
 from tagmatch.files.invalid import InvalidRows
+from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
 
 # The name of the column, also where it is written with escapes
 _ID = re.compile(rb'"id"|\\u')

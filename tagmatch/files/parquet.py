@@ -7,11 +7,11 @@ from collections.abc import Generator, Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tagmatch.errors import InputFileError, TagMatchError
 from tagmatch.files.columns import ID, Column, Rows, joined, rows_from
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.lines import first_line
 from tagmatch.files.streams import input_descriptor, seekable
+from tagmatch.model.errors import InputFileError, TagMatchError
 
 _BATCH_ROWS = 65_536
 

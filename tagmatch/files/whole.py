@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from tagmatch.errors import TagMatchError
+from tagmatch.model.errors import TagMatchError
 
 
 @contextlib.contextmanager

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField
 
-from tagmatch.arrays import IntArray
-from tagmatch.errors import InvalidValueError, NullError
-from tagmatch.options import KeyType
+from tagmatch.model.arrays import IntArray
+from tagmatch.model.errors import InvalidValueError, NullError
+from tagmatch.model.options import KeyType
 
 Output = Literal["rows", "lists"]
 

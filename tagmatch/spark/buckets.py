@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partitioner.rows import count_firsts
-from partitioner.spark.packs import groups_by_hash
-from tagmatch.arrays import BoolArray, I64Array, U64Array, UIntArray
-from tagmatch.tables import ClusterTable, Snapshot
+from tagmatch.model.arrays import BoolArray, I64Array, U64Array, UIntArray
+from tagmatch.model.kernels.lists import count_firsts
+from tagmatch.model.tables import ClusterTable, Snapshot
+from tagmatch.partitioner.spark.packs import groups_by_hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ import typer
 from tagmatch.cli.arguments import LayoutName
 from tagmatch.cli.progress import note
 from tagmatch.cli.run import run
-from tagmatch.errors import IndexExistsError, InputFileError
 from tagmatch.files.formats import JSON_SUFFIXES
-from tagmatch.places import place_of
+from tagmatch.model.errors import IndexExistsError, InputFileError
+from tagmatch.model.storage.places import place_of
 from tagmatch.spark.session import spark_session
 
 
@@ -55,7 +55,7 @@ def partition(
     if place.index_exists() and not overwrite:
         raise IndexExistsError(f"there is an index at {place} already; give --overwrite to replace it")
     logging.basicConfig(format="%(message)s")
-    logging.getLogger("partitioner").setLevel(logging.INFO)
+    logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
     spark = spark_session("tagmatch-partition", master)
     try:
         from tagmatch.spark.offline import partition as run_job

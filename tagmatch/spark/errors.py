@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from pyspark.errors import PySparkException
 
-import tagmatch.errors
-from tagmatch.errors import TagMatchError
+import tagmatch.model.errors
+from tagmatch.model.errors import TagMatchError
 
-_RAISED = re.compile(r"^(?:.*\s)?tagmatch\.errors\.(\w+): (.+)$", re.MULTILINE)
+_RAISED = re.compile(r"^(?:.*\s)?tagmatch\.model\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -21,7 +21,7 @@ def errors_of_workers() -> Iterator[None]:
         yield
     except PySparkException as error:
         raised = _RAISED.search(str(error))
-        kind = getattr(tagmatch.errors, raised[1], None) if raised else None
+        kind = getattr(tagmatch.model.errors, raised[1], None) if raised else None
         if raised is None or not (isinstance(kind, type) and issubclass(kind, TagMatchError)):
             raise
         raise kind(raised[2].strip()) from error

@@ -9,7 +9,7 @@ import tempfile
 
 from pyspark.sql import DataFrame
 
-from tagmatch.places import Place, place_of
+from tagmatch.model.storage.places import Place, place_of
 from tagmatch.spark.offline import partition
 
 

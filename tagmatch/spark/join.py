@@ -7,14 +7,14 @@ from typing import Literal, get_args
 
 from pyspark.sql import DataFrame
 
-from tagmatch.errors import InvalidTypeError, InvalidValueError
-from tagmatch.places import place_of
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.storage.format import files_nbytes, key_type_of
+from tagmatch.model.storage.places import place_of
 from tagmatch.spark.answers import ANSWER_NAMES, Output
 from tagmatch.spark.interests import index_of
 from tagmatch.spark.offline import check_strings
 from tagmatch.spark.ship import ship_join
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
-from tagmatch.storage import files_nbytes, key_type_of
 
 Strategy = Literal["auto", "ship", "shuffle"]
 

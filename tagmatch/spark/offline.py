@@ -8,10 +8,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
 from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType
 
-from partitioner.spark.job import JobOptions, Partitioned, partition_sets
-from tagmatch.errors import InvalidTypeError, InvalidValueError
-from tagmatch.options import Layout, LayoutOptions
-from tagmatch.places import place_of
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.options import Layout, LayoutOptions
+from tagmatch.model.storage.places import place_of
+from tagmatch.partitioner.spark.job import JobOptions, Partitioned, partition_sets
 from tagmatch.spark.errors import errors_of_workers
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tagmatch.errors import TagMatchError
+from tagmatch.model.errors import TagMatchError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

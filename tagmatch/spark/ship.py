@@ -10,11 +10,11 @@ from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
 from tagmatch.engine import TagMatch
-from tagmatch.errors import InvalidValueError
-from tagmatch.options import KeyType
-from tagmatch.places import Place
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.options import KeyType
+from tagmatch.model.storage.format import key_type_of, read_manifest
+from tagmatch.model.storage.places import Place
 from tagmatch.spark.answers import Output, answer_field, reject_nulls, with_keys
-from tagmatch.storage import key_type_of, read_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -24,20 +24,20 @@ import pyarrow.compute as pc
 from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
-from partitioner.rows import gather, gather_strings
-from partitioner.spark.packs import PACKS, Packer, labels_for, sorted_by_number, unpacked
-from pipeline.key_lookup import look_up_keys
-from tagmatch.arrays import I64Array, IntArray, Lists, U32Array, UIntArray, offsets_of
-from tagmatch.arrow import from_strings, to_strings
-from tagmatch.columns import tag_lists
 from tagmatch.engine import TagMatch
-from tagmatch.kernels.xxh64 import hash_strings
-from tagmatch.options import KeyType
-from tagmatch.places import Place
+from tagmatch.model.arrays import I64Array, IntArray, Lists, U32Array, UIntArray, offsets_of
+from tagmatch.model.arrow import from_strings, to_strings
+from tagmatch.model.columns import tag_lists
+from tagmatch.model.kernels.lists import gather, gather_strings
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.options import KeyType
+from tagmatch.model.storage.format import open_unverified
+from tagmatch.model.storage.places import Place
+from tagmatch.model.tables import KeyTable, Snapshot
+from tagmatch.partitioner.spark.packs import PACKS, Packer, labels_for, sorted_by_number, unpacked
+from tagmatch.pipeline.key_lookup import look_up_keys
 from tagmatch.spark.answers import Output, answer_field, reject_nulls, with_keys
 from tagmatch.spark.buckets import Buckets, buckets_for
-from tagmatch.storage import open_unverified
-from tagmatch.tables import KeyTable, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.preprocess import QueryBatch, TagIndex
 from tagmatch import TagMatch
-from tagmatch.arrays import TagLists
-from tagmatch.columns import tag_lists
-from tagmatch.options import Layout
-from tagmatch.storage import open_snapshot
-from tagmatch.tables import Snapshot
-from workloads.bench.data import Workload, make_workload
+from tagmatch.model.arrays import TagLists
+from tagmatch.model.columns import tag_lists
+from tagmatch.model.options import Layout
+from tagmatch.model.storage.format import open_snapshot
+from tagmatch.model.tables import Snapshot
+from tagmatch.pipeline.preprocess import QueryBatch, TagIndex
+from tagmatch.workloads.bench.data import Workload, make_workload
 
 SETS = 200_000
 QUERIES = 2048

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from pipeline.balanced import BalancedSubsetMatch, PartitionIndex
-from pipeline.key_lookup import look_up_keys, merge_unique
-from pipeline.preprocess import QueryBatch, TagIndex
-from pipeline.rarest import RarestSubsetMatch
-from tagmatch.arrays import Lists, TagLists
-from tagmatch.kernels.signature import signatures_of
-from tagmatch.kernels.xxh64 import hash_strings
-from tagmatch.tables import PartitionTable, Snapshot
+from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.kernels.signature import signatures_of
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.tables import PartitionTable, Snapshot
+from tagmatch.pipeline.balanced import BalancedSubsetMatch, PartitionIndex
+from tagmatch.pipeline.key_lookup import look_up_keys, merge_unique
+from tagmatch.pipeline.preprocess import QueryBatch, TagIndex
+from tagmatch.pipeline.rarest import RarestSubsetMatch
 
 
 def test_hashing(benchmark: BenchmarkFixture, stored: TagLists) -> None:

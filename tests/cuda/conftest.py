@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 from simulator import SIMULATED, set_up
 
-import pipeline.cuda
+import tagmatch.pipeline.cuda
 from tagmatch import CudaOptions
 
 ENGINES = {
@@ -53,5 +53,5 @@ def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture(scope="session", autouse=SIMULATED)
 def simulator() -> None:
     """Kernels run as Python."""
-    names = (module.name for module in pkgutil.iter_modules(pipeline.cuda.__path__, "pipeline.cuda."))
+    names = (module.name for module in pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__, "tagmatch.pipeline.cuda."))
     set_up(map(importlib.import_module, names))

@@ -20,20 +20,20 @@ from numba.cuda.cudadrv.driver import CudaAPIError
 from oracle import Oracle
 from simulator import SIMULATED
 
-import pipeline.devices
-from partitioner.local import build_snapshot
-from partitioner.staging import StagedChanges
-from pipeline.cpu import CpuBackend
-from pipeline.cuda import backend as cuda_backend
-from pipeline.cuda import memory, pairs
-from pipeline.cuda.backend import CudaBackend
-from pipeline.cuda.by_partition import PublishedBackend
-from pipeline.cuda.several import Replicated, Split
-from pipeline.cuda.support import on_device
+import tagmatch.pipeline.devices
 from tagmatch import CudaOptions, DeviceError, DeviceWarning, TagMatch
-from tagmatch.columns import tag_lists
-from tagmatch.options import LayoutOptions, MatchOptions
-from tagmatch.tables import Snapshot, empty_snapshot
+from tagmatch.model.columns import tag_lists
+from tagmatch.model.options import LayoutOptions, MatchOptions
+from tagmatch.model.tables import Snapshot, empty_snapshot
+from tagmatch.partitioner.local import build_snapshot
+from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.pipeline.cpu import CpuBackend
+from tagmatch.pipeline.cuda import backend as cuda_backend
+from tagmatch.pipeline.cuda import memory, pairs
+from tagmatch.pipeline.cuda.backend import CudaBackend
+from tagmatch.pipeline.cuda.by_partition import PublishedBackend
+from tagmatch.pipeline.cuda.several import Replicated, Split
+from tagmatch.pipeline.cuda.support import on_device
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
@@ -231,7 +231,7 @@ def test_tables_that_fit_only_in_parts(
         make(backend, snapshot, *arguments)
 
     monkeypatch.setattr(CudaBackend, "__init__", with_little_memory)
-    monkeypatch.setattr(pipeline.devices, "_chosen", lambda _: [0, 0, 0])
+    monkeypatch.setattr(tagmatch.pipeline.devices, "_chosen", lambda _: [0, 0, 0])
     with TagMatch(layout=layout, cuda=CudaOptions(placement=placement)) as tm:
         tm.add_sets(sets, list(range(len(sets))))
         if placement == "split":

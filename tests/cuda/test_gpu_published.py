@@ -18,17 +18,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulator import SIMULATED
 
-from pipeline.backend import Batches, Found
-from pipeline.balanced import BalancedSubsetMatch
-from pipeline.cuda import published
-from pipeline.cuda.published import PublishedSubsetMatch
-from pipeline.cuda.published_kernels import MOST_QUERIES, QUERY_WORDS, packed_words, prefilter, unpack
-from pipeline.preprocess import QueryBatch
-from tagmatch.arrays import I64Array, offsets_of
-from tagmatch.errors import InvalidValueError
-from tagmatch.kernels.signature import SIGNATURE_WORDS
-from tagmatch.options import LayoutOptions
-from tagmatch.tables import Snapshot, empty_snapshot
+from tagmatch.model.arrays import I64Array, offsets_of
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.options import LayoutOptions
+from tagmatch.model.tables import Snapshot, empty_snapshot
+from tagmatch.pipeline.backend import Batches, Found
+from tagmatch.pipeline.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.cuda import published
+from tagmatch.pipeline.cuda.published import PublishedSubsetMatch
+from tagmatch.pipeline.cuda.published_kernels import MOST_QUERIES, QUERY_WORDS, packed_words, prefilter, unpack
+from tagmatch.pipeline.preprocess import QueryBatch
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*(Grid size|Host array)")]

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from agreement import assert_agree, loaded
 
-from pipeline.cuda import backend, by_partition
-from pipeline.cuda.published import PublishedSubsetMatch
+from tagmatch.pipeline.cuda import backend, by_partition
+from tagmatch.pipeline.cuda.published import PublishedSubsetMatch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 

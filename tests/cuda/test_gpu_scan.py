@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from tables import table_of, tag_rows
 
-from workloads.systems.gpu_scan import BATCH_SIZE, GpuBatchScan, GpuScan
-from workloads.systems.numpy_scan import SignatureScan
+from tagmatch.workloads.systems.gpu_scan import BATCH_SIZE, GpuBatchScan, GpuScan
+from tagmatch.workloads.systems.numpy_scan import SignatureScan
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]

@@ -17,8 +17,8 @@ class Kill(logging.Handler):
             self.spark.range(1).count()  # Spark works
             os.kill(os.getpid(), signal.SIGKILL)
 
-logging.getLogger("partitioner").setLevel(logging.INFO)
-logging.getLogger("partitioner").addHandler(handler := Kill())
+logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
+logging.getLogger("tagmatch.partitioner").addHandler(handler := Kill())
 spark = handler.spark = spark_session("killed", "local[2]")
 partition(spark.read.parquet(sys.argv[1]), sys.argv[2])
 """

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tagmatch.errors import TagMatchError
-from workloads.bench.timing import Samples
-from workloads.commands.bench import app
+from tagmatch.model.errors import TagMatchError
+from tagmatch.workloads.bench.timing import Samples
+from tagmatch.workloads.commands.bench import app
 
 OPTIONS = ["--threads", "2", "--rounds", "1", "--allow-changes"]
 JOINS = [
@@ -86,7 +86,7 @@ def test_join(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("spark")
 def test_indexes_that_differ_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from workloads.bench.spark import partition
+    from tagmatch.workloads.bench.spark import partition
 
     def other_size(*args: Any, **options: Any) -> Any:
         return make(*args, max_partition_size=7, **options)
@@ -98,7 +98,7 @@ def test_indexes_that_differ_are_an_error(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_targets_of_partitioning() -> None:
-    from workloads.bench.spark.partition import comparisons
+    from tagmatch.workloads.bench.spark.partition import comparisons
 
     on_spark = {size * 1_000_000: Samples((10.0 * size,)) for size in (1, 4, 8)}
     local = {size: Samples((seconds.median / 4,)) for size, seconds in on_spark.items()}

@@ -17,7 +17,7 @@ from strategies import COMMON_NAMES
 
 import tagmatch.spark.join
 from tagmatch import TagMatch
-from tagmatch.errors import (
+from tagmatch.model.errors import (
     IndexNotFoundError,
     InvalidTypeError,
     InvalidValueError,

@@ -27,10 +27,10 @@ from tagmatch import (
     TagMatch,
     TagMatchError,
 )
-from tagmatch.places import place_of
-from tagmatch.remote import Store
+from tagmatch.model.storage.format import open_snapshot
+from tagmatch.model.storage.places import place_of
+from tagmatch.model.storage.remote import Store
 from tagmatch.spark import partition, subset_join
-from tagmatch.storage import open_snapshot
 
 SCHEMA = "tags array<string>, key long"
 ROWS = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4), (["é", "日本"], 5), (["a"], 6)]
@@ -272,7 +272,7 @@ def test_copies_of_this_process_go_with_it(tmp_path: Path, uri: str) -> None:
     program = """
 import sys
 from tagmatch import TagMatch
-from tagmatch.places import place_of
+from tagmatch.model.storage.places import place_of
 with TagMatch.open(place_of(sys.argv[1]).local_index()) as tm:
     print(sorted(tm.match(["a", "b"])))
 """

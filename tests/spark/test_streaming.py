@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from tagmatch import TagMatch
-from tagmatch.errors import InvalidValueError, NullError
+from tagmatch.model.errors import InvalidValueError, NullError
 from tagmatch.spark.errors import errors_of_workers
 from tagmatch.spark.join import subset_join
 

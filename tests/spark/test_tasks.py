@@ -13,11 +13,11 @@ import pytest
 from collisions import colliding_tags
 from strategies import COMMON_NAMES
 
-from partitioner.spark import keys, parts, shards, vocabulary
-from partitioner.spark.packs import unpacked
-from partitioner.spark.scratch import Scratch
-from tagmatch.options import LayoutOptions
-from tagmatch.places import MountedFiles
+from tagmatch.model.options import LayoutOptions
+from tagmatch.model.storage.places import MountedFiles
+from tagmatch.partitioner.spark import keys, parts, shards, vocabulary
+from tagmatch.partitioner.spark.packs import unpacked
+from tagmatch.partitioner.spark.scratch import Scratch
 
 KEY = np.arange(2, dtype=np.uint64)
 LABELS = np.zeros(3, np.int64)  # all packs come to one task

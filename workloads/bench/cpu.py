@@ -7,14 +7,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tagmatch.cli.progress import status
-from workloads.bench.data import KEYS_PER_SET, Workload, make_workload
-from workloads.bench.memory import peak_of_build
-from workloads.bench.report import Report, Target
-from workloads.bench.timing import alternate, rates
-from workloads.systems.matcher import Answers, Matcher, count_keys, wrong_and_missing
-from workloads.systems.numpy_scan import SignatureScan
-from workloads.systems.python import RarestTagDict
-from workloads.systems.tagmatch import Tagmatch, build_index
+from tagmatch.workloads.bench.data import KEYS_PER_SET, Workload, make_workload
+from tagmatch.workloads.bench.memory import peak_of_build
+from tagmatch.workloads.bench.report import Report, Target
+from tagmatch.workloads.bench.timing import alternate, rates
+from tagmatch.workloads.systems.matcher import Answers, Matcher, count_keys, wrong_and_missing
+from tagmatch.workloads.systems.numpy_scan import SignatureScan
+from tagmatch.workloads.systems.python import RarestTagDict
+from tagmatch.workloads.systems.tagmatch import Tagmatch, build_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tagmatch import TagMatch
-    from tagmatch.options import Layout
+    from tagmatch.model.options import Layout
 
 _DICT = "RarestTagDict"
 _SCAN = "SignatureScan"

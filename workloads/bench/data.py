@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from partitioner.sorting import group_by
-from tagmatch.columns import tag_lists
-from tagmatch.kernels.jit import kernel
-from tagmatch.kernels.xxh64 import hash_strings
-from tagmatch.parallel import even_ranges, run, run_rows
-from workloads.queries import Extender, QueryOptions, StoredSets
-from workloads.queries.stored import SAMPLE_SETS
-from workloads.twitter import Twitter, TwitterOptions
+from tagmatch.model.columns import tag_lists
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.sorting import group_by
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.parallel import even_ranges, run, run_rows
+from tagmatch.workloads.queries import Extender, QueryOptions, StoredSets
+from tagmatch.workloads.queries.stored import SAMPLE_SETS
+from tagmatch.workloads.twitter import Twitter, TwitterOptions
 
 if TYPE_CHECKING:
-    from tagmatch.arrays import BoolArray, I64Array, U64Array
+    from tagmatch.model.arrays import BoolArray, I64Array, U64Array
 
 # Rows that are generated at once, with their duplicates: about 100 bytes each
 _MOST_ROWS = 1 << 26

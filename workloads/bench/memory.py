@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
-from workloads import twitter
-from workloads.systems.tagmatch import build_index
-from workloads.twitter import TwitterOptions
+from tagmatch.workloads import twitter
+from tagmatch.workloads.systems.tagmatch import build_index
+from tagmatch.workloads.twitter import TwitterOptions
 
 if TYPE_CHECKING:
-    from tagmatch.options import Layout
+    from tagmatch.model.options import Layout
 
 _WARM_UP_USERS = 30
 

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tagmatch.errors import Overloaded
-from workloads.bench.timing import without_garbage_collection
-from workloads.pacing import arrival_times
+from tagmatch.model.errors import Overloaded
+from tagmatch.workloads.bench.timing import without_garbage_collection
+from tagmatch.workloads.pacing import arrival_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
-    from tagmatch.arrays import F64Array
+    from tagmatch.model.arrays import F64Array
 
 #: Queries that a closed loop has outstanding
 WINDOW = 8192

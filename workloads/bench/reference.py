@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.arrays import offsets_of
-from tagmatch.parallel import run
-from workloads.systems.matcher import rows_of
+from tagmatch.model.arrays import offsets_of
+from tagmatch.model.parallel import run
+from tagmatch.workloads.systems.matcher import rows_of
 
 if TYPE_CHECKING:
-    from tagmatch.arrays import BoolArray, I64Array
+    from tagmatch.model.arrays import BoolArray, I64Array
 
 
 def right_answers(sets: pa.Table, queries: pa.ListArray, *, unique: bool = False, threads: int = 1) -> list[list[int]]:

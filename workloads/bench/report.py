@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from tagmatch.files.whole import write_whole
-from tagmatch.options import available_threads
-from tagmatch.version import VERSION
+from tagmatch.model.options import available_threads
+from tagmatch.model.version import VERSION
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from workloads.bench.timing import Samples
+    from tagmatch.workloads.bench.timing import Samples
 
 _PACKAGES = ("numpy", "numba", "pyarrow")
 

@@ -14,12 +14,12 @@ from rich.console import Console
 
 from tagmatch.cli.arguments import LayoutName, Threads, command_line
 from tagmatch.cli.run import run
-from tagmatch.errors import TagMatchError
-from tagmatch.options import MatchOptions, available_threads
+from tagmatch.model.errors import TagMatchError
+from tagmatch.model.options import MatchOptions, available_threads
 
 if TYPE_CHECKING:
-    from workloads.bench.paper.bench import PaperOptions
-    from workloads.bench.paper.experiments import Experiment
+    from tagmatch.workloads.bench.paper.bench import PaperOptions
+    from tagmatch.workloads.bench.paper.experiments import Experiment
 
 app = command_line("Measure tagmatch beside its baselines and against its targets.")
 
@@ -47,7 +47,7 @@ _Json = Annotated[
 
 def _require_committed() -> None:
     """Refuse to record what nobody could measure again."""
-    from workloads.bench.report import changed_files, commit
+    from tagmatch.workloads.bench.report import changed_files, commit
 
     if changed := changed_files():
         raise TagMatchError(
@@ -68,7 +68,7 @@ def cpu(
     allow_changes: _AllowChanges = False,
 ) -> None:
     """Build and match on the CPU, beside two baselines written in Python and NumPy."""
-    from workloads.bench.cpu import CpuOptions, measure
+    from tagmatch.workloads.bench.cpu import CpuOptions, measure
 
     if json is not None and not allow_changes:
         _require_committed()
@@ -99,7 +99,7 @@ _MongoDB = Annotated[
 
 
 def _skippable(names: list[str] | None) -> list[str] | None:
-    from workloads.bench.paper.catalogue import PUBLISHED, SYSTEMS
+    from tagmatch.workloads.bench.paper.catalogue import PUBLISHED, SYSTEMS
 
     systems = (*SYSTEMS, PUBLISHED)
     for name in names or ():
@@ -130,8 +130,8 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
         output: _Output = Path("bench-results/paper"),
         allow_changes: _AllowChanges = False,
     ) -> None:
-        from workloads.bench.paper.bench import PaperOptions
-        from workloads.bench.paper.experiments import EXPERIMENTS
+        from tagmatch.workloads.bench.paper.bench import PaperOptions
+        from tagmatch.workloads.bench.paper.experiments import EXPERIMENTS
 
         options = PaperOptions(
             scale,
@@ -152,7 +152,7 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
 
 def _measure(experiments: Sequence[Experiment], options: PaperOptions, output: Path, *, allow_changes: bool) -> None:
     """Run experiments and print what they find; refuses to measure for minutes what cannot be drawn or written then."""
-    from workloads.bench.paper.experiments import run as run_experiments
+    from tagmatch.workloads.bench.paper.experiments import run as run_experiments
 
     if find_spec("matplotlib") is None:
         raise TagMatchError("plots need matplotlib; install it with: pip install 'tagmatch[bench]'")
@@ -209,10 +209,10 @@ def latency(
     allow_changes: _AllowChanges = False,
 ) -> None:
     """Latency and throughput of `submit` against the offered load, for some values of `flush_timeout`."""
-    from workloads.bench.paper.bench import FULL_SETS, PaperOptions
-    from workloads.bench.paper.catalogue import LAYOUTS
-    from workloads.bench.paper.latency import TIMEOUTS
-    from workloads.bench.paper.latency import latency as experiment
+    from tagmatch.workloads.bench.paper.bench import FULL_SETS, PaperOptions
+    from tagmatch.workloads.bench.paper.catalogue import LAYOUTS
+    from tagmatch.workloads.bench.paper.latency import TIMEOUTS
+    from tagmatch.workloads.bench.paper.latency import latency as experiment
 
     layouts = [each for each in LAYOUTS if not layout or each in layout]
     timeouts = [_timeout(text) for text in flush_timeout] if flush_timeout else TIMEOUTS
@@ -249,8 +249,8 @@ def threads(
     allow_changes: _AllowChanges = False,
 ) -> None:
     """Throughput against threads and callers, and beside the kernels alone."""
-    from workloads.bench.paper.bench import FULL_SETS, PaperOptions
-    from workloads.bench.paper.threads import threads as experiment
+    from tagmatch.workloads.bench.paper.bench import FULL_SETS, PaperOptions
+    from tagmatch.workloads.bench.paper.threads import threads as experiment
 
     options = PaperOptions(
         sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, keys_per_set
@@ -272,11 +272,11 @@ def gpu(
     allow_changes: _AllowChanges = False,
 ) -> None:
     """Throughput of both layouts on CUDA, beside the paper's kernels and the plain batched scan."""
-    from pipeline.cuda.support import devices
+    from tagmatch.pipeline.cuda.support import devices
 
     devices()  # before numba.cuda is imported
-    from workloads.bench.paper.bench import FULL_SETS, PaperOptions
-    from workloads.bench.paper.gpu import gpu as experiment
+    from tagmatch.workloads.bench.paper.bench import FULL_SETS, PaperOptions
+    from tagmatch.workloads.bench.paper.gpu import gpu as experiment
 
     options = PaperOptions(
         sets / FULL_SETS,
@@ -322,13 +322,13 @@ def spark(
     allow_changes: _AllowChanges = False,
 ) -> None:
     """Partitioning and joins on Spark, in local mode, beside the local partitioner and plain SQL."""
-    from workloads.bench.spark.session import local_spark
+    from tagmatch.workloads.bench.spark.session import local_spark
 
     cores = threads or available_threads()
     session = local_spark(cores)  # before pyspark is imported
-    from workloads.bench.paper.bench import FULL_SETS, PaperOptions
-    from workloads.bench.spark.join import join
-    from workloads.bench.spark.partition import SIZES, partition
+    from tagmatch.workloads.bench.paper.bench import FULL_SETS, PaperOptions
+    from tagmatch.workloads.bench.spark.join import join
+    from tagmatch.workloads.bench.spark.partition import SIZES, partition
 
     parts: dict[str, Experiment] = {
         SparkPart.PARTITION: partial(partition, spark=session, sizes=sets or SIZES),

@@ -16,19 +16,19 @@ from tagmatch import __version__
 from tagmatch.cli.arguments import Threads, command_line
 from tagmatch.cli.progress import note, status, with_progress
 from tagmatch.cli.run import run
-from tagmatch.errors import InputFileError, TagMatchError
 from tagmatch.files.formats import STANDARD_STREAM
-from tagmatch.options import available_threads
-from tagmatch.parallel import even_ranges
-from workloads.pacing import arrival_times, paced
-from workloads.queries import Extender, QueryOptions, StoredSets
-from workloads.queries.stored import read_tags
-from workloads.queries.write import query_writer, rows, stream_to_folder, stream_to_stdout
-from workloads.shards import new_folder, read_facts, write_shards
-from workloads.twitter import Twitter, TwitterOptions
-from workloads.twitter.corpus import Corpus, read_followed, read_tweets
-from workloads.twitter.laws import NOBODY
-from workloads.twitter.model import MAX_USERS, SETS_SCHEMA
+from tagmatch.model.errors import InputFileError, TagMatchError
+from tagmatch.model.options import available_threads
+from tagmatch.model.parallel import even_ranges
+from tagmatch.workloads.pacing import arrival_times, paced
+from tagmatch.workloads.queries import Extender, QueryOptions, StoredSets
+from tagmatch.workloads.queries.stored import read_tags
+from tagmatch.workloads.queries.write import query_writer, rows, stream_to_folder, stream_to_stdout
+from tagmatch.workloads.shards import new_folder, read_facts, write_shards
+from tagmatch.workloads.twitter import Twitter, TwitterOptions
+from tagmatch.workloads.twitter.corpus import Corpus, read_followed, read_tweets
+from tagmatch.workloads.twitter.laws import NOBODY
+from tagmatch.workloads.twitter.model import MAX_USERS, SETS_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable

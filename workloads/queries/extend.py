@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.arrays import offsets_of
-from tagmatch.errors import InvalidTypeError, InvalidValueError
-from tagmatch.kernels.jit import inlined, kernel
-from tagmatch.parallel import run_rows
-from workloads.draws import mix, position
+from tagmatch.model.arrays import offsets_of
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.parallel import run_rows
+from tagmatch.workloads.draws import mix, position
 
 if TYPE_CHECKING:
-    from workloads.queries.stored import StoredSets
+    from tagmatch.workloads.queries.stored import StoredSets
 
 Draw = Literal["uniform", "frequency"]
 

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.arrays import offsets_of
-from tagmatch.columns import tag_lists
 from tagmatch.files.formats import STANDARD_STREAM
 from tagmatch.files.inputs import read_queries
-from tagmatch.kernels.jit import kernel
-from tagmatch.kernels.tag_table import TagInterner
-from tagmatch.kernels.xxh64 import hash_strings
-from workloads.draws import mix
-from workloads.shards import read_facts
+from tagmatch.model.arrays import offsets_of
+from tagmatch.model.columns import tag_lists
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.tag_table import TagInterner
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.workloads.draws import mix
+from tagmatch.workloads.shards import read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tagmatch.arrays import BoolArray, I64Array, U32Array, U64Array
+    from tagmatch.model.arrays import BoolArray, I64Array, U32Array, U64Array
 
 #: Most sets that are kept in memory
 SAMPLE_SETS = 1 << 22

@@ -11,16 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tagmatch.errors import TagMatchError
 from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM
 from tagmatch.files.json_lines import concatenated, json_values, text_of
 from tagmatch.files.whole import write_whole
-from workloads.pacing import by_interval, when_due
+from tagmatch.model.errors import TagMatchError
+from tagmatch.workloads.pacing import by_interval, when_due
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tagmatch.arrays import F64Array
+    from tagmatch.model.arrays import F64Array
 
 SCHEMA = pa.schema({"id": pa.int64(), "tags": pa.list_(pa.string())})
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from workloads.systems.packages import needed
+from tagmatch.workloads.systems.packages import needed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tagmatch.arrays import U64Array
+    from tagmatch.model.arrays import U64Array
 
 _table_numbers = count()
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.arrays import offsets_of
-from workloads.systems.packages import needed
+from tagmatch.model.arrays import offsets_of
+from tagmatch.workloads.systems.packages import needed
 
 if TYPE_CHECKING:
-    from tagmatch.arrays import U64Array
+    from tagmatch.model.arrays import U64Array
 
 
 class DuckDBScan:

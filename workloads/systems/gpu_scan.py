@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numba.cuda
 import numpy as np
 
-from tagmatch.arrays import Lists, offsets_of
-from workloads.systems.matcher import UnavailableError
-from workloads.systems.signatures import SignatureMatcher, signature_table
+from tagmatch.model.arrays import Lists, offsets_of
+from tagmatch.workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.signatures import SignatureMatcher, signature_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tagmatch.arrays import U32Array, U64Array
+    from tagmatch.model.arrays import U32Array, U64Array
 
 cuda: Any = numba.cuda
 

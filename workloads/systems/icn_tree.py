@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from partitioner.rows import gather
-from tagmatch.kernels.jit import kernel
-from tagmatch.kernels.signature import SIGNATURE_BITS
-from tagmatch.parallel import even_ranges, run_rows
-from tagmatch.tables import KeyTable
-from workloads.systems.signatures import SignatureMatcher, SignatureTable, signature_table
-from workloads.systems.trees import LEAF_ROWS, build_tree
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import gather
+from tagmatch.model.kernels.signature import SIGNATURE_BITS
+from tagmatch.model.parallel import even_ranges, run_rows
+from tagmatch.model.tables import KeyTable
+from tagmatch.workloads.systems.signatures import SignatureMatcher, SignatureTable, signature_table
+from tagmatch.workloads.systems.trees import LEAF_ROWS, build_tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tagmatch.arrays import I64Array, Lists, U64Array
+    from tagmatch.model.arrays import I64Array, Lists, U64Array
 
 _U = np.uint64
 

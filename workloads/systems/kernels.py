@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partitioner.local import build_snapshot
-from partitioner.staging import StagedChanges
-from pipeline.cpu import CpuBackend
-from pipeline.packets import packet_ranges
-from tagmatch.columns import key_values, tag_lists
-from tagmatch.options import Layout, LayoutOptions, MatchOptions
-from tagmatch.parallel import run
-from tagmatch.tables import empty_snapshot
-from workloads.systems.key_answers import keys_of, list_array
+from tagmatch.model.columns import key_values, tag_lists
+from tagmatch.model.options import Layout, LayoutOptions, MatchOptions
+from tagmatch.model.parallel import run
+from tagmatch.model.tables import empty_snapshot
+from tagmatch.partitioner.local import build_snapshot
+from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.pipeline.cpu import CpuBackend
+from tagmatch.pipeline.packets import packet_ranges
+from tagmatch.workloads.systems.key_answers import keys_of, list_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tagmatch.arrays import Lists, TagLists
+    from tagmatch.model.arrays import Lists, TagLists
 
 
 class Kernels:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from pipeline.key_lookup import look_up_keys, merge_unique
-from pipeline.packets import join_lists
-from tagmatch.parallel import even_ranges, run_rows
+from tagmatch.model.kernels.lists import join_lists
+from tagmatch.model.parallel import even_ranges, run_rows
+from tagmatch.pipeline.key_lookup import look_up_keys, merge_unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tagmatch.arrays import Lists
-    from tagmatch.tables import KeyTable
+    from tagmatch.model.arrays import Lists
+    from tagmatch.model.tables import KeyTable
 
 # More tasks than threads, as some take longer
 _TASKS_PER_THREAD = 8

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from tagmatch.arrays import U64Array
+    from tagmatch.model.arrays import U64Array
 
 Queries = TypeVar("Queries")
 

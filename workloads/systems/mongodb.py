@@ -6,17 +6,17 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
 
-from workloads.systems.matcher import UnavailableError, rows_of
-from workloads.systems.packages import needed
-from workloads.systems.sharded import Sharded
-from workloads.systems.signed_keys import from_signed, to_signed
+from tagmatch.workloads.systems.matcher import UnavailableError, rows_of
+from tagmatch.workloads.systems.packages import needed
+from tagmatch.workloads.systems.sharded import Sharded
+from tagmatch.workloads.systems.signed_keys import from_signed, to_signed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from tagmatch.arrays import U64Array
+    from tagmatch.model.arrays import U64Array
 
 _DOCUMENTS_AT_ONCE = 10_000
 _SECONDS_TO_CONNECT = 2

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tagmatch.arrays import Lists, offsets_of
-from workloads.systems.signatures import SignatureMatcher, signature_table
+from tagmatch.model.arrays import Lists, offsets_of
+from tagmatch.workloads.systems.signatures import SignatureMatcher, signature_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tagmatch.arrays import U64Array
+    from tagmatch.model.arrays import U64Array
 
 
 class SignatureScan(SignatureMatcher):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.matcher import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workloads.systems.matcher import UnavailableError
-from workloads.systems.packages import needed
+from tagmatch.workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.packages import needed
 
 if TYPE_CHECKING:
     import psycopg

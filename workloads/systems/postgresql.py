@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import pyarrow.compute as pc
 
-from workloads.systems.matcher import rows_of
-from workloads.systems.packages import needed
-from workloads.systems.postgres_server import PostgresServer
-from workloads.systems.signed_keys import from_signed, to_signed
+from tagmatch.workloads.systems.matcher import rows_of
+from tagmatch.workloads.systems.packages import needed
+from tagmatch.workloads.systems.postgres_server import PostgresServer
+from tagmatch.workloads.systems.signed_keys import from_signed, to_signed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from psycopg.sql import Composed
 
-    from tagmatch.arrays import U64Array
+    from tagmatch.model.arrays import U64Array
 
 _table_numbers = count()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workloads.systems.signatures import SignatureMatcher, signature_table
-from workloads.systems.trees import LEAF_ROWS, build_tree
+from tagmatch.workloads.systems.signatures import SignatureMatcher, signature_table
+from tagmatch.workloads.systems.trees import LEAF_ROWS, build_tree
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tagmatch.arrays import Lists, U64Array
+    from tagmatch.model.arrays import Lists, U64Array
 
 
 class PrefixTree(SignatureMatcher):
@@ -19,7 +19,7 @@ class PrefixTree(SignatureMatcher):
     The *prefix tree* that the TagMatch paper compares with (§4.1), like the trie of PTSJ in Y. Luo, G. Fletcher,
     J. Hidders, P. De Bra, "Efficient and Scalable Trie-Based Algorithms for Computing Set Containment Relations",
     ICDE 2015. The paper's own code is not used; nodes, leaves and the order of navigation are this module's
-    (`workloads.systems.trees`). Simplified: the tree is built once, from all sets, and then never changed.
+    (`tagmatch.workloads.systems.trees`). Simplified: the tree is built once, from all sets, and then never changed.
 
     Parameters
     ----------

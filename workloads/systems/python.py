@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from itertools import chain
 from typing import TYPE_CHECKING, cast
 
-from workloads.systems.matcher import rows_of, unique_lists
+from tagmatch.workloads.systems.matcher import rows_of, unique_lists
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic
 
 import pyarrow as pa
 
-from workloads.systems.matcher import Matcher, Queries, answers_to_pylist, rows_of, unique_lists
+from tagmatch.workloads.systems.matcher import Matcher, Queries, answers_to_pylist, rows_of, unique_lists
 
 if TYPE_CHECKING:
     from collections.abc import Callable

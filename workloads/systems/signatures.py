@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from partitioner.sorting import group_by, sort_groups
-from tagmatch.arrays import Lists, U64Array, offsets_of
-from tagmatch.columns import key_values, tag_lists
-from tagmatch.kernels.signature import SIGNATURE_WORDS, signatures_of
-from tagmatch.kernels.xxh64 import hash_strings
-from tagmatch.tables import KeyTable
-from workloads.systems.key_answers import keys_of_matches
+from tagmatch.model.arrays import Lists, U64Array, offsets_of
+from tagmatch.model.columns import key_values, tag_lists
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
+from tagmatch.model.kernels.sorting import group_by, sort_groups
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.tables import KeyTable
+from tagmatch.workloads.systems.key_answers import keys_of_matches
 
 _LABELS = 1 << 16
 _LABEL_SHIFT = np.uint64(48)

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tagmatch.arrays import U64Array
+    from tagmatch.model.arrays import U64Array
 
 
 def to_signed(keys: list[int]) -> list[int]:

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.arrays import Lists, list_offsets, offsets_of
-from tagmatch.columns import key_values
-from tagmatch.kernels.jit import inlined, kernel
-from tagmatch.tables import KeyTable
-from workloads.draws import mix
-from workloads.systems.key_answers import keys_of_matches
+from tagmatch.model.arrays import Lists, list_offsets, offsets_of
+from tagmatch.model.columns import key_values
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.tables import KeyTable
+from tagmatch.workloads.draws import mix
+from tagmatch.workloads.systems.key_answers import keys_of_matches
 
 if TYPE_CHECKING:
-    from tagmatch.arrays import I64Array, U64Array
+    from tagmatch.model.arrays import I64Array, U64Array
 
 _U = np.uint64
 _LOW32 = np.uint64(0xFFFFFFFF)

@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.arrays import offsets_of
-from tagmatch.columns import tag_lists
-from tagmatch.errors import InputFileError
-from tagmatch.kernels.tag_table import TagInterner
-from tagmatch.kernels.xxh64 import hash_strings
-from workloads.twitter.kernels import RealTweets
-from workloads.twitter.laws import Followed
-from workloads.twitter.tables import Table
+from tagmatch.model.arrays import offsets_of
+from tagmatch.model.columns import tag_lists
+from tagmatch.model.errors import InputFileError
+from tagmatch.model.kernels.tag_table import TagInterner
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.workloads.twitter.kernels import RealTweets
+from tagmatch.workloads.twitter.laws import Followed
+from tagmatch.workloads.twitter.tables import Table
 
 if TYPE_CHECKING:
-    from tagmatch.arrays import F64Array, I64Array, Strings, U32Array
-    from workloads.twitter.options import Shares
+    from tagmatch.model.arrays import F64Array, I64Array, Strings, U32Array
+    from tagmatch.workloads.twitter.options import Shares
 
 _WORD = r"^(?P<word>[\p{L}\p{M}\p{N}_]+)"
 

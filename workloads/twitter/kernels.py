@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tagmatch.kernels.jit import inlined, kernel
-from workloads.draws import mix, position, uniform
-from workloads.twitter.laws import Followed, PowerLaw, draw_power_law
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.workloads.draws import mix, position, uniform
+from tagmatch.workloads.twitter.laws import Followed, PowerLaw, draw_power_law
 
 if TYPE_CHECKING:
-    from tagmatch.arrays import F64Array, I64Array, U8Array
+    from tagmatch.model.arrays import F64Array, I64Array, U8Array
 
 _U = np.uint64
 # A user's random number plus these gives what its languages and its number of interests are drawn from, and, from the

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tagmatch.errors import InvalidValueError
-from tagmatch.kernels.jit import inlined
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.kernels.jit import inlined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tagmatch.arrays import F64Array, I64Array
+    from tagmatch.model.arrays import F64Array, I64Array
 
 
 class PowerLaw(NamedTuple):

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.arrays import offsets_of
-from tagmatch.errors import InvalidValueError
-from tagmatch.parallel import run, run_rows
-from workloads.twitter import kernels
-from workloads.twitter.laws import Followed, followed_law, geometric_ratio, power_law, tweets_exponent
+from tagmatch.model.arrays import offsets_of
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.parallel import run, run_rows
+from tagmatch.workloads.twitter import kernels
+from tagmatch.workloads.twitter.laws import Followed, followed_law, geometric_ratio, power_law, tweets_exponent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tagmatch.arrays import F64Array, I64Array
-    from workloads.twitter.corpus import Corpus
-    from workloads.twitter.options import TwitterOptions
+    from tagmatch.model.arrays import F64Array, I64Array
+    from tagmatch.workloads.twitter.corpus import Corpus
+    from tagmatch.workloads.twitter.options import TwitterOptions
 
 SETS_SCHEMA = pa.schema({"tags": pa.list_(pa.string()), "key": pa.uint64()})
 #: Keys are users' numbers, below this

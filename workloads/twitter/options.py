@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
-from tagmatch.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 Shares = tuple[tuple[str, float], ...]
 

@@ -11,8 +11,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
-from tagmatch.errors import InputFileError
 from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES
+from tagmatch.model.errors import InputFileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,11 +9,11 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tagmatch.cli.progress import status
-from workloads.bench.data import KEYS_PER_SET, Workload, make_workload
-from workloads.bench.paper.results import Answers, Result
-from workloads.bench.reference import right_answers
-from workloads.bench.timing import Samples, rates
-from workloads.systems.matcher import Matcher, UnavailableError, count_keys, wrong_and_missing
+from tagmatch.workloads.bench.data import KEYS_PER_SET, Workload, make_workload
+from tagmatch.workloads.bench.paper.results import Answers, Result
+from tagmatch.workloads.bench.reference import right_answers
+from tagmatch.workloads.bench.timing import Samples, rates
+from tagmatch.workloads.systems.matcher import Matcher, UnavailableError, count_keys, wrong_and_missing
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from workloads.systems.tagmatch import Tagmatch
+from tagmatch.workloads.systems.tagmatch import Tagmatch
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tagmatch.options import Layout
-    from workloads.systems.matcher import Matcher
+    from tagmatch.model.options import Layout
+    from tagmatch.workloads.systems.matcher import Matcher
 
 #: Builds a matcher of a table with columns `tags` and `key` and a number of threads
 Build: TypeAlias = "Callable[[pa.Table, int], Matcher[Any]]"
@@ -50,37 +50,37 @@ def tagmatch(name: str, **more: Any) -> Callable[[pa.Table, int], Tagmatch]:
 
 
 def _prefix_tree(sets: pa.Table, threads: int) -> Matcher[Any]:
-    from workloads.systems.prefix_tree import PrefixTree
+    from tagmatch.workloads.systems.prefix_tree import PrefixTree
 
     return PrefixTree(sets, threads=threads)
 
 
 def _icn(sets: pa.Table, threads: int) -> Matcher[Any]:
-    from workloads.systems.icn_tree import IcnTree
+    from tagmatch.workloads.systems.icn_tree import IcnTree
 
     return IcnTree(sets, threads=threads)
 
 
 def _gpu_scan(sets: pa.Table, threads: int) -> Matcher[Any]:
-    from workloads.systems.gpu_scan import GpuScan
+    from tagmatch.workloads.systems.gpu_scan import GpuScan
 
     return GpuScan(sets, threads=threads)
 
 
 def _gpu_batch_scan(sets: pa.Table, threads: int) -> Matcher[Any]:
-    from workloads.systems.gpu_scan import GpuBatchScan
+    from tagmatch.workloads.systems.gpu_scan import GpuBatchScan
 
     return GpuBatchScan(sets, threads=threads)
 
 
 def _rarest_tag_dict(sets: pa.Table, _: int) -> Matcher[Any]:
-    from workloads.systems.python import RarestTagDict
+    from tagmatch.workloads.systems.python import RarestTagDict
 
     return RarestTagDict(sets)
 
 
 def _subsets(sets: pa.Table, threads: int) -> Matcher[Any]:
-    from workloads.systems.subset_enumeration import SubsetEnumeration
+    from tagmatch.workloads.systems.subset_enumeration import SubsetEnumeration
 
     return SubsetEnumeration(sets, threads=threads)
 

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioner.balanced import balanced_partitions
-from tagmatch.kernels.signature import SIGNATURE_WORDS
-from tagmatch.options import LayoutOptions
-from workloads.bench.paper import published
-from workloads.bench.paper.catalogue import BALANCED, ICN, PREFIX_TREE, RAREST, SYSTEMS, some
-from workloads.bench.paper.results import percent
-from workloads.bench.timing import alternate
-from workloads.systems.signatures import signature_table
-from workloads.systems.tagmatch import Tagmatch
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.options import LayoutOptions
+from tagmatch.partitioner.balanced import balanced_partitions
+from tagmatch.workloads.bench.paper import published
+from tagmatch.workloads.bench.paper.catalogue import BALANCED, ICN, PREFIX_TREE, RAREST, SYSTEMS, some
+from tagmatch.workloads.bench.paper.results import percent
+from tagmatch.workloads.bench.timing import alternate
+from tagmatch.workloads.systems.signatures import signature_table
+from tagmatch.workloads.systems.tagmatch import Tagmatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tagmatch.arrays import U64Array
-    from workloads.bench.paper.bench import Bench
-    from workloads.bench.paper.results import Result
+    from tagmatch.model.arrays import U64Array
+    from tagmatch.workloads.bench.paper.bench import Bench
+    from tagmatch.workloads.bench.paper.results import Result
 
 _ALGORITHM_1 = "Algorithm 1 alone"
 _SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)

@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from workloads.bench.data import extend
-from workloads.bench.paper import published
-from workloads.bench.paper.catalogue import BALANCED, ON_CPU, RAREST, SYSTEMS, Build
-from workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.bench.data import extend
+from tagmatch.workloads.bench.paper import published
+from tagmatch.workloads.bench.paper.catalogue import BALANCED, ON_CPU, RAREST, SYSTEMS, Build
+from tagmatch.workloads.systems.matcher import UnavailableError
 
 if TYPE_CHECKING:
-    from workloads.bench.paper.bench import Bench
-    from workloads.bench.paper.results import Panel, Result
-    from workloads.systems.matcher import Matcher
-    from workloads.systems.postgres_server import PostgresServer
+    from tagmatch.workloads.bench.paper.bench import Bench
+    from tagmatch.workloads.bench.paper.results import Panel, Result
+    from tagmatch.workloads.systems.matcher import Matcher
+    from tagmatch.workloads.systems.postgres_server import PostgresServer
 
 #: Share of the full database, at scale 1, that stands for the paper's one million sets
 _MILLION = 0.1
@@ -46,16 +46,16 @@ def fixed_size_sets(count: int, tags_per_set: int, seed: int) -> pa.Table:
 @cache
 def _server() -> PostgresServer:
     """Return the PostgreSQL server of all experiments, which ends with the process."""
-    from workloads.systems.postgres_server import PostgresServer
+    from tagmatch.workloads.systems.postgres_server import PostgresServer
 
     return PostgresServer()
 
 
 def _databases(bench: Bench) -> dict[str, Build]:
-    from workloads.systems.clickhouse import ClickHouseScan
-    from workloads.systems.duckdb_lists import DuckDBScan
-    from workloads.systems.mongodb import MongoDB
-    from workloads.systems.postgresql import PostgresGin, PostgresScan
+    from tagmatch.workloads.systems.clickhouse import ClickHouseScan
+    from tagmatch.workloads.systems.duckdb_lists import DuckDBScan
+    from tagmatch.workloads.systems.mongodb import MongoDB
+    from tagmatch.workloads.systems.postgresql import PostgresGin, PostgresScan
 
     return {
         RAREST: SYSTEMS[RAREST],
@@ -122,9 +122,9 @@ def _measure(bench: Bench, result: Result, case: _Case, sets: pa.Table, matchers
 
 
 def _sharded(bench: Bench, shards: int) -> dict[str, Build]:
-    from workloads.systems.mongodb import MongoDB
-    from workloads.systems.postgresql import PostgresScan
-    from workloads.systems.sharded import Sharded
+    from tagmatch.workloads.systems.mongodb import MongoDB
+    from tagmatch.workloads.systems.postgresql import PostgresScan
+    from tagmatch.workloads.systems.sharded import Sharded
 
     return {
         "PostgreSQL, scan": lambda sets, _: Sharded(partial(PostgresScan, server=_server()), sets, shards),

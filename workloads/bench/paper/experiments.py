@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from tagmatch.files.whole import write_whole
-from workloads.bench.paper import costs, databases, latency, throughput
-from workloads.bench.paper.bench import Bench, PaperOptions
-from workloads.bench.paper.plots import draw
+from tagmatch.workloads.bench.paper import costs, databases, latency, throughput
+from tagmatch.workloads.bench.paper.bench import Bench, PaperOptions
+from tagmatch.workloads.bench.paper.plots import draw
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
 
-    from workloads.bench.paper.results import Result
+    from tagmatch.workloads.bench.paper.results import Result
 
 Experiment: TypeAlias = "Callable[[Bench], Result]"
 

@@ -8,23 +8,31 @@ from typing import TYPE_CHECKING, Any
 import numba.cuda
 import numpy as np
 
-from pipeline.packets import packet_ranges
-from tagmatch.columns import tag_lists
-from tagmatch.options import CudaOptions
-from workloads.bench.paper.catalogue import BALANCED, GPU_BATCH_SCAN, LAYOUTS, PUBLISHED, RAREST, some, tagmatch
-from workloads.bench.report import Line, Target
-from workloads.bench.timing import Samples, alternate, seconds_of
-from workloads.systems.matcher import count_keys
+from tagmatch.model.columns import tag_lists
+from tagmatch.model.options import CudaOptions
+from tagmatch.pipeline.packets import packet_ranges
+from tagmatch.workloads.bench.paper.catalogue import (
+    BALANCED,
+    GPU_BATCH_SCAN,
+    LAYOUTS,
+    PUBLISHED,
+    RAREST,
+    some,
+    tagmatch,
+)
+from tagmatch.workloads.bench.report import Line, Target
+from tagmatch.workloads.bench.timing import Samples, alternate, seconds_of
+from tagmatch.workloads.systems.matcher import count_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
 
-    from workloads.bench.paper.bench import Bench, Rate
-    from workloads.bench.paper.catalogue import Build
-    from workloads.bench.paper.results import Result
-    from workloads.systems.tagmatch import Tagmatch
+    from tagmatch.workloads.bench.paper.bench import Bench, Rate
+    from tagmatch.workloads.bench.paper.catalogue import Build
+    from tagmatch.workloads.bench.paper.results import Result
+    from tagmatch.workloads.systems.tagmatch import Tagmatch
 
 cuda: Any = numba.cuda
 

@@ -9,20 +9,20 @@ from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from tagmatch.options import MatchOptions
-from workloads.bench.open_loop import WINDOW, closed_loop_rate, poisson_times, serve
-from workloads.bench.paper import published
-from workloads.bench.paper.catalogue import CPU_ONLY, LAYOUTS, ON_CPU, RAREST, tagmatch
-from workloads.bench.report import Line, Target
-from workloads.bench.timing import Samples
+from tagmatch.model.options import MatchOptions
+from tagmatch.workloads.bench.open_loop import WINDOW, closed_loop_rate, poisson_times, serve
+from tagmatch.workloads.bench.paper import published
+from tagmatch.workloads.bench.paper.catalogue import CPU_ONLY, LAYOUTS, ON_CPU, RAREST, tagmatch
+from tagmatch.workloads.bench.report import Line, Target
+from tagmatch.workloads.bench.timing import Samples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-    from tagmatch.options import Layout
-    from workloads.bench.paper.bench import Bench
-    from workloads.bench.paper.results import Result
+    from tagmatch.model.options import Layout
+    from tagmatch.workloads.bench.paper.bench import Bench
+    from tagmatch.workloads.bench.paper.results import Result
 
 #: Seconds that a query may wait for others; `None`: no limit
 TIMEOUTS = (0.0, 0.001, 0.01, 0.1, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from workloads.bench.paper.results import Panel, Result, Value, number, place
+from tagmatch.workloads.bench.paper.results import Panel, Result, Value, number, place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

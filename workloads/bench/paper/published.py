@@ -6,7 +6,7 @@ not printed, only drawn, they are left out.
 
 from __future__ import annotations
 
-from workloads.bench.paper.results import Value
+from tagmatch.workloads.bench.paper.results import Value
 
 TAGMATCH = "TagMatch, two GPUs"
 PREFIX_TREE = "prefix tree"

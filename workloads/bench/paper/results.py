@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tagmatch.files.whole import write_whole
-from workloads.bench.report import Line, circumstances
+from tagmatch.workloads.bench.report import Line, circumstances
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from workloads.bench.timing import Samples
+    from tagmatch.workloads.bench.timing import Samples
 
 
 @dataclass(frozen=True, slots=True)

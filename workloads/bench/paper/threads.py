@@ -9,19 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from workloads.bench.paper.catalogue import BALANCED, LAYOUTS, ON_CPU, RAREST, Build, tagmatch
-from workloads.bench.paper.throughput import by_threads
-from workloads.bench.report import Line, Target
-from workloads.bench.timing import Samples, without_garbage_collection
-from workloads.systems.kernels import Kernels
+from tagmatch.workloads.bench.paper.catalogue import BALANCED, LAYOUTS, ON_CPU, RAREST, Build, tagmatch
+from tagmatch.workloads.bench.paper.throughput import by_threads
+from tagmatch.workloads.bench.report import Line, Target
+from tagmatch.workloads.bench.timing import Samples, without_garbage_collection
+from tagmatch.workloads.systems.kernels import Kernels
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tagmatch.options import Layout
-    from workloads.bench.paper.bench import Bench
-    from workloads.bench.paper.results import Result
-    from workloads.systems.matcher import Matcher
+    from tagmatch.model.options import Layout
+    from tagmatch.workloads.bench.paper.bench import Bench
+    from tagmatch.workloads.bench.paper.results import Result
+    from tagmatch.workloads.systems.matcher import Matcher
 
 _CALLERS = (1, 2, 10, 50)
 _IN_WORDS = f"{', '.join(map(str, _CALLERS[:-1]))} and {_CALLERS[-1]}"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from workloads.bench.data import extend
-from workloads.bench.paper import published
-from workloads.bench.paper.catalogue import (
+from tagmatch.workloads.bench.data import extend
+from tagmatch.workloads.bench.paper import published
+from tagmatch.workloads.bench.paper.catalogue import (
     BALANCED,
     CPU_ONLY,
     ICN,
@@ -21,13 +21,13 @@ from workloads.bench.paper.catalogue import (
     some,
     tagmatch,
 )
-from workloads.bench.paper.results import percent
-from workloads.bench.timing import alternate
+from tagmatch.workloads.bench.paper.results import percent
+from tagmatch.workloads.bench.timing import alternate
 
 if TYPE_CHECKING:
-    from workloads.bench.data import Workload
-    from workloads.bench.paper.bench import Bench, Rate
-    from workloads.bench.paper.results import Answers, Panel, Result, Value
+    from tagmatch.workloads.bench.data import Workload
+    from tagmatch.workloads.bench.paper.bench import Bench, Rate
+    from tagmatch.workloads.bench.paper.results import Answers, Panel, Result, Value
 
 _QUERIES_A_SECOND = "queries/s"
 _TREES_AND_OURS = (RAREST, BALANCED, CPU_ONLY, PREFIX_TREE)

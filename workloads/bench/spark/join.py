@@ -18,18 +18,18 @@ from pyspark.sql import functions as f
 
 from tagmatch.engine import TagMatch
 from tagmatch.spark.join import Strategy, subset_join
-from workloads.bench.data import make_workload
-from workloads.bench.paper.results import Answers, Result
-from workloads.bench.reference import right_answers
-from workloads.bench.report import Line, Target
-from workloads.bench.spark.session import signed_keys, write_parquet
-from workloads.bench.timing import Samples, alternate
+from tagmatch.workloads.bench.data import make_workload
+from tagmatch.workloads.bench.paper.results import Answers, Result
+from tagmatch.workloads.bench.reference import right_answers
+from tagmatch.workloads.bench.report import Line, Target
+from tagmatch.workloads.bench.spark.session import signed_keys, write_parquet
+from tagmatch.workloads.bench.timing import Samples, alternate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from workloads.bench.data import Workload
-    from workloads.bench.paper.bench import Bench
+    from tagmatch.workloads.bench.data import Workload
+    from tagmatch.workloads.bench.paper.bench import Bench
 
 SHIP, SHUFFLE = "subset_join, ship", "subset_join, shuffle"
 EXPLODE, CROSS = "SQL: explode, join, count", "SQL: cross join, array_except"

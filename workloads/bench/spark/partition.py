@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from tagmatch.engine import TagMatch
-from tagmatch.errors import TagMatchError
-from tagmatch.options import LayoutOptions
+from tagmatch.model.errors import TagMatchError
+from tagmatch.model.options import LayoutOptions
 from tagmatch.spark.offline import partition as partition_on_spark
-from workloads.bench.data import distinct_sets
-from workloads.bench.paper.catalogue import LAYOUTS
-from workloads.bench.report import Line, Target
-from workloads.bench.spark.session import signed_keys, write_parquet
-from workloads.bench.timing import Samples, alternate
-from workloads.twitter import TwitterOptions
+from tagmatch.workloads.bench.data import distinct_sets
+from tagmatch.workloads.bench.paper.catalogue import LAYOUTS
+from tagmatch.workloads.bench.report import Line, Target
+from tagmatch.workloads.bench.spark.session import signed_keys, write_parquet
+from tagmatch.workloads.bench.timing import Samples, alternate
+from tagmatch.workloads.twitter import TwitterOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from tagmatch.options import Layout
-    from workloads.bench.paper.bench import Bench
-    from workloads.bench.paper.results import Result
+    from tagmatch.model.options import Layout
+    from tagmatch.workloads.bench.paper.bench import Bench
+    from tagmatch.workloads.bench.paper.results import Result
 
 SIZES = (1_000_000, 4_000_000, 8_000_000)
 

@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.fs
 import xxhash
 
-from tagmatch.errors import IndexCorruptError, IndexExistsError, InvalidValueError, TagMatchError
-from tagmatch.file_lock import locked
-from tagmatch.storage import (
+from tagmatch.model.errors import IndexCorruptError, IndexExistsError, InvalidValueError, TagMatchError
+from tagmatch.model.storage.file_lock import locked
+from tagmatch.model.storage.format import (
     MANIFEST,
     SCRATCH_PREFIX,
     SNAPSHOT_PREFIX,
@@ -41,7 +41,7 @@ from tagmatch.storage import (
     save_snapshot,
     unfinished_folder,
 )
-from tagmatch.tables import Snapshot
+from tagmatch.model.tables import Snapshot
 
 # As Hadoop calls it
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}

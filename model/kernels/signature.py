@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.arrays import Lists, U64Array
-from tagmatch.kernels.jit import inlined, kernel
-from tagmatch.parallel import even_work, run_rows
+from tagmatch.model.arrays import Lists, U64Array
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.parallel import even_work, run_rows
 
 SIGNATURE_BITS = 192
 SIGNATURE_WORDS = 3

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.arrays import BoolArray, Strings, U32Array, U64Array
-from tagmatch.arrow import from_strings
+from tagmatch.model.arrays import BoolArray, Strings, U32Array, U64Array
+from tagmatch.model.arrow import from_strings
 
 
 def by_hash(tags: Strings, hashes: U64Array) -> U32Array:

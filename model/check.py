@@ -8,18 +8,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from tagmatch.arrays import Lists, Strings
-from tagmatch.arrow import from_strings
-from tagmatch.errors import InvariantError
-from tagmatch.kernels.jit import kernel
-from tagmatch.kernels.signature import SIGNATURE_WORDS, signatures_of
-from tagmatch.kernels.xxh64 import hash_strings
-from tagmatch.tables import ClusterTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
-from tagmatch.tag_order import by_hash, tags_at, with_equal_hash
+from tagmatch.model.arrays import Lists, Strings
+from tagmatch.model.arrow import from_strings
+from tagmatch.model.errors import InvariantError
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
+from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.tables import ClusterTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.tag_order import by_hash, tags_at, with_equal_hash
 
 
 def check_snapshot(snapshot: Snapshot, *, threads: int = 1) -> None:
-    """Verify the invariants of all tables (design: `tagmatch.tables`).
+    """Verify the invariants of all tables (design: `tagmatch.model.tables`).
 
     Raises
     ------

@@ -17,13 +17,18 @@ import numba
 from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
-from tagmatch.version import VERSION
+from tagmatch.model.version import VERSION
 
 config: Any = numba.config
 
-_PACKAGES = ("tagmatch", "partitioner", "pipeline", "workloads")
 _MARKS = (b"@kernel", b"@inlined")
 _ROOT = 0
+
+
+def _sources(package: Path) -> list[Path]:
+    """All modules of a package; what are links in a checkout are followed."""
+    folders = os.walk(package, followlinks=True)
+    return sorted(Path(folder, file) for folder, _, files in folders for file in files if file.endswith(".py"))
 
 
 @cache
@@ -35,12 +40,10 @@ def _code_digest() -> str:
     """
     versions = (VERSION, platform.python_version(), numba.__version__, llvmlite.__version__)
     digest = hashlib.sha256(repr(versions).encode())
-    root = Path(__file__).resolve().parents[2]
-    for package in _PACKAGES:
-        for source in sorted((root / package).rglob("*.py")):
-            text = source.read_bytes()
-            if any(mark in text for mark in _MARKS):
-                digest.update(text)
+    for source in _sources(Path(__file__).absolute().parents[2]):
+        text = source.read_bytes()
+        if any(mark in text for mark in _MARKS):
+            digest.update(text)
     return digest.hexdigest()[:16]
 
 

@@ -1,27 +1,26 @@
-"""Rows of tag numbers (and strings): relabelling, gathering, and which keys are left after a sequence of changes."""
+"""Columns of lists (and of strings, which are lists of bytes): relabelled, gathered, counted, joined."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tagmatch.arrays import (
-    BoolArray,
+from tagmatch.model.arrays import (
     I64Array,
     IntArray,
     Lists,
     Strings,
     U32Array,
-    U64Array,
     UIntArray,
     list_offsets,
     offsets_of,
 )
-from tagmatch.kernels.jit import kernel
-from tagmatch.kernels.rows import sort_values
-from tagmatch.parallel import even_ranges, even_work, run_rows
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.rows import sort_values
+from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
 
 # Rows whose cache misses are waited for together
 _BATCH_ROWS = 256
@@ -96,69 +95,6 @@ def gather_strings(strings: Strings, order: UIntArray, *, threads: int = 1) -> S
 
 
 @kernel
-def _keys_left(first_pairs, order, keys, removed, first, last, out, counts):
-    """For each group the keys whose last change is an addition, ascending, written from the group's place on."""
-    for group in range(first, last):
-        begin, end = first_pairs[group], first_pairs[group + 1]
-        if end - begin == 1:
-            pair = order[begin]
-            out[begin] = keys[pair]
-            counts[group] = 0 if removed[pair] else 1
-            continue
-        pairs = order[begin:end]
-        group_keys = np.empty(end - begin, np.uint64)
-        for i in range(end - begin):
-            group_keys[i] = keys[pairs[i]]
-        by_key = np.argsort(group_keys, kind="mergesort")  # stable: changes of one key stay in time order
-        at = begin
-        for i in range(end - begin):
-            is_last = i + 1 == end - begin or group_keys[by_key[i]] != group_keys[by_key[i + 1]]
-            if is_last and not removed[pairs[by_key[i]]]:
-                out[at] = group_keys[by_key[i]]
-                at += 1
-        counts[group] = at - begin
-
-
-@kernel
-def _close_gaps(first_pairs, counts, keys, offsets, out, first, last):
-    for group in range(first, last):
-        for i in range(counts[group]):
-            out[offsets[group] + i] = keys[first_pairs[group] + i]
-
-
-def keys_left(
-    first_pairs: I64Array, order: U32Array, keys: U64Array, removed: BoolArray, *, threads: int = 1
-) -> tuple[I64Array, U64Array]:
-    """Keys of each group after its changes, applied in order.
-
-    Parameters
-    ----------
-    first_pairs, order
-        Changes grouped by set, oldest first, as `group_by` returns them.
-    keys : uint64 array
-        Key of each change.
-    removed : bool array
-        Whether the change removes the key (else it adds it).
-
-    Returns
-    -------
-    offsets : int64 array, length groups + 1
-    keys : uint64 array
-        Ascending within each group, each key once; a group may have none left.
-    """
-    loose = np.empty(len(keys), np.uint64)
-    counts = np.empty(len(first_pairs) - 1, np.int64)
-    ranges = even_work(first_pairs, threads)
-    run_rows(lambda a, b: _keys_left(first_pairs, order, keys, removed, a, b, loose, counts), ranges, threads)
-    offsets = offsets_of(counts)
-    if offsets[-1] == len(loose):
-        return offsets, loose
-    tight = np.empty(int(offsets[-1]), np.uint64)
-    run_rows(lambda a, b: _close_gaps(first_pairs, counts, loose, offsets, tight, a, b), ranges, threads)
-    return offsets, tight
-
-
-@kernel
 def _count_values(values, counts):
     for value in values:
         counts[value] += np.uint32(1)
@@ -183,3 +119,38 @@ def count_firsts(rows: Lists, count: int) -> I64Array:
     counts = np.zeros(count, np.int64)
     _count_firsts(rows.offsets, rows.values, counts)
     return counts
+
+
+def join_lists(parts: list[Lists], dtype: np.dtype[np.unsignedinteger], threads: int) -> Lists:
+    """One column of lists, with values of type `dtype`; every thread copies some of the parts."""
+    first_rows = offsets_of(np.array([len(part) for part in parts], np.int64))
+    starts = offsets_of(np.array([len(part.values) for part in parts], np.int64))
+    offsets = np.zeros(int(first_rows[-1]) + 1, np.int64)
+    values = np.empty(int(starts[-1]), dtype)
+
+    def copy(i: int) -> None:
+        offsets[first_rows[i] + 1 : first_rows[i + 1] + 1] = parts[i].offsets[1:] + starts[i]
+        values[starts[i] : starts[i + 1]] = parts[i].values
+
+    run(copy, range(len(parts)), threads)
+    return Lists(offsets, values)
+
+
+@kernel
+def _append(ends, values, places, out):
+    for i in range(len(ends) - 1):
+        for at in range(ends[i], ends[i + 1]):
+            out[places[i]] = values[at]
+            places[i] += 1
+
+
+def side_by_side(parts: Sequence[Lists]) -> Lists:
+    """Lists that each have what the lists of all parts with the same number have."""
+    ends = np.zeros(len(parts[0]) + 1, np.int64)
+    for part in parts:
+        ends += part.offsets
+    out = np.empty(int(ends[-1]), parts[0].values.dtype)
+    places = ends[:-1].copy()
+    for part in parts:
+        _append(part.offsets, part.values, places, out)
+    return Lists(ends, out)

@@ -13,10 +13,10 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from partitioner.rows import count_values, gather
-from tagmatch.arrays import BoolArray, I64Array, Lists, U32Array, U64Array, UIntArray, offsets_of
-from tagmatch.kernels.jit import kernel
-from tagmatch.parallel import even_ranges, even_work, run_rows
+from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, U64Array, UIntArray, offsets_of
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import count_values, gather
+from tagmatch.model.parallel import even_ranges, even_work, run_rows
 
 _U = np.uint64
 _LOW32 = np.uint64(0xFFFFFFFF)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.arrays import I64Array, IntArray, Lists, Strings, U64Array, UIntArray, frozen
-from tagmatch.arrow import from_strings
-from tagmatch.kernels.signature import SIGNATURE_WORDS
-from tagmatch.options import KeyType, LayoutOptions
+from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, U64Array, UIntArray, frozen
+from tagmatch.model.arrow import from_strings
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.options import KeyType, LayoutOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class TagsetTable:
     Attributes
     ----------
     signatures : uint64[n, 3] array, or None
-        Signature of each set (`tagmatch.kernels.signature`), in any memory order. The `rarest` layout does not match
-        by signature, so a snapshot built in that layout has none in memory; they are derived when it is saved.
+        Signature of each set (`tagmatch.model.kernels.signature`), in any memory order. The `rarest` layout does not
+        match by signature, so a snapshot built in that layout has none in memory; they are derived when it is saved.
     ranks : Lists of uint32
         Ranks of each set's tags, ascending.
     """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tagmatch.kernels.jit import kernel
-from tagmatch.kernels.tag_table import UNKNOWN
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.tag_table import UNKNOWN
 
 # Up to this length insertion sort beats heap sort
 _FEW = 32

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from tagmatch.arrays import IntArray
+from tagmatch.model.arrays import IntArray
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.arrays import Lists, Strings, U64Array, UIntArray
-from tagmatch.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.arrays import Lists, Strings, U64Array, UIntArray
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 
 
 def from_strings(strings: Strings) -> pa.Array:

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.arrays import I64Array, Strings, U8Array, U32Array, U64Array, frozen
-from tagmatch.errors import TagMatchError
-from tagmatch.kernels.jit import inlined, kernel
-from tagmatch.kernels.siphash import siphash
-from tagmatch.kernels.xxh64 import read64
-from tagmatch.parallel import even_ranges, run_rows
+from tagmatch.model.arrays import I64Array, Strings, U8Array, U32Array, U64Array, frozen
+from tagmatch.model.errors import TagMatchError
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.siphash import siphash
+from tagmatch.model.kernels.xxh64 import read64
+from tagmatch.model.parallel import even_ranges, run_rows
 
 MAX_TAGS = 2**32 - 2
 #: The number that stands for a tag that is not in the table

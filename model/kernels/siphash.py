@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.kernels.jit import inlined, kernel
-from tagmatch.kernels.xxh64 import read64, rotl
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.xxh64 import read64, rotl
 
 _U = np.uint64
 

@@ -28,8 +28,8 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from tagmatch.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
-from tagmatch.errors import (
+from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
+from tagmatch.model.errors import (
     IndexChangedError,
     IndexCorruptError,
     IndexExistsError,
@@ -37,10 +37,10 @@ from tagmatch.errors import (
     IndexVersionError,
     TagMatchError,
 )
-from tagmatch.file_lock import locked
-from tagmatch.kernels.signature import signatures_of
-from tagmatch.options import KeyType, LayoutOptions
-from tagmatch.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.kernels.signature import signatures_of
+from tagmatch.model.options import KeyType, LayoutOptions
+from tagmatch.model.storage.file_lock import locked
+from tagmatch.model.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
 
 #: Version 2 is that of indexes whose keys are strings; others are written as version 1
 FORMAT_VERSION = 2

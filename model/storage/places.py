@@ -17,10 +17,10 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from tagmatch.errors import InvalidTypeError, TagMatchError
-from tagmatch.remote import RemoteIndex
-from tagmatch.storage import SCRATCH_PREFIX, index_exists, is_uri, read_manifest, save_snapshot
-from tagmatch.tables import Snapshot
+from tagmatch.model.errors import InvalidTypeError, TagMatchError
+from tagmatch.model.storage.format import SCRATCH_PREFIX, index_exists, is_uri, read_manifest, save_snapshot
+from tagmatch.model.storage.remote import RemoteIndex
+from tagmatch.model.tables import Snapshot
 
 _FILE = re.compile(r"file:(//(localhost)?)?(?P<path>/[^/].*)")
 
@@ -42,16 +42,16 @@ class Place(Protocol):
     """The place of an index, which is the same on all machines."""
 
     def index_exists(self) -> bool:
-        """As `tagmatch.storage.index_exists`."""
+        """As `storage.format.index_exists`."""
 
     def manifest(self) -> dict[str, Any]:
-        """As `tagmatch.storage.read_manifest`."""
+        """As `storage.format.read_manifest`."""
 
     def save_snapshot(self, snapshot: Snapshot) -> None:
-        """As `tagmatch.storage.save_snapshot`."""
+        """As `storage.format.save_snapshot`."""
 
     def local_index(self) -> Path:
-        """Folder of this machine with the index as it is now; errors as `tagmatch.storage.open_snapshot`."""
+        """Folder of this machine with the index as it is now; errors as `open_snapshot`."""
 
     def scratch(self) -> AbstractContextManager[Files]:
         """A place for files, which are gone in the end. What one before has left, as it was killed, goes now."""

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.arrays import I64Array, Strings, TagLists, U64Array, frozen, offsets_of
-from tagmatch.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.options import KeyType
+from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array, frozen, offsets_of
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
+from tagmatch.model.options import KeyType
 
 KEY_LIMIT = 2**64
 

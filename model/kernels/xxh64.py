@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.arrays import Strings, U64Array
-from tagmatch.kernels.jit import inlined, kernel
-from tagmatch.parallel import even_ranges, run_rows
+from tagmatch.model.arrays import Strings, U64Array
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.parallel import even_ranges, run_rows
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)

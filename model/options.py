@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict, cast, get_args
 
-from tagmatch.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 Layout = Literal["rarest", "balanced"]
 KeyType = Literal["integer", "string"]

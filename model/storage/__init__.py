@@ -1,0 +1,1 @@
+"""Snapshots in folders and on object stores."""
