@@ -18,7 +18,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 # Where the tests run in the background, Ctrl-C is ignored, and would be by the programs that they start
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# One for all processes that share the tests
 SEED = int(os.environ.get("TEST_SEED") or secrets.randbits(32))
+os.environ["TEST_SEED"] = str(SEED)
 
 ENGINES = [
     {"layout": layout, "threads": threads, **size}

@@ -196,7 +196,11 @@ def test_empty_lists_of_null_type(kind):
     assert_all_take(lambda rows: pa.array(rows, kind), [[], [], []])
 
 
-@pytest.mark.parametrize("rows", [pa.array([]), pa.chunked_array([], STRINGS), pa.array([], STRINGS), [], ()], ids=repr)
+@pytest.mark.parametrize(
+    "rows",
+    [pa.array([]), pa.chunked_array([], STRINGS), pa.array([], STRINGS), [], ()],
+    ids=lambda rows: type(rows).__name__,
+)
 def test_zero_rows(rows):
     tm, oracle = loaded([(["a"], 1)])
     tm.add_sets(rows, [])
