@@ -23,8 +23,9 @@ $(VENV)/.installed: pyproject.toml
 demo: $(VENV)/.installed
 	$(BIN)/python examples/debian.py
 
+# Files share the cores; more than four at once would wait for each other's threads
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 
 torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.machine --steps 10000

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from forked import run_forked
 from typer.testing import CliRunner
 
 from tagmatch.cli.app import app
@@ -43,9 +44,8 @@ main()
 
 def tagmatch(*arguments: object, stdin: bytes = b"", code: int = 0) -> str:
     """Run the command; returns its standard output, or the one line of standard error if it is to fail."""
-    done = subprocess.run([COMMAND, *map(str, arguments)], input=stdin, capture_output=True, timeout=120)
-    stdout, stderr = done.stdout.decode(), done.stderr.decode()
-    assert done.returncode == code, stderr
+    found, stdout, stderr = run_forked(list(map(str, arguments)), stdin)
+    assert found == code, stderr
     assert "Traceback" not in stderr
     if code == 0:
         assert stderr == ""

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Also of those that tests start in processes of their own
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).parent / "conf")
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 
 @pytest.fixture(scope="session")
@@ -20,16 +25,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    settings: dict[str, Any] = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": 4,
-        "spark.driver.memory": "2g",
-        "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-    }
     builder = SparkSession.builder.master("local[2]").appName("tests")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
+    for name in ("spark.local.dir", "spark.sql.warehouse.dir"):
+        builder = builder.config(name, str(tmp_path_factory.mktemp("spark")))
     session = builder.getOrCreate()
     yield session
     session.stop()

@@ -256,7 +256,7 @@ def test_steps_are_told(
     partition(spark.createDataFrame([], schema), tmp_path / "empty")
     assert spark.conf.get("spark.job.description", None) is None
     spark.conf.set("spark.job.description", "mine")
-    with caplog.at_level("INFO", "partitioner"):
+    with caplog.at_level("INFO", "tagmatch.partitioner"):
         partition(spark.createDataFrame(rows, schema), tmp_path / "index", layout="balanced", sets_per_task=20)
     spark.range(1).collect()
     spark.conf.unset("spark.job.description")
