@@ -76,3 +76,12 @@ class InvariantError(TagMatchError):
 
 class ResultTooLargeError(TagMatchError):
     """One answer holds more keys than an Arrow list array can address; ask with fewer queries at a time."""
+
+
+class SparkUnavailableError(TagMatchError):
+    """There is no PySpark, or no Java that it can run on."""
+
+
+# They are shown as what users import
+for _kind in [kind for kind in globals().values() if isinstance(kind, type)]:
+    _kind.__module__ = "tagmatch"

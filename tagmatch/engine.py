@@ -1,8 +1,7 @@
-"""`TagMatch`, the engine's façade: staged changes, consolidation, matching."""
+"""What `TagMatch` does: staged changes, consolidation, matching."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import threading
@@ -12,12 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, Self, Unpack, get_args, overload
+from typing import Any, ParamSpec, Self, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
-from typing_extensions import TypeVar
 
 from tagmatch.contents import every_set, pairs, schema_of, sets_at
 from tagmatch.model.arrays import Lists
@@ -31,18 +28,7 @@ from tagmatch.model.errors import (
     StagedChangesWarning,
 )
 from tagmatch.model.kernels.lists import join_lists
-from tagmatch.model.options import (
-    CudaOptions,
-    Device,
-    KeyType,
-    Layout,
-    LayoutOptions,
-    MatchOptions,
-    NewOptions,
-    OpenOptions,
-    PipelineOptions,
-    available_threads,
-)
+from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, PipelineOptions
 from tagmatch.model.storage.format import (
     index_exists,
     is_uri,
@@ -62,8 +48,6 @@ _MAX_KEYS = 2**31 - 1
 
 P = ParamSpec("P")
 R = TypeVar("R")
-#: Type of keys
-K = TypeVar("K", int, str, default=int)
 
 
 def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
@@ -87,172 +71,19 @@ def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-class TagMatch(Generic[K]):
-    """A database of tag sets with keys, and the keys of all sets that are contained in a query.
-
-    Changes are *staged* by `add_set`, `remove_set` and their bulk forms, and take effect, in order, when
-    `consolidate` is called (Table 2 of the paper). A set holds each of its keys once. All methods may be called from
-    many threads; matching during a consolidation answers from the snapshot before it, wholly.
-
-    Parameters
-    ----------
-    path : str or Path, optional
-        Folder of the index. If one is there it is loaded; `consolidate` saves to it. Without a path the sets are kept
-        in memory only.
-    key_type : {"integer", "string"}, optional
-        Whether keys are integers in [0, 2**64) or strings, such as names and UUIDs. Default: as they are in the index
-        at `path`, integers if there is none. It cannot be changed later.
-    layout : {"rarest", "balanced"}
-        `rarest` orders sets by their rarest tag and is the faster; `balanced` is the paper's partitioning.
-    exact : bool
-        With `False`, the `balanced` layout answers by signature alone, as the paper does: every exact answer and
-        some wrong ones. The `rarest` layout compares tags in any case.
-    device : {"auto", "cpu", "cuda"}
-        Where to match; `auto` takes CUDA devices if it can, else the CPU, and `stats` tells which and why.
-    threads : int, optional
-        Threads that build and match; default: the processors this process may use.
-    max_partition_size : int
-        Most sets in a partition of the `balanced` layout.
-    batch_size : int
-        Queries matched together against a partition of the `balanced` layout.
-    flush_timeout : float or None
-        Seconds that a query of the `balanced` layout may wait, while all threads are busy, until as many as
-        `batch_size` are to be matched against the same partition; `None`: no limit.
-    pipeline : PipelineOptions, optional
-        How queries that are asked one by one go through the stages, and how many at once.
-    cuda : CudaOptions, optional
-        Which CUDA devices, and how.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        For an option that cannot be used.
-    DeviceError
-        The device asked for is not there.
-    IndexExistsError, IndexCorruptError, IndexVersionError
-        For what stands at `path`.
-    """
-
-    @overload
-    def __init__(
-        self: TagMatch[int],
-        path: str | os.PathLike[str] | None = None,
-        *,
-        key_type: Literal["integer"] | None = None,
-        **options: Unpack[NewOptions],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: TagMatch[str],
-        path: str | os.PathLike[str] | None = None,
-        *,
-        key_type: Literal["string"],
-        **options: Unpack[NewOptions],
-    ) -> None: ...
+class Engine:
+    """A snapshot, changes to it, and the pipeline that answers from it; `TagMatch` says what each method does."""
 
     def __init__(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        key_type: KeyType | None = None,
-        layout: Layout = "rarest",
-        exact: bool = True,
-        device: Device = "auto",
-        threads: int | None = None,
-        max_partition_size: int = 200_000,
-        batch_size: int = 256,
-        flush_timeout: float | None = 0.1,
-        pipeline: PipelineOptions | None = None,
-        cuda: CudaOptions | None = None,
-    ) -> None:
-        _check_key_type(key_type)
-        layout_options = LayoutOptions(layout, max_partition_size)
-        options = _match_options(exact, device, threads, batch_size, flush_timeout, cuda)
-        folder = None if path is None else _folder(path)
-        name, snapshot = None, empty_snapshot(layout_options, key_type or "integer")
-        if folder is not None and index_exists(folder):
-            name, snapshot = _open_with(folder, key_type)
-        self._start(folder, name, snapshot, layout_options, options, pipeline)
-
-    @overload
-    @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        key_type: Literal["integer"] | None = None,
-        **options: Unpack[OpenOptions],
-    ) -> TagMatch[int]: ...
-
-    @overload
-    @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        key_type: Literal["string"],
-        **options: Unpack[OpenOptions],
-    ) -> TagMatch[str]: ...
-
-    @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        key_type: KeyType | None = None,
-        layout: Layout | None = None,
-        exact: bool = True,
-        device: Device = "auto",
-        threads: int | None = None,
-        max_partition_size: int | None = None,
-        batch_size: int = 256,
-        flush_timeout: float | None = 0.1,
-        pipeline: PipelineOptions | None = None,
-        cuda: CudaOptions | None = None,
-    ) -> Any:
-        """An existing index, in its own layout.
-
-        Parameters
-        ----------
-        path
-            Folder of the index.
-        key_type
-            What its keys are; default: whatever they are. Type checkers take them for integers, unless this says so.
-        layout, max_partition_size
-            Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
-        exact, device, threads, batch_size, flush_timeout, pipeline, cuda
-            As of `TagMatch`.
-
-        Raises
-        ------
-        IndexNotFoundError, IndexCorruptError, IndexVersionError
-            There is no index at `path`, it is damaged, or a newer version wrote it.
-        InvalidValueError
-            Its keys are not of the type `key_type`; or another option cannot be used.
-        """
-        _check_key_type(key_type)
-        folder = _folder(path)
-        name, snapshot = _open_with(folder, key_type)
-        layout_options = LayoutOptions(
-            snapshot.options.layout if layout is None else layout,
-            snapshot.options.max_partition_size if max_partition_size is None else max_partition_size,
-        )
-        options = _match_options(exact, device, threads, batch_size, flush_timeout, cuda)
-        opened = cls.__new__(cls)
-        opened._start(folder, name, snapshot, layout_options, options, pipeline)
-        return opened
-
-    def _start(
         self,
         folder: Path | None,
         name: str | None,
         snapshot: Snapshot,
         layout_options: LayoutOptions,
         options: MatchOptions,
-        pipeline: PipelineOptions | None,
+        pipeline: PipelineOptions,
     ) -> None:
-        if not isinstance(pipeline, PipelineOptions | None):
+        if not isinstance(pipeline, PipelineOptions):
             raise InvalidTypeError(f"pipeline must be PipelineOptions, not {pipeline!r}")
         self._folder = folder
         self._layout_options = layout_options
@@ -272,6 +103,43 @@ class TagMatch(Generic[K]):
         self._finalizer.atexit = False
         self._warning: weakref.finalize[Any, Any] = weakref.finalize(self, _warn_of_loss, self._staged, folder)
 
+    @classmethod
+    def new(
+        cls,
+        path: object,
+        key_type: KeyType | None,
+        layout_options: LayoutOptions,
+        options: MatchOptions,
+        pipeline: PipelineOptions,
+    ) -> Self:
+        """The engine of a new index, or of the one at `path`, in the layout given."""
+        _check_key_type(key_type)
+        folder = None if path is None else _folder(path)
+        name, snapshot = None, empty_snapshot(layout_options, key_type or "integer")
+        if folder is not None and index_exists(folder):
+            name, snapshot = _open_with(folder, key_type)
+        return cls(folder, name, snapshot, layout_options, options, pipeline)
+
+    @classmethod
+    def open(
+        cls,
+        path: object,
+        key_type: KeyType | None,
+        layout: Layout | None,
+        max_partition_size: int | None,
+        options: MatchOptions,
+        pipeline: PipelineOptions,
+    ) -> Self:
+        """The engine of an index that exists, in its own layout unless another is given."""
+        _check_key_type(key_type)
+        folder = _folder(path)
+        name, snapshot = _open_with(folder, key_type)
+        layout_options = LayoutOptions(
+            snapshot.options.layout if layout is None else layout,
+            snapshot.options.max_partition_size if max_partition_size is None else max_partition_size,
+        )
+        return cls(folder, name, snapshot, layout_options, options, pipeline)
+
     def _laid_out(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot in the layout that this object is to have."""
         options = self._layout_options
@@ -281,70 +149,47 @@ class TagMatch(Generic[K]):
             return replace(snapshot, options=options)  # a partition size makes no difference to it
         return build_snapshot(snapshot, _no_changes(), options, threads=self._options.threads)
 
+    @property
+    def snapshot(self) -> Snapshot:
+        """The tables that answer now."""
+        return self.backend.snapshot
+
+    @property
+    def backend(self) -> Backend:
+        """What answers now."""
+        backend = self._backend
+        if backend is None:
+            raise ClosedError
+        return backend
+
     # -- changes -----------------------------------------------------------------------------------------------------
 
     @_interrupted_plainly
-    def add_set(self, tags: Iterable[str], key: K) -> None:
-        """Stage the addition of `key` to the set `tags`.
-
-        Raises
-        ------
-        TypeError, ValueError
-            `tags` is not an iterable of `str`, or `key` not an integer in [0, 2**64); or no `str`, where the index has
-            strings as keys.
-        """
-        self._stage_one(tags, key, removed=False)
+    def stage_one(self, tags: Iterable[str], key: object, *, removed: bool) -> None:
+        """Stage one change."""
+        row, value = tag_list(tags), KEY_CHECKS[self._key_type].one(key, "key")
+        with self._staging:
+            _ = self.backend
+            self._staged.append(row, value, removed=removed)
 
     @_interrupted_plainly
-    def remove_set(self, tags: Iterable[str], key: K) -> None:
-        """Stage the removal of `key` from the set `tags`; a set without keys is no longer stored.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `add_set`.
-        """
-        self._stage_one(tags, key, removed=True)
-
-    @_interrupted_plainly
-    def add_sets(self, tags: Any, keys: Any) -> None:
-        """Stage the addition of many sets, each with one key.
-
-        Parameters
-        ----------
-        tags
-            Arrow array of lists of strings (any list and string type, chunked or not), or a sequence of iterables of
-            `str`.
-        keys
-            As many integers, or strings where the index has such keys: Arrow or NumPy array, or a sequence.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `add_set`, naming the row, or the lengths differ. Nothing is staged then.
-        """
-        self._stage_many(tags, keys, removed=False)
-
-    @_interrupted_plainly
-    def remove_sets(self, tags: Any, keys: Any) -> None:
-        """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`."""
-        self._stage_many(tags, keys, removed=True)
+    def stage_many(self, tags: Any, keys: Any, *, removed: bool) -> None:
+        """Stage many changes, or none if one of them cannot be."""
+        chunks, values = tag_lists(tags, "tags", stored=True), KEY_CHECKS[self._key_type].many(keys, "keys")
+        rows = sum(map(len, chunks))
+        if rows != len(values):
+            raise InvalidValueError(
+                f"tags and keys must have the same length; there are {rows} sets, {len(values)} keys"
+            )
+        with self._staging:
+            _ = self.backend
+            self._staged.extend(chunks, values, removed=removed)
 
     @_interrupted_plainly
     def consolidate(self) -> None:
-        """Make all changes staged so far take effect; save the new snapshot if there is a path.
-
-        When this returns, a saved snapshot survives a crash of the machine. Without changes nothing is written.
-
-        Raises
-        ------
-        IndexChangedError
-            Another program has saved to the index since this object read or saved it; `reload` takes that over.
-        TagMatchError
-            The snapshot cannot be saved. In both cases the changes stay staged and the old snapshot goes on answering.
-        """
+        """Make staged changes take effect."""
         with self._consolidating:
-            backend = self._current()
+            backend = self.backend
             with self._staging:
                 changes = self._staged.changes()
             if len(changes):
@@ -363,20 +208,9 @@ class TagMatch(Generic[K]):
 
     @_interrupted_plainly
     def reload(self) -> bool:
-        """Take over the snapshot that the index at this object's path has now; returns whether it is another one.
-
-        Staged changes stay staged, and come on top of it at the next `consolidate`. Where it is the same one, only the
-        manifest is read, so that a server may ask often.
-
-        Raises
-        ------
-        InvalidValueError
-            This object has no path.
-        IndexNotFoundError, IndexCorruptError, IndexVersionError
-            As `open`.
-        """
+        """Take over the snapshot that is on disk."""
         with self._consolidating:
-            self._current()
+            _ = self.backend
             if self._folder is None:
                 raise InvalidValueError(
                     "there is nothing to reload: this TagMatch is in memory only; open it with a path"
@@ -394,146 +228,38 @@ class TagMatch(Generic[K]):
     # -- queries -----------------------------------------------------------------------------------------------------
 
     @_interrupted_plainly
-    def match(self, tags: Iterable[str]) -> list[K]:
-        """Keys of all stored sets contained in `tags`, in no particular order; a key once per set that carries it.
-
-        Raises
-        ------
-        TypeError, ValueError
-            `tags` is not an iterable of `str`.
-        """
-        found: list[K] = self._pipeline.match(self._current(), tag_list(tags), unique=False)
-        return found
+    def match(self, tags: Iterable[str], *, unique: bool) -> Any:
+        """Keys of one query."""
+        return self._pipeline.match(self.backend, tag_list(tags), unique=unique)
 
     @_interrupted_plainly
-    def match_unique(self, tags: Iterable[str]) -> set[K]:
-        """Keys of all stored sets contained in `tags`; errors as `match`."""
-        found: set[K] = self._pipeline.match(self._current(), tag_list(tags), unique=True)
-        return found
-
-    @_interrupted_plainly
-    def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
-        """Answers to many queries.
-
-        Parameters
-        ----------
-        queries
-            As the `tags` of `add_sets`: one row per query.
-        unique : bool
-            Give each key of a query once (ascending), as `match_unique` does.
-
-        Returns
-        -------
-        pyarrow.ListArray of uint64, or of large_string where keys are strings
-            The keys of each query, in the queries' order.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `add_sets`.
-        ResultTooLargeError
-            All answers together have 2**31 keys or more.
-        """
-        backend = self._current()
-        parts = self._pipeline.match_many(backend, tag_lists(queries, "queries"), unique=bool(unique))
+    def match_many(self, queries: Any, *, unique: bool) -> pa.ListArray:
+        """Keys of many queries."""
+        backend = self.backend
+        parts = self._pipeline.match_many(backend, tag_lists(queries, "queries"), unique=unique)
         return _list_array(join_lists(parts, np.dtype(np.uint64), self._options.threads), backend.snapshot.keys)
 
-    @overload
-    def submit(
-        self, tags: Iterable[str], *, unique: Literal[False] = False, block: bool = True, timeout: float | None = None
-    ) -> Future[list[K]]: ...
-
-    @overload
-    def submit(
-        self, tags: Iterable[str], *, unique: Literal[True], block: bool = True, timeout: float | None = None
-    ) -> Future[set[K]]: ...
-
-    @overload
-    def submit(
-        self, tags: Iterable[str], *, unique: bool, block: bool = True, timeout: float | None = None
-    ) -> Future[list[K]] | Future[set[K]]: ...
-
-    def submit(
-        self, tags: Iterable[str], *, unique: bool = False, block: bool = True, timeout: float | None = None
-    ) -> Future[Any]:
-        """`match`, or `match_unique` when `unique`, as a future, which can be cancelled until its matching begins.
-
-        Parameters
-        ----------
-        tags, unique
-            The query, and whether its answer is a set of keys.
-        block : bool
-            Wait while too many queries are being answered.
-        timeout : float, optional
-            Wait at most for so many seconds.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `match`.
-        Overloaded
-            Too many queries are being answered, and `block` or `timeout` forbids to wait longer.
-        """
+    def submit(self, tags: Iterable[str], *, unique: bool, timeout: float | None) -> Future[Any]:
+        """Keys of one query, in the future."""
         query = tag_list(tags)
-        return self._pipeline.submit(self._current(), query, unique=bool(unique), timeout=timeout if block else 0.0)
-
-    @overload
-    async def amatch(self, tags: Iterable[str], *, unique: Literal[False] = False) -> list[K]: ...
-
-    @overload
-    async def amatch(self, tags: Iterable[str], *, unique: Literal[True]) -> set[K]: ...
-
-    @overload
-    async def amatch(self, tags: Iterable[str], *, unique: bool) -> list[K] | set[K]: ...
-
-    async def amatch(self, tags: Iterable[str], *, unique: bool = False) -> list[K] | set[K]:
-        """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting."""
-        future: Future[Any] = self.submit(tags, unique=unique, block=False)
-        found: list[K] | set[K] = await asyncio.wrap_future(future)
-        return found
+        return self._pipeline.submit(self.backend, query, unique=unique, timeout=timeout)
 
     @_interrupted_plainly
-    def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[K, ...]]]:
-        """Every matching set with its keys, ascending; errors as `match`."""
-        backend = self._current()
+    def explain(self, tags: Iterable[str]) -> list[Any]:
+        """Matching sets with their keys."""
+        backend = self.backend
         return list(sets_at(backend.snapshot, backend.set_ids(one_row(tag_list(tags)), 0, 1).values))
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
-    def __len__(self) -> int:
-        """Distinct stored sets, not counting staged changes."""
-        return len(self._current().snapshot)
-
-    def __iter__(self) -> Iterator[tuple[frozenset[str], tuple[K, ...]]]:
-        """Every stored set with its keys, ascending: those stored now, whatever is consolidated meanwhile.
-
-        Staged changes do not count. Memory is needed for few sets at a time.
-
-        Examples
-        --------
-        >>> tm = TagMatch()
-        >>> tm.add_sets([["cat", "fr"], ["cat", "fr"], []], [7, 8, 9])
-        >>> tm.consolidate()
-        >>> for tags, keys in tm:
-        ...     print(sorted(tags), keys)
-        [] (9,)
-        ['cat', 'fr'] (7, 8)
-        """
-        return every_set(self._current().snapshot)
+    def every_set(self) -> Iterator[Any]:
+        """Stored sets with their keys."""
+        return every_set(self.snapshot)
 
     @_interrupted_plainly
-    def __contains__(self, tags: object) -> bool:
-        """Whether exactly the set `tags` is stored, with any key, not counting staged changes; errors as `match`.
-
-        Examples
-        --------
-        >>> tm = TagMatch()
-        >>> tm.add_set(["cat", "fr"], 7)
-        >>> tm.consolidate()
-        >>> ["fr", "cat"] in tm, ["cat"] in tm
-        (True, False)
-        """
-        backend = self._current()
+    def contains(self, tags: Any) -> bool:
+        """Whether exactly this set is stored."""
+        backend = self.backend
         query = tag_list(tags)
         wanted = frozenset(query)
         found = backend.set_ids(one_row(query), 0, 1).values
@@ -542,48 +268,15 @@ class TagMatch(Generic[K]):
         return any(stored == wanted for stored, _ in sets_at(backend.snapshot, as_large))
 
     def to_arrow(self) -> pa.Table:
-        """All stored sets and keys as columns, not counting staged changes.
-
-        Returns
-        -------
-        pyarrow.Table
-            Columns `tags`, lists of strings, and `key`, uint64 or, where keys are strings, large strings: a row for
-            each stored set and each of its keys. There are many chunks, none of them large. `add_sets(table["tags"],
-            table["key"])` takes it, and so does `tagmatch build` where it is written to a Parquet file.
-
-        Raises
-        ------
-        ResultTooLargeError
-            The tags of one set alone have 2**31 bytes or more.
-
-        Examples
-        --------
-        >>> tm = TagMatch()
-        >>> tm.add_sets([["cat"], []], [7, 8])
-        >>> tm.consolidate()
-        >>> tm.to_arrow().to_pylist()
-        [{'tags': [], 'key': 8}, {'tags': ['cat'], 'key': 7}]
-        """
-        snapshot = self._current().snapshot
+        """Stored sets and keys as columns."""
+        snapshot = self.snapshot
         return pa.Table.from_batches(pairs(snapshot), schema_of(snapshot))
 
     # -- the object --------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
-        """Figures of the index and of the work done.
-
-        Returns
-        -------
-        dict
-            Of the snapshot: `sets`, `keys` (of all sets together), `key_type`, `tags` (different ones), `partitions`
-            (clusters that have sets, in the layout `rarest`), `layout`, `max_partition_size`, `seed`; `staged`
-            changes that are not in it yet; `path`. Where it is matched: `device`, `devices`, `device_notes` (why not
-            on others), `threads`, `exact`; `index_bytes` with, among them, `key_bytes`. Work since the opening:
-            `queries` answered, `matches` (keys that they got), `verified` (sets that were compared with a query and
-            are contained in it), `rejected` (candidates that are not). Now: `queries_in_flight`,
-            `result_bytes_in_flight`, and `stages`, by name, with their queues and times in seconds.
-        """
-        backend = self._current()
+        """Figures."""
+        backend = self.backend
         snapshot = backend.snapshot
         return {
             "sets": len(snapshot),
@@ -608,34 +301,16 @@ class TagMatch(Generic[K]):
 
     @_interrupted_plainly
     def check(self) -> None:
-        """Verify every invariant of the current snapshot.
-
-        Raises
-        ------
-        InvariantError
-            Names the table, the row and the invariant that is broken.
-        """
-        check_snapshot(self._current().snapshot, threads=self._options.threads)
+        """Verify every invariant of the snapshot."""
+        check_snapshot(self.snapshot, threads=self._options.threads)
 
     @_interrupted_plainly
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the current snapshot as an index at `path`, replacing, in one step, an index that is there.
-
-        Raises
-        ------
-        IndexExistsError
-            Something else than an index is there.
-        TagMatchError
-            It cannot be written.
-        """
-        save_snapshot(self._current().snapshot, _folder(path))
+    def save(self, path: object) -> None:
+        """Save the snapshot elsewhere."""
+        save_snapshot(self.snapshot, _folder(path))
 
     def close(self, *, drain: bool = True) -> None:
-        """Answer what was submitted, or cancel it without `drain`, end all threads and let go of all memory.
-
-        Staged changes that were not consolidated are lost, with a `StagedChangesWarning`. Within a callback of a
-        future, whose thread is one of those to end, this returns at once and the rest is done in the background.
-        """
+        """End all threads and let go of all memory; warn of changes that are lost."""
         self._close(drain=drain)
         self._warning()
 
@@ -646,63 +321,26 @@ class TagMatch(Generic[K]):
         self._pipeline.close(drain=drain)
         self._finalizer.detach()
 
-    def __enter__(self) -> Self:
-        self._current()
-        return self
+    def enter(self) -> None:
+        """Begin a `with` block."""
+        _ = self.backend
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def leave(self, *, failed: bool) -> None:
+        """End a `with` block."""
         self._close()
-        if kind is None:
+        if not failed:
             self._warning()
         else:  # the error tells that the work was not finished
             self._warning.detach()
 
-    def __repr__(self) -> str:
+    def described(self) -> str:
+        """What `repr` gives."""
         backend = self._backend
         if backend is None:
             return "<TagMatch, closed>"
         where = "in memory" if self._folder is None else f"at {str(self._folder)!r}"
         staged = f", {len(self._staged)} staged changes" if len(self._staged) else ""
         return f"<TagMatch {where}, {len(backend.snapshot)} sets{staged}, layout {self._layout_options.layout}>"
-
-    # -- inside ------------------------------------------------------------------------------------------------------
-
-    def _current(self) -> Backend:
-        backend = self._backend
-        if backend is None:
-            raise ClosedError
-        return backend
-
-    def _stage_one(self, tags: Iterable[str], key: K, *, removed: bool) -> None:
-        row, value = tag_list(tags), KEY_CHECKS[self._key_type].one(key, "key")
-        with self._staging:
-            self._current()
-            self._staged.append(row, value, removed=removed)
-
-    def _stage_many(self, tags: Any, keys: Any, *, removed: bool) -> None:
-        chunks, values = tag_lists(tags, "tags", stored=True), KEY_CHECKS[self._key_type].many(keys, "keys")
-        rows = sum(map(len, chunks))
-        if rows != len(values):
-            raise InvalidValueError(
-                f"tags and keys must have the same length; there are {rows} sets, {len(values)} keys"
-            )
-        with self._staging:
-            self._current()
-            self._staged.extend(chunks, values, removed=removed)
-
-
-def _match_options(
-    exact: bool,
-    device: Device,
-    threads: int | None,
-    batch_size: int,
-    flush_timeout: float | None,
-    cuda: CudaOptions | None,
-) -> MatchOptions:
-    threads = available_threads() if threads is None else threads
-    return MatchOptions(exact, device, threads, batch_size, flush_timeout, CudaOptions() if cuda is None else cuda)
 
 
 def _check_key_type(key_type: object) -> None:
@@ -741,7 +379,7 @@ def _warn_of_loss(staged: StagedChanges, folder: Path | None) -> None:
             f"{count} staged {'change' if count == 1 else 'changes'}{where} {'is' if count == 1 else 'are'} lost; "
             "call consolidate() before closing",
             StagedChangesWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-
-from tagmatch.engine import TagMatch
+from tagmatch.interface import TagMatch
 from tagmatch.model.options import Layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # More tags than a small table of tags has room for, so that it grows
 _SETS = [["a", "b"], ["a"], [], *([f"tag{number}", "a"] for number in range(3_000))]
@@ -42,6 +42,8 @@ def warm_up() -> None:
 
 def _go_through(path: Path, layout: Layout, exact: bool, last_key: int, keys_a_set: int) -> None:
     """Make, use, open and change an index."""
+    import numpy as np
+
     options: dict[str, Any] = {"exact": exact, "device": "cpu", "threads": 2}
     sets, queries = ([rows, *_as_arrow(rows)] for rows in (_SETS, _QUERIES))
     keys = np.ones(len(_SETS), np.uint64)
@@ -62,6 +64,8 @@ def _go_through(path: Path, layout: Layout, exact: bool, last_key: int, keys_a_s
 
 
 def _as_arrow(rows: list[list[str]]) -> list[pa.Array]:
+    import pyarrow as pa
+
     return [pa.array(rows, kind) for kind in (pa.list_(pa.string()), pa.large_list(pa.large_string()))]
 
 

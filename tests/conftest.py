@@ -68,6 +68,7 @@ def rng(seed: int) -> random.Random:
     return random.Random(seed)
 
 
+@pytest.hookimpl(tryfirst=True)  # before the groups are read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where several processes share the tests, each file goes to one of them, and all that need Spark to the same."""
     for item in items:

@@ -19,7 +19,7 @@ def snapshot_of(layout):
         tm.add_sets([*sets, ["a"]], range(9))
         tm.consolidate()
         tm.check()
-        return tm._current().snapshot
+        return tm.snapshot
 
 
 def changed(array, place, value):
@@ -109,7 +109,7 @@ def test_tags_with_one_hash(order, words):
     with TagMatch() as tm:
         tm.add_sets([[tag] for tag in colliding_tags(2)], [1, 2])
         tm.consolidate()
-        snapshot = tm._current().snapshot
+        snapshot = tm.snapshot
     tags = snapshot.vocabulary.tags
     data = tags.data.reshape(2, -1)[order].reshape(-1)
     with pytest.raises(InvariantError, match=words):

@@ -19,7 +19,7 @@ def snapshot_tables(sets, keys, layout, *, threads=1, max_partition_size=7, step
             tm.add_sets(sets[step::steps], keys[step::steps])
             tm.consolidate()
         tm.check()
-        return dict(tables_of(tm._current().snapshot))
+        return dict(tables_of(tm.snapshot))
 
 
 @LAYOUTS
@@ -54,7 +54,7 @@ def test_rows_of_the_rarest_layout_are_in_lexicographic_rank_order(monkeypatch, 
     with TagMatch() as tm:
         tm.add_sets(sets, range(len(sets)))
         tm.consolidate()
-        snapshot = tm._current().snapshot
+        snapshot = tm.snapshot
     vocabulary = snapshot.vocabulary
     text = vocabulary.tags.data.tobytes()
     ends = vocabulary.tags.offsets.tolist()
@@ -75,5 +75,5 @@ def test_keys_are_stored_in_32_bits_where_all_fit():
         with TagMatch() as tm:
             tm.add_sets([["a"], ["b"]], [1, key])
             tm.consolidate()
-            assert tm._current().snapshot.keys.keys.values.dtype == dtype
+            assert tm.snapshot.keys.keys.values.dtype == dtype
             assert tm.match(["b"]) == [key]

@@ -113,7 +113,7 @@ def test_many_threads_with_cancellations_and_failures(
         assert tm.stats()["queries"] == totals["right"]
         monkeypatch.undo()
         assert tm.submit(TAGS[:1]).result(TIMEOUT) == [0], "the pipeline stays up"
-    stats = tm._pipeline.stats()
+    stats = tm._engine._pipeline.stats()
     assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
 
 
@@ -137,7 +137,7 @@ def test_more_than_a_packet_is_announced() -> None:
     with small() as tm:
         callers = [Caller(Future(), False) for _ in range(20_000)]
         for i, caller in enumerate(callers):
-            assert intake.add(tm._current(), TAGS[:1], caller) == (i == 0)
+            assert intake.add(tm._engine.backend, TAGS[:1], caller) == (i == 0)
             if 8192 <= i < 2 * 8192:  # all of the second packet
                 caller.future.cancel()
         assert not announced
@@ -203,7 +203,7 @@ def test_ten_times_too_much_for_a_while() -> None:
                 waiting.append(tm.submit(TAGS, block=False))
             except Overloaded:
                 told += 1
-            assert tm._pipeline.stats()["queries_in_flight"] <= most
+            assert tm._engine._pipeline.stats()["queries_in_flight"] <= most
         answered = sum(sorted(future.result(TIMEOUT)) == list(range(50)) for future in waiting)
         assert answered == len(waiting) == tm.stats()["queries"]
     assert told > 0
@@ -367,8 +367,8 @@ def test_cancelled_queries_are_not_matched(gate: Gate) -> None:
         for future, was_cancelled in zip(futures, cancelled, strict=True):
             assert future.cancelled() if was_cancelled else future.result(TIMEOUT) == [2]
         tm.close()
-        assert tm._pipeline.stats()["queries"] == 101 - sum(cancelled)
-        assert tm._pipeline.stats()["queries_in_flight"] == 0
+        assert tm._engine._pipeline.stats()["queries"] == 101 - sum(cancelled)
+        assert tm._engine._pipeline.stats()["queries_in_flight"] == 0
 
 
 def test_stats() -> None:
@@ -379,7 +379,7 @@ def test_stats() -> None:
         stats = tm.stats()
         assert (stats["queries"], stats["matches"], stats["verified"], stats["rejected"]) == (1002, 1003, 1003, 0)
         tm.close()
-        stages = tm._pipeline.stats()["stages"]
+        stages = tm._engine._pipeline.stats()["stages"]
         assert list(stages) == ["preprocess", "batch", "subset_match", "key_lookup", "merge"]
         assert stages.pop("batch") == {"queued": 0, "batches": 0, "fill": 0.0}
         for stage in stages.values():

@@ -49,7 +49,7 @@ def no_thread_left() -> Iterator[None]:
 
 
 def assert_nothing_in_flight(tm: TagMatch) -> None:
-    stats = tm._pipeline.stats()
+    stats = tm._engine._pipeline.stats()
     assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
     assert all(stage["queued"] == 0 for stage in stats["stages"].values())
 
@@ -123,7 +123,7 @@ class Load:
                 return
 
     def _check_in_flight(self) -> None:
-        stats = self.tm._pipeline.stats()
+        stats = self.tm._engine._pipeline.stats()
         assert stats["queries_in_flight"] <= self.most
         assert stats["result_bytes_in_flight"] <= self.most * ANSWER_BYTES
 
@@ -169,7 +169,7 @@ def test_ten_times_too_much_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> Non
         load.tm.close()
         assert_nothing_in_flight(load.tm)
         assert load.counts["told"] > 0
-        assert load.counts["answered"] == load.tm._pipeline.stats()["queries"] > 0
+        assert load.counts["answered"] == load.tm._engine._pipeline.stats()["queries"] > 0
 
 
 def ask_for_too_many_bytes(tm: TagMatch) -> list[Future[Any]]:
@@ -206,7 +206,7 @@ def test_bytes_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tagmatch.pipeline.service.merge", merge)
     waiting = ask_for_too_many_bytes(tm)
     ahead = 2 + 1 + 2 + 1 + 1  # packets of two matching threads, a queue, two threads, a queue and a thread
-    assert most <= tm._pipeline.stats()["result_bytes_in_flight"] <= most + ahead * packet * ANSWER_BYTES
+    assert most <= tm._engine._pipeline.stats()["result_bytes_in_flight"] <= most + ahead * packet * ANSWER_BYTES
     merging.set()
     assert all(sorted(future.result(TIMEOUT)) == KEYS for future in waiting)
     close(tm, drain=True)

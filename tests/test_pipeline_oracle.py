@@ -259,7 +259,7 @@ def test_every_query_gets_its_own_answer(
         assert sum(ended.values()) == sum(asker.asked for asker in askers)
         assert ended["right"] > 0
         assert share > 0 or ended["failed"] + ended["failed together"] == 0
-        stats = tm._pipeline.stats()
+        stats = tm._engine._pipeline.stats()
         assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
         assert 0 <= stats["queries"] - ended["right"] <= ended["cancelled in a loop"] + ended["failed together"]
         assert all(stage["queued"] == 0 for stage in stats["stages"].values())
@@ -331,7 +331,7 @@ def test_old_snapshots_are_let_go(layout: str, hand_over: int) -> None:
         for version in range(1, 6):
             consolidate_version(tm, version)
             assert set(tm.submit(ALL_TAGS).result(TIMEOUT)) == {version}
-            old.append(weakref.ref(tm._current()))
+            old.append(weakref.ref(tm._engine.backend))
         with together([lambda: tm.submit(ALL_TAGS).result(TIMEOUT)] * 8):  # no thread is still at an old packet
             pass
         gc.collect()
@@ -377,7 +377,7 @@ def test_callbacks_ask_while_others_do(layout: str, threads: int, hand_over: int
     assert not wrong
     with together([tm.close]):
         pass
-    assert tm._pipeline.stats()["queries_in_flight"] == 0
+    assert tm._engine._pipeline.stats()["queries_in_flight"] == 0
 
 
 def held_packet(monkeypatch: pytest.MonkeyPatch, tm: TagMatch, queries: Sequence[list[str]]) -> tuple[Any, Any]:
@@ -412,7 +412,7 @@ def test_callback_that_raises_disturbs_nobody(
     assert tm.submit(["a"]).result(TIMEOUT) == [1], "the pipeline stays up"
     with together([tm.close]):
         pass
-    assert tm._pipeline.stats()["queries_in_flight"] == 0
+    assert tm._engine._pipeline.stats()["queries_in_flight"] == 0
 
 
 def test_nobody_waits_for_the_callbacks_of_another_thread(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:

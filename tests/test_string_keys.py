@@ -220,8 +220,8 @@ def damaged(tm: TagMatch[str], **columns: Any) -> TagMatch[str]:
     """With another key table: its lists of numbers, or the names."""
     from dataclasses import replace
 
-    snapshot = tm._backend.snapshot
-    tm._backend.snapshot = replace(snapshot, keys=replace(snapshot.keys, **columns))
+    snapshot = tm._engine.backend.snapshot
+    tm._engine.backend.snapshot = replace(snapshot, keys=replace(snapshot.keys, **columns))
     return tm
 
 

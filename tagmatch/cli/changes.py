@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,10 +19,8 @@ from tagmatch.cli.arguments import (
     user_path,
 )
 from tagmatch.cli.progress import invalid_rows, note, note_compilation, status, with_progress
+from tagmatch.interface import TagMatch
 from tagmatch.model.errors import IndexChangedError, IndexExistsError, IndexNotFoundError, InputFileError
-
-if TYPE_CHECKING:
-    from tagmatch.engine import TagMatch
 
 _Sets = Annotated[
     str,
@@ -52,7 +50,6 @@ def build(
     ] = False,
 ) -> None:
     """Build an index from a file of sets."""
-    from tagmatch.engine import TagMatch
     from tagmatch.model.storage.format import index_exists
 
     folder = Path(index)
@@ -95,8 +92,6 @@ def _change(
     threads: int | None,
 ) -> None:
     """Make one change of all rows, and say what the index has before and after it."""
-    from tagmatch.engine import TagMatch
-
     note_compilation()
     try:
         tm = TagMatch.open(index, device="cpu", threads=threads)

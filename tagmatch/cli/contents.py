@@ -11,6 +11,7 @@ import typer
 from tagmatch.cli.arguments import Index, Threads, user_path
 from tagmatch.cli.progress import is_terminal_of_messages, status, with_progress
 from tagmatch.files.formats import STANDARD_STREAM, FormatName
+from tagmatch.interface import TagMatch
 
 _SHOWN = ("layout", "sets", "keys", "key_type", "tags", "partitions", "max_partition_size", "seed", "index_bytes")
 
@@ -67,7 +68,6 @@ def info(
     from rich.console import Console
     from rich.table import Table
 
-    from tagmatch.engine import TagMatch
     from tagmatch.model.storage.format import files_nbytes, read_manifest
 
     with TagMatch.open(index) as tm:
@@ -85,8 +85,6 @@ def info(
 
 def check(index: Index, threads: Threads = None) -> None:
     """Verify the checksums and every invariant of an index."""
-    from tagmatch.engine import TagMatch
-
     with TagMatch.open(index, threads=threads) as tm:
         with status("checking"):
             tm.check()

@@ -11,6 +11,7 @@ import typer
 from tagmatch.cli.arguments import INPUT_HELP, Index, InputFormat, SkipInvalid, Threads, user_path
 from tagmatch.cli.progress import in_steps, invalid_rows, is_terminal_of_messages, note_compilation
 from tagmatch.files.formats import FormatName
+from tagmatch.interface import TagMatch
 
 
 def match(
@@ -51,7 +52,6 @@ def match(
     Queries of a stream are answered as they come. A row that cannot be used ends the command, after the answers of
     those before it.
     """
-    from tagmatch.engine import TagMatch
     from tagmatch.files.answers import answer_writer
     from tagmatch.files.inputs import read_queries, rows_in
 
@@ -75,8 +75,6 @@ def explain(
     ],
 ) -> None:
     """Write each stored set that one query contains, with its keys, as a line of JSON."""
-    from tagmatch.engine import TagMatch
-
     note_compilation()
     with TagMatch.open(index, device="cpu") as tm:
         for stored, keys in tm.explain(tags):

@@ -6,32 +6,15 @@ Indexes lie in folders that all machines mount, or on stores that Arrow reaches.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from tagmatch.model.errors import SparkUnavailableError
 
-from tagmatch.spark.session import SparkUnavailableError
+try:
+    from tagmatch.spark.join import subset_join
+    from tagmatch.spark.offline import partition
+    from tagmatch.spark.session import spark_session
+except ModuleNotFoundError as error:
+    if not (error.name or "").startswith("pyspark"):
+        raise
+    raise SparkUnavailableError(f"{error}; pip install 'tagmatch[spark]'") from None
 
-if TYPE_CHECKING:
-    from tagmatch.spark.join import subset_join as subset_join
-    from tagmatch.spark.offline import partition as partition
-    from tagmatch.spark.session import spark_session as spark_session
-
-_HOME = {
-    "partition": "tagmatch.spark.offline",
-    "spark_session": "tagmatch.spark.session",
-    "subset_join": "tagmatch.spark.join",
-}
-
-__all__ = ["SparkUnavailableError", *_HOME]
-
-
-def __getattr__(name: str) -> Any:
-    # Names load on first use, so that whoever lacks PySpark is told what to do
-    if name in _HOME:
-        try:
-            return getattr(importlib.import_module(_HOME[name]), name)
-        except ModuleNotFoundError as error:
-            if not (error.name or "").startswith("pyspark"):
-                raise
-            raise SparkUnavailableError(f"{error}; pip install 'tagmatch[spark]'") from None
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["SparkUnavailableError", "partition", "spark_session", "subset_join"]

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 import tagmatch.model.errors
 from tagmatch.model.errors import TagMatchError
 
-_RAISED = re.compile(r"^(?:.*\s)?tagmatch\.model\.errors\.(\w+): (.+)$", re.MULTILINE)
+_RAISED = re.compile(r"^(?:.*\s)?tagmatch\.(\w+): (.+)$", re.MULTILINE)
 
 
 @contextlib.contextmanager

@@ -9,18 +9,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tagmatch.model.errors import TagMatchError
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from tagmatch.model.errors import InputFileError, SparkUnavailableError
 
 OLDEST_JAVA = 17
-
-
-class SparkUnavailableError(TagMatchError):
-    """There is no PySpark, or no Java that it can run on."""
 
 
 def spark_session(name: str, master: str | None = None, settings: Mapping[str, str] | None = None) -> SparkSession:
@@ -38,12 +33,8 @@ def spark_session(name: str, master: str | None = None, settings: Mapping[str, s
     Raises
     ------
     SparkUnavailableError
-        PySpark is not installed, or no Java that is new enough, and no server was named that has one.
+        There is no Java that is new enough, and no server was named that has one.
     """
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise SparkUnavailableError(f"PySpark cannot be imported ({error}); pip install 'tagmatch[spark]'") from None
     builder = SparkSession.builder.appName(name)
     if master is not None and master.startswith("sc://"):
         return builder.remote(master).getOrCreate()
@@ -56,6 +47,20 @@ def spark_session(name: str, master: str | None = None, settings: Mapping[str, s
         if master.startswith("local"):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the python3 of the PATH
     return builder.getOrCreate()
+
+
+def read_table(spark: SparkSession, path: str, format: str) -> DataFrame:  # noqa: A002
+    """Read a table in any format that Spark knows.
+
+    Raises
+    ------
+    InputFileError
+        Spark cannot read it.
+    """
+    try:
+        return spark.read.format(format).load(path)
+    except AnalysisException as error:
+        raise InputFileError(f"{path}: Spark cannot read it: {str(error).strip().splitlines()[0]}") from None
 
 
 def check_java() -> None:

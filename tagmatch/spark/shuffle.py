@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tagmatch.engine import TagMatch
+from tagmatch.interface import TagMatch
 from tagmatch.model.arrays import I64Array, IntArray, Lists, U32Array, UIntArray, offsets_of
 from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.columns import tag_lists

@@ -48,7 +48,7 @@ def stored(sets: Sequence[Sequence[str]], **options: Any) -> Snapshot:
     """A snapshot of these sets and one of all tags, so that there is none that the vocabulary lacks."""
     tm, _ = loaded([(tags, 1) for tags in (*sets, TAGS)], layout="balanced", device="cpu", **options)
     with tm:
-        return tm._current().snapshot
+        return tm.snapshot
 
 
 def asked(snapshot: Snapshot, queries: Sequence[Sequence[str]]) -> QueryBatch:
@@ -284,7 +284,7 @@ def test_without_partitions(sets: list[list[str]]) -> None:
     if sets:
         tm, _ = loaded([([], 1)], layout="balanced", device="cpu")
         with tm:
-            snapshot = tm._current().snapshot
+            snapshot = tm.snapshot
     match = PublishedSubsetMatch(snapshot, exact=True, **SMALL)
     assert (match.partitions, match.has_empty) == (0, bool(sets))
     found = match.match(match.route(QueryBatch(np.zeros(3, np.int64), np.empty(0, np.uint32))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -20,10 +21,9 @@ from killed import run_killed_job
 from pyspark.sql import functions
 from strategies import COMMON_NAMES
 
-import tagmatch.spark
 from tagmatch import IndexExistsError, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
-from tagmatch.spark import partition
-from tagmatch.spark.session import SparkUnavailableError, check_java
+from tagmatch.spark import SparkUnavailableError, partition
+from tagmatch.spark.session import check_java
 
 Rows = Sequence[tuple[list[str], Any]]
 SCHEMA = "tags array<string>, key long"
@@ -333,7 +333,7 @@ def test_command(tmp_path: Path, keys: tuple[Any, Any]) -> None:
     sets, index = tmp_path / "sets.jsonl", tmp_path / "index"
     rows = [{"tags": ["a", "b"], "key": keys[0]}, {"tags": None, "key": keys[1]}]
     sets.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [sys.executable, "-c", "from tagmatch.spark.commands import main; main()", str(sets), str(index)]
+    command = [sys.executable, "-c", "from tagmatch.cli.partition import main; main()", str(sets), str(index)]
     command += ["--master", "local[2]", "--layout", "balanced"]
 
     def run(*more: str) -> tuple[int, str]:
@@ -350,11 +350,11 @@ def test_command(tmp_path: Path, keys: tuple[Any, Any]) -> None:
 
 
 def test_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("tagmatch.spark")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
-    for module in ("tagmatch.spark.join", "tagmatch.spark.offline"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
     with pytest.raises(SparkUnavailableError, match=r"pyspark.*; pip install 'tagmatch\[spark\]'"):
-        tagmatch.spark.subset_join  # noqa: B018
+        importlib.import_module("tagmatch.spark")
 
 
 def test_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def _subset_match(bench: Bench, result: Result, matchers: dict[str, Tagmatch], q
 
 def _match_rate(matcher: Tagmatch, queries: pa.ListArray) -> float:
     """Queries a second of the subset match, packet after packet, on one stream."""
-    backend = matcher.index._current()
+    backend = matcher.index._engine.backend
     seconds = 0.0
     for chunk in tag_lists(queries, "queries"):
         for first, last in packet_ranges(chunk, backend.packet_size, threads=1):

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from tagmatch.engine import TagMatch
+from tagmatch.interface import TagMatch
 from tagmatch.spark.join import Strategy, subset_join
 from tagmatch.workloads.bench.data import make_workload
 from tagmatch.workloads.bench.paper.results import Answers, Result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,8 @@ from tagmatch.cli.arguments import LayoutName
 from tagmatch.cli.progress import note
 from tagmatch.cli.run import run
 from tagmatch.files.formats import JSON_SUFFIXES
-from tagmatch.model.errors import IndexExistsError, InputFileError
+from tagmatch.model.errors import IndexExistsError
 from tagmatch.model.storage.places import place_of
-from tagmatch.spark.session import spark_session
 
 
 def partition(
@@ -56,12 +55,15 @@ def partition(
         raise IndexExistsError(f"there is an index at {place} already; give --overwrite to replace it")
     logging.basicConfig(format="%(message)s")
     logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
+    from tagmatch.spark.offline import partition as run_job
+    from tagmatch.spark.session import read_table, spark_session
+
+    if format is None:
+        format = "json" if Path(sets).suffix.lower() in JSON_SUFFIXES else "parquet"  # noqa: A001
     spark = spark_session("tagmatch-partition", master)
     try:
-        from tagmatch.spark.offline import partition as run_job
-
         made = run_job(
-            _read(spark, sets, format),
+            read_table(spark, sets, format),
             index,
             layout=layout.value,
             max_partition_size=max_partition_size,
@@ -73,17 +75,6 @@ def partition(
     for problem, count in made.skipped.items():
         typer.echo(f"tagmatch-partition: skipped rows: {problem}: {count}", err=True)
     note(f"{place}: {made.sets} sets, {made.keys} keys, {made.tags} tags, layout {layout.value}")
-
-
-def _read(spark: Any, sets: str, name: str | None) -> Any:
-    from pyspark.errors import AnalysisException
-
-    if name is None:
-        name = "json" if Path(sets).suffix.lower() in JSON_SUFFIXES else "parquet"
-    try:
-        return spark.read.format(name).load(sets)
-    except AnalysisException as error:
-        raise InputFileError(f"{sets}: Spark cannot read it: {str(error).strip().splitlines()[0]}") from None
 
 
 def main() -> None:

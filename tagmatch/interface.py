@@ -1,0 +1,509 @@
+"""What users call: `TagMatch` (Table 2 of the paper).
+
+Nothing here imports Arrow, NumPy or Numba, so that `import tagmatch` and the help of commands come at once; they are
+imported with the engine, when the first index is made or opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
+
+from tagmatch.model.options import CudaOptions, LayoutOptions, MatchOptions, PipelineOptions, available_threads
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator
+    from concurrent.futures import Future
+    from types import TracebackType
+    from typing import Any, Literal, Self, Unpack
+
+    import pyarrow as pa
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    from tagmatch.engine import Engine
+    from tagmatch.model.options import Device, KeyType, Layout, NewOptions, OpenOptions
+    from tagmatch.model.tables import Snapshot
+
+    #: Type of keys
+    K = TypeVarWithDefault("K", int, str, default=int)
+else:
+    K = TypeVar("K", int, str)
+
+
+class TagMatch(Generic[K]):
+    """A database of tag sets with keys, and the keys of all sets that are contained in a query.
+
+    Changes are *staged* by `add_set`, `remove_set` and their bulk forms, and take effect, in order, when
+    `consolidate` is called (Table 2 of the paper). A set holds each of its keys once. All methods may be called from
+    many threads; matching during a consolidation answers from the snapshot before it, wholly.
+
+    Parameters
+    ----------
+    path : str or Path, optional
+        Folder of the index. If one is there it is loaded; `consolidate` saves to it. Without a path the sets are kept
+        in memory only.
+    key_type : {"integer", "string"}, optional
+        Whether keys are integers in [0, 2**64) or strings, such as names and UUIDs. Default: as they are in the index
+        at `path`, integers if there is none. It cannot be changed later.
+    layout : {"rarest", "balanced"}
+        `rarest` orders sets by their rarest tag and is the faster; `balanced` is the paper's partitioning.
+    exact : bool
+        With `False`, the `balanced` layout answers by signature alone, as the paper does: every exact answer and
+        some wrong ones. The `rarest` layout compares tags in any case.
+    device : {"auto", "cpu", "cuda"}
+        Where to match; `auto` takes CUDA devices if it can, else the CPU, and `stats` tells which and why.
+    threads : int, optional
+        Threads that build and match; default: the processors this process may use.
+    max_partition_size : int
+        Most sets in a partition of the `balanced` layout.
+    batch_size : int
+        Queries matched together against a partition of the `balanced` layout.
+    flush_timeout : float or None
+        Seconds that a query of the `balanced` layout may wait, while all threads are busy, until as many as
+        `batch_size` are to be matched against the same partition; `None`: no limit.
+    pipeline : PipelineOptions, optional
+        How queries that are asked one by one go through the stages, and how many at once.
+    cuda : CudaOptions, optional
+        Which CUDA devices, and how.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        For an option that cannot be used.
+    DeviceError
+        The device asked for is not there.
+    IndexExistsError, IndexCorruptError, IndexVersionError
+        For what stands at `path`.
+    """
+
+    @overload
+    def __init__(
+        self: TagMatch[int],
+        path: str | os.PathLike[str] | None = None,
+        *,
+        key_type: Literal["integer"] | None = None,
+        **options: Unpack[NewOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: TagMatch[str],
+        path: str | os.PathLike[str] | None = None,
+        *,
+        key_type: Literal["string"],
+        **options: Unpack[NewOptions],
+    ) -> None: ...
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        key_type: KeyType | None = None,
+        layout: Layout = "rarest",
+        exact: bool = True,
+        device: Device = "auto",
+        threads: int | None = None,
+        max_partition_size: int = 200_000,
+        batch_size: int = 256,
+        flush_timeout: float | None = 0.1,
+        pipeline: PipelineOptions | None = None,
+        cuda: CudaOptions | None = None,
+    ) -> None:
+        self._engine = _engine().new(
+            path,
+            key_type,
+            LayoutOptions(layout, max_partition_size),
+            _match_options(exact, device, threads, batch_size, flush_timeout, cuda),
+            PipelineOptions() if pipeline is None else pipeline,
+        )
+
+    @overload
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        key_type: Literal["integer"] | None = None,
+        **options: Unpack[OpenOptions],
+    ) -> TagMatch[int]: ...
+
+    @overload
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        key_type: Literal["string"],
+        **options: Unpack[OpenOptions],
+    ) -> TagMatch[str]: ...
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        key_type: KeyType | None = None,
+        layout: Layout | None = None,
+        exact: bool = True,
+        device: Device = "auto",
+        threads: int | None = None,
+        max_partition_size: int | None = None,
+        batch_size: int = 256,
+        flush_timeout: float | None = 0.1,
+        pipeline: PipelineOptions | None = None,
+        cuda: CudaOptions | None = None,
+    ) -> Any:
+        """An existing index, in its own layout.
+
+        Parameters
+        ----------
+        path
+            Folder of the index.
+        key_type
+            What its keys are; default: whatever they are. Type checkers take them for integers, unless this says so.
+        layout, max_partition_size
+            Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
+        exact, device, threads, batch_size, flush_timeout, pipeline, cuda
+            As of `TagMatch`.
+
+        Raises
+        ------
+        IndexNotFoundError, IndexCorruptError, IndexVersionError
+            There is no index at `path`, it is damaged, or a newer version wrote it.
+        InvalidValueError
+            Its keys are not of the type `key_type`; or another option cannot be used.
+        """
+        opened = cls.__new__(cls)
+        opened._engine = _engine().open(
+            path,
+            key_type,
+            layout,
+            max_partition_size,
+            _match_options(exact, device, threads, batch_size, flush_timeout, cuda),
+            PipelineOptions() if pipeline is None else pipeline,
+        )
+        return opened
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def add_set(self, tags: Iterable[str], key: K) -> None:
+        """Stage the addition of `key` to the set `tags`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `tags` is not an iterable of `str`, or `key` not an integer in [0, 2**64); or no `str`, where the index has
+            strings as keys.
+        """
+        self._engine.stage_one(tags, key, removed=False)
+
+    def remove_set(self, tags: Iterable[str], key: K) -> None:
+        """Stage the removal of `key` from the set `tags`; a set without keys is no longer stored.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add_set`.
+        """
+        self._engine.stage_one(tags, key, removed=True)
+
+    def add_sets(self, tags: Any, keys: Any) -> None:
+        """Stage the addition of many sets, each with one key.
+
+        Parameters
+        ----------
+        tags
+            Arrow array of lists of strings (any list and string type, chunked or not), or a sequence of iterables of
+            `str`.
+        keys
+            As many integers, or strings where the index has such keys: Arrow or NumPy array, or a sequence.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add_set`, naming the row, or the lengths differ. Nothing is staged then.
+        """
+        self._engine.stage_many(tags, keys, removed=False)
+
+    def remove_sets(self, tags: Any, keys: Any) -> None:
+        """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`."""
+        self._engine.stage_many(tags, keys, removed=True)
+
+    def consolidate(self) -> None:
+        """Make all changes staged so far take effect; save the new snapshot if there is a path.
+
+        When this returns, a saved snapshot survives a crash of the machine. Without changes nothing is written.
+
+        Raises
+        ------
+        IndexChangedError
+            Another program has saved to the index since this object read or saved it; `reload` takes that over.
+        TagMatchError
+            The snapshot cannot be saved. In both cases the changes stay staged and the old snapshot goes on answering.
+        """
+        self._engine.consolidate()
+
+    def reload(self) -> bool:
+        """Take over the snapshot that the index at this object's path has now; returns whether it is another one.
+
+        Staged changes stay staged, and come on top of it at the next `consolidate`. Where it is the same one, only the
+        manifest is read, so that a server may ask often.
+
+        Raises
+        ------
+        InvalidValueError
+            This object has no path.
+        IndexNotFoundError, IndexCorruptError, IndexVersionError
+            As `open`.
+        """
+        return self._engine.reload()
+
+    # -- queries -----------------------------------------------------------------------------------------------------
+
+    def match(self, tags: Iterable[str]) -> list[K]:
+        """Keys of all stored sets contained in `tags`, in no particular order; a key once per set that carries it.
+
+        Raises
+        ------
+        TypeError, ValueError
+            `tags` is not an iterable of `str`.
+        """
+        found: list[K] = self._engine.match(tags, unique=False)
+        return found
+
+    def match_unique(self, tags: Iterable[str]) -> set[K]:
+        """Keys of all stored sets contained in `tags`; errors as `match`."""
+        found: set[K] = self._engine.match(tags, unique=True)
+        return found
+
+    def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
+        """Answers to many queries.
+
+        Parameters
+        ----------
+        queries
+            As the `tags` of `add_sets`: one row per query.
+        unique : bool
+            Give each key of a query once (ascending), as `match_unique` does.
+
+        Returns
+        -------
+        pyarrow.ListArray of uint64, or of large_string where keys are strings
+            The keys of each query, in the queries' order.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add_sets`.
+        ResultTooLargeError
+            All answers together have 2**31 keys or more.
+        """
+        return self._engine.match_many(queries, unique=bool(unique))
+
+    @overload
+    def submit(
+        self, tags: Iterable[str], *, unique: Literal[False] = False, block: bool = True, timeout: float | None = None
+    ) -> Future[list[K]]: ...
+
+    @overload
+    def submit(
+        self, tags: Iterable[str], *, unique: Literal[True], block: bool = True, timeout: float | None = None
+    ) -> Future[set[K]]: ...
+
+    @overload
+    def submit(
+        self, tags: Iterable[str], *, unique: bool, block: bool = True, timeout: float | None = None
+    ) -> Future[list[K]] | Future[set[K]]: ...
+
+    def submit(
+        self, tags: Iterable[str], *, unique: bool = False, block: bool = True, timeout: float | None = None
+    ) -> Future[Any]:
+        """`match`, or `match_unique` when `unique`, as a future, which can be cancelled until its matching begins.
+
+        Parameters
+        ----------
+        tags, unique
+            The query, and whether its answer is a set of keys.
+        block : bool
+            Wait while too many queries are being answered.
+        timeout : float, optional
+            Wait at most for so many seconds.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `match`.
+        Overloaded
+            Too many queries are being answered, and `block` or `timeout` forbids to wait longer.
+        """
+        return self._engine.submit(tags, unique=bool(unique), timeout=timeout if block else 0.0)
+
+    @overload
+    async def amatch(self, tags: Iterable[str], *, unique: Literal[False] = False) -> list[K]: ...
+
+    @overload
+    async def amatch(self, tags: Iterable[str], *, unique: Literal[True]) -> set[K]: ...
+
+    @overload
+    async def amatch(self, tags: Iterable[str], *, unique: bool) -> list[K] | set[K]: ...
+
+    async def amatch(self, tags: Iterable[str], *, unique: bool = False) -> list[K] | set[K]:
+        """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting."""
+        future: Future[Any] = self.submit(tags, unique=unique, block=False)
+        found: list[K] | set[K] = await asyncio.wrap_future(future)
+        return found
+
+    def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[K, ...]]]:
+        """Every matching set with its keys, ascending; errors as `match`."""
+        return self._engine.explain(tags)
+
+    # -- contents ----------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Distinct stored sets, not counting staged changes."""
+        return len(self._engine.snapshot)
+
+    def __iter__(self) -> Iterator[tuple[frozenset[str], tuple[K, ...]]]:
+        """Every stored set with its keys, ascending: those stored now, whatever is consolidated meanwhile.
+
+        Staged changes do not count. Memory is needed for few sets at a time.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat", "fr"], ["cat", "fr"], []], [7, 8, 9])
+        >>> tm.consolidate()
+        >>> for tags, keys in tm:
+        ...     print(sorted(tags), keys)
+        [] (9,)
+        ['cat', 'fr'] (7, 8)
+        """
+        return self._engine.every_set()
+
+    def __contains__(self, tags: object) -> bool:
+        """Whether exactly the set `tags` is stored, with any key, not counting staged changes; errors as `match`.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_set(["cat", "fr"], 7)
+        >>> tm.consolidate()
+        >>> ["fr", "cat"] in tm, ["cat"] in tm
+        (True, False)
+        """
+        return self._engine.contains(tags)
+
+    def to_arrow(self) -> pa.Table:
+        """All stored sets and keys as columns, not counting staged changes.
+
+        Returns
+        -------
+        pyarrow.Table
+            Columns `tags`, lists of strings, and `key`, uint64 or, where keys are strings, large strings: a row for
+            each stored set and each of its keys. There are many chunks, none of them large. `add_sets(table["tags"],
+            table["key"])` takes it, and so does `tagmatch build` where it is written to a Parquet file.
+
+        Raises
+        ------
+        ResultTooLargeError
+            The tags of one set alone have 2**31 bytes or more.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat"], []], [7, 8])
+        >>> tm.consolidate()
+        >>> tm.to_arrow().to_pylist()
+        [{'tags': [], 'key': 8}, {'tags': ['cat'], 'key': 7}]
+        """
+        return self._engine.to_arrow()
+
+    # -- the object --------------------------------------------------------------------------------------------------
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The tables that answer now, which never change: the next `consolidate` makes others.
+
+        Raises
+        ------
+        ClosedError
+            This object is closed.
+        """
+        return self._engine.snapshot
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of the index and of the work done.
+
+        Returns
+        -------
+        dict
+            Of the snapshot: `sets`, `keys` (of all sets together), `key_type`, `tags` (different ones), `partitions`
+            (clusters that have sets, in the layout `rarest`), `layout`, `max_partition_size`, `seed`; `staged`
+            changes that are not in it yet; `path`. Where it is matched: `device`, `devices`, `device_notes` (why not
+            on others), `threads`, `exact`; `index_bytes` with, among them, `key_bytes`. Work since the opening:
+            `queries` answered, `matches` (keys that they got), `verified` (sets that were compared with a query and
+            are contained in it), `rejected` (candidates that are not). Now: `queries_in_flight`,
+            `result_bytes_in_flight`, and `stages`, by name, with their queues and times in seconds.
+        """
+        return self._engine.stats()
+
+    def check(self) -> None:
+        """Verify every invariant of the current snapshot.
+
+        Raises
+        ------
+        InvariantError
+            Names the table, the row and the invariant that is broken.
+        """
+        self._engine.check()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the current snapshot as an index at `path`, replacing, in one step, an index that is there.
+
+        Raises
+        ------
+        IndexExistsError
+            Something else than an index is there.
+        TagMatchError
+            It cannot be written.
+        """
+        self._engine.save(path)
+
+    def close(self, *, drain: bool = True) -> None:
+        """Answer what was submitted, or cancel it without `drain`, end all threads and let go of all memory.
+
+        Staged changes that were not consolidated are lost, with a `StagedChangesWarning`. Within a callback of a
+        future, whose thread is one of those to end, this returns at once and the rest is done in the background.
+        """
+        self._engine.close(drain=drain)
+
+    def __enter__(self) -> Self:
+        self._engine.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._engine.leave(failed=kind is not None)
+
+    def __repr__(self) -> str:
+        return self._engine.described()
+
+
+def _engine() -> type[Engine]:
+    from tagmatch.engine import Engine
+
+    return Engine
+
+
+def _match_options(
+    exact: bool,
+    device: Device,
+    threads: int | None,
+    batch_size: int,
+    flush_timeout: float | None,
+    cuda: CudaOptions | None,
+) -> MatchOptions:
+    threads = available_threads() if threads is None else threads
+    return MatchOptions(exact, device, threads, batch_size, flush_timeout, CudaOptions() if cuda is None else cuda)
