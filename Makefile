@@ -25,7 +25,7 @@ demo: $(VENV)/.installed
 
 # Files share the cores; more than four at once would wait for each other's threads
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.machine --steps 10000

@@ -68,14 +68,6 @@ def rng(seed: int) -> random.Random:
     return random.Random(seed)
 
 
-@pytest.hookimpl(tryfirst=True)  # before the groups are read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes share the tests, each file goes to one of them, and all that need Spark to the same."""
-    for item in items:
-        folder = item.path.parent
-        item.add_marker(pytest.mark.xdist_group("spark" if folder.name == "spark" else item.path.stem))
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(f"repeat these random workloads with TEST_SEED={SEED}")
