@@ -33,27 +33,26 @@ def main() -> None:
     for column in figures.columns:
         column.justify = "right"
     answers = {}
-    for layout in ("rarest", "balanced"):
-        tm = TagMatch(layout=layout, max_partition_size=1_000)
-        with tm, console.status(f"{layout}: compiling (once per machine) and matching"):
+    for each in ("rarest", "balanced"):
+        tm = TagMatch(layout=each, max_partition_size=1_000)
+        with tm, console.status(f"{each}: compiling (once per machine) and matching"):
             tm.add_sets(tags, keys)
             tm.consolidate()
             tm.match_many(tags.slice(0, 1_000), unique=True)
             start = time.perf_counter()
-            answers[layout] = tm.match_many(tags, unique=True)
+            answers[each] = tm.match_many(tags, unique=True)
             rate = len(tags) / (time.perf_counter() - start)
             stats = tm.stats()
-            found = len(answers[layout].values) / len(tags)
+            found = len(answers[each].values) / len(tags)
             figures.add_row(
-                layout,
+                each,
                 f"{stats['sets']:,}",
                 f"{stats['tags']:,}",
                 f"{stats['partitions']:,}",
                 f"{rate:,.0f}",
                 f"{found:,.1f}",
             )
-            if layout == "rarest":
-                examples = [(name, *_example(tm, packages, name)) for name in SHOWN]
+            examples = [(package, *_example(tm, packages, package)) for package in SHOWN]
     console.print(figures)
     if not answers["rarest"].equals(answers["balanced"]):
         sys.exit("the layouts disagree")

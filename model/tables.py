@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, U64Array, UIntArray, frozen
 from tagmatch.model.arrow import from_strings
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import KeyType, LayoutOptions
 
 
@@ -178,6 +177,10 @@ class ClusterTable:
         return self.first_rows.nbytes
 
 
+#: Of the layouts `balanced` and `rarest`
+Partitions = PartitionTable | ClusterTable
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One immutable consolidated index.
@@ -196,7 +199,7 @@ class Snapshot:
     vocabulary: Vocabulary
     tagsets: TagsetTable
     keys: KeyTable
-    partitions: PartitionTable | ClusterTable
+    partitions: Partitions
 
     def __len__(self) -> int:
         return len(self.tagsets)
@@ -205,23 +208,3 @@ class Snapshot:
     def nbytes(self) -> int:
         """Bytes of all tables."""
         return self.vocabulary.nbytes + self.tagsets.nbytes + self.keys.nbytes + self.partitions.nbytes
-
-
-def empty_snapshot(options: LayoutOptions, key_type: KeyType = "integer") -> Snapshot:
-    """The snapshot that holds no set."""
-    no_offsets = np.zeros(1, np.int32)
-    no_words = np.zeros((0, SIGNATURE_WORDS), np.uint64)
-    no_hashes: U64Array = np.zeros(0, np.uint64)
-    no_ranks = Lists(no_offsets, np.zeros(0, np.uint32))
-    strings = Strings(no_offsets, np.zeros(0, np.uint8))
-    if options.layout == "balanced":
-        partitions: PartitionTable | ClusterTable = PartitionTable(no_words, np.zeros(1, np.int64))
-    else:
-        partitions = ClusterTable(no_offsets)
-    return Snapshot(
-        options,
-        Vocabulary(strings, no_hashes, np.zeros(0, np.uint32)),
-        TagsetTable(no_words if options.layout == "balanced" else None, no_ranks),
-        KeyTable(no_ranks, Strings(np.zeros(1, np.int64), strings.data) if key_type == "string" else None),
-        partitions,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +23,7 @@ from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.kernels.sorting import equal_to_previous, group_by, sort_rows
 from tagmatch.model.kernels.tag_table import UNKNOWN, build_slots, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings
-from tagmatch.model.options import LayoutOptions
+from tagmatch.model.options import Layout, LayoutOptions
 from tagmatch.model.tables import ClusterTable, KeyTable, Snapshot, TagsetTable, Vocabulary
 from tagmatch.partitioner.balanced import balanced_partitions
 from tagmatch.partitioner.key_names import in_common, only_used
@@ -95,7 +96,7 @@ def build_snapshot(base: Snapshot, changes: Changes, options: LayoutOptions, *, 
         del order
     del firsts, alive, keys, key_offsets
     table = _narrow(key_lists) if names is None else only_used(key_lists, names, threads=threads)
-    return _lay_out(options, vocabulary, rows, table, first_rows, threads)
+    return LAYOUTS[options.layout](options, _Rows(vocabulary, rows, table, first_rows), threads)
 
 
 def _with_names_in_common(
@@ -172,28 +173,38 @@ def _narrow(keys: Lists) -> KeyTable:
     return KeyTable(keys)
 
 
-def _lay_out(
-    options: LayoutOptions,
-    vocabulary: Vocabulary,
-    rows: Lists,
-    keys: KeyTable,
-    first_rows: I64Array,
-    threads: int,
-) -> Snapshot:
-    """A snapshot from distinct rows in lexicographic order; `first_rows` as `sort_rows` returns them."""
-    if options.layout == "rarest":
-        clusters = ClusterTable(narrow_offsets(first_rows[1:]))
-        return Snapshot(options, vocabulary, TagsetTable(None, rows), keys, clusters)
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Distinct sets in the order of their ranks, with their keys; `first_rows` as `sort_rows` returns them."""
+
+    vocabulary: Vocabulary
+    ranks: Lists
+    keys: KeyTable
+    first_rows: I64Array
+
+
+def _by_rarest_tag(options: LayoutOptions, rows: _Rows, threads: int) -> Snapshot:  # noqa: ARG001
+    clusters = ClusterTable(narrow_offsets(rows.first_rows[1:]))
+    return Snapshot(options, rows.vocabulary, TagsetTable(None, rows.ranks), rows.keys, clusters)
+
+
+def _by_signature(options: LayoutOptions, rows: _Rows, threads: int) -> Snapshot:
     partitions, order, signatures = balanced_partitions(
-        signatures_of(rows, vocabulary.hashes, threads=threads),
-        int(first_rows[1]),
+        signatures_of(rows.ranks, rows.vocabulary.hashes, threads=threads),
+        int(rows.first_rows[1]),
         options.max_partition_size,
         threads=threads,
     )
     return Snapshot(
         options,
-        vocabulary,
-        TagsetTable(signatures, gather(rows, order, threads=threads)),
-        replace(keys, keys=gather(keys.keys, order, threads=threads)),
+        rows.vocabulary,
+        TagsetTable(signatures, gather(rows.ranks, order, threads=threads)),
+        replace(rows.keys, keys=gather(rows.keys.keys, order, threads=threads)),
         partitions,
     )
+
+
+LAYOUTS: dict[Layout, Callable[[LayoutOptions, _Rows, int], Snapshot]] = {
+    "rarest": _by_rarest_tag,
+    "balanced": _by_signature,
+}

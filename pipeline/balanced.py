@@ -280,6 +280,11 @@ class BalancedSubsetMatch:
         #: Bytes beside the snapshot's tables
         self.nbytes = copied + blocks.nbytes + groups.nbytes + self._index.nbytes
 
+    @property
+    def by_partition(self) -> BalancedSubsetMatch:
+        """The match itself."""
+        return self
+
     def route(self, queries: QueryBatch) -> Batches:
         """Find the partitions in which sets may be that a query contains (Algorithm 2)."""
         return self._index.route(queries, self._hashes)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from tagmatch.model.arrays import Lists, TagLists
-from tagmatch.model.options import MatchOptions
+from tagmatch.model.options import Layout, MatchOptions
 from tagmatch.model.tables import Snapshot
-from tagmatch.pipeline.backend import Matches, PacketSize
+from tagmatch.pipeline.backend import Matches, PacketSize, PartitionMatch
 from tagmatch.pipeline.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.key_lookup import look_up_keys
 from tagmatch.pipeline.preprocess import QueryBatch, TagIndex
@@ -27,6 +28,22 @@ class SubsetMatch(Protocol):
 
     def __call__(self, queries: QueryBatch, /) -> Matches:
         """Sets that each query contains."""
+
+
+class LayoutMatch(SubsetMatch, Protocol):
+    """The subset match of a layout; if it gains from batches of one partition each, it does that as well."""
+
+    @property
+    def by_partition(self) -> PartitionMatch | None:
+        """As of `Backend`."""
+
+
+LAYOUTS: dict[Layout, Callable[[Snapshot, MatchOptions], LayoutMatch]] = {
+    "rarest": lambda snapshot, options: RarestSubsetMatch(snapshot, threads=options.threads),
+    "balanced": lambda snapshot, options: BalancedSubsetMatch(
+        snapshot, exact=options.exact, batch_size=options.batch_size, threads=options.threads
+    ),
+}
 
 
 class CpuStages:
@@ -77,11 +94,6 @@ class CpuBackend(CpuStages):
 
     def __init__(self, snapshot: Snapshot, options: MatchOptions, *, notes: tuple[str, ...] = ()) -> None:
         self.notes = notes
-        self.by_partition: BalancedSubsetMatch | None = None
-        if snapshot.options.layout == "rarest":
-            super().__init__(snapshot, RarestSubsetMatch(snapshot, threads=options.threads))
-        else:
-            self.by_partition = BalancedSubsetMatch(
-                snapshot, exact=options.exact, batch_size=options.batch_size, threads=options.threads
-            )
-            super().__init__(snapshot, self.by_partition)
+        match = LAYOUTS[snapshot.options.layout](snapshot, options)
+        self.by_partition = match.by_partition
+        super().__init__(snapshot, match)

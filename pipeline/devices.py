@@ -52,11 +52,12 @@ def _chosen(options: MatchOptions) -> Sequence[int]:
 def _on_cuda(snapshot: Snapshot, options: MatchOptions, chosen: Sequence[int]) -> Backend:
     # Importing these needs CUDA
     from tagmatch.pipeline.cuda.backend import CudaBackend
-    from tagmatch.pipeline.cuda.by_partition import PublishedBackend
+    from tagmatch.pipeline.cuda.by_partition import PUBLISHED
     from tagmatch.pipeline.cuda.several import Replicated, Split
 
-    placement, published = options.cuda.placement, options.cuda.kernels == "published"
-    make = PublishedBackend if published and snapshot.options.layout == "balanced" else CudaBackend
+    placement = options.cuda.placement
+    published = PUBLISHED if options.cuda.kernels == "published" else {}
+    make = published.get(snapshot.options.layout, CudaBackend)
     if len(chosen) == 1:
         return make(snapshot, options, chosen[0])
     if placement == "split":

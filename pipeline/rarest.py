@@ -124,6 +124,8 @@ def _verify(query_offsets, query_ranks, offsets, ranks, rows, places, candidate_
 class RarestSubsetMatch:
     """Subset match over a snapshot in the `rarest` layout. Always exact: tags are compared, not signatures."""
 
+    by_partition = None
+
     def __init__(self, snapshot: Snapshot, *, threads: int = 1) -> None:
         assert isinstance(snapshot.partitions, ClusterTable)
         ranks = snapshot.tagsets.ranks

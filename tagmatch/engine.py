@@ -20,6 +20,7 @@ from tagmatch.contents import every_set, pairs, schema_of, sets_at
 from tagmatch.model.arrays import Lists
 from tagmatch.model.check import check_snapshot
 from tagmatch.model.columns import KEY_CHECKS, one_row, tag_list, tag_lists
+from tagmatch.model.empty import empty_snapshot
 from tagmatch.model.errors import (
     ClosedError,
     InvalidTypeError,
@@ -28,6 +29,7 @@ from tagmatch.model.errors import (
     StagedChangesWarning,
 )
 from tagmatch.model.kernels.lists import join_lists
+from tagmatch.model.layouts import has_tables_for, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, PipelineOptions
 from tagmatch.model.storage.format import (
     index_exists,
@@ -37,7 +39,7 @@ from tagmatch.model.storage.format import (
     save_snapshot,
     update_snapshot,
 )
-from tagmatch.model.tables import KeyTable, Snapshot, empty_snapshot
+from tagmatch.model.tables import KeyTable, Snapshot
 from tagmatch.partitioner.local import Changes, build_snapshot
 from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.pipeline.backend import Backend
@@ -145,8 +147,8 @@ class Engine:
         options = self._layout_options
         if snapshot.options == options:
             return snapshot
-        if snapshot.options.layout == options.layout == "rarest":
-            return replace(snapshot, options=options)  # a partition size makes no difference to it
+        if has_tables_for(snapshot.options, options):
+            return replace(snapshot, options=options)
         return build_snapshot(snapshot, _no_changes(), options, threads=self._options.threads)
 
     @property
@@ -287,7 +289,7 @@ class Engine:
             "staged": len(self._staged),
             "layout": snapshot.options.layout,
             "max_partition_size": snapshot.options.max_partition_size,
-            "exact": self._options.exact or snapshot.options.layout == "rarest",
+            "exact": self._options.exact or rules_of(snapshot.options).compares_tags,
             "device": backend.devices[0].partition(":")[0],
             "devices": list(backend.devices),
             "device_notes": list(backend.notes),

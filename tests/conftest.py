@@ -48,8 +48,8 @@ def layout(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def compiled() -> None:
     """Kernels that build and match in either layout are compiled, in one thread, before a test counts seconds."""
-    for layout in ("rarest", "balanced"):
-        tm, oracle = loaded([(["a"], 1), (["a", "b"], 2), ([], 3)], layout=layout, threads=1, max_partition_size=1)
+    for each in ("rarest", "balanced"):
+        tm, oracle = loaded([(["a"], 1), (["a", "b"], 2), ([], 3)], layout=each, threads=1, max_partition_size=1)
         with tm:
             assert_agree(tm, oracle, [["a", "b"], ["c"], []])
             tm.remove_set(["a"], 1)

@@ -166,7 +166,7 @@ def test_command(tmp_path: Path) -> None:
     found = json.loads((folder / "latency.json").read_text())
     measures = ["answered", "median", "p99", "p99.9", "maximum", "rejected"]
     assert [panel["title"] for panel in found["panels"]] == [
-        f"{layout}: {measure}" for measure in measures for layout in ("rarest", "balanced")
+        f"{each}: {measure}" for measure in measures for each in ("rarest", "balanced")
     ]
     for panel in found["panels"]:
         assert {value["system"] for value in panel["values"]} == {"flush_timeout 100 ms", "flush_timeout never"}

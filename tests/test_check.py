@@ -92,7 +92,7 @@ BROKEN_RAREST = {
 }
 
 CASES = [
-    *((layout, *case) for layout in ("rarest", "balanced") for case in BROKEN.items()),
+    *((each, *case) for each in ("rarest", "balanced") for case in BROKEN.items()),
     *(("balanced", *case) for case in BROKEN_BALANCED.items()),
     *(("rarest", *case) for case in BROKEN_RAREST.items()),
 ]

@@ -37,11 +37,11 @@ sets = [rng.sample(tags, rng.randint(0, 5)) for _ in range(3000)]
 arrays = [pa.array(sets), pa.array(sets, pa.large_list(pa.string()))]
 arrays.append(pa.array(sets, pa.list_(pa.large_string())).slice(5))
 arrays.append(pa.chunked_array([arrays[0].slice(5, 100), arrays[0]]))
-for layout in ("rarest", "balanced"):
+for each in ("rarest", "balanced"):
     for exact, last_key, threads in ((True, 9, 1), (False, 2**64 - 1, 4), (True, 2**40, 3)):
         options = {"exact": exact, "threads": threads, "device": "cpu"}
         with tempfile.TemporaryDirectory() as folder:
-            with TagMatch(folder + "/index", layout=layout, **options) as tm:
+            with TagMatch(folder + "/index", layout=each, **options) as tm:
                 tm.match(tags)
                 tm.add_sets(sets, [rng.choice((1, 2, last_key)) for _ in sets])
                 for array in arrays:

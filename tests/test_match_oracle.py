@@ -38,7 +38,7 @@ def test_any_changes_any_queries(engine, rounds, queries):
 
 @given(pairs=st.lists(strategies.pairs, min_size=1), queries=strategies.query_lists)
 def test_layouts_agree(pairs, queries):
-    rarest, balanced = (loaded(pairs, layout=layout)[0] for layout in ("rarest", "balanced"))
+    rarest, balanced = (loaded(pairs, layout=each)[0] for each in ("rarest", "balanced"))
     assert len(rarest) == len(balanced)
     for unique in (False, True):
         answers = [tm.match_many(queries, unique=unique).to_pylist() for tm in (rarest, balanced)]

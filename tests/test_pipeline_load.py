@@ -361,7 +361,7 @@ def test_close_while_a_caller_helps(monkeypatch: pytest.MonkeyPatch, layout: str
     """`match` does work of the pipeline in its own thread, which `close` cannot end."""
     tm = index(layout=layout)
     assert tm.submit(["t1"]).result(TIMEOUT) == [1]
-    gate = Gate(monkeypatch, *((CpuBackend, "ranks") if layout == "rarest" else (BalancedSubsetMatch, "route")))
+    gate = Gate(monkeypatch, *{"rarest": (CpuBackend, "ranks"), "balanced": (BalancedSubsetMatch, "route")}[layout])
 
     def ask() -> None:
         with suppress(ClosedError, CancelledError):

@@ -129,10 +129,10 @@ def test_old_snapshots_are_removed_and_still_answer_who_has_them_open(index):
 
 
 def test_another_layout_can_be_asked_for_at_opening(index):
-    for layout in ("rarest", "balanced"):
-        with TagMatch.open(index, layout=layout, max_partition_size=1) as tm:
+    for each in ("rarest", "balanced"):
+        with TagMatch.open(index, layout=each, max_partition_size=1) as tm:
             tm.check()
-            assert tm.stats()["layout"] == layout
+            assert tm.stats()["layout"] == each
             assert sorted(tm.match(["a", "b"])) == [0, 1, 3]
 
 

@@ -151,7 +151,7 @@ def test_key_types():
 
 
 def test_an_index_on_disk_keeps_its_type(tmp_path, layout):
-    other = "balanced" if layout == "rarest" else "rarest"
+    other = {"rarest": "balanced", "balanced": "rarest"}[layout]
     path = tmp_path / "names.index"
     oracle = Oracle()
     with TagMatch(path, key_type="string", layout=layout) as tm:

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import xxhash
 
@@ -38,9 +37,10 @@ from tagmatch.model.errors import (
     TagMatchError,
 )
 from tagmatch.model.kernels.signature import signatures_of
+from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage.file_lock import locked
-from tagmatch.model.tables import ClusterTable, KeyTable, PartitionTable, Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.tables import KeyTable, Snapshot, TagsetTable, Vocabulary
 
 #: Version 2 is that of indexes whose keys are strings; others are written as version 1
 FORMAT_VERSION = 2
@@ -292,7 +292,7 @@ def _write_files(snapshot: Snapshot, folder: Path) -> dict[str, Any]:
 
 
 def _to_arrow(snapshot: Snapshot) -> Iterator[tuple[str, pa.Table]]:
-    vocabulary, tagsets, partitions = snapshot.vocabulary, snapshot.tagsets, snapshot.partitions
+    vocabulary, tagsets = snapshot.vocabulary, snapshot.tagsets
     yield (
         "vocabulary",
         _table(
@@ -308,17 +308,7 @@ def _to_arrow(snapshot: Snapshot) -> Iterator[tuple[str, pa.Table]]:
     yield "keys", _table(keys=from_lists(snapshot.keys.keys))
     if snapshot.keys.names is not None:
         yield "key_names", _table(name=from_strings(snapshot.keys.names))
-    if isinstance(partitions, PartitionTable):
-        yield (
-            "partitions",
-            _table(
-                mask=from_words(partitions.masks),
-                first_row=pa.array(partitions.first_rows[:-1]),
-                rows=pa.array(np.diff(partitions.first_rows)),
-            ),
-        )
-    else:
-        yield "partitions", _table(first_row=pa.array(partitions.first_rows))
+    yield "partitions", _table(**rules_of(snapshot.options).to_arrow(snapshot.partitions))
 
 
 def _table(**columns: pa.Array) -> pa.Table:
@@ -379,9 +369,8 @@ def _read_snapshot(path: Path, manifest: dict[str, Any], check: Callable[[Path, 
     key_type = key_type_of(manifest)
     wanted = _TABLES if key_type == "integer" else (*_TABLES, "key_names")
     tables = {name: _read_table(folder / f"{name}.arrow", files[f"{name}.arrow"], check) for name in wanted}
-    vocabulary, tagsets, partitions = tables["vocabulary"], tables["tagsets"], tables["partitions"]
+    vocabulary, tagsets = tables["vocabulary"], tables["tagsets"]
     options = LayoutOptions(manifest["layout"], manifest["max_partition_size"])
-    first_rows = to_numbers(partitions["first_row"])
     return Snapshot(
         options,
         Vocabulary(
@@ -394,9 +383,7 @@ def _read_snapshot(path: Path, manifest: dict[str, Any], check: Callable[[Path, 
         KeyTable(
             to_lists(tables["keys"]["keys"]), None if key_type == "integer" else to_strings(tables["key_names"]["name"])
         ),
-        PartitionTable(to_words(partitions["mask"]), np.append(first_rows, len(tagsets["ranks"])))
-        if options.layout == "balanced"
-        else ClusterTable(first_rows),
+        rules_of(options).from_arrow(tables["partitions"], len(tagsets["ranks"])),
     )
 
 

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import I64Array, U8Array
 from tagmatch.model.arrow import from_lists, from_strings
 from tagmatch.model.columns import tag_lists
+from tagmatch.model.empty import empty_snapshot
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import empty_snapshot
 from tagmatch.partitioner.local import build_snapshot
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.packs import PACKS, Packer, gathered, groups_by_hash, labels_for_all, unpacked

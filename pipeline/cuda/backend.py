@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numba.cuda
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from tagmatch.model.arrays import Lists, Strings, TagLists
 from tagmatch.model.errors import DeviceMemoryError
 from tagmatch.model.kernels.lists import join_lists
-from tagmatch.model.options import MatchOptions
+from tagmatch.model.options import Layout, MatchOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.pipeline.backend import Matches, PacketSize
 from tagmatch.pipeline.cuda.balanced import CudaBalanced
@@ -93,6 +93,30 @@ class _Packet:
         self.release()
 
 
+class LayoutMatch(Protocol):
+    """The subset match of a layout over tables in device memory.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes of device memory.
+    per_device : bool
+        As of `PacketSize`.
+    """
+
+    nbytes: int
+    per_device: bool
+
+    def launch(self, queries: DeviceQueries, *results: Any) -> None:
+        """Append the matches of all queries to `results`, as `pairs.append` takes them."""
+
+
+LAYOUTS: dict[Layout, Callable[[Snapshot, MatchOptions], LayoutMatch]] = {
+    "rarest": lambda snapshot, options: CudaRarest(snapshot),  # noqa: ARG005
+    "balanced": lambda snapshot, options: CudaBalanced(snapshot, exact=options.exact, threads=options.threads),
+}
+
+
 class CudaBackend:
     """Matches on one device within one snapshot. Any number of threads may share it.
 
@@ -107,21 +131,16 @@ class CudaBackend:
 
     def __init__(self, snapshot: Snapshot, options: MatchOptions, device: int = 0) -> None:
         self.snapshot = snapshot
-        # `rarest` keeps the interpreter as busy as the device: six threads on two are half as fast as three on one
-        self.packet_size = replace(_PACKET_SIZE, per_device=snapshot.options.layout == "balanced")
         self.devices: tuple[str, ...] = (f"cuda:{device}",)
         self.notes: tuple[str, ...] = ()
         self._device = device
         self._free: queue.SimpleQueue[Workspace] = queue.SimpleQueue()
         self._room = Room(_FIRST_ROOM)
-        self._match: CudaRarest | CudaBalanced
         self._keys: tuple[Any, Any] | None = None
         with on_device(device):
             self._tag_index = CudaTagIndex(snapshot.vocabulary)
-            if snapshot.options.layout == "rarest":
-                self._match = CudaRarest(snapshot)
-            else:
-                self._match = CudaBalanced(snapshot, exact=options.exact, threads=options.threads)
+            self._match = LAYOUTS[snapshot.options.layout](snapshot, options)
+            self.packet_size = replace(_PACKET_SIZE, per_device=self._match.per_device)
             keys = snapshot.keys.keys
             if cuda.current_context().get_memory_info().free - keys.nbytes >= _LEFT_FOR_PACKETS:
                 self._keys = (to_device(keys.offsets), to_device(keys.values))

@@ -91,6 +91,8 @@ def _match(
 class CudaBalanced:
     """Subset match over a snapshot in the `balanced` layout, in device memory; exact, or by signature only."""
 
+    per_device = True
+
     def __init__(self, snapshot: Snapshot, *, exact: bool, threads: int = 1) -> None:
         table = snapshot.partitions
         assert isinstance(table, PartitionTable)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tagmatch.model.options import MatchOptions
+from tagmatch.model.options import Layout, MatchOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.pipeline.backend import PacketSize
 from tagmatch.pipeline.cpu import CpuStages
@@ -33,3 +33,7 @@ class PublishedBackend(CpuStages):
             device=device,
         )
         super().__init__(snapshot, self.by_partition)
+
+
+#: Layouts that the paper has kernels for
+PUBLISHED: dict[Layout, type[PublishedBackend]] = {"balanced": PublishedBackend}

@@ -11,9 +11,10 @@ import numpy as np
 
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.kernels.lists import side_by_side
+from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges
-from tagmatch.model.tables import ClusterTable, PartitionTable, Snapshot, TagsetTable
+from tagmatch.model.tables import Snapshot, TagsetTable
 from tagmatch.pipeline.backend import Backend, Matches, Owned, PacketSize
 
 #: Gets a snapshot, options, and the number of a device
@@ -136,19 +137,13 @@ def rows_of(snapshot: Snapshot, first: int, last: int) -> Snapshot:
     """The snapshot with only the sets of some rows; its tables share the memory of the whole."""
     signatures, partitions = snapshot.tagsets.signatures, snapshot.partitions
     edges = np.clip(partitions.first_rows, first, last) - first
-    part: PartitionTable | ClusterTable
-    if isinstance(partitions, PartitionTable):
-        used = np.flatnonzero(np.diff(edges))
-        part = PartitionTable(partitions.masks[used], np.append(edges[used], edges[-1]))
-    else:
-        part = ClusterTable(edges.astype(partitions.first_rows.dtype))
     return replace(
         snapshot,
         tagsets=TagsetTable(
             None if signatures is None else signatures[first:last], _some(snapshot.tagsets.ranks, first, last)
         ),
         keys=replace(snapshot.keys, keys=_some(snapshot.keys.keys, first, last)),
-        partitions=part,
+        partitions=rules_of(snapshot.options).of_rows(partitions, edges),
     )
 
 

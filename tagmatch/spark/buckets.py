@@ -8,7 +8,7 @@ import numpy as np
 
 from tagmatch.model.arrays import BoolArray, I64Array, U64Array, UIntArray
 from tagmatch.model.kernels.lists import count_firsts
-from tagmatch.model.tables import ClusterTable, Snapshot
+from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.spark.packs import groups_by_hash
 
 
@@ -70,6 +70,4 @@ def buckets_for(snapshot: Snapshot, bucket_sets: int, *, at_least: int = 1) -> B
 
 def _sets_by_rarest_tag(snapshot: Snapshot) -> I64Array:
     """How many sets have the tag of each rank as their rarest."""
-    if isinstance(snapshot.partitions, ClusterTable):
-        return np.diff(snapshot.partitions.first_rows).astype(np.int64)
     return count_firsts(snapshot.tagsets.ranks, len(snapshot.vocabulary))

@@ -23,8 +23,9 @@ from simulator import SIMULATED
 import tagmatch.pipeline.devices
 from tagmatch import CudaOptions, DeviceError, DeviceWarning, TagMatch
 from tagmatch.model.columns import tag_lists
+from tagmatch.model.empty import empty_snapshot
 from tagmatch.model.options import LayoutOptions, MatchOptions
-from tagmatch.model.tables import Snapshot, empty_snapshot
+from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.local import build_snapshot
 from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.pipeline.cpu import CpuBackend
@@ -267,8 +268,8 @@ def test_process_that_used_two_devices_ends_well() -> None:
     """Numba unloads the kernels of all devices at the end, of which each is loaded once for all."""
     used = """
 from tagmatch import TagMatch
-for layout in ("rarest", "balanced"):
-    with TagMatch(layout=layout, device="cuda") as tm:
+for each in ("rarest", "balanced"):
+    with TagMatch(layout=each, device="cuda") as tm:
         tm.add_sets([["a"], ["b"]], [1, 2])
         tm.consolidate()
         for _ in range(4):

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from simulator import SIMULATED
 
 from tagmatch.model.arrays import I64Array, offsets_of
+from tagmatch.model.empty import empty_snapshot
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import Snapshot, empty_snapshot
+from tagmatch.model.tables import Snapshot
 from tagmatch.pipeline.backend import Batches, Found
 from tagmatch.pipeline.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.cuda import published

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -55,13 +56,13 @@ def calls(tm):
     }
 
 expected = None
-for layout in ("rarest", "balanced"):
-    with TagMatch(layout=layout, threads=2) as warm:
+for each in ("rarest", "balanced"):
+    with TagMatch(layout=each, threads=2) as warm:
         for call in calls(warm).values():
             answers = call()
     expected = [sorted(keys) for keys in answers.to_pylist()]
     failed = {}
-    tm = TagMatch(layout=layout, threads=2)
+    tm = TagMatch(layout=each, threads=2)
     for name, call in calls(tm).items():
         for mebibytes in (0, 1, 2, 4, 8, 16, 32):
             before = tm.stats()["staged"], len(tm)
@@ -81,7 +82,7 @@ for layout in ("rarest", "balanced"):
     found = [sorted(keys) for keys in tm.match_many(queries).to_pylist()]
     assert found == expected
     tm.close()
-    print(layout, failed)
+    print(each, failed)
     assert failed, "there was always enough"
 """
 
@@ -106,7 +107,7 @@ def threads(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def reports(library, seed):
-    engines = [(layout, threads) for layout in ("rarest", "balanced") for threads in (1, 4)]
+    engines = list(itertools.product(("rarest", "balanced"), (1, 4)))
     with sweeps(library, seed, engines, "--bound", str(BOUND)) as found:
         yield found
 

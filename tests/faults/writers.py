@@ -119,15 +119,15 @@ def run(kills: int, changes: int, seed: int) -> tuple[Counter[str], list[str]]:
             except (AssertionError, EOFError, TagMatchError) as error:
                 problems.append(f"{do.__name__}: {error!r}")
 
-        for layout in ("rarest", "balanced"):
+        for each in ("rarest", "balanced"):
             # Loads the kernels, which the programs then have
-            with TagMatch(path, layout=layout, threads=1, device="cpu") as tm:
+            with TagMatch(path, layout=each, threads=1, device="cpu") as tm:
                 tm.add_sets(map(tags_of, range(_FILL)), range(_FILL))
                 tm.consolidate()
             assert keys_in(path, _FILL) == list(range(_FILL))
             for _ in range(-(-kills // 2)):
-                attempt(kill_a_writer, layout, rng)
-            attempt(write_at_once, layout, 3, -(-changes // 6))
+                attempt(kill_a_writer, each, rng)
+            attempt(write_at_once, each, 3, -(-changes // 6))
     return counts, problems
 
 

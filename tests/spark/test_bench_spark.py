@@ -38,7 +38,7 @@ def test_partition(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "spark-partition.json").read_text())
     times, ratios = found["panels"]
     layouts, sizes = ("rarest", "balanced"), (0.0003, 0.0006)
-    systems = [f"{where}, {layout}" for layout in layouts for where in ("Spark", "local")]
+    systems = [f"{where}, {each}" for each in layouts for where in ("Spark", "local")]
     assert [(value["x"], value["system"]) for value in times["values"]] == [
         (x, name) for x in sizes for name in systems
     ]
@@ -47,8 +47,8 @@ def test_partition(tmp_path: Path) -> None:
     ]
     assert all(value["value"] > 0 for panel in found["panels"] for value in panel["values"])
     assert limits(found) == {
-        f"{layout}: {what}": None
-        for layout in layouts
+        f"{each}: {what}": None
+        for each in layouts
         for what in (
             "300 sets, Spark against local",
             "600 sets, Spark against local",

@@ -304,11 +304,11 @@ assert "connect" in type(spark).__module__
 rows = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4)]
 sets = spark.createDataFrame(rows, "tags array<string>, key long")
 named = sets.withColumn("key", sets.key.cast("string"))
-for frame, layout in ((sets, "rarest"), (sets, "balanced"), (named, "balanced")):
-    partition(frame, f"{sys.argv[1]}/{layout}", layout=layout, sets_per_task=1)
+for frame, each in ((sets, "rarest"), (sets, "balanced"), (named, "balanced")):
+    partition(frame, f"{sys.argv[1]}/{each}", layout=each, sets_per_task=1)
     queries = spark.createDataFrame([(1, ["b", "a"]), (2, ["x"])], "id long, tags array<string>")
     for strategy in ("ship", "shuffle"):
-        joined = subset_join(queries, f"{sys.argv[1]}/{layout}", strategy=strategy, output="lists")
+        joined = subset_join(queries, f"{sys.argv[1]}/{each}", strategy=strategy, output="lists")
         print("FOUND", sorted((row.id, sorted(row["keys"])) for row in joined.collect()))
 """
 

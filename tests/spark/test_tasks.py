@@ -17,6 +17,7 @@ from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.places import MountedFiles
 from tagmatch.partitioner.spark import keys, parts, shards, vocabulary
 from tagmatch.partitioner.spark.packs import unpacked
+from tagmatch.partitioner.spark.rank_ranges import RankRanges
 from tagmatch.partitioner.spark.scratch import Scratch
 
 KEY = np.arange(2, dtype=np.uint64)
@@ -57,7 +58,7 @@ def test_order_of_packs_does_not_matter(
         sent = []
         for shard in range(4):
             list(parts._rank(scratch, options, shard))
-            route = parts.RankRanges(np.zeros((0, 2), np.uint64))
+            route = RankRanges(np.zeros((0, 2), np.uint64))
             sent += parts._route(scratch, route, LABELS[:1], shard)
         list(parts._lay_out(scratch, options, {}, 0, packs(0, rows_of(sent, rng))))
         found.append({file.name: file.read_bytes() for file in folder.iterdir()})

@@ -38,6 +38,7 @@ _WARM_UP_SETS = 1000
 
 _AGAINST_DICT = Target(8, goal=30)
 _AGAINST_SCAN = Target(20)
+_BASELINES: dict[Layout, tuple[str, Target]] = {"rarest": (_DICT, _AGAINST_DICT), "balanced": (_SCAN, _AGAINST_SCAN)}
 _BUILD_SECONDS = Target(6, at_most=True)
 _PEAK_BYTES = Target(400, at_most=True)
 _INDEX_BYTES = Target(80, goal=40, at_most=True)
@@ -102,7 +103,7 @@ def _warm_up(workload: Workload, threads: int) -> None:
 
 
 def _builds(sets: pa.Table, threads: int) -> dict[str, Callable[[], TagMatch]]:
-    return {layout: partial(build_index, sets, layout=layout, threads=threads, device="cpu") for layout in _LAYOUTS}
+    return {name: partial(build_index, sets, layout=name, threads=threads, device="cpu") for name in _LAYOUTS}
 
 
 def _measure_builds(report: Report, sets: pa.Table, options: CpuOptions) -> None:
@@ -111,19 +112,19 @@ def _measure_builds(report: Report, sets: pa.Table, options: CpuOptions) -> None
 
 
 def _measure_memory(report: Report, sets: pa.Table, options: CpuOptions) -> None:
-    for layout in _LAYOUTS:
-        peak = peak_of_build(sets, layout, options.threads) / len(sets)
-        report.add("peak memory of build and input", layout, peak, "B a pair of set and key", _PEAK_BYTES)
+    for name in _LAYOUTS:
+        peak = peak_of_build(sets, name, options.threads) / len(sets)
+        report.add("peak memory of build and input", name, peak, "B a pair of set and key", _PEAK_BYTES)
 
 
 def _measure_growth(report: Report, sets: pa.Table, options: CpuOptions) -> None:
     more = _workload(options, _GROWTH * options.sets, 1).sets
     few_builds, more_builds = _builds(sets, options.threads), _builds(more, options.threads)
-    for layout in _LAYOUTS:
-        seconds = alternate({"few": few_builds[layout], "more": more_builds[layout]}, _BUILD_ROUNDS)
+    for name in _LAYOUTS:
+        seconds = alternate({"few": few_builds[name], "more": more_builds[name]}, _BUILD_ROUNDS)
         section = f"build of {_GROWTH} times as many sets"
-        report.add(section, layout, seconds["more"], "s")
-        report.add(section, f"{layout}, growth", seconds["more"].over(seconds["few"]), "times", _GROWTH_RATIO)
+        report.add(section, name, seconds["more"], "s")
+        report.add(section, f"{name}, growth", seconds["more"].over(seconds["few"]), "times", _GROWTH_RATIO)
 
 
 def _systems(report: Report, workload: Workload, options: CpuOptions) -> dict[str, _System]:
@@ -156,7 +157,7 @@ def _measure_matching(report: Report, systems: dict[str, _System], options: CpuO
     for name, rate in measured.items():
         report.add("match_many", name, rate, "queries/s")
     for layout, exact in _INDEXES:
-        baseline, target = (_DICT, _AGAINST_DICT) if layout == "rarest" else (_SCAN, _AGAINST_SCAN)
+        baseline, target = _BASELINES[layout]
         name = _index_name(layout, exact)
         report.add(f"against {baseline}", name, measured[name].over(measured[baseline]), "times", target)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tagmatch.model.columns import key_values, tag_lists
+from tagmatch.model.empty import empty_snapshot
 from tagmatch.model.options import Layout, LayoutOptions, MatchOptions
 from tagmatch.model.parallel import run
-from tagmatch.model.tables import empty_snapshot
 from tagmatch.partitioner.local import build_snapshot
 from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.pipeline.cpu import CpuBackend

@@ -33,7 +33,7 @@ _DEFAULT_TIMEOUT = MatchOptions().flush_timeout
 _LOADS = (10, 25, 50, 75, 90, 100, 120)
 _HALF = 50
 #: Milliseconds
-_P99_AT_HALF_LOAD = Target(20, goal=2, at_most=True)
+_P99_AT_HALF_LOAD: dict[Layout, Target] = {"rarest": Target(20, goal=2, at_most=True)}
 _MEASURES = {
     "answered": "queries/s", "median": "ms", "p99": "ms", "p99.9": "ms", "maximum": "ms", "rejected": "queries"
 }  # fmt: skip
@@ -91,34 +91,34 @@ def latency(bench: Bench, layouts: Sequence[Layout], timeouts: Sequence[float | 
         flush_timeouts=timeouts,
     )
     panels = {
-        (layout, measure): result.panel(
-            f"{layout}: {measure}", "offered load, % of capacity", unit, "lines", log=unit == "ms", log_x=False
+        (each, measure): result.panel(
+            f"{each}: {measure}", "offered load, % of capacity", unit, "lines", log=unit == "ms", log_x=False
         )
         for measure, unit in _MEASURES.items()
-        for layout in layouts
+        for each in layouts
     }
-    for layout in layouts:
-        system = _System(bench, result, LAYOUTS[layout], unique=False)
+    for each in layouts:
+        system = _System(bench, result, LAYOUTS[each], unique=False)
         capacity = system.capacity()
-        result.lines.append(Line(f"{layout}: capacity", capacity, "queries/s"))
+        result.lines.append(Line(f"{each}: capacity", capacity, "queries/s"))
         for timeout in timeouts:
             label = f"flush_timeout {_in_words(timeout)}"
             with system.submitting(flush_timeout=timeout) as submit:
                 for load in _LOADS:
-                    with bench.doing(f"latency: {layout}, {label}, {load} % of capacity"):
+                    with bench.doing(f"latency: {each}, {label}, {load} % of capacity"):
                         found = system.serve(submit, load / 100 * capacity, bench.options.seconds)
-                    panels[layout, "answered"].add(label, float(load), found.throughput)
+                    panels[each, "answered"].add(label, float(load), found.throughput)
                     for quantile, samples in found.milliseconds.items():
-                        panels[layout, quantile].add(label, float(load), samples)
-                    panels[layout, "rejected"].add(label, float(load), found.rejected)
+                        panels[each, quantile].add(label, float(load), samples)
+                    panels[each, "rejected"].add(label, float(load), found.rejected)
                     if load == _HALF and timeout == _DEFAULT_TIMEOUT:
-                        result.lines += _p99_at_half_load(layout, found.milliseconds["p99"])
+                        result.lines += _p99_at_half_load(each, found.milliseconds["p99"])
     return result
 
 
 def _p99_at_half_load(layout: Layout, p99: Samples) -> list[Line]:
     what = f"{layout}: p99 at {_HALF} % of capacity, default flush_timeout"
-    target = _P99_AT_HALF_LOAD if layout == "rarest" else None
+    target = _P99_AT_HALF_LOAD.get(layout)
     return [
         Line(f"{what}, median of {len(p99.values)} rounds", p99.median, "ms", target, p99.values),
         Line(f"{what}, worst round", max(p99.values), "ms"),

@@ -54,7 +54,7 @@ def _kernels(layout: Layout) -> Build:
 
 def _beside_kernels(bench: Bench, result: Result) -> None:
     workload = bench.workload(bench.sets())
-    kernels = {layout: f"kernels alone, {layout}" for layout in LAYOUTS}
+    kernels = {each: f"kernels alone, {each}" for each in LAYOUTS}
     systems: dict[str, Build] = {name: tagmatch(name) for name in LAYOUTS.values()}
     systems |= {name: _kernels(layout) for layout, name in kernels.items()}
     with bench.built(systems, workload.sets, result) as matchers:

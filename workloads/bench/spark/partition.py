@@ -62,8 +62,8 @@ def partition(bench: Bench, spark: SparkSession, sizes: Iterable[int] = SIZES) -
     )
     times = result.panel("time of partitioning", "million sets", "s", "lines")
     ratios = result.panel("Spark against local", "million sets", "times", "lines", log=False)
-    on_spark: dict[Layout, dict[int, Samples]] = {layout: {} for layout in LAYOUTS}
-    local: dict[Layout, dict[int, Samples]] = {layout: {} for layout in LAYOUTS}
+    on_spark: dict[Layout, dict[int, Samples]] = {each: {} for each in LAYOUTS}
+    local: dict[Layout, dict[int, Samples]] = {each: {} for each in LAYOUTS}
     with tempfile.TemporaryDirectory(prefix="tagmatch-bench-") as scratch:
         warm_up = _job(bench, spark, Path(scratch, "warm-up"), min(_WARM_UP_SETS, sizes[0]))
         with bench.doing("spark-partition: warming up"):
@@ -75,13 +75,13 @@ def partition(bench: Bench, spark: SparkSession, sizes: Iterable[int] = SIZES) -
                 found = alternate(job.works(), bench.options.rounds)
             job.check()
             job.clear()
-            for layout in LAYOUTS:
-                on_spark[layout][size], local[layout][size] = found[f"Spark, {layout}"], found[f"local, {layout}"]
-                ratios.add(layout, size / 1e6, on_spark[layout][size].over(local[layout][size]))
+            for each in LAYOUTS:
+                on_spark[each][size], local[each][size] = found[f"Spark, {each}"], found[f"local, {each}"]
+                ratios.add(each, size / 1e6, on_spark[each][size].over(local[each][size]))
             for name, seconds in found.items():
                 times.add(name, size / 1e6, seconds)
-    for layout in LAYOUTS:
-        result.lines += comparisons(layout, on_spark[layout], local[layout])
+    for each in LAYOUTS:
+        result.lines += comparisons(each, on_spark[each], local[each])
     return result
 
 
@@ -111,17 +111,17 @@ class _Job:
     def works(self) -> dict[str, Callable[[], object]]:
         """What is measured; each makes its index anew."""
         return {
-            f"{where}, {layout}": partial(work, layout)
-            for layout in LAYOUTS
+            f"{where}, {each}": partial(work, each)
+            for each in LAYOUTS
             for where, work in (("Spark", self._on_spark), ("local", self._locally))
         }
 
     def check(self) -> None:
         """See that Spark made what the local partitioner did: names, sizes and checksums of all files."""
-        for layout in LAYOUTS:
-            manifests = {(self._index(where, layout) / "MANIFEST.json").read_bytes() for where in ("Spark", "local")}
+        for each in LAYOUTS:
+            manifests = {(self._index(where, each) / "MANIFEST.json").read_bytes() for where in ("Spark", "local")}
             if len(manifests) > 1:
-                raise TagMatchError(f"{self.folder.name} sets, layout {layout}: Spark and local made different indexes")
+                raise TagMatchError(f"{self.folder.name} sets, layout {each}: Spark and local made different indexes")
 
     def clear(self) -> None:
         """Remove all files."""

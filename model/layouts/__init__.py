@@ -1,0 +1,37 @@
+"""Layouts: how stored sets are ordered and grouped. What one of them alone knows stands in a module of its own."""
+
+from __future__ import annotations
+
+from tagmatch.model.invariants import fail
+from tagmatch.model.layouts.balanced import Balanced
+from tagmatch.model.layouts.rarest import Rarest
+from tagmatch.model.layouts.rules import Rules
+from tagmatch.model.options import Layout, LayoutOptions
+from tagmatch.model.tables import Snapshot
+
+LAYOUTS: dict[Layout, Rules] = {"rarest": Rarest(), "balanced": Balanced()}
+
+
+def rules_of(options: LayoutOptions) -> Rules:
+    """The layout that these options name."""
+    return LAYOUTS[options.layout]
+
+
+def has_tables_for(have: LayoutOptions, want: LayoutOptions) -> bool:
+    """Whether a snapshot with these options has the tables that one with those would have."""
+    return have.layout == want.layout and rules_of(have).same_tables(have, want)
+
+
+def check_layout(snapshot: Snapshot) -> None:
+    """Verify the table of partitions, and the order of sets that goes with it.
+
+    Raises
+    ------
+    InvariantError
+        Names the table, the row and the invariant that is broken.
+    """
+    rules = rules_of(snapshot.options)
+    if not isinstance(snapshot.partitions, rules.table):
+        found = next(name for name, each in LAYOUTS.items() if isinstance(snapshot.partitions, each.table))
+        fail("partition table", None, f"is of layout {found}, the snapshot of layout {snapshot.options.layout}")
+    rules.check(snapshot)

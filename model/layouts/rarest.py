@@ -1,0 +1,58 @@
+"""The layout `rarest`: sets by their ranks, rarest tag first; those that share their rarest tag are a cluster."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.model.arrays import IntArray
+from tagmatch.model.arrow import to_numbers
+from tagmatch.model.invariants import fail, first_out_of_order, require
+from tagmatch.model.options import LayoutOptions
+from tagmatch.model.tables import ClusterTable, Snapshot
+
+
+class Rarest:
+    """See `Rules`."""
+
+    table = ClusterTable
+    compares_tags = True
+
+    def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:  # noqa: ARG002 - sizes make no difference
+        """As of `Rules`."""
+        return True
+
+    def no_signatures(self) -> None:
+        """As of `Rules`."""
+        return
+
+    def no_partitions(self) -> ClusterTable:
+        """As of `Rules`."""
+        return ClusterTable(np.zeros(1, np.int32))
+
+    def to_arrow(self, table: ClusterTable) -> dict[str, pa.Array]:
+        """As of `Rules`."""
+        return {"first_row": pa.array(table.first_rows)}
+
+    def from_arrow(self, columns: dict[str, pa.Array], sets: int) -> ClusterTable:  # noqa: ARG002
+        """As of `Rules`."""
+        return ClusterTable(to_numbers(columns["first_row"]))
+
+    def of_rows(self, table: ClusterTable, edges: IntArray) -> ClusterTable:
+        """As of `Rules`."""
+        return ClusterTable(edges.astype(table.first_rows.dtype))
+
+    def check(self, snapshot: Snapshot) -> None:
+        """As of `Rules`."""
+        tagsets, table, tags = snapshot.tagsets, snapshot.partitions, len(snapshot.vocabulary)
+        name = "partition table"
+        first_rows, ranks = table.first_rows, tagsets.ranks
+        if len(first_rows) != tags + 1 or first_rows[0] != int(tagsets.has_empty_set) or first_rows[-1] != len(tagsets):
+            fail(name, None, "clusters do not span the tagset table")
+        require(np.diff(first_rows) >= 0, name, "first rows descend")
+        rarest = ranks.values[ranks.offsets[first_rows[0] : -1]]
+        expected = np.repeat(np.arange(tags, dtype=np.uint32), np.diff(first_rows))
+        require(rarest == expected, "tagset table", "set is not in the cluster of its rarest tag", int(first_rows[0]))
+        row = first_out_of_order(np.zeros((len(tagsets), 0), np.uint64), ranks.offsets, ranks.values, 0, len(tagsets))
+        if row >= 0:
+            fail("tagset table", row, "is not after the row before it in rank order")
