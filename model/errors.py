@@ -35,7 +35,7 @@ class DeviceError(TagMatchError):
 
 
 class DeviceMemoryError(DeviceError):
-    """The memory of a device does not suffice."""
+    """A device is out of memory."""
 
 
 class DeviceWarning(RuntimeWarning):

@@ -123,9 +123,9 @@ class PipelineOptions:
     Attributes
     ----------
     max_queries : int
-        Submitted queries that are being answered at once; more wait outside, or are told so.
+        Submitted queries that are being answered at once; more wait outside, or are refused.
     max_result_bytes : int
-        With so many bytes of answers waiting for later stages, no more matching is begun.
+        Bytes of answers waiting for later stages; with more, no more matching is begun.
     packet_queries : int
         Queries that go through the stages together, at most.
     hand_over_queries : int

@@ -82,7 +82,7 @@ class _Threads:
         self._threads: list[threading.Thread] = []
 
     def help(self, job: _Job[Any, Any], threads: int) -> None:
-        """Have so many threads help with a job, or as many as the system has room for."""
+        """Have `count` threads help with a job, or as many as the system has room for."""
         if len(self._threads) < threads:
             with self._starting:
                 self._start(threads)
@@ -162,7 +162,7 @@ def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
             job.help()
         return job.results()
     except BaseException:
-        # Nothing may go on in the memory of a caller who has failed
+        # Nothing may go on in the memory of a caller that has failed
         job.stop()
         raise
 

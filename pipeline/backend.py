@@ -99,13 +99,13 @@ class PacketSize:
     Attributes
     ----------
     queries, tags : int
-        At most so many queries, and tags but for those of the last query.
+        The most queries, and tags but for those of the last query.
     fewest : int
         Not fewer queries, though more threads would get some.
     at_once : int, optional
         More threads would only take the interpreter lock from each other.
     per_device : bool
-        Whether each of several devices wants so many threads, as they wait for it and not for the interpreter.
+        Whether each of several devices wants `at_once` threads, as they wait for it and not for the interpreter.
     """
 
     queries: int

@@ -24,7 +24,7 @@ from tagmatch.pipeline.partition_queues import Completed, PartitionQueues, Taken
 # A thread that has nothing else to do takes all that waits, or its share where there are more (query, partition) pairs
 _FEWEST_PAIRS = 4096
 
-# Empty queues keep memory for lists of so many bytes
+# Bytes of the lists that empty queues keep memory for
 _KEPT_BYTES = 1 << 26
 
 _log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Batcher:
             return _packet(queues.backend, completed)
 
     def callers(self, taken: Taken) -> list[Caller]:
-        """Those who wait for queries of batches."""
+        """The callers of queries of batches."""
         with self._lock:
             return taken.queues.callers(taken)
 
@@ -140,7 +140,7 @@ class Batcher:
             self._timer.join()
 
     def abandon(self) -> list[Caller]:
-        """Forget all queries; returns those who wait for them."""
+        """Forget all queries; returns the callers that wait for them."""
         with self._lock:
             return [caller for queues in self._queues.values() for caller in queues.abandon()]
 
@@ -216,7 +216,7 @@ class Batcher:
             until = time.monotonic() - self._flush_timeout
             oldest = min((queues.oldest for queues in self._queues.values()), default=np.inf)
             if oldest > until:
-                # Who comes later is due later, so that only the first to come need wake the timer
+                # What comes later is due later, so that only the first to come need wake the timer
                 self._timer_sleeps = oldest == np.inf
                 self._changed.wait(None if self._timer_sleeps else min(oldest - until, threading.TIMEOUT_MAX))
                 self._timer_sleeps = False

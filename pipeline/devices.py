@@ -20,7 +20,7 @@ def backend_for(snapshot: Snapshot, options: MatchOptions) -> Backend:
     Raises
     ------
     DeviceError
-        A CUDA device was asked for, and there is none. One whose memory does not suffice is a `DeviceWarning`.
+        A CUDA device was asked for, and there is none. One with too little memory is a `DeviceWarning`.
     """
     if options.device == "cpu":
         return CpuBackend(snapshot, options)

@@ -83,12 +83,12 @@ class Intake:
         return Submitted(backend=backend, unique=unique, last=len(taken), rows=rows, callers=callers)
 
     def cancel(self) -> list[Caller]:
-        """Cancel all that nobody has taken; returns those who wait for it."""
+        """Cancel all that nobody has taken; returns the callers that wait for it."""
         with self._lock:
             waiting = [caller for group in self._groups.values() for _, caller in group]
             self._groups.clear()
         for caller in waiting:
             caller.future.cancel()
-            # Without this, who waits for several futures would not be told
+            # Without this, callers that wait for several futures would not learn of it
             caller.future.set_running_or_notify_cancel()
         return waiting

@@ -11,15 +11,15 @@ from tagmatch.pipeline.packets import Caller
 
 
 class Limits:
-    """Counts queries and bytes of results in flight, and has those wait who would add one too many.
+    """Counts queries and bytes of results in flight, and has callers wait that would add one too many.
 
     Parameters
     ----------
     queries : int
         Most queries in flight.
     result_bytes : int
-        With so many bytes of answers in flight, no more matching is begun. No more queries are admitted either, while
-        answers and the partial results of queries in the partition queues have so many bytes together.
+        Bytes of answers in flight; with more, no more matching is begun. No more queries are admitted either, while
+        answers and the partial results of queries in the partition queues have more bytes together.
     """
 
     def __init__(self, queries: int, result_bytes: int) -> None:
@@ -28,7 +28,7 @@ class Limits:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._closed = self._given_up = False
-        # Not a count, so that those who are let out twice, after an error, count once
+        # Not a count, so that queries that are let out twice, after an error, count once
         self._inside: set[Caller] = set()
         self.result_bytes = 0
         self._partial_bytes = 0

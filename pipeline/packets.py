@@ -1,4 +1,4 @@
-"""What goes through the stages: queries in columns, what the stages make of them, and who waits for the answers."""
+"""What goes through the stages: queries in columns, what the stages make of them, and the callers that wait."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Caller(NamedTuple):
-    """Who waits for a query that was submitted, and whether for a set of keys."""
+    """The future of a query that was submitted, and whether its answer is a set of keys."""
 
     future: Future[Any]
     unique: bool
@@ -90,7 +90,7 @@ class Submitted(Packet):
     Attributes
     ----------
     callers : list of Caller
-        Who waits for each.
+        The caller of each.
     rows : list of list of str
         The queries, which become `tags`.
     result_bytes : int

@@ -176,7 +176,7 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completed:
-    """Queries that are through: who waits for each, and the set ids found (`lists`)."""
+    """Queries that are through: the caller of each, and the set ids found (`lists`)."""
 
     callers: list[Any]
     lists: Lists
@@ -225,7 +225,7 @@ class PartitionQueues:
         return float(self._since.min(initial=np.inf))
 
     def add(self, batches: Batches, callers: Sequence[Any], now: float, parts: int) -> tuple[list[Taken], Completed]:
-        """Queue queries. Returns, in at most so many parts, the batches that are full, and who matches no partition."""
+        """Queue queries. Returns, in at most `parts` parts, the batches that are full, and those that match none."""
         count, size = len(batches.queries), self.match.batch_size
         full = np.empty((self.waiting + len(batches.queued)) // size, np.int64)
         out = np.empty(len(full) * size, np.int64)
@@ -256,7 +256,7 @@ class PartitionQueues:
         Parameters
         ----------
         most : int, optional
-            The oldest queues that make up so many queries are enough.
+            The oldest queues that make up this many queries are enough.
         """
         partitions = np.flatnonzero((self._sizes > 0) & (self._since <= until))
         if most is not None and self.waiting > most:
@@ -282,7 +282,7 @@ class PartitionQueues:
         return self._complete(completed[:through])
 
     def abandon(self) -> list[Any]:
-        """Forget all queries, those in batches that have left as well; returns those who wait for them."""
+        """Forget all queries, those in batches that have left as well; returns the callers that wait for them."""
         self._abandoned = True
         self.in_flight = self.waiting = 0
         self._sizes[:] = 0
@@ -291,7 +291,7 @@ class PartitionQueues:
         return callers
 
     def callers(self, taken: Taken) -> list[Any]:
-        """Those who wait for queries of batches; nobody once they are abandoned."""
+        """The callers of queries of batches; none once they are abandoned."""
         return [] if self._abandoned else list(self._callers[taken.slots])
 
     # -- inside ------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from tagmatch.pipeline.packets import Caller, Packet, Submitted, packet_ranges
 from tagmatch.pipeline.partition_queues import Taken
 from tagmatch.pipeline.stage import Stage, StoppedError, at_work
 
-# After so many seconds without an answer, a caller does not count on another who helps, but wakes a thread
+# Seconds without an answer after which a caller does not count on another that helps, but wakes a thread
 _PATIENCE_S = 0.01
 
 Following = Iterable[tuple[Stage[Any], Submitted | Taken]]
@@ -119,8 +119,8 @@ class Pipeline:
         except BaseException:
             self._leave_behind(caller)
             raise
-        # One at a time helps, so that the queries of the others gather. Whoever finds another at it leaves its query to
-        # that one, who sees to it that somebody takes what is left.
+        # One at a time helps, so that the queries of the others gather. A caller that finds another at it leaves its
+        # query to that one, which sees to it that somebody takes what is left.
         while self._intake and not future.done() and self._helping.acquire(blocking=False):
             try:
                 self._preprocess.help()
@@ -288,7 +288,8 @@ class Pipeline:
         if isinstance(error, StoppedError):
             error = ClosedError()
         if isinstance(work, Taken):
-            # Told before the batches count as finished: whoever finishes a query's last batch must know that one failed
+            # Noted before the batches count as finished: the thread that finishes a query's last batch must know that
+            # one failed
             for caller in self._batcher.callers(work):
                 caller.fail(error)
             work = self._batcher.finish(work, None)

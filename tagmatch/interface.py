@@ -328,7 +328,7 @@ class TagMatch(Generic[K]):
         block : bool
             Wait while too many queries are being answered.
         timeout : float, optional
-            Wait at most for so many seconds.
+            Seconds to wait at most.
 
         Raises
         ------
@@ -464,7 +464,7 @@ class TagMatch(Generic[K]):
         Raises
         ------
         IndexExistsError
-            Something else than an index is there.
+            The path holds something that is not an index.
         TagMatchError
             It cannot be written.
         """

@@ -347,10 +347,18 @@ def test_close_at_any_moment(rng: random.Random, layout: str, drain: bool) -> No
 
 
 def test_who_waits_for_many_futures_sees_that_they_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped, stop = threading.Event(), Batcher.stop
+
+    def spied(batcher: Batcher) -> None:
+        stop(batcher)
+        stopped.set()
+
+    monkeypatch.setattr(Batcher, "stop", spied)
     tm = index(threads=1)
     futures, let_go = held_packet(monkeypatch, tm, [["t1"], ["t2"]])
     assert futures[1].cancel()
     with together([lambda: tm.close(drain=False)]):
+        assert stopped.wait(TIMEOUT)  # all stages are to end
         let_go()
     assert all(future.cancelled() for future in futures)
     assert not wait(futures, TIMEOUT).not_done

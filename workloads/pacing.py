@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tagmatch.model.arrays import F64Array
 
 _TIMES_PER_BLOCK = 65_536
-# Queries that are due within so many seconds wait for each other, as sleeping for each would take longer
+# Seconds within which queries that are due wait for each other, as sleeping for each would take longer
 _TICK = 0.001
 # Seconds; there are numbers of seconds for which the operating system cannot sleep
 _LONGEST_SLEEP = 3600.0
@@ -105,7 +105,7 @@ def by_interval(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Give the rows that are due in each interval of so many seconds at its end; intervals without rows are left out.
+    """Give the rows that are due in each interval, of `seconds`, at its end; intervals without rows are left out.
 
     Yields
     ------

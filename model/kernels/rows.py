@@ -69,7 +69,7 @@ def ascending_known(offsets, first, numbers, new_offsets):
     """Make each row of `numbers` ascending, in place, without repetitions and without UNKNOWN.
 
     Row `i` of `len(new_offsets) - 1` stands at `offsets[first + i] - offsets[first]` at first and at
-    `new_offsets[i]` in the end; returns how many numbers are left in all.
+    `new_offsets[i]` afterwards; returns how many numbers are left in all.
     """
     base = offsets[first]
     used = 0

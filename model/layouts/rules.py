@@ -38,7 +38,7 @@ class Rules(Protocol):
         """Columns of the table, as `partitions.arrow` has them."""
 
     def from_arrow(self, columns: dict[str, pa.Array], sets: int) -> Partitions:
-        """The table of these columns, of a snapshot with so many sets."""
+        """The table of these columns, of a snapshot with `sets` sets."""
 
     def of_rows(self, table: Any, edges: IntArray) -> Partitions:
         """The table of some consecutive sets; `edges` are `first_rows`, clipped to these and counted from the first."""

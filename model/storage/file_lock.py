@@ -1,4 +1,4 @@
-"""Locks between processes: whoever holds a file's lock is alone."""
+"""Locks between processes: one at a time holds the lock of a file."""
 
 from __future__ import annotations
 

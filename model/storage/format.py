@@ -106,7 +106,7 @@ def save_snapshot(snapshot: Snapshot, path: Path) -> None:
     Raises
     ------
     IndexExistsError
-        `path` holds something else than an index.
+        `path` holds something that is not an index.
     TagMatchError
         The files cannot be written (disk full, no permission); the index stays as it was.
     """
@@ -181,7 +181,7 @@ def _remove_unfinished(path: Path) -> None:
 
 @contextlib.contextmanager
 def unfinished_folder(path: Path) -> Iterator[Path]:
-    """A new folder in that of an index, for the files of a snapshot; goes in the end if it is not committed."""
+    """A new folder in that of an index, for the files of a snapshot; is removed if it is not committed."""
     unfinished = Path(tempfile.mkdtemp(prefix=UNFINISHED_PREFIX, dir=path))
     try:
         yield unfinished

@@ -29,13 +29,13 @@ class Files(Protocol):
     """Files that processes on several machines leave for each other; each appears under its name whole, at once."""
 
     def new(self, name: str) -> AbstractContextManager[Path]:
-        """Give a path of this machine, at which to write the file of that name; it appears in the end."""
+        """Give a path of this machine, at which to write the file of that name; it appears when it is whole."""
 
     def map(self, name: str, *, keep: bool = False) -> pa.MemoryMappedFile:
         """Map a file into memory; `keep` if other processes of this machine need it, too."""
 
     def local_folder(self) -> Path:
-        """Return a folder of this machine with room for files, which whoever makes them removes."""
+        """Return a folder of this machine with room for files, which their maker removes."""
 
 
 class Place(Protocol):
@@ -54,7 +54,7 @@ class Place(Protocol):
         """Folder of this machine with the index as it is now; errors as `open_snapshot`."""
 
     def scratch(self) -> AbstractContextManager[Files]:
-        """A place for files, which are gone in the end. What one before has left, as it was killed, goes now."""
+        """A place for files, which are removed afterwards. What a killed one has left is removed now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Indexes on stores that Arrow reaches (`pyarrow.fs`): S3, Google Cloud Storage, Azure, HDFS.
 
-An index there has the files of one in a folder. Whoever uses it copies them to this machine, once for all processes of
-an executor; whoever saves it uploads them, and the manifest last: then the new snapshot has become the index's.
+An index there has the files of one in a folder. A reader copies them to this machine, once for all processes of
+an executor; a writer uploads them, and the manifest last: then the new snapshot has become the index's.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Store:
         user, _, host = place.rpartition("@")
         return f"{scheme}://{host if ':' in user else place}".rstrip("/") + f"/{self.below}".rstrip("/")
 
-    def told(self, error: Exception) -> str:
+    def without_secrets(self, error: Exception) -> str:
         """What Arrow says of a URI that it does not take, in which it quotes all of the URI."""
         return _in_a_line(error).replace(self.uri, str(self)).replace(_arrow_uri(self.uri), str(self))
 
@@ -195,11 +195,11 @@ class RemoteIndex:
             _file_system(uri)
         except (ImportError, pa.ArrowInvalid) as error:
             raise InvalidValueError(
-                f"Arrow does not reach {store}: {store.told(error)}; give a URI that `pyarrow.fs.FileSystem.from_uri` "
-                "takes, or a folder that all machines mount"
+                f"Arrow does not reach {store}: {store.without_secrets(error)}; give a URI that "
+                "`pyarrow.fs.FileSystem.from_uri` takes, or a folder that all machines mount"
             ) from None
         except OSError as error:
-            raise TagMatchError(f"cannot reach {store}: {store.told(error)}") from None
+            raise TagMatchError(f"cannot reach {store}: {store.without_secrets(error)}") from None
         return cls(store)
 
     def __str__(self) -> str:
@@ -228,7 +228,7 @@ class RemoteIndex:
         Raises
         ------
         IndexExistsError
-            There is something else than an index.
+            The path holds something that is not an index.
         TagMatchError
             The files cannot be written; the index stays as it was.
         """
@@ -274,7 +274,7 @@ class RemoteIndex:
                 try:
                     self._copy(manifest, copy)
                 except (FileNotFoundError, TagMatchError) as error:
-                    # Who saved a newer snapshot has removed the files of this one.
+                    # The writer of a newer snapshot has removed the files of this one.
                     if self.manifest() != manifest:
                         continue
                     if isinstance(error, FileNotFoundError):
@@ -297,7 +297,7 @@ class RemoteIndex:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[StoredFiles]:
-        """A folder beside the snapshots, which is gone in the end, as are those of scratch that was left there."""
+        """A folder beside the snapshots, which is removed afterwards, as are those of scratch that was left there."""
         existed = self.store.kind() == pa.fs.FileType.Directory
         for name in self.store.names():
             if name.startswith(SCRATCH_PREFIX):
@@ -327,7 +327,7 @@ class StoredFiles:
 
     @contextlib.contextmanager
     def new(self, name: str) -> Iterator[Path]:
-        """Give a path of this machine; what is written there is uploaded in the end."""
+        """Give a path of this machine; what is written there is uploaded afterwards."""
         part = self.local_folder() / uuid.uuid4().hex
         try:
             yield part

@@ -10,7 +10,7 @@ Steps, each of one or a few Spark jobs ::
 
 Nothing comes to the driver but counts, histograms, masks, some hundred sets' first ranks of each shard, and the strings
 by which Spark sets the bounds of their ranges. What tasks leave for others lies in a folder beside the index's
-snapshots, which readers do not look at, and which goes in the end.
+snapshots, which readers do not look at, and which is removed afterwards.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def partition_sets(rows: DataFrame, index: Place, layout: LayoutOptions, options
         Rows cannot be stored, and are not to be skipped; tells how many there are of each kind. Or there are more
         sets than an index can hold.
     IndexExistsError
-        Something else than an index stands at the path.
+        The path holds something that is not an index.
     """
     spark = rows.sparkSession
     index.index_exists()
@@ -102,12 +102,13 @@ def partition_sets(rows: DataFrame, index: Place, layout: LayoutOptions, options
         with _step(spark, "shards"):
             shards = make_shards(rows, scratch, keys)
         if shards.problems:
-            told = ", ".join(f"{problem}: {count}" for problem, count in shards.problems.items())
+            problems = ", ".join(f"{problem}: {count}" for problem, count in shards.problems.items())
             if not options.skip_invalid:
                 raise InvalidValueError(
-                    f"there are rows that cannot be stored: {told}; filter them, or have them skipped (skip_invalid)"
+                    f"there are rows that cannot be stored: {problems}; "
+                    "filter them, or have them skipped (skip_invalid)"
                 )
-            _log.warning("skipped rows: %s", told)
+            _log.warning("skipped rows: %s", problems)
         if shards.sets > MAX_ROWS:
             raise InvalidValueError(
                 f"an index holds at most {MAX_ROWS} sets, not {shards.sets}; split the rows by a hash of their tags"

@@ -35,7 +35,7 @@ _COUNT = "count long"
 
 
 class Keys(Protocol):
-    """What the keys of the rows are to the job: numbers, and in the end a key table."""
+    """What the keys of the rows are to the job: numbers, and at last a key table."""
 
     def numbers(self, keys: pa.Array) -> pa.Array:
         """Number of each key, uint64."""

@@ -102,7 +102,7 @@ def unpacked(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
 
 
 def gathered(batches: Batches, nbytes: int) -> Iterator[pa.RecordBatch]:
-    """Join record batches to such with about so many bytes."""
+    """Join record batches to larger ones, of about that many bytes."""
     waiting: list[pa.RecordBatch] = []
     bytes_waiting = 0
     for batch in batches:
@@ -137,7 +137,7 @@ def labels_for(spark: SparkSession, count: int, each: int = 1) -> I64Array:
 
     Other labels would not be spread evenly: of two, both come to one partition half of the time.
     """
-    # With so many numbers, fewer than two for a partition are out of the question. Spark answers this without a job.
+    # With that many numbers, fewer than two for a partition are out of the question. Spark answers this without a job.
     text = f"SELECT transform(sequence(0, {64 * count}), number -> pmod(hash(number), {count})) AS partitions"
     partitions = np.array(spark.sql(text).first()["partitions"])  # type: ignore[index]
     order = np.argsort(partitions, kind="stable")

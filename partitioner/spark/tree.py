@@ -109,7 +109,7 @@ class Tree:
         mask, used = node.root.mask.copy(), node.root.used.copy()
         pivot = int(choose_pivot(counts, node.size, max_partition_size, mask, used))
         if pivot < 0:
-            return []  # whoever gets the node comes to the same end, and to the mask that belongs to it
+            return []  # the task that gets the node comes to the same end, and to the mask that belongs to it
         bit = np.zeros(SIGNATURE_WORDS, np.uint64)
         bit[pivot // 64] = 1 << (63 - pivot % 64)
         ones = int(counts[pivot])

@@ -71,14 +71,14 @@ class _Packet:
     lists: Lists | None = None
 
     def release(self) -> None:
-        """Give the workspace back, so that nobody waits for who still refers to the packet, as debuggers do."""
+        """Give the workspace back, so that nobody waits for what still refers to the packet, such as a debugger."""
         workspace, self.workspace = self.workspace, None
         if workspace is not None:
             self.free.put(workspace)
 
     @contextlib.contextmanager
     def released_on_error(self) -> Iterator[None]:
-        """Give the workspace back if something fails: else those who keep the error would keep it."""
+        """Give the workspace back if something fails: else what keeps the error would keep it."""
         try:
             yield
         except BaseException:
@@ -123,7 +123,7 @@ class CudaBackend:
     Raises
     ------
     DeviceError
-        From all methods, when the device has failed; `DeviceMemoryError` when its memory does not suffice for the
+        From all methods, when the device has failed; `DeviceMemoryError` when its memory is too small for the
         tables, or for the results of a single query.
     """
 

@@ -16,7 +16,7 @@ class PublishedBackend(CpuStages):
     Raises
     ------
     DeviceError
-        From all that matches, when the device has failed; `DeviceMemoryError` when its memory does not suffice.
+        From all that matches, when the device has failed; `DeviceMemoryError` when it is out of memory.
     """
 
     #: Launching batches takes the interpreter's time, which threads would have to share

@@ -72,5 +72,5 @@ def to_device(table: npt.NDArray[Any]) -> Any:
 
 
 def grid(work: int, block: int) -> tuple[int, int]:
-    """Blocks and threads for so many pieces of work, at least one."""
+    """Blocks and threads for `count` pieces of work, at least one."""
     return max(1, -(-work // block)), block

@@ -87,11 +87,11 @@ class Room:
         self._first = self.pairs = pairs
 
     def ask(self, pairs: int) -> None:
-        """Have room for so many, and some more."""
+        """Have room for `count`, and some more."""
         self.pairs = max(self.pairs, pairs + pairs // 8)
 
     def forget(self) -> None:
-        """Begin anew, as memory does not suffice for so many."""
+        """Begin anew, as there is no memory for that many."""
         self.pairs = self._first
 
 

@@ -111,13 +111,13 @@ class _Results:
         self.counters.copy_to_device(self._zeros, stream=self._workspace.stream)
 
     def reserve(self, results: int) -> None:
-        """Have room for so many results; if there was too little, what the buffer holds is lost."""
+        """Have room for `count` results; if there was too little, what the buffer holds is lost."""
         if results > self.room:
             self._workspace.stream.synchronize()
             self._allocate(results + results // 8)
 
     def transfer(self, results: int) -> None:
-        """Begin to copy the counters and so many results to the host."""
+        """Begin to copy the counters and `count` results to the host."""
         self._host = self._workspace.download(self._name, self._memory, _HEADER + packed_words(results))
 
     def transferred_counters(self) -> tuple[int, int]:
@@ -231,7 +231,7 @@ class PublishedSubsetMatch:
     InvalidValueError
         `batch_size` is not in 1 ... 256.
     DeviceError
-        From `match` as well: the device has failed; `DeviceMemoryError`, if its memory does not suffice.
+        From `match` as well: the device has failed; `DeviceMemoryError`, if it is out of memory.
     """
 
     def __init__(

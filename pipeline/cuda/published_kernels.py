@@ -33,12 +33,12 @@ _GROUP_BYTES = 20
 
 
 def packed_words(results: int) -> int:
-    """Return how many 32-bit words so many packed results take."""
+    """Return how many 32-bit words `count` packed results take."""
     return results - (-results // _GROUP)
 
 
 def unpack(words: U32Array, results: int) -> tuple[U8Array, U32Array]:
-    """Query ids and set ids of so many packed results."""
+    """Query ids and set ids of `count` packed results."""
     groups = np.zeros((-(-results // _GROUP), _GROUP_WORDS), np.uint32)
     groups.reshape(-1)[: len(words)] = words
     return groups[:, :1].view(np.uint8).ravel()[:results], groups[:, 1:].ravel()[:results]

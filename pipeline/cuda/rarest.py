@@ -20,7 +20,7 @@ cuda: Any = numba.cuda
 
 _U = np.uint64
 _BLOCK = 128
-# Clusters are searched by so many ranks; what is left then is scanned
+# Ranks by which clusters are searched; what is left then is scanned
 _DEEPEST = 12
 _PATH = _DEEPEST + 1
 

@@ -70,7 +70,9 @@ def on_device(number: int) -> Iterator[None]:
         if type(error).__module__.partition(".")[0] not in ("cuda", "numba"):
             raise
         if getattr(error, "code", None) == _OUT_OF_MEMORY or "OUT_OF_MEMORY" in str(error):
-            raise DeviceMemoryError(f"the memory of CUDA device {number} does not suffice") from error
+            raise DeviceMemoryError(
+                f"CUDA device {number} is out of memory; use fewer streams, placement='split' or device='cpu'"
+            ) from error
         raise DeviceError(f"CUDA device {number} has failed: {_in_a_line(error)}") from error
 
 

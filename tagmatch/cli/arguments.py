@@ -79,6 +79,6 @@ InputFormat = Annotated[
 ]
 SkipInvalid = Annotated[
     bool,
-    typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and say in the end how many there were."),
+    typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and say at the end how many there were."),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads to use.  [default: all processors]")]

@@ -33,7 +33,7 @@ _ending = _thread.allocate_lock()
 
 
 class interruptible:  # noqa: N801 - used as a function; `contextlib` takes too long to import
-    """Within it, Ctrl-C ends the process, unless whoever started it has had Ctrl-C ignored."""
+    """Within it, Ctrl-C ends the process, unless it was started with Ctrl-C ignored."""
 
     def __enter__(self) -> None:
         self._active = signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -56,7 +56,7 @@ def in_steps(
 
 
 def steps(batch: pa.RecordBatch, clock: Callable[[], float] = time.monotonic) -> Iterator[pa.RecordBatch]:
-    """A batch in slices of 1,000 rows, or of more where so many are done in a tenth of a second."""
+    """A batch in slices of 1,000 rows, or of as many as are done in a tenth of a second."""
     first, size = 0, _STEP_ROWS
     while first < len(batch):
         start = clock()
@@ -76,7 +76,7 @@ def is_terminal_of_messages(output: str) -> bool:
 
 @contextlib.contextmanager
 def _bar(what: str, console: Console, total: int | None, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Give a function that moves the bar by so many rows."""
+    """Give a function that moves the bar by a number of rows."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,

@@ -126,7 +126,7 @@ def _read_file(
 
 
 def _decompressed(descriptor: int, compression: str) -> Read:
-    """A function that reads at most so many bytes of what a compressed file holds."""
+    """A function that reads at most the bytes asked for of what a compressed file holds."""
     source = pa.PythonFile(os.fdopen(os.dup(descriptor), "rb"), "r")
     read: Read = pa.CompressedInputStream(source, compression).read
     return read

@@ -115,7 +115,7 @@ def _open_already(path: str, standard: int) -> int | None:
 
 
 def at_hand(descriptor: int, name: str) -> Read:
-    """A function that reads at most so many bytes: what is at hand; waits only while there is nothing."""
+    """A function that reads at most the bytes asked for: what is at hand; waits only while there is nothing."""
 
     def read(size: int) -> bytes:
         parts = [_read_some(descriptor, name, size)]

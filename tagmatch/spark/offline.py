@@ -90,7 +90,7 @@ def partition(
     InvalidValueError
         For an option, for a URI that Arrow does not know, and for rows that cannot be stored: how many, and why.
     IndexExistsError
-        Something else than an index stands at the path.
+        The path holds something that is not an index.
     TagMatchError
         The index cannot be written, or the rows had other keys, which are strings, when they were made again.
 

@@ -78,9 +78,9 @@ def check_java() -> None:
     if found is None:
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
         raise SparkUnavailableError(f"Spark needs Java: {where}; {advice}")
-    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', told)
+    found_version = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', found_version)
     if version is None or int(version[1]) < OLDEST_JAVA:
         raise SparkUnavailableError(
-            f"Spark needs Java {OLDEST_JAVA}, but {found} is {told.strip() or 'silent'}; {advice}"
+            f"Spark needs Java {OLDEST_JAVA}, but {found} is {found_version.strip() or 'silent'}; {advice}"
         )

@@ -67,7 +67,7 @@ class Workload:
 
 
 def make_workload(sets: int, queries: int, seed: int, threads: int, *, keys_per_set: float = KEYS_PER_SET) -> Workload:
-    """Generate users of the Twitter-like workload until their interests are so many distinct sets.
+    """Generate users of the Twitter-like workload until their interests are enough distinct sets.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def distinct_sets(options: TwitterOptions, count: int, *, threads: int = 1) -> p
 
 
 def _publishers(options: TwitterOptions, sets: int, keys_per_set: float, threads: int) -> int:
-    """Return of how many publishers the interests are so many sets just when these have so many keys."""
+    """Return the number of publishers whose interests are `sets` sets just when these have `keys` keys."""
     pilot = Twitter(replace(options, publishers=_PILOT_PUBLISHERS))
     users = 1 + round(2 * keys_per_set * _PILOT_PUBLISHERS / options.mean_followed)
     while True:
@@ -142,7 +142,7 @@ def _generate(options: TwitterOptions, count: int, *, one_key: bool, threads: in
 
 
 def _without_repeats(rows: pa.Table, threads: int) -> pa.Table:
-    """Leave out pairs of a set and a key that came before: of a user who wants the same from two publishers."""
+    """Leave out pairs of a set and a key that came before: of a user that wants the same from two publishers."""
     keys = rows["key"].to_numpy() * np.uint64(0x9E3779B97F4A7C15)  # far apart
     kept = _Seen().add(np.maximum(_sums(rows["tags"], threads) ^ keys, np.uint64(1)), threads=threads)
     return rows if len(kept) == len(rows) else pa.concat_tables(_rows_of(rows, kept, threads))

@@ -114,7 +114,7 @@ def serve(
 def closed_loop_rate(
     submit: Callable[[list[str]], Future[Any]], queries: Sequence[list[str]], seconds: float, *, window: int = WINDOW
 ) -> float:
-    """Measure how many queries a second one caller gets answered who has up to `window` of them outstanding."""
+    """Measure how many queries a second one caller gets answered that has up to `window` of them outstanding."""
     outstanding: deque[Future[Any]] = deque()
     asked = 0
     with without_garbage_collection():
@@ -132,7 +132,7 @@ def closed_loop_rate(
 
 
 def poisson_times(rate: float, seconds: float, seed: int) -> F64Array:
-    """Draw when queries are due that arrive at random: as many as are expected in so many seconds, at least one."""
+    """Draw when queries are due that arrive at random: as many as are expected in that time, at least one."""
     count, drawn = max(1, round(rate * seconds)), 0
     blocks: list[F64Array] = []
     for block in arrival_times(rate, burstiness=1.0, seed=seed):

@@ -98,7 +98,7 @@ def twitter(
         typer.Option(
             metavar="FILE",
             help="A real distribution of the number of followed publishers: a Parquet, CSV or JSON Lines file with "
-            "columns `followers` and optionally `users`, how many users follow so many.",
+            "columns `followers` and optionally `users`, how many users follow that many.",
         ),
     ] = None,
     shards: Annotated[
@@ -172,7 +172,7 @@ def queries(
     ] = False,
     tweets: _Tweets = None,
     rate: Annotated[
-        float | None, typer.Option(help="Write so many queries a second, when they are due.", show_default=False)
+        float | None, typer.Option(help="Write this many queries a second, when they are due.", show_default=False)
     ] = None,
     burstiness: Annotated[
         float,

@@ -77,7 +77,7 @@ def stream_to_stdout(pairs: Iterable[tuple[F64Array, pa.RecordBatch]]) -> Iterat
 def stream_to_folder(
     pairs: Iterable[tuple[F64Array, pa.RecordBatch]], folder: Path, interval: float
 ) -> Iterator[pa.Table]:
-    """Write one Parquet file for the rows of every interval of so many seconds, at its end; yields what it has.
+    """Write one Parquet file for the rows of every interval of `seconds`, at its end; yields what it has.
 
     Raises
     ------

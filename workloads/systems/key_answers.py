@@ -24,7 +24,7 @@ _TASKS_PER_THREAD = 8
 def keys_of_matches(
     match: Callable[[int, int], Lists], queries: int, keys: KeyTable, *, unique: bool, threads: int
 ) -> pa.ListArray:
-    """Match so many queries and look up their keys, all in tasks over threads.
+    """Match queries, `count` of them, and look up their keys, all in tasks over threads.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ class Matcher(Protocol[Queries]):
         """
 
     def nbytes(self) -> int | None:
-        """Bytes of memory or disk that the stored sets take, `None` where that cannot be told."""
+        """Bytes of memory or disk that the stored sets take, `None` where that is unknown."""
 
     def close(self) -> None:
         """Stop what was started and free what was taken."""

@@ -28,7 +28,7 @@ _MOST_QUERIES = 20_000
 
 
 def fixed_size_sets(count: int, tags_per_set: int, seed: int) -> pa.Table:
-    """Return distinct sets of so many tags, which follow Zipf's law over 1,048,576 tags; the key is the row number."""
+    """Return distinct sets of `tags` tags, which follow Zipf's law over 1,048,576 tags; the key is the row number."""
     rng = np.random.default_rng(seed)
     rows = np.zeros((0, tags_per_set), np.int64)
     while len(rows) < count:

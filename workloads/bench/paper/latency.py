@@ -39,12 +39,12 @@ _MEASURES = {
 }  # fmt: skip
 
 _CAPACITY = f"""Capacity is what one Python thread gets answered that submits as fast as it can and has up to
-    {WINDOW:,} queries outstanding. It is far below that of `match_many`: whoever submits is Python in the same process
+    {WINDOW:,} queries outstanding. It is far below that of `match_many`: the caller is Python in the same process
     and shares the interpreter lock with the stages, so that its own greatest speed is part of capacity."""
 _ARRIVALS = """Queries arrive at random (Poisson), whether or not earlier ones are done, and a query's latency runs from
     when it was due, however late it was submitted, until its future was done."""
 
-#: A round of Figure 6 is so many times as long as another experiment's call
+#: How many times as long as another experiment's call a round of Figure 6 is
 _LENGTH = 5
 _WARM_UP_SECONDS = 0.1
 
@@ -157,7 +157,7 @@ class _System:
             yield submit
 
     def serve(self, submit: Callable[[list[str]], Future[Any]], rate: float, seconds: float) -> _Rounds:
-        """Offer so many queries a second for so many seconds; in each round they arrive at other times."""
+        """Offer queries at a rate for some seconds; in each round they arrive at other times."""
         options = self._bench.options
         rounds = [
             serve(submit, cycle(self.queries), poisson_times(rate, seconds, options.seed + number))

@@ -93,7 +93,7 @@ def _by_callers(bench: Bench, result: Result) -> None:
 def callers_rate(
     match: Callable[[list[str]], object], queries: Sequence[list[str]], callers: int, seconds: float
 ) -> float:
-    """Measure how many queries a second so many threads get answered, each of which asks one after the other."""
+    """Measure how many queries a second `threads` threads get answered, each of which asks one after the other."""
     starts: list[float] = []
     together = threading.Barrier(callers, action=lambda: starts.append(time.perf_counter()))
 

@@ -180,6 +180,6 @@ def _run(frame: DataFrame) -> None:
 
 
 def _plan(frame: DataFrame) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as told:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         frame.explain(mode="formatted")
-    return told.getvalue().strip()
+    return printed.getvalue().strip()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SIZES = (1_000_000, 4_000_000, 8_000_000)
 
-# What starting tasks costs counts for less and less, so both hold from so many sets on
+# What starting tasks costs counts for less and less, so both hold from this many sets on
 _TARGETS_FROM = 4_000_000
 _AGAINST_LOCAL = Target(6, at_most=True)
 _TWICE_THE_SETS = Target(2.3, at_most=True)

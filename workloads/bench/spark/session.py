@@ -24,7 +24,7 @@ _FEWEST_FILES, _ROWS_PER_FILE = 4, 250_000
 
 
 def local_spark(threads: int) -> SparkSession:
-    """Return the running session, or start one on so many cores of this machine; it ends with the process."""
+    """Return the running session, or start one on some cores of this machine; it ends with the process."""
     return spark_session("tagmatch-bench", f"local[{threads}]", _SETTINGS)
 
 
