@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from command import as_json_lines, tagmatch, write
+from command import as_json_lines, tagmatch_alone, write
 from index_files import contents_of
 
 from tagmatch import TagMatch
@@ -38,5 +38,5 @@ def make_files(folder: Path) -> Files:
     parquet = write(folder / "queries.parquet", records, _SCHEMA)
     sets.write_bytes(as_json_lines([{"tags": ["a", f"b{key}"], "key": key} for key in range(10_000)]))
     built = folder / "built"
-    tagmatch("build", sets, built)
+    tagmatch_alone("build", sets, built)
     return Files(index, queries, parquet, sets, contents_of(built))

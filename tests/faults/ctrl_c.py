@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from command import INTERRUPTED, begun, tagmatch
+from command import INTERRUPTED, begun, tagmatch_alone
 from faults.command_files import make_files
 from faults.rounds import Attempt, Report, in_turn, main_of
 from index_files import contents_of
@@ -29,9 +29,9 @@ class Cases:
     def __init__(self, folder: Path) -> None:
         self.files = make_files(folder)
         self._index = contents_of(self.files.index)
-        self._answers = tagmatch("match", self.files.index, self.files.queries)
+        self._answers = tagmatch_alone("match", self.files.index, self.files.queries)
         start = time.monotonic()
-        self._checked = tagmatch("check", self.files.index)
+        self._checked = tagmatch_alone("check", self.files.index)
         # Commands take longer while others run
         self._longest_s = 2 * (time.monotonic() - start)
         self.attempts: list[Attempt] = [
@@ -136,9 +136,9 @@ class Cases:
         left = {name for name in found.keys() - kept.keys() if not name.startswith(("snapshot-", may_leave))}
         assert not left, f"left behind: {left}"
         if kept:
-            tagmatch("check", path)
+            tagmatch_alone("check", path)
         if found != kept:
-            tagmatch("build", self.files.sets, path, "--overwrite")
+            tagmatch_alone("build", self.files.sets, path, "--overwrite")
             assert contents_of(path) == new, "the next build has not removed what this one has left"
         return _ENDINGS[code]
 

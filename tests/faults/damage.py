@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agreement import assert_agree, loaded
-from command import tagmatch
+from command import tagmatch_alone
 from faults.rounds import Report, main_of
 from faults.sweep import Report as Trials
 from faults.sweep import run_isolated
@@ -107,7 +107,7 @@ def notices(index: Index, damage: Callable[[list[Path], random.Random], None], n
         damage(sorted(file for file in path.rglob("*") if file.is_file()), rng)
         damaged = contents_of(path) != contents_of(index.path)
         if rng.random() < 0.01:
-            tagmatch(rng.choice(["check", "info"]), path, code=int(damaged))
+            tagmatch_alone(rng.choice(["check", "info"]), path, code=int(damaged))
         if not damaged:
             with TagMatch.open(path, threads=1, device="cpu") as tm:
                 assert_agree(tm, index.oracle, [rng.sample(_TAGS, 30)])

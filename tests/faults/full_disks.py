@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from command import COMMAND, started, tagmatch
+from command import COMMAND, started, tagmatch_alone
 from faults.command_files import make_files
 from faults.disk import small_files
 from faults.rounds import Attempt, Report, in_turn, main_of
@@ -59,7 +59,7 @@ class Cases:
         self._answers: dict[str, bytes] = {}
         for form in _FORMATS:
             answers = folder / f"answers.{form}"
-            tagmatch("match", self.files.index, self.files.queries, "-o", answers)
+            tagmatch_alone("match", self.files.index, self.files.queries, "-o", answers)
             self._answers[form] = answers.read_bytes()
         self.attempts: list[Attempt] = [
             self.full_device, self.full_device_for_messages_too, self.stream_to_a_limited_file, self.limited_file,
