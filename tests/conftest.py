@@ -68,6 +68,11 @@ def rng(seed: int) -> random.Random:
     return random.Random(seed)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest file, so that where several processes share the tests, none is left waiting for it."""
+    items.sort(key=lambda item: item.path.stem != "test_cuda_simulator")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(f"repeat these random workloads with TEST_SEED={SEED}")

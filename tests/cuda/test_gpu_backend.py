@@ -162,12 +162,12 @@ def test_a_query_with_too_many_results_moves_to_the_cpu(monkeypatch: pytest.Monk
         tm.consolidate()
         ShortOfMemory(monkeypatch, 50)
         everything = [f"t{i}" for i in range(100)]
-        with pytest.raises(DeviceError, match="memory of CUDA device 0"):
+        with pytest.raises(DeviceError, match="CUDA device 0 is out of memory"):
             tm.match(everything)
         assert sorted(tm.match(everything)) == list(range(100))
         stats = tm.stats()
         assert (stats["device"], stats["devices"]) == ("cpu", ["cpu"])
-        assert "memory of CUDA device 0" in stats["device_notes"][0]
+        assert "CUDA device 0 is out of memory" in stats["device_notes"][0]
 
 
 def test_keys_that_do_not_fit_stay_on_the_host(
