@@ -21,6 +21,8 @@ import tagmatch.files.parquet  # noqa: F401 - for the forks
 from tagmatch.cli import main
 from tagmatch.model.kernels.lists import count_values
 
+_HANGS_S = 120
+
 # Numba gets ready when the first kernel is called
 count_values(np.zeros(1, np.uint32), 1)
 
@@ -62,6 +64,8 @@ def run_forked(arguments: list[str], stdin: bytes) -> tuple[int, str, str]:
         process.start()
         with contextlib.suppress(BrokenPipeError):
             streams[0].write_bytes(stdin)
-        process.join()
-        assert process.exitcode is not None
+        process.join(_HANGS_S)
+        if process.exitcode is None:
+            process.kill()
+        assert process.exitcode is not None, f"{arguments} hangs"
         return process.exitcode, streams[1].read_text(), streams[2].read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -124,9 +125,16 @@ def test_tags_in_bulk(tm, name, call, tags, error):
         call(tm, [["a"], tags, ["b"]])
 
 
+def without_address(value):
+    """The same in every process that shares the tests."""
+    return re.sub(" at 0x[0-9a-f]+", "", repr(value))
+
+
 @pytest.mark.parametrize(("name", "call"), cases(BULK_CALLS))
 @pytest.mark.parametrize(
-    "rows", [None, "abc", b"abc", 5, float("nan"), object, {"a": ["b"]}, {("a",)}, ["a", "b", "c"]], ids=repr
+    "rows",
+    [None, "abc", b"abc", 5, float("nan"), object(), {"a": ["b"]}, {("a",)}, ["a", "b", "c"]],
+    ids=without_address,
 )
 def test_rows_that_are_none(tm, name, call, rows):
     with pytest.raises(TypeError, match=rf"\b{name}\b"):
@@ -148,7 +156,9 @@ def test_key_in_bulk(tm, call, key, error):
 
 
 @pytest.mark.parametrize("call", ["add_sets", "remove_sets"])
-@pytest.mark.parametrize("keys", [None, 1, "1", b"1", {1: 1}, {1}, frozenset([1]), float("nan"), object], ids=repr)
+@pytest.mark.parametrize(
+    "keys", [None, 1, "1", b"1", {1: 1}, {1}, frozenset([1]), float("nan"), object()], ids=without_address
+)
 def test_keys_that_are_none(tm, call, keys):
     with pytest.raises(TypeError, match=r"\bkeys\b"):
         getattr(tm, call)([["e"]], keys)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import IntArray, U64Array
+from tagmatch.model.arrays import I64Array, IntArray, U64Array
 from tagmatch.model.arrow import from_words, to_numbers, to_words
 from tagmatch.model.invariants import fail, first_out_of_order, require
 from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import count_firsts
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import PartitionTable, Snapshot
@@ -48,6 +49,10 @@ class Balanced:
         """As of `Rules`."""
         used = np.flatnonzero(np.diff(edges))
         return PartitionTable(table.masks[used], np.append(edges[used], edges[-1]))
+
+    def sets_by_rarest_tag(self, snapshot: Snapshot) -> I64Array:
+        """As of `Rules`."""
+        return count_firsts(snapshot.tagsets.ranks, len(snapshot.vocabulary))
 
     def check(self, snapshot: Snapshot) -> None:
         """As of `Rules`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import IntArray
+from tagmatch.model.arrays import I64Array, IntArray
 from tagmatch.model.arrow import to_numbers
 from tagmatch.model.invariants import fail, first_out_of_order, require
 from tagmatch.model.options import LayoutOptions
@@ -41,6 +41,10 @@ class Rarest:
     def of_rows(self, table: ClusterTable, edges: IntArray) -> ClusterTable:
         """As of `Rules`."""
         return ClusterTable(edges.astype(table.first_rows.dtype))
+
+    def sets_by_rarest_tag(self, snapshot: Snapshot) -> I64Array:
+        """As of `Rules`."""
+        return np.diff(snapshot.partitions.first_rows).astype(np.int64)
 
     def check(self, snapshot: Snapshot) -> None:
         """As of `Rules`."""

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tagmatch.model.arrays import IntArray, U64Array
+from tagmatch.model.arrays import I64Array, IntArray, U64Array
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Partitions, Snapshot
 
@@ -42,6 +42,9 @@ class Rules(Protocol):
 
     def of_rows(self, table: Any, edges: IntArray) -> Partitions:
         """The table of some consecutive sets; `edges` are `first_rows`, clipped to these and counted from the first."""
+
+    def sets_by_rarest_tag(self, snapshot: Snapshot) -> I64Array:
+        """How many sets have the tag of each rank as their rarest."""
 
     def check(self, snapshot: Snapshot) -> None:
         """Verify the order of sets and the table; raises `InvariantError`."""

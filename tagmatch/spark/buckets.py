@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, I64Array, U64Array, UIntArray
-from tagmatch.model.kernels.lists import count_firsts
+from tagmatch.model.layouts import rules_of
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.spark.packs import groups_by_hash
 
@@ -60,14 +60,9 @@ class Buckets:
 
 def buckets_for(snapshot: Snapshot, bucket_sets: int, *, at_least: int = 1) -> Buckets:
     """As many buckets as a snapshot needs, of about `bucket_sets` sets each."""
-    sets = _sets_by_rarest_tag(snapshot)
+    sets = rules_of(snapshot.options).sets_by_rarest_tag(snapshot)
     many = np.flatnonzero(sets > bucket_sets)
     hashes = snapshot.vocabulary.hashes[many]
     order = np.argsort(hashes)
     spreads = -(-sets[many] // bucket_sets)
     return Buckets(max(at_least, -(-len(snapshot) // bucket_sets), 1), hashes[order], spreads[order])
-
-
-def _sets_by_rarest_tag(snapshot: Snapshot) -> I64Array:
-    """How many sets have the tag of each rank as their rarest."""
-    return count_firsts(snapshot.tagsets.ranks, len(snapshot.vocabulary))
