@@ -15,6 +15,7 @@ Placement = Literal["auto", "replicate", "split"]
 CudaKernels = Literal["fused", "published"]
 
 MAX_THREADS = 1024
+MAX_PARTITION_SIZE = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class LayoutOptions:
 
     def __post_init__(self) -> None:
         _one_of("layout", self.layout, get_args(Layout))
-        _integer("max_partition_size", self.max_partition_size, 1, 2**32 - 1)
+        _integer("max_partition_size", self.max_partition_size, 1, MAX_PARTITION_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,49 +72,6 @@ class CudaOptions:
         _one_of("placement", self.placement, get_args(Placement))
         _one_of("kernels", self.kernels, get_args(CudaKernels))
         _integer("streams", self.streams, 1, 1024)
-
-
-@dataclass(frozen=True, slots=True)
-class MatchOptions:
-    """How queries are answered; chosen anew each time an index is opened.
-
-    Attributes
-    ----------
-    exact : bool
-        Verify every signature match on the tags themselves. `False` gives the `balanced` layout the paper's
-        probabilistic answers; `rarest` compares tags in any case and stays exact.
-    device : {"auto", "cpu", "cuda"}
-        Where the subset match runs.
-    threads : int
-        Threads that build and match.
-    batch_size : int
-        Queries that are matched together against one partition of the `balanced` layout (§3.3).
-    flush_timeout : float or None
-        Seconds after which a waiting batch is matched although it is not full and all threads are busy; `None`: never.
-    cuda : CudaOptions
-        How CUDA devices are used.
-    """
-
-    exact: bool = True
-    device: Device = "auto"
-    threads: int = 1
-    batch_size: int = 256
-    flush_timeout: float | None = 0.1
-    cuda: CudaOptions = field(default_factory=CudaOptions)
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.exact, bool):
-            raise InvalidTypeError(f"exact must be True or False, not {self.exact!r}")
-        _one_of("device", self.device, get_args(Device))
-        if not isinstance(self.cuda, CudaOptions):
-            raise InvalidTypeError(f"cuda must be CudaOptions, not {self.cuda!r}")
-        _integer("threads", self.threads, 1, MAX_THREADS)
-        _integer("batch_size", self.batch_size, 1, 2**20)
-        timeout = self.flush_timeout
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-            raise InvalidTypeError(f"flush_timeout must be seconds or None, not {timeout!r}")
-        if timeout is not None and not timeout >= 0:
-            raise InvalidValueError(f"flush_timeout must be zero or more seconds, not {timeout!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +117,54 @@ class PipelineOptions:
                 _integer(name, getattr(self, name), 1, MAX_THREADS)
 
 
+@dataclass(frozen=True, slots=True)
+class MatchOptions:
+    """How queries are answered; chosen anew each time an index is opened.
+
+    Attributes
+    ----------
+    exact : bool
+        Verify every signature match on the tags themselves. `False` gives the `balanced` layout the paper's
+        probabilistic answers; `rarest` compares tags in any case and stays exact.
+    device : {"auto", "cpu", "cuda"}
+        Where the subset match runs.
+    threads : int
+        Threads that build and match.
+    batch_size : int
+        Queries that are matched together against one partition of the `balanced` layout (§3.3).
+    flush_timeout : float or None
+        Seconds after which a waiting batch is matched although it is not full and all threads are busy; `None`: never.
+    pipeline : PipelineOptions
+        How queries that are asked one by one go through the stages.
+    cuda : CudaOptions
+        How CUDA devices are used.
+    """
+
+    exact: bool = True
+    device: Device = "auto"
+    threads: int = 1
+    batch_size: int = 256
+    flush_timeout: float | None = 0.1
+    pipeline: PipelineOptions = field(default_factory=PipelineOptions)
+    cuda: CudaOptions = field(default_factory=CudaOptions)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.exact, bool):
+            raise InvalidTypeError(f"exact must be True or False, not {self.exact!r}")
+        _one_of("device", self.device, get_args(Device))
+        if not isinstance(self.pipeline, PipelineOptions):
+            raise InvalidTypeError(f"pipeline must be PipelineOptions, not {self.pipeline!r}")
+        if not isinstance(self.cuda, CudaOptions):
+            raise InvalidTypeError(f"cuda must be CudaOptions, not {self.cuda!r}")
+        _integer("threads", self.threads, 1, MAX_THREADS)
+        _integer("batch_size", self.batch_size, 1, 2**20)
+        timeout = self.flush_timeout
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise InvalidTypeError(f"flush_timeout must be seconds or None, not {timeout!r}")
+        if timeout is not None and not timeout >= 0:
+            raise InvalidValueError(f"flush_timeout must be zero or more seconds, not {timeout!r}")
+
+
 class _UsualOptions(TypedDict, total=False):
     exact: bool
     device: Device
@@ -202,3 +208,8 @@ def _integer(name: str, value: object, low: int, high: int) -> None:
         raise InvalidTypeError(f"{name} must be an integer, not {value!r}")
     if not low <= cast(int, value) <= high:
         raise InvalidValueError(f"{name} must be from {low} to {high}, not {value!r}")
+
+
+#: The defaults, which signatures and command lines take from here
+LAYOUT_DEFAULTS = LayoutOptions()
+MATCH_DEFAULTS = MatchOptions()

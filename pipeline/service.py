@@ -1,10 +1,7 @@
-"""The online pipeline (§3, Figure 1): stages with threads of their own and bounded queues between them.
+"""The online pipeline (§3, Figure 1), as those see it that ask: one query, one in the future, or many at once.
 
-A packet, some queries in columns, goes through the stages in the order of the paper: preprocess, batch, subset match,
-key lookup, merge. Queries that are submitted are gathered into packets by the intake; in a layout that matches
-partition by partition their ways part in the partition queues, and they go on when all their batches are matched. What
-comes out of `merge` goes to their futures. A call that waits for many queries is cut into packets, each of which one
-thread takes through all stages.
+Queries that are asked one by one go through stages with threads of their own (`stages.threaded`). A call that waits for
+many queries is cut into packets, each of which one thread takes through all stages (`stages.inline`).
 """
 
 from __future__ import annotations
@@ -13,170 +10,126 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
-
 from tagmatch.model.arrays import Lists, TagLists
-from tagmatch.model.columns import one_row, rows_of_tags
-from tagmatch.model.errors import ClosedError
-from tagmatch.model.options import PipelineOptions
-from tagmatch.model.parallel import run
-from tagmatch.pipeline.backend import Backend
-from tagmatch.pipeline.batcher import Batcher
-from tagmatch.pipeline.intake import Intake
-from tagmatch.pipeline.key_lookup import merge_unique
-from tagmatch.pipeline.limits import Limits
-from tagmatch.pipeline.packets import Caller, Packet, Submitted, packet_ranges
-from tagmatch.pipeline.partition_queues import Taken
-from tagmatch.pipeline.stage import Stage, StoppedError, at_work
+from tagmatch.model.columns import one_row
+from tagmatch.model.options import MatchOptions
+from tagmatch.pipeline.matcher import Matcher
+from tagmatch.pipeline.stages.counts import Counts
+from tagmatch.pipeline.stages.inline import match_inline
+from tagmatch.pipeline.stages.packets import Caller, Packet
+from tagmatch.pipeline.stages.queues import Fifo, QueuePolicy
+from tagmatch.pipeline.stages.stage import at_work
+from tagmatch.pipeline.stages.threaded import Threaded
 
 # Seconds without an answer after which a caller does not count on another that helps, but wakes a thread
 _PATIENCE_S = 0.01
 
-Following = Iterable[tuple[Stage[Any], Submitted | Taken]]
-
 
 class Pipeline:
-    """Answers queries from the backends that they come with.
+    """Answers queries from the matchers that they come with.
 
-    Threads start with the first query. `close` ends them.
+    Threads start with the first query that is submitted. `close` ends them.
+
+    Parameters
+    ----------
+    options : MatchOptions
+    queue : callable
+        Makes the queue of each stage, which says in what order its work is done.
     """
 
-    def __init__(self, threads: int, flush_timeout: float | None, options: PipelineOptions) -> None:
-        self._threads = threads
-        self._flush_timeout = flush_timeout
+    def __init__(self, options: MatchOptions, queue: QueuePolicy = Fifo) -> None:
         self._options = options
+        self._queue = queue
         self._set_up()
 
     def _set_up(self) -> None:
-        options = self._options
-        self._limits = Limits(options.max_queries, options.max_result_bytes)
-        self._intake = Intake(
-            options.packet_queries, announce=lambda: self._preprocess.nudge(), dropped=self._limits.leave
-        )
-        self._preprocess: Stage[Submitted] = self._stage(
-            "preprocess", options.preprocess_threads, self._do_preprocess, otherwise=self._intake.take
-        )
-        matching = options.subset_match_threads or self._threads
-        self._batcher = Batcher(
-            self._flush_timeout,
-            matching,
-            options.hand_over_queries,
-            announce=lambda: self._subset_match.nudge(),
-            due=lambda taken: self._subset_match.put(taken),
-            held=self._limits.hold,
-            lost=self._lose,
-        )
-        self._subset_match: Stage[Submitted | Taken] = self._stage(
-            "subset_match", matching, self._do_subset_match, otherwise=self._batcher.take
-        )
-        self._key_lookup: Stage[Submitted] = self._stage("key_lookup", options.key_lookup_threads, self._do_key_lookup)
-        self._merge: Stage[Submitted] = self._stage("merge", options.merge_threads, self._do_merge)
-        self._stages: tuple[Stage[Any], ...] = (self._preprocess, self._subset_match, self._key_lookup, self._merge)
+        self._counts = Counts()
+        self._stages = Threaded(self._options, self._counts, self._queue)
         self._starting = threading.Lock()
         self._helping = threading.Lock()
         self._started = self._closed = False
-        self._counting = threading.Lock()
-        self._queries = self._matches = self._verified = self._rejected = 0
-
-    def _stage(self, name: str, threads: int | None, do: Any, **options: Any) -> Stage[Any]:
-        threads = threads or self._threads
-        bound = self._options.queued_packets or 2 * threads
-        hand_over = self._options.hand_over_queries
-        return Stage(name, do, self._fail, threads=threads, bound=bound, hand_over=hand_over, **options)
 
     # -- callers -----------------------------------------------------------------------------------------------------
 
-    def submit(self, backend: Backend, tags: list[str], *, unique: bool, timeout: float | None) -> Future[Any]:
+    def submit(self, matcher: Matcher, tags: list[str], *, unique: bool, timeout: float | None) -> Future[Any]:
         """Ask one query; waits at most `timeout` seconds for its turn to enter."""
         self._start()
         caller = Caller(Future(), unique)
         try:
-            if self._enter(caller, backend, tags, timeout) and not self._preprocess.nudge():
-                self._limits.leave(self._intake.cancel())
+            if self._enter(caller, matcher, tags, timeout) and not self._stages.first.nudge():
+                self._stages.limits.leave(self._stages.intake.cancel())
         except BaseException:
             self._leave_behind(caller)
             raise
         return caller.future
 
-    def match(self, backend: Backend, tags: list[str], *, unique: bool) -> Any:
+    def match(self, matcher: Matcher, tags: list[str], *, unique: bool) -> Any:
         """`submit` and wait; meanwhile the calling thread does the work for which another would have to be woken.
 
         The main thread, which Ctrl-C may interrupt at any moment, has no part in the work for others.
         """
         if at_work() or threading.current_thread() is threading.main_thread():
-            (answers,) = self.match_many(backend, [one_row(tags)], unique=unique)
-            keys = backend.snapshot.keys.listed(answers.values)
+            (answers,) = self.match_many(matcher, [one_row(tags)], unique=unique)
+            keys = matcher.snapshot.keys.listed(answers.values)
             return set(keys) if unique else keys
         self._start()
         caller = Caller(Future(), unique)
         future = caller.future
         try:
-            self._enter(caller, backend, tags, None)
+            self._enter(caller, matcher, tags, None)
         except BaseException:
             self._leave_behind(caller)
             raise
         # One at a time helps, so that the queries of the others gather. A caller that finds another at it leaves its
         # query to that one, which sees to it that somebody takes what is left.
-        while self._intake and not future.done() and self._helping.acquire(blocking=False):
+        while self._stages.intake and not future.done() and self._helping.acquire(blocking=False):
             try:
-                self._preprocess.help()
+                self._stages.first.help()
             finally:
                 self._helping.release()
-        if self._intake and not self._helping.locked():
-            self._preprocess.nudge()
+        if self._stages.intake and not self._helping.locked():
+            self._stages.first.nudge()
         try:
             return future.result(_PATIENCE_S)
         except TimeoutError:
-            self._preprocess.nudge()
+            self._stages.first.nudge()
         return future.result()
 
-    def _enter(self, caller: Caller, backend: Backend, tags: list[str], timeout: float | None) -> bool:
+    def _enter(self, caller: Caller, matcher: Matcher, tags: list[str], timeout: float | None) -> bool:
         """Hand a query to the intake; returns whether its taking must be seen to."""
         if at_work():
-            self._limits.admit_at_once(caller)
+            self._stages.limits.admit_at_once(caller)
         else:
-            self._limits.admit(caller, timeout=timeout)
-        return self._intake.add(backend, tags, caller)
+            self._stages.limits.admit(caller, timeout=timeout)
+        return self._stages.intake.add(matcher, tags, caller)
 
     def _leave_behind(self, caller: Caller) -> None:
         """After an error it is not known how far a query came. Others, which count on its being seen to, go on."""
-        self._limits.leave([caller])
-        if self._intake:
-            self._preprocess.nudge()
+        self._stages.limits.leave([caller])
+        if self._stages.intake:
+            self._stages.first.nudge()
 
-    def match_many(self, backend: Backend, chunks: Sequence[TagLists], *, unique: bool) -> list[Lists]:
+    def match_many(self, matcher: Matcher, chunks: Sequence[TagLists], *, unique: bool) -> list[Lists]:
         """Ask many queries; their answers, in order, in parts.
 
-        Each packet stays with one thread through all stages: at 16 threads, handing packets on from stage to stage
-        costs a third of the throughput. They are not counted as on their way, as their caller waits for them anyway;
-        nor are they queued by partition, being as large as many batches.
+        Their packets are not counted as on their way, as their caller waits for them anyway; nor are they queued by
+        partition, being as large as many batches.
         """
 
-        def work(part: tuple[TagLists, int, int]) -> Lists:
-            tags, first, last = part
-            wanted = np.full(last - first, unique)
-            packet = Packet(backend=backend, unique=wanted, tags=tags, first=first, last=last)
-            self._preprocess.timed(preprocess, packet)
-            self._subset_match.timed(subset_match, packet)
-            self._key_lookup.timed(key_lookup, packet)
-            self._merge.timed(merge, packet)
-            self._count(
+        def through(packet: Packet) -> None:
+            self._stages.timed(packet)
+            self._counts.add(
                 queries=len(packet),
-                matches=len(packet.lists.values),
-                verified=packet.verified,
-                rejected=packet.rejected,
+                matches=len(packet.keys.values),
+                verified=packet.matched.found,
+                rejected=packet.matched.rejected,
             )
-            answers: Lists = packet.lists
-            return answers
 
-        size = backend.packet_size
-        threads = min(self._threads, size.at_once or self._threads)
-        ranges = [(chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk, size, threads)]
-        return run(work, ranges, threads)
+        return match_inline(matcher, chunks, unique=unique, threads=self._options.threads, through=through)
 
     def close(self, *, drain: bool = True) -> None:
         """Admit nothing more; answer what is on its way or, without `drain`, cancel it. Ends all threads.
@@ -185,7 +138,7 @@ class Pipeline:
         """
         with self._starting:
             self._closed = True
-        self._limits.close()
+        self._stages.limits.close()
         if at_work():
             threading.Thread(target=self._end, args=[drain], name="tagmatch-close", daemon=True).start()
         else:
@@ -193,141 +146,32 @@ class Pipeline:
 
     def _end(self, drain: bool) -> None:
         if drain:
-            self._limits.wait_until_empty()
+            self._stages.limits.wait_until_empty()
         else:
-            self._limits.give_up()
-        for stage in self._stages:
-            stage.stop()
-        self._limits.leave(self._intake.cancel())
-        self._batcher.stop()
-        for stage in self._stages:
-            stage.join()
+            self._stages.limits.give_up()
+        self._stages.stop()
+        self._stages.join()
         with self._helping:  # the thread of a caller may be at giving answers to others
             pass
-        self._lose(self._batcher.abandon(), ClosedError())
+        self._stages.abandon()
         _running.discard(self)
 
     def abandon(self) -> None:
         """Close without draining, in a thread of its own: the garbage collector may call this from any thread."""
-        threads = (thread for stage in self._stages for thread in stage.threads)
-        if not self._closed and any(thread.ident is not None for thread in threads):
+        if not self._closed and self._stages.started:
             threading.Thread(target=self.close, kwargs={"drain": False}, name="tagmatch-abandon", daemon=True).start()
 
     def stats(self) -> dict[str, Any]:
         """Return counts, what is in flight, and `stages` by name."""
-        preprocess, *others = ((stage.name, stage.stats()) for stage in self._stages)
-        return {
-            "queries": self._queries,
-            "matches": self._matches,
-            "verified": self._verified,
-            "rejected": self._rejected,
-            "queries_in_flight": self._limits.queries,
-            "result_bytes_in_flight": self._limits.result_bytes,
-            "stages": dict([preprocess, ("batch", self._batcher.stats()), *others]),
-        }
-
-    # -- stages ------------------------------------------------------------------------------------------------------
-
-    def _do_preprocess(self, packet: Submitted) -> Following:
-        packet.tags = rows_of_tags(packet.rows)
-        preprocess(packet)
-        if packet.backend.by_partition is None:
-            return [(self._subset_match, packet)]
-        leaving, nowhere = self._batcher.add(packet)
-        return [*((self._subset_match, taken) for taken in leaving), *self._to_key_lookup(nowhere)]
-
-    def _do_subset_match(self, work: Submitted | Taken) -> Following:
-        self._limits.wait_for_room()
-        if isinstance(work, Submitted):
-            subset_match(work)
-            self._count(verified=work.verified, rejected=work.rejected)
-            return self._to_key_lookup(work)
-        found = work.queues.match.match(work.batches)
-        self._count(verified=len(found.sets), rejected=found.rejected)
-        return self._to_key_lookup(self._batcher.finish(work, found))
-
-    def _to_key_lookup(self, packet: Submitted) -> Following:
-        return [(self._key_lookup, packet)] if len(packet) else ()
-
-    def _do_key_lookup(self, packet: Submitted) -> Following:
-        key_lookup(packet)
-        packet.result_bytes = packet.lists.values.nbytes
-        self._limits.charge(packet.result_bytes)
-        return [(self._merge, packet)]
-
-    def _do_merge(self, packet: Submitted) -> Following:
-        merge(packet)
-        answers = packet.answers()
-        self._release(packet)
-        self._limits.leave(packet.callers)
-        waiting = [not caller.future.done() for caller in packet.callers]  # those whose batches all went well
-        self._count(queries=sum(waiting), matches=len(packet.lists.values))
-        for caller, answer in zip(packet.callers, answers, strict=True):
-            caller.answer(answer)
-        return ()
-
-    # -- inside ------------------------------------------------------------------------------------------------------
-
-    def _count(self, *, queries: int = 0, matches: int = 0, verified: int = 0, rejected: int = 0) -> None:
-        with self._counting:
-            self._queries += queries
-            self._matches += matches
-            self._verified += verified
-            self._rejected += rejected
+        return {**self._counts.stats(), **self._stages.stats()}
 
     def _start(self) -> None:
         if not self._started:
             with self._starting:
                 if not (self._started or self._closed):
-                    for stage in self._stages:
-                        stage.start()
+                    self._stages.start()
                     self._started = True
                     _running.add(self)
-
-    def _fail(self, work: Submitted | Taken, error: BaseException) -> None:
-        if isinstance(error, StoppedError):
-            error = ClosedError()
-        if isinstance(work, Taken):
-            # Noted before the batches count as finished: the thread that finishes a query's last batch must know that
-            # one failed
-            for caller in self._batcher.callers(work):
-                caller.fail(error)
-            work = self._batcher.finish(work, None)
-        self._release(work)
-        self._lose(work.callers, error)
-
-    def _lose(self, callers: list[Caller], error: BaseException) -> None:
-        self._limits.leave(callers)
-        for caller in callers:
-            caller.fail(error)
-
-    def _release(self, packet: Submitted) -> None:
-        """Count the bytes of a packet's results out, once."""
-        result_bytes, packet.result_bytes = packet.result_bytes, 0
-        self._limits.release(result_bytes)
-
-
-def preprocess(packet: Packet) -> None:
-    """Tags become ranks (§3.2)."""
-    packet.queries = packet.backend.ranks(packet.tags, packet.first, packet.last)
-
-
-def subset_match(packet: Packet) -> None:
-    """Ranks become set ids (§3.3)."""
-    matches = packet.backend.subset_match(packet.queries)
-    packet.lists = matches.lists
-    packet.verified, packet.rejected = matches.found, matches.rejected
-
-
-def key_lookup(packet: Packet) -> None:
-    """Set ids become keys (§3.4)."""
-    packet.lists = packet.backend.look_up_keys(packet.lists)
-
-
-def merge(packet: Packet) -> None:
-    """Each query gets its keys, each once if that was asked (§3.4)."""
-    if packet.unique.any():
-        packet.lists = merge_unique(packet.lists, packet.unique)
 
 
 _running: weakref.WeakSet[Pipeline] = weakref.WeakSet()

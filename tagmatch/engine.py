@@ -30,7 +30,7 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.layouts import has_tables_for, rules_of
-from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, PipelineOptions
+from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions
 from tagmatch.model.storage.format import (
     index_exists,
     is_uri,
@@ -42,8 +42,8 @@ from tagmatch.model.storage.format import (
 from tagmatch.model.tables import KeyTable, Snapshot
 from tagmatch.partitioner.local import Changes, build_snapshot
 from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.backend import Backend
-from tagmatch.pipeline.devices import backend_for
+from tagmatch.pipeline.devices import matcher_for
+from tagmatch.pipeline.matcher import Matcher
 from tagmatch.pipeline.service import Pipeline
 
 _MAX_KEYS = 2**31 - 1
@@ -83,10 +83,7 @@ class Engine:
         snapshot: Snapshot,
         layout_options: LayoutOptions,
         options: MatchOptions,
-        pipeline: PipelineOptions,
     ) -> None:
-        if not isinstance(pipeline, PipelineOptions):
-            raise InvalidTypeError(f"pipeline must be PipelineOptions, not {pipeline!r}")
         self._folder = folder
         self._layout_options = layout_options
         self._options = options
@@ -95,11 +92,11 @@ class Engine:
         # What is on disk as it is in memory
         self._saved = None if name is None else snapshot
         self._key_type = snapshot.keys.type
-        self._backend: Backend | None = backend_for(self._laid_out(snapshot), options)
+        self._matcher: Matcher | None = matcher_for(self._laid_out(snapshot), options)
         self._staged = StagedChanges(options.threads)
         self._staging = threading.Lock()
         self._consolidating = threading.Lock()
-        self._pipeline = Pipeline(options.threads, options.flush_timeout, pipeline or PipelineOptions())
+        self._pipeline = Pipeline(options)
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
@@ -112,7 +109,6 @@ class Engine:
         key_type: KeyType | None,
         layout_options: LayoutOptions,
         options: MatchOptions,
-        pipeline: PipelineOptions,
     ) -> Self:
         """The engine of a new index, or of the one at `path`, in the layout given."""
         _check_key_type(key_type)
@@ -120,7 +116,7 @@ class Engine:
         name, snapshot = None, empty_snapshot(layout_options, key_type or "integer")
         if folder is not None and index_exists(folder):
             name, snapshot = _open_with(folder, key_type)
-        return cls(folder, name, snapshot, layout_options, options, pipeline)
+        return cls(folder, name, snapshot, layout_options, options)
 
     @classmethod
     def open(
@@ -130,7 +126,6 @@ class Engine:
         layout: Layout | None,
         max_partition_size: int | None,
         options: MatchOptions,
-        pipeline: PipelineOptions,
     ) -> Self:
         """The engine of an index that exists, in its own layout unless another is given."""
         _check_key_type(key_type)
@@ -140,7 +135,7 @@ class Engine:
             snapshot.options.layout if layout is None else layout,
             snapshot.options.max_partition_size if max_partition_size is None else max_partition_size,
         )
-        return cls(folder, name, snapshot, layout_options, options, pipeline)
+        return cls(folder, name, snapshot, layout_options, options)
 
     def _laid_out(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot in the layout that this object is to have."""
@@ -154,15 +149,15 @@ class Engine:
     @property
     def snapshot(self) -> Snapshot:
         """The tables that answer now."""
-        return self.backend.snapshot
+        return self.matcher.snapshot
 
     @property
-    def backend(self) -> Backend:
+    def matcher(self) -> Matcher:
         """What answers now."""
-        backend = self._backend
-        if backend is None:
+        matcher = self._matcher
+        if matcher is None:
             raise ClosedError
-        return backend
+        return matcher
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -171,7 +166,7 @@ class Engine:
         """Stage one change."""
         row, value = tag_list(tags), KEY_CHECKS[self._key_type].one(key, "key")
         with self._staging:
-            _ = self.backend
+            _ = self.matcher
             self._staged.append(row, value, removed=removed)
 
     @_interrupted_plainly
@@ -184,27 +179,27 @@ class Engine:
                 f"tags and keys must have the same length; there are {rows} sets, {len(values)} keys"
             )
         with self._staging:
-            _ = self.backend
+            _ = self.matcher
             self._staged.extend(chunks, values, removed=removed)
 
     @_interrupted_plainly
     def consolidate(self) -> None:
         """Make staged changes take effect."""
         with self._consolidating:
-            backend = self.backend
+            matcher = self.matcher
             with self._staging:
                 changes = self._staged.changes()
             if len(changes):
                 snapshot = build_snapshot(
-                    backend.snapshot, changes, self._layout_options, threads=self._options.threads
+                    matcher.snapshot, changes, self._layout_options, threads=self._options.threads
                 )
-                backend = backend_for(snapshot, self._options)
-            if self._folder is not None and backend.snapshot is not self._saved:
-                name = update_snapshot(backend.snapshot, self._folder, self._known)
-                self._saved, self._known = backend.snapshot, {name}
+                matcher = matcher_for(snapshot, self._options)
+            if self._folder is not None and matcher.snapshot is not self._saved:
+                name = update_snapshot(matcher.snapshot, self._folder, self._known)
+                self._saved, self._known = matcher.snapshot, {name}
             with self._staging:
-                if self._backend is not None:
-                    self._backend = backend
+                if self._matcher is not None:
+                    self._matcher = matcher
                 # Should this be interrupted in between, the changes come once more, which changes nothing
                 self._staged.drop(changes)
 
@@ -212,7 +207,7 @@ class Engine:
     def reload(self) -> bool:
         """Take over the snapshot that is on disk."""
         with self._consolidating:
-            _ = self.backend
+            _ = self.matcher
             if self._folder is None:
                 raise InvalidValueError(
                     "there is nothing to reload: this TagMatch is in memory only; open it with a path"
@@ -220,10 +215,10 @@ class Engine:
             if self._known == {read_manifest(self._folder)["snapshot"]}:
                 return False
             name, snapshot = _open_with(self._folder, self._key_type)
-            backend = backend_for(self._laid_out(snapshot), self._options)
+            matcher = matcher_for(self._laid_out(snapshot), self._options)
             with self._staging:
-                if self._backend is not None:
-                    self._backend = backend
+                if self._matcher is not None:
+                    self._matcher = matcher
                 self._known, self._saved = {name}, snapshot
             return True
 
@@ -232,25 +227,25 @@ class Engine:
     @_interrupted_plainly
     def match(self, tags: Iterable[str], *, unique: bool) -> Any:
         """Keys of one query."""
-        return self._pipeline.match(self.backend, tag_list(tags), unique=unique)
+        return self._pipeline.match(self.matcher, tag_list(tags), unique=unique)
 
     @_interrupted_plainly
     def match_many(self, queries: Any, *, unique: bool) -> pa.ListArray:
         """Keys of many queries."""
-        backend = self.backend
-        parts = self._pipeline.match_many(backend, tag_lists(queries, "queries"), unique=unique)
-        return _list_array(join_lists(parts, np.dtype(np.uint64), self._options.threads), backend.snapshot.keys)
+        matcher = self.matcher
+        parts = self._pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
+        return _list_array(join_lists(parts, np.dtype(np.uint64), self._options.threads), matcher.snapshot.keys)
 
     def submit(self, tags: Iterable[str], *, unique: bool, timeout: float | None) -> Future[Any]:
         """Keys of one query, in the future."""
         query = tag_list(tags)
-        return self._pipeline.submit(self.backend, query, unique=unique, timeout=timeout)
+        return self._pipeline.submit(self.matcher, query, unique=unique, timeout=timeout)
 
     @_interrupted_plainly
     def explain(self, tags: Iterable[str]) -> list[Any]:
         """Matching sets with their keys."""
-        backend = self.backend
-        return list(sets_at(backend.snapshot, backend.set_ids(one_row(tag_list(tags)), 0, 1).values))
+        matcher = self.matcher
+        return list(sets_at(matcher.snapshot, matcher.set_ids(one_row(tag_list(tags)), 0, 1).values))
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
@@ -261,13 +256,13 @@ class Engine:
     @_interrupted_plainly
     def contains(self, tags: Any) -> bool:
         """Whether exactly this set is stored."""
-        backend = self.backend
+        matcher = self.matcher
         query = tag_list(tags)
         wanted = frozenset(query)
-        found = backend.set_ids(one_row(query), 0, 1).values
-        offsets = backend.snapshot.tagsets.ranks.offsets
+        found = matcher.set_ids(one_row(query), 0, 1).values
+        offsets = matcher.snapshot.tagsets.ranks.offsets
         as_large = found[offsets[found + 1] - offsets[found] == len(wanted)]
-        return any(stored == wanted for stored, _ in sets_at(backend.snapshot, as_large))
+        return any(stored == wanted for stored, _ in sets_at(matcher.snapshot, as_large))
 
     def to_arrow(self) -> pa.Table:
         """Stored sets and keys as columns."""
@@ -278,8 +273,8 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """Figures."""
-        backend = self.backend
-        snapshot = backend.snapshot
+        matcher = self.matcher
+        snapshot = matcher.snapshot
         return {
             "sets": len(snapshot),
             "keys": len(snapshot.keys.keys.values),
@@ -290,12 +285,12 @@ class Engine:
             "layout": snapshot.options.layout,
             "max_partition_size": snapshot.options.max_partition_size,
             "exact": self._options.exact or rules_of(snapshot.options).compares_tags,
-            "device": backend.devices[0].partition(":")[0],
-            "devices": list(backend.devices),
-            "device_notes": list(backend.notes),
+            "device": matcher.devices[0].partition(":")[0],
+            "devices": list(matcher.devices),
+            "device_notes": list(matcher.notes),
             "threads": self._options.threads,
             "seed": snapshot.vocabulary.seed,
-            "index_bytes": backend.nbytes,
+            "index_bytes": matcher.nbytes,
             "key_bytes": snapshot.keys.nbytes,
             "path": None if self._folder is None else str(self._folder),
             **self._pipeline.stats(),
@@ -318,14 +313,14 @@ class Engine:
 
     def _close(self, *, drain: bool = True) -> None:
         with self._staging:
-            self._backend = None
+            self._matcher = None
             self._staged = StagedChanges()
         self._pipeline.close(drain=drain)
         self._finalizer.detach()
 
     def enter(self) -> None:
         """Begin a `with` block."""
-        _ = self.backend
+        _ = self.matcher
 
     def leave(self, *, failed: bool) -> None:
         """End a `with` block."""
@@ -337,12 +332,12 @@ class Engine:
 
     def described(self) -> str:
         """What `repr` gives."""
-        backend = self._backend
-        if backend is None:
+        matcher = self._matcher
+        if matcher is None:
             return "<TagMatch, closed>"
         where = "in memory" if self._folder is None else f"at {str(self._folder)!r}"
         staged = f", {len(self._staged)} staged changes" if len(self._staged) else ""
-        return f"<TagMatch {where}, {len(backend.snapshot)} sets{staged}, layout {self._layout_options.layout}>"
+        return f"<TagMatch {where}, {len(matcher.snapshot)} sets{staged}, layout {self._layout_options.layout}>"
 
 
 def _check_key_type(key_type: object) -> None:

@@ -9,7 +9,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
-from tagmatch.model.options import CudaOptions, LayoutOptions, MatchOptions, PipelineOptions, available_threads
+from tagmatch.model.options import (
+    LAYOUT_DEFAULTS,
+    MATCH_DEFAULTS,
+    CudaOptions,
+    LayoutOptions,
+    MatchOptions,
+    PipelineOptions,
+    available_threads,
+)
 
 if TYPE_CHECKING:
     import os
@@ -100,13 +108,13 @@ class TagMatch(Generic[K]):
         path: str | os.PathLike[str] | None = None,
         *,
         key_type: KeyType | None = None,
-        layout: Layout = "rarest",
-        exact: bool = True,
-        device: Device = "auto",
+        layout: Layout = LAYOUT_DEFAULTS.layout,
+        exact: bool = MATCH_DEFAULTS.exact,
+        device: Device = MATCH_DEFAULTS.device,
         threads: int | None = None,
-        max_partition_size: int = 200_000,
-        batch_size: int = 256,
-        flush_timeout: float | None = 0.1,
+        max_partition_size: int = LAYOUT_DEFAULTS.max_partition_size,
+        batch_size: int = MATCH_DEFAULTS.batch_size,
+        flush_timeout: float | None = MATCH_DEFAULTS.flush_timeout,
         pipeline: PipelineOptions | None = None,
         cuda: CudaOptions | None = None,
     ) -> None:
@@ -114,8 +122,7 @@ class TagMatch(Generic[K]):
             path,
             key_type,
             LayoutOptions(layout, max_partition_size),
-            _match_options(exact, device, threads, batch_size, flush_timeout, cuda),
-            PipelineOptions() if pipeline is None else pipeline,
+            _match_options(exact, device, threads, batch_size, flush_timeout, pipeline, cuda),
         )
 
     @overload
@@ -145,12 +152,12 @@ class TagMatch(Generic[K]):
         *,
         key_type: KeyType | None = None,
         layout: Layout | None = None,
-        exact: bool = True,
-        device: Device = "auto",
+        exact: bool = MATCH_DEFAULTS.exact,
+        device: Device = MATCH_DEFAULTS.device,
         threads: int | None = None,
         max_partition_size: int | None = None,
-        batch_size: int = 256,
-        flush_timeout: float | None = 0.1,
+        batch_size: int = MATCH_DEFAULTS.batch_size,
+        flush_timeout: float | None = MATCH_DEFAULTS.flush_timeout,
         pipeline: PipelineOptions | None = None,
         cuda: CudaOptions | None = None,
     ) -> Any:
@@ -180,8 +187,7 @@ class TagMatch(Generic[K]):
             key_type,
             layout,
             max_partition_size,
-            _match_options(exact, device, threads, batch_size, flush_timeout, cuda),
-            PipelineOptions() if pipeline is None else pipeline,
+            _match_options(exact, device, threads, batch_size, flush_timeout, pipeline, cuda),
         )
         return opened
 
@@ -503,7 +509,15 @@ def _match_options(
     threads: int | None,
     batch_size: int,
     flush_timeout: float | None,
+    pipeline: PipelineOptions | None,
     cuda: CudaOptions | None,
 ) -> MatchOptions:
-    threads = available_threads() if threads is None else threads
-    return MatchOptions(exact, device, threads, batch_size, flush_timeout, CudaOptions() if cuda is None else cuda)
+    return MatchOptions(
+        exact,
+        device,
+        available_threads() if threads is None else threads,
+        batch_size,
+        flush_timeout,
+        MATCH_DEFAULTS.pipeline if pipeline is None else pipeline,
+        MATCH_DEFAULTS.cuda if cuda is None else cuda,
+    )

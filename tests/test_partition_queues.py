@@ -23,14 +23,13 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from tagmatch import PipelineOptions, TagMatch
 from tagmatch.model.arrays import offsets_of
-from tagmatch.pipeline import partition_queues
-from tagmatch.pipeline.backend import Batches, Found
-from tagmatch.pipeline.balanced import BalancedSubsetMatch
-from tagmatch.pipeline.batcher import Batcher
-from tagmatch.pipeline.packets import Caller, Submitted
-from tagmatch.pipeline.partition_queues import Completed, PartitionQueues, Taken
-from tagmatch.pipeline.preprocess import QueryBatch
-from tagmatch.pipeline.stage import Stage
+from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
+from tagmatch.pipeline.stages import partition_queues
+from tagmatch.pipeline.stages.batcher import Batcher
+from tagmatch.pipeline.stages.packets import Caller, Submitted
+from tagmatch.pipeline.stages.partition_queues import Completed, PartitionQueues, Taken
+from tagmatch.pipeline.stages.stage import Stage
 
 TIMEOUT = 60
 PARTITIONS = 6
@@ -54,16 +53,13 @@ class Waiter:
     results: list[int] = field(default_factory=list)
 
 
-class FakeBackend:
-    """Routes every query to its partitions, or those of `Batching` to the first one."""
+class FakeMatcher:
+    """Has partitions, and nothing in them."""
 
     def __init__(self, batch_size: int = 4, *, has_empty: bool = False) -> None:
         self.by_partition: Any = SimpleNamespace(
-            partitions=PARTITIONS, batch_size=batch_size, has_empty=has_empty, route=self._route
+            partitions=PARTITIONS, batch_size=batch_size, has_empty=has_empty, matched=lambda sets: sets
         )
-
-    def _route(self, queries: QueryBatch) -> Batches:
-        return routed([Query([int(rank)], (0, 0, 0), [0]) for rank in queries.ranks])
 
 
 def routed(queries: Sequence[Query]) -> Batches:
@@ -86,7 +82,7 @@ class Model:
 
     def __init__(self, batch_size: int, has_empty: bool) -> None:
         self.batch_size, self.has_empty = batch_size, has_empty
-        self.queues = PartitionQueues(FakeBackend(batch_size, has_empty=has_empty))
+        self.queues = PartitionQueues(FakeMatcher(batch_size, has_empty=has_empty))
         self.now = 0.0
         self.waiting: list[list[int]] = [[] for _ in range(PARTITIONS)]
         self.since = [float("inf")] * PARTITIONS
@@ -188,7 +184,7 @@ class Model:
 
     def _check_completed(self, completed: Completed, expected: set[int]) -> None:
         assert sorted(completed.callers) == sorted(expected)
-        offsets, values = completed.lists.offsets, completed.lists.values
+        offsets, values = completed.sets.offsets, completed.sets.values
         assert len(offsets) == len(expected) + 1
         for i, number in enumerate(completed.callers):
             assert sorted(values[offsets[i] : offsets[i + 1]].tolist()) == sorted(self.waiters.pop(number).results)
@@ -342,12 +338,12 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("tagmatch.pipeline.batcher.time", clock)
+    monkeypatch.setattr("tagmatch.pipeline.stages.batcher.time", clock)
     return clock
 
 
 class Batching:
-    """A batch stage whose threads never come for anything; every query is of one partition."""
+    """A batch stage whose threads never come for anything; every query is of the first partition."""
 
     def __init__(self, flush_timeout: float | None, hand_over: int = 0) -> None:
         self.due: queue.Queue[Taken] = queue.Queue()
@@ -362,12 +358,12 @@ class Batching:
             lost=lambda _callers, _error: None,
         )
 
-    def add(self, backend: FakeBackend, count: int = 1) -> list[int]:
+    def add(self, matcher: FakeMatcher, count: int = 1) -> list[int]:
         """Add so many queries; returns how many are in each piece that leaves at once."""
-        queries = QueryBatch(np.arange(count + 1), np.arange(count, dtype=np.uint32))
+        batches = routed([Query([rank], (0, 0, 0), [0]) for rank in range(count)])
         callers = [Caller(Future(), False) for _ in range(count)]
         leaving, through = self.batcher.add(
-            Submitted(backend=backend, unique=np.zeros(count, bool), last=count, queries=queries, callers=callers)
+            Submitted(matcher=matcher, unique=np.zeros(count, bool), callers=callers), batches
         )
         assert len(through) == 0
         return list(map(len, leaving))
@@ -392,17 +388,17 @@ def batching() -> Iterator[Callable[..., Batching]]:
 
 
 @pytest.fixture
-def backend() -> FakeBackend:
-    return FakeBackend()
+def matcher() -> FakeMatcher:
+    return FakeMatcher()
 
 
 def test_lone_query_waits_for_the_flush_timeout_and_no_longer(
-    clock: Clock, batching: Callable[..., Batching], backend: FakeBackend
+    clock: Clock, batching: Callable[..., Batching], matcher: FakeMatcher
 ) -> None:
     stage = batching(0.01)
     for begin in (0.0, 5.0):
         clock.now = begin
-        assert stage.add(backend) == []
+        assert stage.add(matcher) == []
         clock.wait_for_looks(clock.looks + 5)
         assert stage.due.empty(), "by the clock no time has passed"
         clock.now = begin + 0.011
@@ -411,32 +407,32 @@ def test_lone_query_waits_for_the_flush_timeout_and_no_longer(
         assert len(stage.batcher.finish(taken, None)) == 1
 
 
-def test_only_what_is_old_enough_is_due(clock: Clock, batching: Callable[..., Batching], backend: FakeBackend) -> None:
-    stage, younger = batching(0.01), FakeBackend()
-    stage.add(backend)
+def test_only_what_is_old_enough_is_due(clock: Clock, batching: Callable[..., Batching], matcher: FakeMatcher) -> None:
+    stage, younger = batching(0.01), FakeMatcher()
+    stage.add(matcher)
     clock.now = 0.006
     stage.add(younger)
     clock.now = 0.012
-    assert stage.due.get(timeout=TIMEOUT).queues.backend is backend
+    assert stage.due.get(timeout=TIMEOUT).queues.matcher is matcher
     clock.wait_for_looks(clock.looks + 5)
     assert stage.due.empty()
     assert stage.queued == 1
     clock.now = 0.017
-    assert stage.due.get(timeout=TIMEOUT).queues.backend is younger
+    assert stage.due.get(timeout=TIMEOUT).queues.matcher is younger
 
 
-def test_full_batch_does_not_wait(batching: Callable[..., Batching], backend: FakeBackend) -> None:
+def test_full_batch_does_not_wait(batching: Callable[..., Batching], matcher: FakeMatcher) -> None:
     stage = batching(None)
-    assert [stage.add(backend) for _ in range(4)] == [[], [], [], [4]]
+    assert [stage.add(matcher) for _ in range(4)] == [[], [], [], [4]]
     assert stage.batcher.stats() == {"queued": 0, "batches": 1, "fill": 1.0}
-    assert stage.add(backend, 9) == [8]
+    assert stage.add(matcher, 9) == [8]
     assert stage.batcher.stats() == {"queued": 1, "batches": 3, "fill": 1.0}
     assert stage.due.empty()
 
 
-def test_without_a_timeout_a_query_waits_for_a_thread(batching: Callable[..., Batching], backend: FakeBackend) -> None:
+def test_without_a_timeout_a_query_waits_for_a_thread(batching: Callable[..., Batching], matcher: FakeMatcher) -> None:
     stage = batching(None)
-    assert stage.add(backend, 2) == []
+    assert stage.add(matcher, 2) == []
     assert stage.announced
     taken = stage.batcher.take()
     assert taken is not None
@@ -447,20 +443,20 @@ def test_without_a_timeout_a_query_waits_for_a_thread(batching: Callable[..., Ba
 
 @pytest.mark.parametrize("options", [(0,), (None, 3)], ids=["no timeout", "small packet"])
 def test_no_query_waits_where_none_should(
-    batching: Callable[..., Batching], backend: FakeBackend, options: tuple[Any, ...]
+    batching: Callable[..., Batching], matcher: FakeMatcher, options: tuple[Any, ...]
 ) -> None:
     stage = batching(*options)
-    assert stage.add(backend, 2) == [2]
+    assert stage.add(matcher, 2) == [2]
     assert stage.queued == 0
 
 
 @pytest.mark.parametrize("flush_timeout", [1e10, 1e300])
 def test_flush_timeout_longer_than_a_lock_can_wait(
-    clock: Clock, batching: Callable[..., Batching], backend: FakeBackend, flush_timeout: float
+    clock: Clock, batching: Callable[..., Batching], matcher: FakeMatcher, flush_timeout: float
 ) -> None:
     """pytest makes an error of an exception in the timer."""
     stage = batching(flush_timeout)
-    stage.add(backend)
+    stage.add(matcher)
     clock.wait_for_looks(2)  # this thread's and the timer's
     assert stage.queued == 1  # which comes after the timer has begun to wait
     stage.batcher.stop()
@@ -509,8 +505,8 @@ def test_without_a_timeout_batches_wait_for_the_thread(monkeypatch: pytest.Monke
     added = threading.Event()
     add = Batcher.add
 
-    def spied(batcher: Batcher, packet: Submitted) -> Any:
-        outcome = add(batcher, packet)
+    def spied(*arguments: Any) -> Any:
+        outcome = add(*arguments)
         added.set()
         return outcome
 

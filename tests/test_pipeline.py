@@ -16,9 +16,9 @@ import pytest
 from agreement import loaded
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
-from tagmatch.pipeline.cpu import CpuBackend
-from tagmatch.pipeline.intake import Intake
-from tagmatch.pipeline.packets import Caller
+from tagmatch.pipeline.cpu.matcher import Ranked
+from tagmatch.pipeline.stages.intake import Intake
+from tagmatch.pipeline.stages.packets import Caller
 
 TIMEOUT = 60
 TAGS = [f"t{i}" for i in range(50)]
@@ -43,14 +43,14 @@ class Gate:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._open = threading.Event()
         self.entered = threading.Event()
-        subset_match = CpuBackend.subset_match
+        subset_match = Ranked.subset_match
 
-        def gated(backend: CpuBackend, queries: Any) -> Any:
+        def gated(queries: Ranked) -> Any:
             self.entered.set()
             assert self._open.wait(TIMEOUT)
-            return subset_match(backend, queries)
+            return subset_match(queries)
 
-        monkeypatch.setattr(CpuBackend, "subset_match", gated)
+        monkeypatch.setattr(Ranked, "subset_match", gated)
 
     def open(self) -> None:
         self._open.set()
@@ -65,16 +65,16 @@ def test_many_threads_with_cancellations_and_failures(
     monkeypatch: pytest.MonkeyPatch, layout: str, rng: random.Random
 ) -> None:
     """Every query is counted in and out: answered rightly, cancelled, or failed with the error of its own packet."""
-    subset_match = CpuBackend.subset_match
+    subset_match = Ranked.subset_match
     failing = random.Random(rng.random())
 
-    def sometimes(backend: CpuBackend, queries: Any) -> Any:
+    def sometimes(queries: Ranked) -> Any:
         if failing.random() < 0.1:
             raise RuntimeError("injected")
-        return subset_match(backend, queries)
+        return subset_match(queries)
 
     tm = small(layout=layout)
-    monkeypatch.setattr(CpuBackend, "subset_match", sometimes)
+    monkeypatch.setattr(Ranked, "subset_match", sometimes)
     seeds = [rng.random() for _ in range(64)]
 
     def ask(seed: float) -> dict[str, int]:
@@ -123,7 +123,7 @@ def test_failure_of_a_call_with_many_queries(monkeypatch: pytest.MonkeyPatch) ->
 
     with small() as tm:
         with monkeypatch.context() as patched:
-            patched.setattr(CpuBackend, "subset_match", fail)
+            patched.setattr(Ranked, "subset_match", fail)
             with pytest.raises(RuntimeError, match="injected"):
                 tm.match_many([["t1"]] * 5000)
         assert tm.match_many([["t1"], ["t2", "t3"]]).to_pylist() == [[1], [2, 3]]
@@ -137,7 +137,7 @@ def test_more_than_a_packet_is_announced() -> None:
     with small() as tm:
         callers = [Caller(Future(), False) for _ in range(20_000)]
         for i, caller in enumerate(callers):
-            assert intake.add(tm._engine.backend, TAGS[:1], caller) == (i == 0)
+            assert intake.add(tm._engine.matcher, TAGS[:1], caller) == (i == 0)
             if 8192 <= i < 2 * 8192:  # all of the second packet
                 caller.future.cancel()
         assert not announced
@@ -154,7 +154,7 @@ def test_failure_before_the_first_stage_reaches_its_future(monkeypatch: pytest.M
 
     with small() as tm:
         with monkeypatch.context() as patched:
-            patched.setattr("tagmatch.pipeline.service.rows_of_tags", fail)
+            patched.setattr("tagmatch.pipeline.stages.packets.rows_of_tags", fail)
             with pytest.raises(MemoryError, match="injected"):
                 tm.submit(["t1"]).result(TIMEOUT)
         assert tm.submit(["t1"]).result(TIMEOUT) == [1]

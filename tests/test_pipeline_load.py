@@ -20,9 +20,9 @@ from test_pipeline import our_threads
 from test_pipeline_oracle import TIMEOUT, held_packet, random_options, stacks, together
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
-from tagmatch.pipeline.balanced import BalancedSubsetMatch
-from tagmatch.pipeline.batcher import Batcher
-from tagmatch.pipeline.cpu import CpuBackend
+from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.cpu.matcher import CpuStages, Ranked
+from tagmatch.pipeline.stages.batcher import Batcher
 
 # Compiling may take minutes where others use the machine too: that is no test's time
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True)]
@@ -137,9 +137,9 @@ def test_ten_times_too_much_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> Non
     seconds_a_query = 0.005
 
     def slowed(do: Callable[..., Any], queries: Callable[[Any], Any]) -> Callable[..., Any]:
-        def slow(self: Any, work: Any) -> Any:
-            time.sleep(seconds_a_query * len(queries(work)))
-            return do(self, work)
+        def slow(*work: Any) -> Any:
+            time.sleep(seconds_a_query * len(queries(work[-1])))
+            return do(*work)
 
         return slow
 
@@ -147,7 +147,7 @@ def test_ten_times_too_much_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> Non
         index(layout=layout, flush_timeout=0.01, pipeline=PipelineOptions(max_queries=50, packet_queries=10, **more))
         for layout, more in (("rarest", {}), ("balanced", {"hand_over_queries": 0}))
     ]
-    monkeypatch.setattr(CpuBackend, "subset_match", slowed(CpuBackend.subset_match, lambda queries: queries))
+    monkeypatch.setattr(Ranked, "subset_match", slowed(Ranked.subset_match, lambda ranked: ranked.queries))
     monkeypatch.setattr(
         BalancedSubsetMatch, "match", slowed(BalancedSubsetMatch.match, lambda batches: batches.queries)
     )
@@ -203,7 +203,7 @@ def test_bytes_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def merge(_: Any) -> None:
         assert merging.wait(2 * TIMEOUT)
 
-    monkeypatch.setattr("tagmatch.pipeline.service.merge", merge)
+    monkeypatch.setattr("tagmatch.pipeline.stages.packets.Packet.merge", merge)
     waiting = ask_for_too_many_bytes(tm)
     ahead = 2 + 1 + 2 + 1 + 1  # packets of two matching threads, a queue, two threads, a queue and a thread
     assert most <= tm._engine._pipeline.stats()["result_bytes_in_flight"] <= most + ahead * packet * ANSWER_BYTES
@@ -228,7 +228,7 @@ def test_what_waits_in_partition_queues_counts(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("timeout", [1e10, float("inf")])
 def test_submit_waits_for_ages_if_asked_to(monkeypatch: pytest.MonkeyPatch, timeout: float) -> None:
     tm = index(pipeline=PipelineOptions(max_queries=1))
-    gate = Gate(monkeypatch, CpuBackend, "subset_match")
+    gate = Gate(monkeypatch, Ranked, "subset_match")
     first = tm.submit(["t1"])
     assert gate.entered.wait(TIMEOUT)
     with together([lambda: tm.submit(["t2"], timeout=timeout).result(TIMEOUT)]) as second:
@@ -282,8 +282,8 @@ def test_close_while_partition_queues_are_full(
 ) -> None:
     added, add = threading.Semaphore(0), Batcher.add
 
-    def spied(batcher: Batcher, packet: Any) -> Any:
-        outcome = add(batcher, packet)
+    def spied(*arguments: Any) -> Any:
+        outcome = add(*arguments)
         added.release()
         return outcome
 
@@ -369,7 +369,7 @@ def test_close_while_a_caller_helps(monkeypatch: pytest.MonkeyPatch, layout: str
     """`match` does work of the pipeline in its own thread, which `close` cannot end."""
     tm = index(layout=layout)
     assert tm.submit(["t1"]).result(TIMEOUT) == [1]
-    gate = Gate(monkeypatch, *{"rarest": (CpuBackend, "ranks"), "balanced": (BalancedSubsetMatch, "route")}[layout])
+    gate = Gate(monkeypatch, *{"rarest": (CpuStages, "preprocess"), "balanced": (BalancedSubsetMatch, "route")}[layout])
 
     def ask() -> None:
         with suppress(ClosedError, CancelledError):

@@ -22,10 +22,11 @@ from agreement import loaded
 from oracle import Oracle
 from test_pipeline import our_threads
 
-import tagmatch.pipeline.service
 from tagmatch import Overloaded, PipelineOptions, TagMatch
-from tagmatch.pipeline.balanced import BalancedSubsetMatch
-from tagmatch.pipeline.cpu import CpuBackend
+from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.cpu.matcher import Ranked, SetIds
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.stages.packets import Packet
 
 # Compiling may take minutes where others use the machine too: that is no test's time
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True)]
@@ -215,12 +216,12 @@ class Asker:
 def inject_failures(monkeypatch: pytest.MonkeyPatch, rng: random.Random, share: float) -> None:
     """Let every step of the stages fail now and then."""
     steps = [
-        (CpuBackend, "ranks"),
-        (CpuBackend, "subset_match"),
+        (TagIndex, "ranks"),
+        (Ranked, "subset_match"),
         (BalancedSubsetMatch, "route"),
         (BalancedSubsetMatch, "match"),
-        (CpuBackend, "look_up_keys"),
-        (tagmatch.pipeline.service, "merge"),
+        (SetIds, "key_lookup"),
+        (Packet, "merge"),
     ]
 
     def failing(do: Callable[..., Any]) -> Callable[..., Any]:
@@ -331,7 +332,7 @@ def test_old_snapshots_are_let_go(layout: str, hand_over: int) -> None:
         for version in range(1, 6):
             consolidate_version(tm, version)
             assert set(tm.submit(ALL_TAGS).result(TIMEOUT)) == {version}
-            old.append(weakref.ref(tm._engine.backend))
+            old.append(weakref.ref(tm._engine.matcher))
         with together([lambda: tm.submit(ALL_TAGS).result(TIMEOUT)] * 8):  # no thread is still at an old packet
             pass
         gc.collect()
@@ -382,7 +383,7 @@ def test_callbacks_ask_while_others_do(layout: str, threads: int, hand_over: int
 
 def held_packet(monkeypatch: pytest.MonkeyPatch, tm: TagMatch, queries: Sequence[list[str]]) -> tuple[Any, Any]:
     """Futures of queries that are one packet, and a function that lets it go."""
-    ranks, entered, release = CpuBackend.ranks, threading.Event(), threading.Event()
+    ranks, entered, release = TagIndex.ranks, threading.Event(), threading.Event()
 
     def gated(*arguments: Any) -> Any:
         entered.set()
@@ -390,7 +391,7 @@ def held_packet(monkeypatch: pytest.MonkeyPatch, tm: TagMatch, queries: Sequence
         return ranks(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(CpuBackend, "ranks", gated)
+        patched.setattr(TagIndex, "ranks", gated)
         tm.submit(["first"])
         assert entered.wait(TIMEOUT)
     return [tm.submit(query) for query in queries], release.set

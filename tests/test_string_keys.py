@@ -220,8 +220,8 @@ def damaged(tm: TagMatch[str], **columns: Any) -> TagMatch[str]:
     """With another key table: its lists of numbers, or the names."""
     from dataclasses import replace
 
-    snapshot = tm._engine.backend.snapshot
-    tm._engine.backend.snapshot = replace(snapshot, keys=replace(snapshot.keys, **columns))
+    snapshot = tm._engine.matcher.snapshot
+    tm._engine.matcher.snapshot = replace(snapshot, keys=replace(snapshot.keys, **columns))
     return tm
 
 

@@ -1,1 +1,1 @@
-"""The CUDA backend. Importing its modules imports `numba.cuda`; nothing else in the package does."""
+"""Matching on CUDA. Importing its modules imports `numba.cuda`; nothing else in the package does."""

@@ -14,12 +14,12 @@ import numpy as np
 
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS, add_tag
 from tagmatch.model.tables import PartitionTable, Snapshot
-from tagmatch.pipeline.balanced import Blocks, signature_words
+from tagmatch.pipeline.cpu.blocks import Blocks, signature_words
 from tagmatch.pipeline.cuda.jit import kernel
 from tagmatch.pipeline.cuda.memory import grid, to_device
 from tagmatch.pipeline.cuda.pairs import REJECTED, append
 from tagmatch.pipeline.cuda.preprocess import DeviceQueries
-from tagmatch.pipeline.verify import contains_ranks
+from tagmatch.pipeline.rules.verify import contains_ranks
 
 cuda: Any = numba.cuda
 

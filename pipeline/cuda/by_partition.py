@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tagmatch.model.options import Layout, MatchOptions
 from tagmatch.model.tables import Snapshot
-from tagmatch.pipeline.backend import PacketSize
-from tagmatch.pipeline.cpu import CpuStages
+from tagmatch.pipeline.cpu.matcher import CpuStages
 from tagmatch.pipeline.cuda.published import PublishedSubsetMatch
 from tagmatch.pipeline.cuda.published_kernels import MOST_QUERIES
+from tagmatch.pipeline.matcher import PacketSize
 
 
-class PublishedBackend(CpuStages):
+class PublishedMatcher(CpuStages):
     """Matches the `balanced` layout on one device as published. Any number of threads may share it.
 
     Raises
@@ -25,15 +25,15 @@ class PublishedBackend(CpuStages):
 
     def __init__(self, snapshot: Snapshot, options: MatchOptions, device: int = 0) -> None:
         self.devices: tuple[str, ...] = (f"cuda:{device}",)
-        self.by_partition = PublishedSubsetMatch(
+        match = PublishedSubsetMatch(
             snapshot,
             exact=options.exact,
             batch_size=min(options.batch_size, MOST_QUERIES),
             streams=options.cuda.streams,
             device=device,
         )
-        super().__init__(snapshot, self.by_partition)
+        super().__init__(snapshot, match, match)
 
 
 #: Layouts that the paper has kernels for
-PUBLISHED: dict[Layout, type[PublishedBackend]] = {"balanced": PublishedBackend}
+PUBLISHED: dict[Layout, type[PublishedMatcher]] = {"balanced": PublishedMatcher}

@@ -22,8 +22,10 @@ from tagmatch.model.arrays import I64Array, U32Array, U64Array
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.tables import PartitionTable, Snapshot
-from tagmatch.pipeline.backend import Batches, Found, Matches
-from tagmatch.pipeline.balanced import PartitionIndex, grouped_by_query, signature_words
+from tagmatch.pipeline.cpu.balanced import grouped_by_query
+from tagmatch.pipeline.cpu.blocks import signature_words
+from tagmatch.pipeline.cpu.partition_index import PartitionIndex
+from tagmatch.pipeline.cpu.subset_match import Matches
 from tagmatch.pipeline.cuda.memory import Workspace, grid, to_device
 from tagmatch.pipeline.cuda.published_kernels import (
     COUNTERS,
@@ -36,7 +38,7 @@ from tagmatch.pipeline.cuda.published_kernels import (
     unpack,
 )
 from tagmatch.pipeline.cuda.support import on_device
-from tagmatch.pipeline.preprocess import QueryBatch
+from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
 
 cuda: Any = numba.cuda
 

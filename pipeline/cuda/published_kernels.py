@@ -10,7 +10,7 @@ import numpy as np
 from tagmatch.model.arrays import U8Array, U32Array
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.pipeline.cuda.jit import inlined, kernel
-from tagmatch.pipeline.verify import contains_ranks
+from tagmatch.pipeline.rules.verify import contains_ranks
 
 cuda: Any = numba.cuda
 

@@ -8,13 +8,13 @@ import numba.cuda
 import numpy as np
 
 from tagmatch.model.tables import ClusterTable, Snapshot
-from tagmatch.pipeline.clusters import NO_RANK, next_candidates
+from tagmatch.pipeline.cpu.rarest import second_ranks
 from tagmatch.pipeline.cuda.jit import kernel
 from tagmatch.pipeline.cuda.memory import grid, to_device
 from tagmatch.pipeline.cuda.pairs import REJECTED, append
 from tagmatch.pipeline.cuda.preprocess import DeviceQueries
-from tagmatch.pipeline.rarest import second_ranks
-from tagmatch.pipeline.verify import contains_ranks
+from tagmatch.pipeline.rules.clusters import NO_RANK, next_candidates
+from tagmatch.pipeline.rules.verify import contains_ranks
 
 cuda: Any = numba.cuda
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from tagmatch import __version__
 from tagmatch.files.formats import FormatName
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.options import MAX_THREADS
+from tagmatch.model.options import MAX_PARTITION_SIZE, MAX_THREADS, Layout
 
 
 def command_line(description: str) -> typer.Typer:
@@ -37,20 +36,6 @@ def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"tagmatch {__version__}")
         raise typer.Exit
-
-
-class LayoutName(StrEnum):
-    """The layouts, as a command line takes them."""
-
-    rarest = "rarest"
-    balanced = "balanced"
-
-
-class KeyTypeName(StrEnum):
-    """What keys may be, as a command line takes it."""
-
-    integer = "integer"
-    string = "string"
 
 
 def user_path(text: str) -> str:
@@ -80,5 +65,9 @@ InputFormat = Annotated[
 SkipInvalid = Annotated[
     bool,
     typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and say at the end how many there were."),
+]
+LayoutName = Annotated[Layout, typer.Option(help="How stored sets are grouped and ordered.")]
+MaxPartitionSize = Annotated[
+    int, typer.Option(min=1, max=MAX_PARTITION_SIZE, help="Most sets in a partition (layout balanced).")
 ]
 Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads to use.  [default: all processors]")]

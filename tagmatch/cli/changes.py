@@ -12,8 +12,8 @@ from tagmatch.cli.arguments import (
     INPUT_HELP,
     Index,
     InputFormat,
-    KeyTypeName,
     LayoutName,
+    MaxPartitionSize,
     SkipInvalid,
     Threads,
     user_path,
@@ -21,6 +21,7 @@ from tagmatch.cli.arguments import (
 from tagmatch.cli.progress import invalid_rows, note, note_compilation, status, with_progress
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import IndexChangedError, IndexExistsError, IndexNotFoundError, InputFileError
+from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType
 
 _Sets = Annotated[
     str,
@@ -36,11 +37,9 @@ _Sets = Annotated[
 def build(
     sets: _Sets,
     index: Index,
-    key_type: Annotated[KeyTypeName, typer.Option(help="What the keys are.")] = KeyTypeName.integer,
-    layout: Annotated[LayoutName, typer.Option(help="How stored sets are grouped and ordered.")] = LayoutName.rarest,
-    max_partition_size: Annotated[
-        int, typer.Option(min=1, max=2**32 - 1, help="Most sets in a partition (layout balanced).")
-    ] = 200_000,
+    key_type: Annotated[KeyType, typer.Option(help="What the keys are.")] = "integer",
+    layout: LayoutName = LAYOUT_DEFAULTS.layout,
+    max_partition_size: MaxPartitionSize = LAYOUT_DEFAULTS.max_partition_size,
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
     threads: Threads = None,
@@ -56,7 +55,7 @@ def build(
     if index_exists(folder) and not overwrite:
         raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
     note_compilation()
-    options: Any = {"key_type": key_type.value, "layout": layout.value, "max_partition_size": max_partition_size}
+    options: Any = {"key_type": key_type, "layout": layout, "max_partition_size": max_partition_size}
     with TagMatch(device="cpu", threads=threads, **options) as tm:
         _stage(tm, tm.add_sets, sets, form, skip_invalid=skip_invalid)
         if not (tm.stats()["staged"] or allow_empty):

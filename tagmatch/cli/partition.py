@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from tagmatch.cli.arguments import LayoutName
+from tagmatch.cli.arguments import LayoutName, MaxPartitionSize
 from tagmatch.cli.progress import note
 from tagmatch.cli.run import run
 from tagmatch.files.formats import JSON_SUFFIXES
 from tagmatch.model.errors import IndexExistsError
+from tagmatch.model.options import LAYOUT_DEFAULTS
 from tagmatch.model.storage.places import place_of
 
 
@@ -29,10 +30,8 @@ def partition(
         str,
         typer.Argument(metavar="INDEX", help="Folder that all machines mount, or URI of a store.", show_default=False),
     ],
-    layout: Annotated[LayoutName, typer.Option(help="How stored sets are grouped and ordered.")] = LayoutName.rarest,
-    max_partition_size: Annotated[
-        int, typer.Option(min=1, max=2**32 - 1, help="Most sets in a partition (layout balanced).")
-    ] = 200_000,
+    layout: LayoutName = LAYOUT_DEFAULTS.layout,
+    max_partition_size: MaxPartitionSize = LAYOUT_DEFAULTS.max_partition_size,
     format: Annotated[  # noqa: A002
         str | None,
         typer.Option(
@@ -65,7 +64,7 @@ def partition(
         made = run_job(
             read_table(spark, sets, format),
             index,
-            layout=layout.value,
+            layout=layout,
             max_partition_size=max_partition_size,
             sets_per_task=sets_per_task,
             skip_invalid=skip_invalid,
@@ -74,7 +73,7 @@ def partition(
         spark.stop()
     for problem, count in made.skipped.items():
         typer.echo(f"tagmatch-partition: skipped rows: {problem}: {count}", err=True)
-    note(f"{place}: {made.sets} sets, {made.keys} keys, {made.tags} tags, layout {layout.value}")
+    note(f"{place}: {made.sets} sets, {made.keys} keys, {made.tags} tags, layout {layout}")
 
 
 def main() -> None:

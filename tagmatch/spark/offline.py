@@ -9,7 +9,7 @@ from pyspark.sql.functions import col
 from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.options import Layout, LayoutOptions
+from tagmatch.model.options import LAYOUT_DEFAULTS, Layout, LayoutOptions
 from tagmatch.model.storage.places import place_of
 from tagmatch.partitioner.spark.job import JobOptions, Partitioned, partition_sets
 from tagmatch.spark.errors import errors_of_workers
@@ -48,8 +48,8 @@ def partition(
     sets: DataFrame,
     index: str | os.PathLike[str],
     *,
-    layout: Layout = "rarest",
-    max_partition_size: int = 200_000,
+    layout: Layout = LAYOUT_DEFAULTS.layout,
+    max_partition_size: int = LAYOUT_DEFAULTS.max_partition_size,
     tags: str = "tags",
     key: str = "key",
     sets_per_task: int = 1 << 20,

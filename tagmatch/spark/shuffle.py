@@ -35,7 +35,7 @@ from tagmatch.model.storage.format import open_unverified
 from tagmatch.model.storage.places import Place
 from tagmatch.model.tables import KeyTable, Snapshot
 from tagmatch.partitioner.spark.packs import PACKS, Packer, labels_for, sorted_by_number, unpacked
-from tagmatch.pipeline.key_lookup import look_up_keys
+from tagmatch.pipeline.cpu.key_lookup import look_up_keys
 from tagmatch.spark.answers import Output, answer_field, reject_nulls, with_keys
 from tagmatch.spark.buckets import Buckets, buckets_for
 

@@ -12,7 +12,8 @@ from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.format import open_snapshot
 from tagmatch.model.tables import Snapshot
-from tagmatch.pipeline.preprocess import QueryBatch, TagIndex
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.workloads.bench.data import Workload, make_workload
 
 SETS = 200_000

@@ -10,10 +10,12 @@ from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.tables import PartitionTable, Snapshot
-from tagmatch.pipeline.balanced import BalancedSubsetMatch, PartitionIndex
-from tagmatch.pipeline.key_lookup import look_up_keys, merge_unique
-from tagmatch.pipeline.preprocess import QueryBatch, TagIndex
-from tagmatch.pipeline.rarest import RarestSubsetMatch
+from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.cpu.key_lookup import look_up_keys, merge_unique
+from tagmatch.pipeline.cpu.partition_index import PartitionIndex
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.cpu.rarest import RarestSubsetMatch
+from tagmatch.pipeline.matcher import QueryBatch
 
 
 def test_hashing(benchmark: BenchmarkFixture, stored: TagLists) -> None:
@@ -46,24 +48,24 @@ def test_partition_table(benchmark: BenchmarkFixture, balanced: Snapshot, query_
 def test_subset_check(benchmark: BenchmarkFixture, balanced: Snapshot, query_ranks: QueryBatch, exact: bool) -> None:
     """One task of queries: Algorithms 2 and 3."""
     matches = benchmark(BalancedSubsetMatch(balanced, exact=exact, batch_size=256), query_ranks)
-    assert len(matches.lists.values) >= len(query_ranks)
+    assert len(matches.sets.values) >= len(query_ranks)
 
 
 def test_cluster_look_up(benchmark: BenchmarkFixture, rarest: Snapshot, query_ranks: QueryBatch) -> None:
     """One task of queries."""
     matches = benchmark(RarestSubsetMatch(rarest), query_ranks)
-    assert len(matches.lists.values) >= len(query_ranks)
+    assert len(matches.sets.values) >= len(query_ranks)
 
 
 def test_key_lookup(benchmark: BenchmarkFixture, rarest: Snapshot, query_ranks: QueryBatch) -> None:
     """The matches of one task of queries."""
-    matches = RarestSubsetMatch(rarest)(query_ranks).lists
+    matches = RarestSubsetMatch(rarest)(query_ranks).sets
     keys = benchmark(look_up_keys, matches, rarest.keys)
     assert len(keys) == len(query_ranks)
 
 
 def test_merge(benchmark: BenchmarkFixture, rarest: Snapshot, query_ranks: QueryBatch) -> None:
     """The keys of one task of queries, made unique."""
-    keys = look_up_keys(RarestSubsetMatch(rarest)(query_ranks).lists, rarest.keys)
+    keys = look_up_keys(RarestSubsetMatch(rarest)(query_ranks).sets, rarest.keys)
     unique = benchmark(merge_unique, keys, np.ones(len(keys), np.bool_))
     assert len(unique.values) <= len(keys.values)

@@ -24,12 +24,11 @@ from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Snapshot
-from tagmatch.pipeline.backend import Batches, Found
-from tagmatch.pipeline.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.cuda import published
 from tagmatch.pipeline.cuda.published import PublishedSubsetMatch
 from tagmatch.pipeline.cuda.published_kernels import MOST_QUERIES, QUERY_WORDS, packed_words, prefilter, unpack
-from tagmatch.pipeline.preprocess import QueryBatch
+from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*(Grid size|Host array)")]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from agreement import assert_agree, loaded
 
-from tagmatch.pipeline.cuda import backend, by_partition
+from tagmatch.pipeline.cuda import by_partition, matcher
 from tagmatch.pipeline.cuda.published import PublishedSubsetMatch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
@@ -28,7 +28,7 @@ CLEAN = {
 
 def test_small_run(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any], rng: random.Random) -> None:
     """Sets, the empty one and equal ones among them; queries with more results than there is room for at first."""
-    monkeypatch.setattr(backend, "_FIRST_ROOM", 64)
+    monkeypatch.setattr(matcher, "_FIRST_ROOM", 64)
     monkeypatch.setattr(by_partition, "PublishedSubsetMatch", partial(PublishedSubsetMatch, result_room=64))
     tags = [f"tag{i}" for i in range(20)]
     sets = [(rng.sample(tags, rng.randint(0, 4)), key) for key in range(40)]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tagmatch.cli.arguments import LayoutName, Threads, command_line
+from tagmatch.cli.arguments import Threads, command_line
 from tagmatch.cli.run import run
 from tagmatch.model.errors import TagMatchError
-from tagmatch.model.options import MatchOptions, available_threads
+from tagmatch.model.options import Layout, MatchOptions, available_threads
 
 if TYPE_CHECKING:
     from tagmatch.workloads.bench.paper.bench import PaperOptions
@@ -200,7 +200,7 @@ def latency(
         typer.Option(metavar="SECONDS", help="A `flush_timeout`, or `never`; again for each.  [default: five values]"),
     ] = None,
     layout: Annotated[
-        list[LayoutName] | None, typer.Option(help="Again for each.  [default: both]", show_default=False)
+        list[Layout] | None, typer.Option(help="Again for each.  [default: both]", show_default=False)
     ] = None,
     threads: Threads = None,
     seed: _Seed = 1,

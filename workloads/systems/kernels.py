@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING
 from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.empty import empty_snapshot
 from tagmatch.model.options import Layout, LayoutOptions, MatchOptions
-from tagmatch.model.parallel import run
 from tagmatch.partitioner.local import build_snapshot
 from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.cpu import CpuBackend
-from tagmatch.pipeline.packets import packet_ranges
-from tagmatch.workloads.systems.key_answers import keys_of, list_array
+from tagmatch.pipeline.cpu.matcher import CpuMatcher
+from tagmatch.pipeline.stages.inline import match_inline
+from tagmatch.workloads.systems.key_answers import list_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from tagmatch.model.arrays import Lists, TagLists
 
 
 class Kernels:
@@ -33,7 +30,7 @@ class Kernels:
         staged.extend(tag_lists(sets["tags"], "tags", stored=True), key_values(sets["key"]), removed=False)
         options = LayoutOptions(layout)
         snapshot = build_snapshot(empty_snapshot(options), staged.changes(), options, threads=threads)
-        self._backend = CpuBackend(snapshot, MatchOptions(threads=threads))
+        self._matcher = CpuMatcher(snapshot, MatchOptions(threads=threads))
         self._threads = threads
 
     def prepare(self, queries: pa.ListArray) -> pa.ListArray:
@@ -42,21 +39,13 @@ class Kernels:
 
     def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the stored sets that match, for each query in order."""
-        backend = self._backend
-
-        def work(part: tuple[TagLists, int, int]) -> Lists:
-            matches = backend.subset_match(backend.ranks(*part)).lists
-            return keys_of(matches, backend.snapshot.keys, unique=unique)
-
         chunks = tag_lists(queries, "queries")
-        packets = [
-            (chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk, backend.packet_size, self._threads)
-        ]
-        return list_array(run(work, packets, self._threads), self._threads)
+        answers = match_inline(self._matcher, chunks, unique=unique, threads=self._threads)
+        return list_array(answers, self._threads)
 
     def nbytes(self) -> int | None:
         """Bytes of memory."""
-        return self._backend.nbytes
+        return self._matcher.nbytes
 
     def close(self) -> None:
         """Nothing was started."""

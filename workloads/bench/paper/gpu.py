@@ -10,7 +10,7 @@ import numpy as np
 
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import CudaOptions
-from tagmatch.pipeline.packets import packet_ranges
+from tagmatch.pipeline.stages.inline import packet_ranges
 from tagmatch.workloads.bench.paper.catalogue import (
     BALANCED,
     GPU_BATCH_SCAN,
@@ -116,13 +116,13 @@ def _subset_match(bench: Bench, result: Result, matchers: dict[str, Tagmatch], q
 
 def _match_rate(matcher: Tagmatch, queries: pa.ListArray) -> float:
     """Queries a second of the subset match, packet after packet, on one stream."""
-    backend = matcher.index._engine.backend
+    index = matcher.index._engine.matcher
     seconds = 0.0
     for chunk in tag_lists(queries, "queries"):
-        for first, last in packet_ranges(chunk, backend.packet_size, threads=1):
-            packet = backend.ranks(chunk, first, last)
+        for first, last in packet_ranges(chunk, index.packet_size, threads=1):
+            queries = index.preprocess(chunk, first, last)
             cuda.synchronize()
-            seconds += seconds_of(partial(backend.subset_match, packet))
+            seconds += seconds_of(queries.subset_match)
     return len(queries) / seconds
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.pipeline.verify import seek
+from tagmatch.pipeline.rules.verify import seek
 
 #: Ranges of at most this many rows are not searched but scanned
 SCAN_ROWS = 32

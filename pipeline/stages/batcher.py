@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.parallel import start
-from tagmatch.pipeline.backend import Backend, Found
-from tagmatch.pipeline.packets import Caller, Submitted
-from tagmatch.pipeline.partition_queues import Completed, PartitionQueues, Taken
+from tagmatch.pipeline.matcher import Batches, Found, Matcher
+from tagmatch.pipeline.stages.packets import Caller, Submitted
+from tagmatch.pipeline.stages.partition_queues import Completed, PartitionQueues, Taken
 
 # A thread that has nothing else to do takes all that waits, or its share where there are more (query, partition) pairs
 _FEWEST_PAIRS = 4096
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Batcher:
-    """The partition queues of every backend in use.
+    """The partition queues of every matcher in use.
 
     Parameters
     ----------
@@ -72,18 +72,15 @@ class Batcher:
         self._lost = lost
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._queues: dict[Backend, PartitionQueues] = {}
+        self._queues: dict[Matcher, PartitionQueues] = {}
         self._timer: threading.Thread | None = None
         self._timer_sleeps = self._stopped = False
         self._batches = self._queries = self._places = 0
 
-    def add(self, packet: Submitted) -> tuple[list[Taken], Submitted]:
+    def add(self, packet: Submitted, batches: Batches) -> tuple[list[Taken], Submitted]:
         """Queue a packet's queries; returns batches that leave at once, and the queries that match in no partition."""
-        match = packet.backend.by_partition
-        assert match is not None
-        batches = match.route(packet.queries)
         with self._changing() as left:
-            queues = self._queues_of(packet.backend)
+            queues = self._queues_of(packet.matcher)
             leaving, completed = queues.add(batches, packet.callers, time.monotonic(), self._threads)
             left.append(completed.callers)
             if self._stopped or self._flush_timeout == 0:
@@ -92,7 +89,7 @@ class Batcher:
                 leaving += queues.take(most=self._share(queues))
             self._count(leaving)
             self._tell_held()
-            nowhere = _packet(packet.backend, completed)
+            nowhere = _packet(queues, completed)
             waiting = queues.waiting > 0
             if waiting and self._timer_sleeps:
                 self._changed.notify()
@@ -122,9 +119,9 @@ class Batcher:
             left.append(completed.callers)
             latest = next(reversed(self._queues.values()), None)
             if not queues.in_flight and (queues is not latest or queues.room > _KEPT_BYTES):
-                self._queues.pop(queues.backend, None)
+                self._queues.pop(queues.matcher, None)
             self._tell_held()
-            return _packet(queues.backend, completed)
+            return _packet(queues, completed)
 
     def callers(self, taken: Taken) -> list[Caller]:
         """The callers of queries of batches."""
@@ -155,17 +152,17 @@ class Batcher:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _queues_of(self, backend: Backend) -> PartitionQueues:
-        queues = self._queues.pop(backend, None)
+    def _queues_of(self, matcher: Matcher) -> PartitionQueues:
+        queues = self._queues.pop(matcher, None)
         if queues is None:
-            queues = PartitionQueues(backend)
+            queues = PartitionQueues(matcher)
             # Those of a snapshot that is no longer asked would keep it alive
-            self._queues = {each.backend: each for each in self._queues.values() if each.in_flight}
+            self._queues = {each.matcher: each for each in self._queues.values() if each.in_flight}
             if self._timer is None and 0 < self._flush_timeout < np.inf:
                 timer = threading.Thread(target=self._watch, name="tagmatch-batch-timer", daemon=True)
                 start(timer)
                 self._timer = timer
-        self._queues[backend] = queues  # the last is the one in use
+        self._queues[matcher] = queues  # the last is the one in use
         return queues
 
     def _share(self, queues: PartitionQueues) -> int:
@@ -228,7 +225,9 @@ class Batcher:
             self._due(taken)
 
 
-def _packet(backend: Backend, completed: Completed) -> Submitted:
+def _packet(queues: PartitionQueues, completed: Completed) -> Submitted:
     callers = completed.callers
     unique = np.array([caller.unique for caller in callers], np.bool_)
-    return Submitted(backend=backend, unique=unique, last=len(callers), callers=callers, lists=completed.lists)
+    packet = Submitted(matcher=queues.matcher, unique=unique, callers=callers)
+    packet.matched = queues.match.matched(completed.sets)
+    return packet

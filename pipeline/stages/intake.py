@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tagmatch.pipeline.backend import Backend
-from tagmatch.pipeline.packets import Caller, Submitted
+from tagmatch.pipeline.matcher import Matcher
+from tagmatch.pipeline.stages.packets import Caller, Submitted
 
 
 class Intake:
@@ -31,19 +31,19 @@ class Intake:
         self._announce = announce
         self._dropped = dropped
         self._lock = threading.Lock()
-        self._groups: dict[Backend, list[tuple[list[str], Caller]]] = {}
+        self._groups: dict[Matcher, list[tuple[list[str], Caller]]] = {}
 
     def __bool__(self) -> bool:
         """Return whether there is something to take."""
         return bool(self._groups)
 
-    def add(self, backend: Backend, tags: list[str], caller: Caller) -> bool:
-        """Append a query to which `backend` has the answer; returns whether its taking must be seen to.
+    def add(self, matcher: Matcher, tags: list[str], caller: Caller) -> bool:
+        """Append a query to which `matcher` has the answer; returns whether its taking must be seen to.
 
         If not, there are others whose taking has been seen to.
         """
         with self._lock:
-            waiting = self._groups.setdefault(backend, [])
+            waiting = self._groups.setdefault(matcher, [])
             waiting.append((tags, caller))
             return len(waiting) == 1
 
@@ -53,15 +53,15 @@ class Intake:
             with self._lock:
                 if not self._groups:
                     return None
-                backend, waiting = next(iter(self._groups.items()))
+                matcher, waiting = next(iter(self._groups.items()))
                 gathered, rest = waiting[: self._packet_queries], waiting[self._packet_queries :]
                 if rest:
-                    self._groups[backend] = rest
+                    self._groups[matcher] = rest
                 else:
-                    del self._groups[backend]
+                    del self._groups[matcher]
                 more = bool(self._groups)
             try:
-                packet = self._packet(backend, gathered)
+                packet = self._packet(matcher, gathered)
             except BaseException as error:
                 for _, caller in gathered:
                     caller.fail(error)
@@ -72,7 +72,7 @@ class Intake:
                     self._announce()
                 return packet
 
-    def _packet(self, backend: Backend, gathered: list[tuple[list[str], Caller]]) -> Submitted | None:
+    def _packet(self, matcher: Matcher, gathered: list[tuple[list[str], Caller]]) -> Submitted | None:
         taken = [pair for pair in gathered if pair[1].future.set_running_or_notify_cancel()]
         if len(taken) < len(gathered):
             self._dropped([caller for _, caller in gathered if caller.future.cancelled()])
@@ -80,7 +80,7 @@ class Intake:
             return None
         rows, callers = map(list, zip(*taken, strict=True))
         unique = np.array([caller.unique for caller in callers])
-        return Submitted(backend=backend, unique=unique, last=len(taken), rows=rows, callers=callers)
+        return Submitted(matcher=matcher, unique=unique, rows=rows, callers=callers)
 
     def cancel(self) -> list[Caller]:
         """Cancel all that nobody has taken; returns the callers that wait for it."""

@@ -28,13 +28,13 @@ from tagmatch.model.options import LayoutOptions, MatchOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.local import build_snapshot
 from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.cpu import CpuBackend
-from tagmatch.pipeline.cuda import backend as cuda_backend
+from tagmatch.pipeline.cpu.matcher import CpuMatcher
+from tagmatch.pipeline.cuda import matcher as cuda_matcher
 from tagmatch.pipeline.cuda import memory, pairs
-from tagmatch.pipeline.cuda.backend import CudaBackend
-from tagmatch.pipeline.cuda.by_partition import PublishedBackend
-from tagmatch.pipeline.cuda.several import Replicated, Split
+from tagmatch.pipeline.cuda.by_partition import PublishedMatcher
+from tagmatch.pipeline.cuda.matcher import CudaMatcher
 from tagmatch.pipeline.cuda.support import on_device
+from tagmatch.pipeline.devices import replicated, split
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
@@ -61,11 +61,11 @@ def snapshot_of(sets: list[list[str]], layout: str, **options: Any) -> Snapshot:
     return build_snapshot(empty_snapshot(wanted), staged.changes(), wanted, threads=1)
 
 
-def answers(backend: Any, queries: list[list[str]]) -> list[list[int]]:
+def answers(matcher: Any, queries: list[list[str]]) -> list[list[int]]:
     (lists,) = tag_lists(queries, "queries")
-    matches = backend.subset_match(backend.ranks(lists, 0, len(queries)))
-    keys = backend.look_up_keys(matches.lists)
-    assert matches.found == len(keys.values)
+    matched = matcher.preprocess(lists, 0, len(queries)).subset_match()
+    keys = matched.key_lookup()
+    assert matched.found == len(keys.values)
     return [sorted(keys.values[a:b].tolist()) for a, b in zip(keys.offsets[:-1], keys.offsets[1:], strict=True)]
 
 
@@ -93,13 +93,13 @@ def random_queries(rng: random.Random, count: int) -> list[list[str]]:
 @pytest.mark.parametrize("empty", [False, True])
 def test_room_for_eight_results(monkeypatch: pytest.MonkeyPatch, layout: str, found: int, empty: bool) -> None:
     """Less, exactly full, one too many, ten times too many; the empty set among them or not."""
-    monkeypatch.setattr(cuda_backend, "_FIRST_ROOM", 8)
+    monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 8)
     monkeypatch.setattr(memory, "_roomy", lambda count: max(1, count))
     sets = [[f"t{i}"] for i in range(found - empty)] + [[]] * empty
-    backend = CudaBackend(snapshot_of(sets, layout), MatchOptions(device="cuda"))
+    matcher = CudaMatcher(snapshot_of(sets, layout), MatchOptions(device="cuda"))
     everything = [f"t{i}" for i in range(found)]
-    assert answers(backend, [everything]) == [list(range(found))]
-    assert answers(backend, [["unknown"], everything, []]) == [
+    assert answers(matcher, [everything]) == [list(range(found))]
+    assert answers(matcher, [["unknown"], everything, []]) == [
         [found - 1] * empty, list(range(found)), [found - 1] * empty
     ]  # fmt: skip
 
@@ -108,12 +108,12 @@ def test_overflow_is_seen(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     asked = []
     ask = pairs.Room.ask
     monkeypatch.setattr(pairs.Room, "ask", lambda room, count: (asked.append(count), ask(room, count)))
-    monkeypatch.setattr(cuda_backend, "_FIRST_ROOM", 8)
+    monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 8)
     monkeypatch.setattr(memory, "_roomy", lambda count: max(1, count))
-    backend = CudaBackend(snapshot_of([[f"t{i}"] for i in range(9)], layout), MatchOptions(device="cuda"))
+    matcher = CudaMatcher(snapshot_of([[f"t{i}"] for i in range(9)], layout), MatchOptions(device="cuda"))
     everything = [f"t{i}" for i in range(9)]
     for _ in range(2):
-        assert answers(backend, [everything]) == [list(range(9))]
+        assert answers(matcher, [everything]) == [list(range(9))]
     assert asked == [9]
 
 
@@ -121,8 +121,8 @@ def test_a_million_sets_match_one_query(layout: str) -> None:
     tags = [f"t{i}" for i in range(1_415)]
     sets = [[tags[i], tags[j]] for i in range(1_415) for j in range(i)]
     assert len(sets) > 1_000_000
-    backend = CudaBackend(snapshot_of(sets, layout), MatchOptions(device="cuda", threads=4))
-    assert answers(backend, [tags[:2], tags, ["t0"]]) == [[0], list(range(len(sets))), []]
+    matcher = CudaMatcher(snapshot_of(sets, layout), MatchOptions(device="cuda", threads=4))
+    assert answers(matcher, [tags[:2], tags, ["t0"]]) == [[0], list(range(len(sets))), []]
 
 
 # -- too little memory -------------------------------------------------------------------------------------------------
@@ -148,11 +148,11 @@ def test_packets_with_too_many_results_are_halved(
     monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: str
 ) -> None:
     sets, queries = random_sets(rng, 25), random_queries(rng, 10)
-    monkeypatch.setattr(cuda_backend, "_FIRST_ROOM", 2)
-    backend = CudaBackend(snapshot_of(sets, layout), MatchOptions(device="cuda"))
+    monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 2)
+    matcher = CudaMatcher(snapshot_of(sets, layout), MatchOptions(device="cuda"))
     oracle = oracle_of(sets)
     short = ShortOfMemory(monkeypatch, max(20, *(len(oracle.match(query)) + 2 for query in queries)))
-    assert answers(backend, queries) == [oracle.match(query) for query in queries]
+    assert answers(matcher, queries) == [oracle.match(query) for query in queries]
     assert short.refused > 0
 
 
@@ -173,9 +173,9 @@ def test_a_query_with_too_many_results_moves_to_the_cpu(monkeypatch: pytest.Monk
 def test_keys_that_do_not_fit_stay_on_the_host(
     monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: str
 ) -> None:
-    monkeypatch.setattr(cuda_backend, "_LEFT_FOR_PACKETS", float("inf"))
+    monkeypatch.setattr(cuda_matcher, "_LEFT_FOR_PACKETS", float("inf"))
     if SIMULATED:
-        monkeypatch.setattr(cuda_backend, "_LEFT_FOR_PACKETS", float("nan"))  # all memory is infinite there
+        monkeypatch.setattr(cuda_matcher, "_LEFT_FOR_PACKETS", float("nan"))  # all memory is infinite there
     pairs = [(tags, key) for tags in random_sets(rng, 12) for key in range(rng.randint(1, 3))]
     tm, oracle = loaded(pairs, layout=layout, device="cuda")
     assert_agree(tm, oracle, random_queries(rng, 3))
@@ -188,7 +188,7 @@ def test_tables_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, layout: str) ->
         with on_device(0):
             raise InjectedCudaError(OUT_OF_MEMORY)
 
-    monkeypatch.setattr(cuda_backend, "CudaTagIndex", full)
+    monkeypatch.setattr(cuda_matcher, "CudaTagIndex", full)
     with pytest.warns(
         DeviceWarning, match="out of memory; use fewer streams, placement='split' or device='cpu'; the CPU matches"
     ):
@@ -200,23 +200,23 @@ def test_tables_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, layout: str) ->
 # -- several devices ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [CudaBackend, PublishedBackend])
-@pytest.mark.parametrize("several", [Replicated, Split])
+@pytest.mark.parametrize("make", [CudaMatcher, PublishedMatcher])
+@pytest.mark.parametrize("several", [replicated, split])
 @pytest.mark.parametrize("size", [1, 3, 200_000])
 def test_several_devices(rng: random.Random, make: Any, several: Callable[..., Any], size: int) -> None:
     """Here they are one, several times."""
     for count in (0, 1, 20):
         sets, queries = random_sets(rng, count), random_queries(rng, 5)
         snapshot = snapshot_of(sets, "balanced", max_partition_size=size)
-        backend, oracle = several(snapshot, MatchOptions(device="cuda"), [0, 0], make), oracle_of(sets)
+        matcher, oracle = several(snapshot, MatchOptions(device="cuda"), [0, 0], make), oracle_of(sets)
         for _ in range(2):
-            assert answers(backend, queries) == [oracle.match(query) for query in queries]
+            assert answers(matcher, queries) == [oracle.match(query) for query in queries]
         (lists,) = tag_lists(queries, "queries")
-        found, expected = (each.set_ids(lists, 0, 5) for each in (backend, CpuBackend(snapshot, MatchOptions())))
+        found, expected = (each.set_ids(lists, 0, 5) for each in (matcher, CpuMatcher(snapshot, MatchOptions())))
         for i in range(5):
             ends, right = found.offsets, expected.offsets
             assert sorted(found.values[ends[i] : ends[i + 1]]) == sorted(expected.values[right[i] : right[i + 1]])
-        assert backend.nbytes > snapshot.nbytes
+        assert matcher.nbytes > snapshot.nbytes
 
 
 @pytest.mark.parametrize("placement", ["auto", "replicate", "split"])
@@ -225,15 +225,15 @@ def test_tables_that_fit_only_in_parts(
 ) -> None:
     """Each of three devices has memory for half of the sets."""
     sets = random_sets(rng, 20)
-    make = CudaBackend.__init__
+    make = CudaMatcher.__init__
 
-    def with_little_memory(backend: CudaBackend, snapshot: Snapshot, *arguments: Any) -> None:
+    def with_little_memory(matcher: CudaMatcher, snapshot: Snapshot, *arguments: Any) -> None:
         if len(snapshot) > len(sets) / 2:
             with on_device(0):
                 raise InjectedCudaError(OUT_OF_MEMORY)
-        make(backend, snapshot, *arguments)
+        make(matcher, snapshot, *arguments)
 
-    monkeypatch.setattr(CudaBackend, "__init__", with_little_memory)
+    monkeypatch.setattr(CudaMatcher, "__init__", with_little_memory)
     monkeypatch.setattr(tagmatch.pipeline.devices, "_chosen", lambda _: [0, 0, 0])
     with TagMatch(layout=layout, cuda=CudaOptions(placement=placement)) as tm:
         tm.add_sets(sets, list(range(len(sets))))
@@ -293,14 +293,14 @@ def test_device_that_is_not_there() -> None:
 def test_who_keeps_packets_does_not_keep_their_memory(layout: str) -> None:
     """Debuggers do: compute-sanitizer keeps the frames of all that called CUDA."""
     options = MatchOptions(device="cuda", cuda=CudaOptions(streams=1))
-    backend = CudaBackend(snapshot_of([["a"], ["b"]], layout), options)
+    matcher = CudaMatcher(snapshot_of([["a"], ["b"]], layout), options)
     (lists,) = tag_lists([["a", "b"]], "queries")
     kept = []
     for _ in range(3):
-        kept.append(backend.ranks(lists, 0, 1))
-        keys = backend.look_up_keys(backend.subset_match(kept[-1]).lists)
+        kept.append(matcher.preprocess(lists, 0, 1))
+        keys = kept[-1].subset_match().key_lookup()
         assert sorted(keys.values.tolist()) == [0, 1]
-        assert len(backend.set_ids(lists, 0, 1).values) == 2
+        assert len(matcher.set_ids(lists, 0, 1).values) == 2
 
 
 @pytest.mark.parametrize(

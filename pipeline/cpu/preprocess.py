@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, TagLists, U32Array, U64Array
+from tagmatch.model.arrays import TagLists, U64Array
 from tagmatch.model.kernels.rows import ascending_known
 from tagmatch.model.kernels.tag_table import build_slots, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.tables import Vocabulary
-
-
-@dataclass(frozen=True, slots=True)
-class QueryBatch:
-    """Queries as ranks: query `i` has `ranks[offsets[i]:offsets[i + 1]]`, ascending, each rank once.
-
-    Attributes
-    ----------
-    offsets : int64 array, length n + 1
-    ranks : uint32 array
-    """
-
-    offsets: I64Array
-    ranks: U32Array
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
+from tagmatch.pipeline.matcher import QueryBatch
 
 
 class TagIndex:

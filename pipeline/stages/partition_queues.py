@@ -17,8 +17,7 @@ from tagmatch.model.arrays import I64Array, Lists, offsets_of
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.parallel import even_ranges
-from tagmatch.pipeline.backend import Backend, Batches, Found, PartitionMatch
-from tagmatch.pipeline.preprocess import QueryBatch
+from tagmatch.pipeline.matcher import Batches, Found, Matcher, PartitionMatcher, QueryBatch
 
 _FIRST_CELLS = 1 << 14
 _FIRST_SLOTS = 1 << 10
@@ -176,20 +175,20 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completed:
-    """Queries that are through: the caller of each, and the set ids found (`lists`)."""
+    """Queries that are through: the caller of each, and the ids of the sets found."""
 
     callers: list[Any]
-    lists: Lists
+    sets: Lists
 
 
 class PartitionQueues:
-    """The queues and the results table of one backend. Callers take turns: there is no lock in here."""
+    """The queues and the results table of one matcher. Callers take turns: there is no lock in here."""
 
-    def __init__(self, backend: Backend) -> None:
-        match = backend.by_partition
+    def __init__(self, matcher: Matcher) -> None:
+        match = matcher.by_partition
         assert match is not None
-        self.backend = backend
-        self.match: PartitionMatch = match
+        self.matcher = matcher
+        self.match: PartitionMatcher = match
         self.in_flight = 0
         #: (query, partition) pairs that wait
         self.waiting = 0

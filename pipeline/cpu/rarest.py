@@ -13,10 +13,10 @@ from tagmatch.model.arrays import Lists, U32Array
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import ClusterTable, Snapshot
-from tagmatch.pipeline.backend import Matches
-from tagmatch.pipeline.clusters import NO_RANK, SCAN_ROWS, next_candidates
-from tagmatch.pipeline.preprocess import QueryBatch
-from tagmatch.pipeline.verify import contains_ranks
+from tagmatch.pipeline.cpu.subset_match import Matches
+from tagmatch.pipeline.matcher import QueryBatch
+from tagmatch.pipeline.rules.clusters import NO_RANK, SCAN_ROWS, next_candidates
+from tagmatch.pipeline.rules.verify import contains_ranks
 
 _U = np.uint64
 
@@ -146,10 +146,10 @@ class RarestSubsetMatch:
         ends = np.zeros(len(batch) + 1, np.int64)
         queries = (batch.offsets, batch.ranks)
         if len(self._seconds) == 0:
-            return Matches(Lists(ends, np.zeros(0, np.uint32)), 0, 0)
+            return Matches(Lists(ends, np.zeros(0, np.uint32)), 0)
         rows, places, used, _ = _find_candidates(
             *queries, *self._ranks, self._seconds, self._first_rows, self._longest, candidate_ends
         )
         out = np.empty(used + self._has_empty * len(batch), np.uint32)
         matches, _ = _verify(*queries, *self._ranks, rows, places, candidate_ends, self._has_empty, ends, out)
-        return Matches(Lists(ends, out[:matches]), int(matches), len(out) - int(matches))
+        return Matches(Lists(ends, out[:matches]), len(out) - int(matches))

@@ -1,4 +1,4 @@
-"""The CUDA backend: one snapshot's tables in the memory of one device."""
+"""Matching on CUDA: one snapshot's tables in the memory of one device."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tagmatch.model.errors import DeviceMemoryError
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.options import Layout, MatchOptions
 from tagmatch.model.tables import Snapshot
-from tagmatch.pipeline.backend import Matches, PacketSize
+from tagmatch.pipeline.cpu.key_lookup import look_up_keys
 from tagmatch.pipeline.cuda.balanced import CudaBalanced
 from tagmatch.pipeline.cuda.memory import Workspace, to_device
 from tagmatch.pipeline.cuda.pairs import Pairs, Room
 from tagmatch.pipeline.cuda.preprocess import CudaTagIndex, DeviceQueries
 from tagmatch.pipeline.cuda.rarest import CudaRarest
 from tagmatch.pipeline.cuda.support import on_device
-from tagmatch.pipeline.key_lookup import look_up_keys
+from tagmatch.pipeline.matcher import PacketSize
 
 cuda: Any = numba.cuda
 
@@ -43,11 +43,15 @@ _ONE_QUERY = TagLists(np.array([0, 1]), Strings(np.array([0, 1]), np.zeros(1, np
 
 
 @dataclass(slots=True, eq=False)
-class _Packet:
-    """What one packet has on the device; gives its workspace back at the latest when nothing refers to it any more.
+class DevicePacket:
+    """Queries on the device, and the sets found for them: what goes from one stage to the next.
+
+    Gives its workspace back at the latest when nothing refers to it any more.
 
     Attributes
     ----------
+    matcher : CudaMatcher
+        Whose tables the packet is matched with.
     tags, first, last
         The queries, should they have to be matched in smaller packets.
     workspace : Workspace, optional
@@ -59,8 +63,11 @@ class _Packet:
     pairs : Pairs, optional
     lists : Lists, optional
         The results, where they had to be fetched in parts.
+    found, rejected : int
+        As of `Matched`.
     """
 
+    matcher: CudaMatcher
     tags: TagLists
     first: int
     last: int
@@ -69,6 +76,17 @@ class _Packet:
     queries: DeviceQueries | None = None
     pairs: Pairs | None = None
     lists: Lists | None = None
+    found: int = 0
+    rejected: int = 0
+
+    def subset_match(self) -> DevicePacket:
+        """Sets that each query contains."""
+        self.matcher.subset_match(self)
+        return self
+
+    def key_lookup(self) -> Lists:
+        """Keys of each query's sets; can be asked for once."""
+        return self.matcher.key_lookup(self)
 
     def release(self) -> None:
         """Give the workspace back, so that nobody waits for what still refers to the packet, such as a debugger."""
@@ -117,7 +135,7 @@ LAYOUTS: dict[Layout, Callable[[Snapshot, MatchOptions], LayoutMatch]] = {
 }
 
 
-class CudaBackend:
+class CudaMatcher:
     """Matches on one device within one snapshot. Any number of threads may share it.
 
     Raises
@@ -150,7 +168,7 @@ class CudaBackend:
                 self._free.put(Workspace())
         # All kernels are compiled by this thread, before others want them
         _log.info("compiling what CUDA kernels are not in the cache; this can take a minute")
-        self.look_up_keys(self.subset_match(self.ranks(_ONE_QUERY, 0, 1)).lists)
+        self.preprocess(_ONE_QUERY, 0, 1).subset_match().key_lookup()
 
     @property
     def nbytes(self) -> int:
@@ -158,10 +176,10 @@ class CudaBackend:
         tables = (self._tag_index, self._match, *(self._keys or ()))
         return self.snapshot.nbytes + sum(int(table.nbytes) for table in tables)
 
-    def ranks(self, tags: TagLists, first: int, last: int) -> _Packet:
+    def preprocess(self, tags: TagLists, first: int, last: int) -> DevicePacket:
         """Copy queries `first` to `last` to the device and look their tags up."""
         workspace = self._free.get()
-        packet = _Packet(tags, first, last, workspace, self._free)
+        packet = DevicePacket(self, tags, first, last, workspace, self._free)
         with packet.released_on_error():
             try:
                 with on_device(self._device):
@@ -171,23 +189,24 @@ class CudaBackend:
                     raise
         return packet
 
-    def subset_match(self, packet: _Packet) -> Matches:
-        """Sets that each query contains."""
+    def subset_match(self, packet: DevicePacket) -> None:
+        """Find the sets that each query of a packet contains."""
         with packet.released_on_error():
             if packet.queries is not None:
                 try:
-                    packet.pairs, found, rejected = self._find(packet.queries, self._keys)
+                    packet.pairs, packet.found, packet.rejected = self._find(packet.queries, self._keys)
                 except DeviceMemoryError:
                     if packet.last - packet.first == 1:
                         raise
                 else:
-                    return Matches(packet, found, rejected)
+                    return
             assert packet.workspace is not None
-            packet.lists, found, rejected = self._halves(packet.tags, packet.first, packet.last, packet.workspace)
-            return Matches(packet, found, rejected)
+            packet.lists, packet.found, packet.rejected = self._halves(
+                packet.tags, packet.first, packet.last, packet.workspace
+            )
 
-    def look_up_keys(self, packet: _Packet) -> Lists:
-        """Keys of each query's sets; can be asked for once."""
+    def key_lookup(self, packet: DevicePacket) -> Lists:
+        """Keys of the sets of each query of a packet."""
         lists = packet.lists
         if lists is None:
             assert packet.pairs is not None
@@ -198,7 +217,7 @@ class CudaBackend:
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""
-        packet = self.ranks(tags, first, last)
+        packet = self.preprocess(tags, first, last)
         assert packet.queries is not None
         with packet.released_on_error():
             pairs, _, _ = self._find(packet.queries, None)

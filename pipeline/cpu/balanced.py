@@ -10,144 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, Lists, U64Array, frozen, offsets_of
+from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS, contains, signatures_of
-from tagmatch.model.parallel import even_ranges, run_rows
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.tables import PartitionTable, Snapshot
-from tagmatch.pipeline.backend import Batches, Found, Matches
-from tagmatch.pipeline.preprocess import QueryBatch
-from tagmatch.pipeline.verify import contains_ranks
+from tagmatch.pipeline.cpu.blocks import Blocks, signature_words
+from tagmatch.pipeline.cpu.partition_index import PartitionIndex
+from tagmatch.pipeline.cpu.subset_match import Matches
+from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
+from tagmatch.pipeline.rules.verify import contains_ranks
 
 _U = np.uint64
 
 # Rows in a block, and blocks in a group of blocks
 _BLOCK_ROWS = 32
 _GROUP_BLOCKS = 32
-
-
-@inlined
-def _leftmost_bit(signature):
-    for bit in range(SIGNATURE_BITS):
-        if (signature[bit >> 6] >> _U(63 - (bit & 63))) & _U(1) != _U(0):
-            return bit
-    return SIGNATURE_BITS
-
-
-@kernel
-def _leftmost_bits(masks, out):
-    for i in range(len(masks)):
-        out[i] = _leftmost_bit(masks[i])
-
-
-@kernel
-def _relevant(queries, first_masks, masks, partitions, counts, places, out):
-    """Algorithm 2. Counts each partition's queries in `counts`; with `places`, writes them to `out` instead."""
-    for i in range(len(queries)):
-        for bit in range(SIGNATURE_BITS):
-            if (queries[i, bit >> 6] >> _U(63 - (bit & 63))) & _U(1) == _U(0):
-                continue
-            for m in range(first_masks[bit], first_masks[bit + 1]):
-                if contains(queries[i], masks[m]):
-                    partition = partitions[m]
-                    if len(places):
-                        out[places[partition]] = i
-                        places[partition] += 1
-                    else:
-                        counts[partition] += 1
-
-
-class PartitionIndex:
-    """The partition table as 192 vectors of masks, by the mask's leftmost one-bit (§3.2)."""
-
-    def __init__(self, table: PartitionTable) -> None:
-        leftmost = np.empty(len(table), np.int64)
-        _leftmost_bits(table.masks, leftmost)
-        self._partitions: I64Array = np.argsort(leftmost, kind="stable")
-        self._masks: U64Array = table.masks[self._partitions]
-        self._first_masks = offsets_of(np.bincount(leftmost, minlength=SIGNATURE_BITS))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self._partitions.nbytes + self._masks.nbytes + self._first_masks.nbytes
-
-    def route(self, queries: QueryBatch, hashes: U64Array) -> Batches:
-        """Queries, with a batch for each partition in which there may be sets that they contain.
-
-        Parameters
-        ----------
-        queries : QueryBatch
-        hashes : uint64 array
-            Those of the vocabulary's tags.
-        """
-        signatures = signatures_of(Lists(queries.offsets, queries.ranks), hashes)
-        return Batches(queries, signatures, np.arange(len(self._masks)), *self.relevant(signatures))
-
-    def relevant(self, signatures: U64Array) -> tuple[I64Array, I64Array]:
-        """Queries to be matched within each partition, as list offsets and query numbers."""
-        counts = np.zeros(len(self._masks), np.int64)
-        none = np.empty(0, np.int64)
-        tables = (signatures, self._first_masks, self._masks, self._partitions)
-        _relevant(*tables, counts, none, none)
-        offsets = offsets_of(counts)
-        queued = np.empty(int(offsets[-1]), np.int64)
-        if len(queued):
-            _relevant(*tables, counts, offsets[:-1].copy(), queued)
-        return offsets, queued
-
-
-@kernel
-def _common_bits(words, first_rows, first_blocks, block_rows, masks, first, last):
-    for partition in range(first, last):
-        for block in range(first_blocks[partition], first_blocks[partition + 1]):
-            begin = first_rows[partition] + (block - first_blocks[partition]) * block_rows
-            end = min(begin + block_rows, first_rows[partition + 1])
-            for w in range(SIGNATURE_WORDS):
-                masks[block, w] = ~_U(0)
-            for row in range(begin, end):
-                masks[block, 0] &= words[0][row]
-                masks[block, 1] &= words[1][row]
-                masks[block, 2] &= words[2][row]
-
-
-class Blocks:
-    """Partitions cut into blocks of rows, with the bits that all sets of a block have.
-
-    Attributes
-    ----------
-    firsts : int64 array, partitions + 1
-        First block of each partition.
-    masks : uint64 array, blocks x 3
-    """
-
-    def __init__(self, words: tuple[U64Array, ...], first_rows: I64Array, rows: int, *, threads: int = 1) -> None:
-        self._first_rows, self._rows = first_rows, rows
-        self.firsts: I64Array = offsets_of(-(-np.diff(first_rows) // rows))
-        self.masks: U64Array = np.empty((int(self.firsts[-1]), SIGNATURE_WORDS), np.uint64)
-        run_rows(
-            lambda first, last: _common_bits(words, first_rows, self.firsts, rows, self.masks, first, last),
-            even_ranges(len(first_rows) - 1, threads),
-            threads,
-        )
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self.firsts.nbytes + self.masks.nbytes
-
-    def first_rows(self) -> I64Array:
-        """First row of each block, and the end of the last."""
-        counts = np.diff(self.firsts)
-        numbers = np.arange(len(self.masks)) - np.repeat(self.firsts[:-1], counts)
-        return np.append(np.repeat(self._first_rows[:-1], counts) + self._rows * numbers, self._first_rows[-1])
-
-
-def signature_words(snapshot: Snapshot) -> tuple[U64Array, ...]:
-    """The three words of all signatures, a column each."""
-    signatures = snapshot.tagsets.signatures
-    assert signatures is not None
-    return tuple(frozen(np.ascontiguousarray(signatures[:, w])) for w in range(SIGNATURE_WORDS))
 
 
 @kernel
@@ -254,7 +131,7 @@ def grouped_by_query(found: Found, queries: int, has_empty: bool) -> Matches:
     ends = np.zeros(queries + 1, np.int64)
     out = np.empty(len(found.sets) + has_empty * queries, np.uint32)
     _by_query(found.queries, found.sets, has_empty, ends, out)
-    return Matches(Lists(ends, out), len(out), found.rejected)
+    return Matches(Lists(ends, out), found.rejected)
 
 
 class BalancedSubsetMatch:
@@ -282,7 +159,7 @@ class BalancedSubsetMatch:
 
     @property
     def by_partition(self) -> BalancedSubsetMatch:
-        """The match itself."""
+        """Itself."""
         return self
 
     def route(self, queries: QueryBatch) -> Batches:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 
 from tagmatch.model.errors import ClosedError, Overloaded
-from tagmatch.pipeline.packets import Caller
+from tagmatch.pipeline.stages.packets import Caller
 
 
 class Limits:

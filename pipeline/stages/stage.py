@@ -1,16 +1,16 @@
-"""A stage of the pipeline: threads that take work from a bounded queue, in the order in which it came."""
+"""A stage with threads of its own, which take work from a bounded queue."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, Generic, TypeVar
 
 from tagmatch.model.parallel import join, start
-from tagmatch.pipeline.histogram import Histogram
+from tagmatch.pipeline.stages.histogram import Histogram
+from tagmatch.pipeline.stages.queues import Fifo, QueuePolicy, Waiting
 
 Work = TypeVar("Work", bound=Sized)
 Argument = TypeVar("Argument")
@@ -51,6 +51,8 @@ class Stage(Generic[Work]):
     threads : int
     bound : int
         Pieces that wait at most.
+    queue : callable
+        Makes the queue, which says in what order the work is done.
     hand_over : int
         Pieces of a smaller length are done by the thread that brings them.
     otherwise : callable, optional
@@ -65,6 +67,7 @@ class Stage(Generic[Work]):
         *,
         threads: int,
         bound: int,
+        queue: QueuePolicy = Fifo,
         hand_over: int = 0,
         otherwise: Callable[[], Work | None] = lambda: None,
     ) -> None:
@@ -74,7 +77,7 @@ class Stage(Generic[Work]):
         self._bound = bound
         self._hand_over = hand_over
         self._otherwise = otherwise
-        self._waiting: deque[tuple[float, Work]] = deque()
+        self._waiting = queue()
         self._lock = threading.Lock()
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
@@ -105,7 +108,7 @@ class Stage(Generic[Work]):
                     self._not_full.wait()
                 if self._stopped:
                     raise StoppedError(self.name)
-                self._waiting.append((time.perf_counter(), work))
+                self._waiting.put(Waiting(time.perf_counter(), work))
                 self._not_empty.notify()
         except BaseException as error:
             self._give_up(work, error)
@@ -134,8 +137,7 @@ class Stage(Generic[Work]):
         """Let threads end after the piece that they are at; what nobody has begun fails."""
         with self._lock:
             self._stopped = True
-            left = [work for _, work in self._waiting]
-            self._waiting.clear()
+            left = [self._waiting.take().work for _ in range(len(self._waiting))]
             self._not_empty.notify_all()
             self._not_full.notify_all()
         for work in left:
@@ -200,11 +202,12 @@ class Stage(Generic[Work]):
                 if self._stopped:
                     return None
                 if self._waiting:
-                    since, work = self._waiting.popleft()
+                    waiting = self._waiting.take()
                     self._not_full.notify()
                     break
                 self._nudged = False
             if (found := self._otherwise()) is not None:
                 return found
-        self._wait.add(time.perf_counter() - since)
+        self._wait.add(time.perf_counter() - waiting.since)
+        work: Work = waiting.work
         return work

@@ -1,0 +1,1 @@
+"""Matching on the CPU: every stage as kernels without the interpreter lock."""

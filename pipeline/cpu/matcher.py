@@ -1,0 +1,165 @@
+"""Matching on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.options import Layout, MatchOptions
+from tagmatch.model.tables import KeyTable, Snapshot
+from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.cpu.key_lookup import look_up_keys
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.cpu.rarest import RarestSubsetMatch
+from tagmatch.pipeline.cpu.subset_match import PartitionSubsetMatch, SubsetMatch
+from tagmatch.pipeline.matcher import Batches, Found, PacketSize, PartitionMatcher, QueryBatch
+
+# At 16 threads 8,192 queries are three times as fast as 2,048: the interpreter, which one thread at a time runs between
+# kernels, is needed less often
+_PACKET_SIZE = PacketSize(queries=8192, tags=65_536, fewest=512)
+
+
+class LayoutMatch(SubsetMatch, Protocol):
+    """The subset match of a layout; if it gains from batches of one partition each, it does that as well."""
+
+    @property
+    def by_partition(self) -> PartitionSubsetMatch | None:
+        """Itself, or nothing."""
+
+
+LAYOUTS: dict[Layout, Callable[[Snapshot, MatchOptions], LayoutMatch]] = {
+    "rarest": lambda snapshot, options: RarestSubsetMatch(snapshot, threads=options.threads),
+    "balanced": lambda snapshot, options: BalancedSubsetMatch(
+        snapshot, exact=options.exact, batch_size=options.batch_size, threads=options.threads
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SetIds:
+    """Sets that were found, as ids in the memory of the CPU.
+
+    Attributes
+    ----------
+    sets : Lists of uint32
+        Those of each query.
+    keys : KeyTable
+        Keys of each set.
+    rejected : int
+        As of `Matched`.
+    """
+
+    sets: Lists
+    keys: KeyTable
+    rejected: int = 0
+
+    @property
+    def found(self) -> int:
+        """How many, over all queries."""
+        return len(self.sets.values)
+
+    def key_lookup(self) -> Lists:
+        """Keys, uint64, of the sets of each query."""
+        return look_up_keys(self.sets, self.keys)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranked:
+    """Queries as ranks in the memory of the CPU, with what matches them."""
+
+    queries: QueryBatch
+    match: SubsetMatch
+    keys: KeyTable
+
+    def subset_match(self) -> SetIds:
+        """Sets that each query contains."""
+        matches = self.match(self.queries)
+        return SetIds(matches.sets, self.keys, matches.rejected)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _ByPartition:
+    """The stages around a subset match of batches of one partition each."""
+
+    tag_index: TagIndex
+    subset_match: PartitionSubsetMatch
+    keys: KeyTable
+
+    @property
+    def partitions(self) -> int:
+        return self.subset_match.partitions
+
+    @property
+    def batch_size(self) -> int:
+        return self.subset_match.batch_size
+
+    @property
+    def has_empty(self) -> bool:
+        return self.subset_match.has_empty
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Batches:
+        return self.subset_match.route(self.tag_index.ranks(tags, first, last))
+
+    def match(self, batches: Batches) -> Found:
+        return self.subset_match.match(batches)
+
+    def matched(self, sets: Lists) -> SetIds:
+        return SetIds(sets, self.keys)
+
+
+class CpuStages:
+    """Preprocess and key lookup on the CPU, around a subset match that may be elsewhere. Threads may share it.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+    subset_match : SubsetMatch
+    by_partition : PartitionSubsetMatch, optional
+        For a layout that gains from batches of one partition each.
+    """
+
+    packet_size = _PACKET_SIZE
+
+    def __init__(
+        self, snapshot: Snapshot, subset_match: SubsetMatch, by_partition: PartitionSubsetMatch | None = None
+    ) -> None:
+        self.snapshot = snapshot
+        self._tag_index = TagIndex(snapshot.vocabulary)
+        self._subset_match = subset_match
+        self.by_partition: PartitionMatcher | None = (
+            None if by_partition is None else _ByPartition(self._tag_index, by_partition, snapshot.keys)
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the snapshot and of what is kept in memory beside it."""
+        return self.snapshot.nbytes + self._tag_index.nbytes + self._subset_match.nbytes
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Ranked:
+        """Ranks of queries `first` to `last`."""
+        return Ranked(self._tag_index.ranks(tags, first, last), self._subset_match, self.snapshot.keys)
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids of the sets that each of queries `first` to `last` contains."""
+        return self.preprocess(tags, first, last).subset_match().sets
+
+
+class CpuMatcher(CpuStages):
+    """Matches on the CPU within one snapshot. Immutable, so that any number of threads may share it.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+    options : MatchOptions
+    notes : tuple of str
+        Why it is the CPU that matches, where one could expect another device.
+    """
+
+    devices = ("cpu",)
+
+    def __init__(self, snapshot: Snapshot, options: MatchOptions, *, notes: tuple[str, ...] = ()) -> None:
+        self.notes = notes
+        match = LAYOUTS[snapshot.options.layout](snapshot, options)
+        super().__init__(snapshot, match, match.by_partition)

@@ -1,0 +1,177 @@
+"""What answers queries: the paper's stages as a protocol, and what goes from one stage to the next (§3, Figure 1).
+
+A matcher preprocesses queries; what comes of that can be matched, and what comes of that has its keys looked up. Each
+payload is of a type of the matcher's own, so that nobody else needs to know where it is: arrays of the CPU, or a place
+in the memory of a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array
+from tagmatch.model.tables import Snapshot
+
+
+class Matched(Protocol):
+    """The sets that a subset match found."""
+
+    @property
+    def found(self) -> int:
+        """How many, over all queries."""
+
+    @property
+    def rejected(self) -> int:
+        """Candidates that exact verification turned away."""
+
+    def key_lookup(self) -> Lists:
+        """Keys, uint64, of the sets of each query; can be asked for once."""
+
+
+class Preprocessed(Protocol):
+    """Queries, as a matcher's subset match takes them."""
+
+    def subset_match(self) -> Matched:
+        """Sets that each query contains."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacketSize:
+    """Of what size the packets should be into which a call with many queries is cut, and how many go at once.
+
+    Attributes
+    ----------
+    queries, tags : int
+        The most queries, and tags but for those of the last query.
+    fewest : int
+        Not fewer queries, though more threads would get some.
+    at_once : int, optional
+        More threads would only take the interpreter lock from each other.
+    per_device : bool
+        Whether each of several devices wants `at_once` threads, as they wait for it and not for the interpreter.
+    """
+
+    queries: int
+    tags: int
+    fewest: int
+    at_once: int | None = None
+    per_device: bool = False
+
+
+class Matcher(Protocol):
+    """Where one snapshot's queries are answered. Any number of threads may share it.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+    """
+
+    snapshot: Snapshot
+
+    @property
+    def packet_size(self) -> PacketSize:
+        """Of what size packets should be."""
+
+    @property
+    def by_partition(self) -> PartitionMatcher | None:
+        """For a layout that gains from batches of one partition each."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that match: `"cpu"`, or `"cuda:0"` and so on."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not as one would expect, in sentences."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the snapshot and of what is kept in memory beside it."""
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
+        """Look up the tags of queries `first` to `last` (§3.2)."""
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids, uint32, of the sets that each of queries `first` to `last` contains."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBatch:
+    """Queries as ranks: query `i` has `ranks[offsets[i]:offsets[i + 1]]`, ascending, each rank once.
+
+    Attributes
+    ----------
+    offsets : int64 array, length n + 1
+    ranks : uint32 array
+    """
+
+    offsets: I64Array
+    ranks: U32Array
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batches:
+    """Queries to be matched within partitions, a batch for each.
+
+    Attributes
+    ----------
+    queries : QueryBatch
+        Every query once.
+    signatures : uint64 array, queries x 3
+    partitions : int64 array
+        The partition of each batch.
+    offsets, queued : int64 arrays
+        Batch `i` has the queries with the numbers `queued[offsets[i]:offsets[i + 1]]`.
+    """
+
+    queries: QueryBatch
+    signatures: U64Array
+    partitions: I64Array
+    offsets: I64Array
+    queued: I64Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What the subset match of batches found.
+
+    Attributes
+    ----------
+    queries, sets : uint32 arrays of the same length
+        Number of a query, and id of a set that it contains.
+    rejected : int
+        As of `Matched`.
+    """
+
+    queries: U32Array
+    sets: U32Array
+    rejected: int
+
+
+class PartitionMatcher(Protocol):
+    """The stages partition by partition (§3.2, §3.3): between them, queries wait until a batch is full."""
+
+    @property
+    def partitions(self) -> int:
+        """How many there are."""
+
+    @property
+    def batch_size(self) -> int:
+        """Queries of a batch that is full."""
+
+    @property
+    def has_empty(self) -> bool:
+        """Whether the empty set, whose id is 0 and which is in no partition, is stored."""
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Batches:
+        """Find the partitions in which sets may be that queries `first` to `last` contain (Algorithm 2)."""
+
+    def match(self, batches: Batches) -> Found:
+        """Match batches with their partitions (Algorithm 3)."""
+
+    def matched(self, sets: Lists) -> Matched:
+        """Sets, by id, that were found for each query in all partitions."""
