@@ -51,7 +51,7 @@ def test_a_stage_takes_work_in_the_order_of_its_queue(queue: QueuePolicy, expect
         done.append(work)
         return ()
 
-    stage: Stage[str] = Stage("any", do, lambda work, error: None, threads=1, bound=3, queue=queue)
+    stage: Stage[str] = Stage("any", do, lambda *_: None, threads=1, bound=3, queue=queue)
     stage.start()
     stage.put("first")
     assert entered.wait(TIMEOUT)
@@ -76,7 +76,7 @@ def test_what_waits_fails_when_the_stage_stops(queue: QueuePolicy) -> None:
         assert release.wait(TIMEOUT)
         return ()
 
-    stage: Stage[str] = Stage("any", do, lambda work, error: failed.append(work), threads=1, bound=3, queue=queue)
+    stage: Stage[str] = Stage("any", do, lambda work, _: failed.append(work), threads=1, bound=3, queue=queue)
     stage.start()
     stage.put("first")
     assert entered.wait(TIMEOUT)
