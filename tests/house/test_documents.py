@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 from support.documents import ROOT, Block, blocks_in, blocks_of, run
 
 from tagmatch import PipelineOptions
-from tagmatch.engine import _MAX_KEYS
+from tagmatch.engine import MAX_KEYS
 from tagmatch.model.kernels.tag_table import MAX_TAGS
 from tagmatch.partitioner.local import MAX_ROWS
 from tagmatch.workloads.bench.paper.results import number
@@ -70,7 +70,7 @@ def test_limits_are_those_of_the_code() -> None:
 
     assert limit("distinct stored sets") == limit("staged changes") == MAX_ROWS
     assert limit("different tags") == MAX_TAGS
-    assert limit("keys that one call") == _MAX_KEYS
+    assert limit("keys that one call") == MAX_KEYS
     assert limit("a key") == np.iinfo(np.uint64).max
     options = PipelineOptions()
     in_flight = limits["queries in flight, bytes of their answers"]

@@ -13,9 +13,10 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
-from support.agreement import loaded
+from support.pipelines import figures, our_threads, watched
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
+from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.cpu import CpuBackend
 from tagmatch.pipeline.intake import Intake
 from tagmatch.pipeline.packets import Caller
@@ -26,15 +27,7 @@ TAGS = [f"t{i}" for i in range(50)]
 
 def small(**options: Any) -> TagMatch:
     """Set {t_i} has key i."""
-    tm, _ = loaded([([tag], i) for i, tag in enumerate(TAGS)], **{"threads": 2} | options)
-    return tm
-
-
-def our_threads() -> list[threading.Thread]:
-    stages = ("preprocess", "batch", "subset_match", "key_lookup", "merge")
-    return [
-        thread for thread in threading.enumerate() if thread.name.startswith(tuple(f"tagmatch-{s}" for s in stages))
-    ]
+    return watched([([tag], i) for i, tag in enumerate(TAGS)], **{"threads": 2} | options)
 
 
 class Gate:
@@ -113,7 +106,7 @@ def test_many_threads_with_cancellations_and_failures(
         assert tm.stats()["queries"] == totals["right"]
         monkeypatch.undo()
         assert tm.submit(TAGS[:1]).result(TIMEOUT) == [0], "the pipeline stays up"
-    stats = tm._engine._pipeline.stats()
+    stats = figures(tm)
     assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
 
 
@@ -135,9 +128,10 @@ def test_more_than_a_packet_is_announced() -> None:
     dropped: list[Caller] = []
     intake = Intake(8192, announce=lambda: announced.append(True), dropped=dropped.extend)
     with small() as tm:
+        backend = CpuBackend(tm.snapshot, MatchOptions())
         callers = [Caller(Future(), False) for _ in range(20_000)]
         for i, caller in enumerate(callers):
-            assert intake.add(tm._engine.backend, TAGS[:1], caller) == (i == 0)
+            assert intake.add(backend, TAGS[:1], caller) == (i == 0)
             if 8192 <= i < 2 * 8192:  # all of the second packet
                 caller.future.cancel()
         assert not announced
@@ -203,7 +197,7 @@ def test_ten_times_too_much_for_a_while() -> None:
                 waiting.append(tm.submit(TAGS, block=False))
             except Overloaded:
                 told += 1
-            assert tm._engine._pipeline.stats()["queries_in_flight"] <= most
+            assert tm.stats()["queries_in_flight"] <= most
         answered = sum(sorted(future.result(TIMEOUT)) == list(range(50)) for future in waiting)
         assert answered == len(waiting) == tm.stats()["queries"]
     assert told > 0
@@ -367,8 +361,8 @@ def test_cancelled_queries_are_not_matched(gate: Gate) -> None:
         for future, was_cancelled in zip(futures, cancelled, strict=True):
             assert future.cancelled() if was_cancelled else future.result(TIMEOUT) == [2]
         tm.close()
-        assert tm._engine._pipeline.stats()["queries"] == 101 - sum(cancelled)
-        assert tm._engine._pipeline.stats()["queries_in_flight"] == 0
+        assert figures(tm)["queries"] == 101 - sum(cancelled)
+        assert figures(tm)["queries_in_flight"] == 0
 
 
 def test_stats() -> None:
@@ -379,7 +373,7 @@ def test_stats() -> None:
         stats = tm.stats()
         assert (stats["queries"], stats["matches"], stats["verified"], stats["rejected"]) == (1002, 1003, 1003, 0)
         tm.close()
-        stages = tm._engine._pipeline.stats()["stages"]
+        stages = figures(tm)["stages"]
         assert list(stages) == ["preprocess", "batch", "subset_match", "key_lookup", "merge"]
         assert stages.pop("batch") == {"queued": 0, "batches": 0, "fill": 0.0}
         for stage in stages.values():

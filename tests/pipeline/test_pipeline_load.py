@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agreement import loaded
-from test_pipeline import our_threads
-from test_pipeline_oracle import TIMEOUT, held_packet, random_options, stacks, together
+from support.pipelines import TIMEOUT, figures, held_packet, our_threads, random_options, stacks, together, watched
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 from tagmatch.pipeline.balanced import BalancedSubsetMatch
@@ -35,8 +33,8 @@ ANSWER_BYTES = 8 * len(KEYS)
 
 def index(**options: Any) -> TagMatch:
     """Set {t_i} has key i; there are many partitions."""
-    tm, _ = loaded(zip([[tag] for tag in TAGS], KEYS, strict=True), **{"threads": 2, "max_partition_size": 5} | options)
-    return tm
+    pairs = zip([[tag] for tag in TAGS], KEYS, strict=True)
+    return watched(pairs, **{"threads": 2, "max_partition_size": 5} | options)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +47,7 @@ def no_thread_left() -> Iterator[None]:
 
 
 def assert_nothing_in_flight(tm: TagMatch) -> None:
-    stats = tm._engine._pipeline.stats()
+    stats = figures(tm)
     assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
     assert all(stage["queued"] == 0 for stage in stats["stages"].values())
 
@@ -123,7 +121,7 @@ class Load:
                 return
 
     def _check_in_flight(self) -> None:
-        stats = self.tm._engine._pipeline.stats()
+        stats = self.tm.stats()
         assert stats["queries_in_flight"] <= self.most
         assert stats["result_bytes_in_flight"] <= self.most * ANSWER_BYTES
 
@@ -169,7 +167,7 @@ def test_ten_times_too_much_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> Non
         load.tm.close()
         assert_nothing_in_flight(load.tm)
         assert load.counts["told"] > 0
-        assert load.counts["answered"] == load.tm._engine._pipeline.stats()["queries"] > 0
+        assert load.counts["answered"] == figures(load.tm)["queries"] > 0
 
 
 def ask_for_too_many_bytes(tm: TagMatch) -> list[Future[Any]]:
@@ -206,7 +204,7 @@ def test_bytes_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tagmatch.pipeline.service.merge", merge)
     waiting = ask_for_too_many_bytes(tm)
     ahead = 2 + 1 + 2 + 1 + 1  # packets of two matching threads, a queue, two threads, a queue and a thread
-    assert most <= tm._engine._pipeline.stats()["result_bytes_in_flight"] <= most + ahead * packet * ANSWER_BYTES
+    assert most <= tm.stats()["result_bytes_in_flight"] <= most + ahead * packet * ANSWER_BYTES
     merging.set()
     assert all(sorted(future.result(TIMEOUT)) == KEYS for future in waiting)
     close(tm, drain=True)

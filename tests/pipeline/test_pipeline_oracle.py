@@ -6,21 +6,17 @@ import asyncio
 import gc
 import itertools
 import random
-import sys
 import threading
-import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from support.agreement import loaded
 from support.oracle import Oracle
-from test_pipeline import our_threads
+from support.pipelines import TIMEOUT, figures, held_packet, our_threads, random_options, stacks, together, watched
 
 import tagmatch.pipeline.service
 from tagmatch import Overloaded, PipelineOptions, TagMatch
@@ -30,66 +26,11 @@ from tagmatch.pipeline.cpu import CpuBackend
 # Compiling may take minutes where others use the machine too: that is no test's time
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True)]
 
-TIMEOUT = 30
 LAYOUTS_WITH_TIMEOUTS = list(itertools.product(("rarest", "balanced"), (0, 0.001, None)))
 
 
 class InjectedError(Exception):
     """What no code of ours raises."""
-
-
-@contextmanager
-def together(jobs: Sequence[Callable[[], object]]) -> Iterator[list[Future[Any]]]:
-    """Run all jobs in threads of their own; after the block, wait for them and raise what they raised.
-
-    Those that never end are shown when the test's own time is over, and do not keep the test run from ending.
-    """
-    outcomes: list[Future[Any]] = [Future() for _ in jobs]
-
-    def run(job: Callable[[], object], outcome: Future[Any]) -> None:
-        try:
-            outcome.set_result(job())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in zip(jobs, outcomes, strict=True)]
-    for thread in threads:
-        thread.start()
-    yield outcomes
-    for thread in threads:
-        thread.join()
-    for outcome in outcomes:
-        outcome.result(0)
-
-
-def stacks() -> str:
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    return "\n".join(
-        f"{names.get(ident)}\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sys._current_frames().items()
-    )
-
-
-def random_options(rng: random.Random, layout: str) -> dict[str, Any]:
-    """Options that must not change any answer."""
-    few = (None, None, 1, 2, 3)
-    return {
-        "layout": layout,
-        "threads": rng.choice((1, 2, 4)),
-        "max_partition_size": rng.choice((1, 3, 20, 1000)),
-        "batch_size": rng.choice((1, 2, 7, 256)),
-        "pipeline": PipelineOptions(
-            max_queries=rng.choice((1, 5, 100, 1 << 17)),
-            max_result_bytes=rng.choice((1, 500, 1 << 29)),
-            packet_queries=rng.choice((1, 3, 64, 8192)),
-            hand_over_queries=rng.choice((0, 0, 2, 1024)),
-            queued_packets=rng.choice((None, 1, 1, 3)),
-            preprocess_threads=rng.choice(few),
-            subset_match_threads=rng.choice(few),
-            key_lookup_threads=rng.choice(few),
-            merge_threads=rng.choice(few),
-        ),
-    }
 
 
 @dataclass
@@ -245,7 +186,7 @@ def test_every_query_gets_its_own_answer(
     for _ in range(2):
         workload, options = Workload.drawn(rng), random_options(rng, layout)
         print(options)
-        tm, _ = loaded(workload.pairs, **options, flush_timeout=flush_timeout)
+        tm = watched(workload.pairs, **options, flush_timeout=flush_timeout)
         askers = [Asker(tm, workload, rng.random()) for _ in range(64)]
         with monkeypatch.context() as patched:
             inject_failures(patched, random.Random(rng.random()), share)
@@ -259,7 +200,7 @@ def test_every_query_gets_its_own_answer(
         assert sum(ended.values()) == sum(asker.asked for asker in askers)
         assert ended["right"] > 0
         assert share > 0 or ended["failed"] + ended["failed together"] == 0
-        stats = tm._engine._pipeline.stats()
+        stats = figures(tm)
         assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
         assert 0 <= stats["queries"] - ended["right"] <= ended["cancelled in a loop"] + ended["failed together"]
         assert all(stage["queued"] == 0 for stage in stats["stages"].values())
@@ -331,7 +272,7 @@ def test_old_snapshots_are_let_go(layout: str, hand_over: int) -> None:
         for version in range(1, 6):
             consolidate_version(tm, version)
             assert set(tm.submit(ALL_TAGS).result(TIMEOUT)) == {version}
-            old.append(weakref.ref(tm._engine.backend))
+            old.append(weakref.ref(tm.snapshot.keys.keys.values))
         with together([lambda: tm.submit(ALL_TAGS).result(TIMEOUT)] * 8):  # no thread is still at an old packet
             pass
         gc.collect()
@@ -347,7 +288,7 @@ def test_callbacks_ask_while_others_do(layout: str, threads: int, hand_over: int
     """Callbacks of callbacks ask more than may be on its way, while others wait for the same room."""
     workload = Workload.drawn(rng)
     options = PipelineOptions(max_queries=3, max_result_bytes=50, queued_packets=1, hand_over_queries=hand_over)
-    tm, _ = loaded(workload.pairs, layout=layout, threads=threads, max_partition_size=20, pipeline=options)
+    tm = watched(workload.pairs, layout=layout, threads=threads, max_partition_size=20, pipeline=options)
     query, expected = workload.queries[0], workload.answers[0]
     wrong: list[Any] = []
     missing = threading.Semaphore(0)
@@ -377,23 +318,7 @@ def test_callbacks_ask_while_others_do(layout: str, threads: int, hand_over: int
     assert not wrong
     with together([tm.close]):
         pass
-    assert tm._engine._pipeline.stats()["queries_in_flight"] == 0
-
-
-def held_packet(monkeypatch: pytest.MonkeyPatch, tm: TagMatch, queries: Sequence[list[str]]) -> tuple[Any, Any]:
-    """Futures of queries that are one packet, and a function that lets it go."""
-    ranks, entered, release = CpuBackend.ranks, threading.Event(), threading.Event()
-
-    def gated(*arguments: Any) -> Any:
-        entered.set()
-        assert release.wait(TIMEOUT)
-        return ranks(*arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CpuBackend, "ranks", gated)
-        tm.submit(["first"])
-        assert entered.wait(TIMEOUT)
-    return [tm.submit(query) for query in queries], release.set
+    assert figures(tm)["queries_in_flight"] == 0
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, asyncio.CancelledError])
@@ -404,7 +329,7 @@ def test_callback_that_raises_disturbs_nobody(
     def called(_: Future[Any]) -> None:
         raise error
 
-    tm, _ = loaded([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
+    tm = watched([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
     futures, let_go = held_packet(monkeypatch, tm, [["a"], ["b"], ["a", "b"]])
     futures[0].add_done_callback(called)
     let_go()
@@ -412,7 +337,7 @@ def test_callback_that_raises_disturbs_nobody(
     assert tm.submit(["a"]).result(TIMEOUT) == [1], "the pipeline stays up"
     with together([tm.close]):
         pass
-    assert tm._engine._pipeline.stats()["queries_in_flight"] == 0
+    assert figures(tm)["queries_in_flight"] == 0
 
 
 def test_nobody_waits_for_the_callbacks_of_another_thread(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
@@ -423,7 +348,7 @@ def test_nobody_waits_for_the_callbacks_of_another_thread(monkeypatch: pytest.Mo
         called.set()
         assert release.wait(TIMEOUT)
 
-    tm, _ = loaded([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
+    tm = watched([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
     (future,), let_go = held_packet(monkeypatch, tm, [["a"]])
     future.add_done_callback(slow)
     with together([lambda: tm.match(["b"])]) as helping:
@@ -446,7 +371,7 @@ def test_match_returns_while_others_go_on_asking(monkeypatch: pytest.MonkeyPatch
         if not answered.is_set():
             tm.submit(["b"]).add_done_callback(ask_again)
 
-    tm, _ = loaded([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
+    tm = watched([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
     (future,), let_go = held_packet(monkeypatch, tm, [["b"]])
     future.add_done_callback(ask_again)
     with together([lambda: tm.match(["a"])]) as asking:

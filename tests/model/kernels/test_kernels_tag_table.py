@@ -63,7 +63,7 @@ def test_any_number_of_tags_with_one_hash(known, asked, interned):
         for tag in tags[:known]:  # grows several times
             intern(interner, [tag])
         assert as_text(interner.strings()) == tags[:known]
-        slots = interner._table.slots
+        slots = interner.slots
     else:
         slots = build_slots(strings, hash_strings(strings))
     out = np.empty(len(queries), np.uint32)
@@ -78,7 +78,7 @@ def test_a_flood_of_tags_with_one_hash_takes_no_longer_than_others():
     assert intern(interner, tags) == list(range(len(tags)))
     assert intern(interner, tags[::-1]) == list(range(len(tags)))[::-1]
     strings = as_strings(tags)
-    for slots in (interner._table.slots, build_slots(strings, hash_strings(strings))):
+    for slots in (interner.slots, build_slots(strings, hash_strings(strings))):
         free = np.flatnonzero(slots == 0)
         assert np.diff(free).max() < 1_000
 
