@@ -46,7 +46,8 @@ from tagmatch.pipeline.devices import matcher_for
 from tagmatch.pipeline.matcher import Matcher
 from tagmatch.pipeline.service import Pipeline
 
-_MAX_KEYS = 2**31 - 1
+#: Keys that one call of `match_many` can give
+MAX_KEYS = 2**31 - 1
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -385,10 +386,10 @@ def _no_changes() -> Changes:
 
 
 def _list_array(answers: Lists, keys: KeyTable) -> pa.ListArray:
-    if len(answers.values) > _MAX_KEYS:
+    if len(answers.values) > MAX_KEYS:
         raise ResultTooLargeError(
             f"{len(answers)} queries have {len(answers.values)} keys, more than one Arrow list array can hold "
-            f"({_MAX_KEYS}); ask with fewer queries at a time"
+            f"({MAX_KEYS}); ask with fewer queries at a time"
         )
     offsets = answers.offsets.astype(np.int32, copy=False)
     values = keys.column(answers.values)

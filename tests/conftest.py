@@ -8,8 +8,8 @@ import signal
 from typing import Any
 
 import pytest
-from agreement import assert_agree, loaded
 from hypothesis import settings
+from support.agreement import assert_agree, loaded
 
 settings.register_profile("dev", max_examples=25, deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=50)

@@ -313,6 +313,11 @@ class TagInterner:
             # In one step, once there is all the memory: else what is there stays as it is
             self._table = _grown(self._table, length)
 
+    @property
+    def slots(self) -> U64Array:
+        """Where `find_all` looks the tags up that are interned so far, as of `build_slots`."""
+        return self._table.slots
+
     def strings(self) -> Strings:
         """The tags by number; they stay as they are when more are interned."""
         known = len(self)

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from oracle import Oracle
+from support.oracle import Oracle
 
 from tagmatch import TagMatch
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from command import as_json_lines, tagmatch_alone, write
-from index_files import contents_of
+from support.command import as_json_lines, tagmatch_alone, write
+from support.index_files import contents_of
 
 from tagmatch import TagMatch
 

@@ -13,10 +13,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from command import INTERRUPTED, begun, tagmatch_alone
 from faults.command_files import make_files
 from faults.rounds import Attempt, Report, in_turn, main_of
-from index_files import contents_of
+from support.command import INTERRUPTED, begun, tagmatch_alone
+from support.index_files import contents_of
 
 _HANGS_S = 120
 _ENDINGS = {0: "finished", 130: "interrupted"}

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agreement import assert_agree, loaded
-from command import tagmatch_alone
 from faults.rounds import Report, main_of
 from faults.sweep import Report as Trials
 from faults.sweep import run_isolated
-from index_files import contents_of
-from oracle import Oracle
+from support.agreement import assert_agree, loaded
+from support.command import tagmatch_alone
+from support.index_files import contents_of
+from support.oracle import Oracle
 
 from tagmatch import IndexCorruptError, IndexNotFoundError, IndexVersionError, TagMatch
 

@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from command import COMMAND, started, tagmatch_alone
 from faults.command_files import make_files
 from faults.disk import small_files
 from faults.rounds import Attempt, Report, in_turn, main_of
-from index_files import contents_of
+from support.command import COMMAND, started, tagmatch_alone
+from support.index_files import contents_of
 
 from tagmatch import TagMatch
 

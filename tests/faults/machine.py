@@ -27,7 +27,7 @@ from faults.interrupts import Interrupt, interrupted, signalled
 from faults.memory import ALL, build_library, environment, failing, spare_numpy
 from faults.sweep import Report, run_isolated
 from faults.trial import ERRORS, describe, no_error_is_lost, wait_until_answered
-from oracle import Oracle
+from support.oracle import Oracle
 
 from tagmatch import TagMatch
 

@@ -16,7 +16,7 @@ BOUND = 5
 
 GROWTH = """
 from faults.memory import failing
-from oracle import Oracle
+from support.oracle import Oracle
 from tagmatch import TagMatch
 
 sets = [[f"tag {i}"] for i in range(1000)]

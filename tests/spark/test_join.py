@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from oracle import Oracle
 from pyspark.sql import DataFrame, SparkSession, functions
-from strategies import COMMON_NAMES
+from support.oracle import Oracle
+from support.strategies import COMMON_NAMES
 
 import tagmatch.spark.join
 from tagmatch import TagMatch

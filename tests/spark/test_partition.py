@@ -16,10 +16,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from collisions import colliding_tags
-from killed import run_killed_job
 from pyspark.sql import functions
-from strategies import COMMON_NAMES
+from support.collisions import colliding_tags
+from support.killed import run_killed_job
+from support.strategies import COMMON_NAMES
 
 from tagmatch import IndexExistsError, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
 from tagmatch.spark import SparkUnavailableError, partition

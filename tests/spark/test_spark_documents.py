@@ -10,7 +10,7 @@ import pytest
 
 from tagmatch import TagMatch
 
-RUNNER = Path(__file__).parents[1] / "documents.py"
+RUNNER = Path(__file__).parents[1] / "support" / "documents.py"
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
-from killed import run_killed_job
 from moto.server import ThreadedMotoServer
 from pyspark.errors import PythonException
+from support.killed import run_killed_job
 
 from tagmatch import (
     IndexCorruptError,

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pyarrow as pa
 import pytest
-from collisions import colliding_tags
-from strategies import COMMON_NAMES
+from support.collisions import colliding_tags
+from support.strategies import COMMON_NAMES
 
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.places import MountedFiles

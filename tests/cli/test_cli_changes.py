@@ -1,0 +1,214 @@
+"""`tagmatch add` and `remove` change an index as a whole or not at all; `tagmatch explain` tells what it has."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.command import COMMAND, FORMATS, Record, as_json_lines, done, from_json_lines, tagmatch, write
+from support.oracle import Oracle
+
+from tagmatch import TagMatch
+
+SETS: list[Record] = [{"tags": ["a"], "key": 1}, {"tags": ["a"], "key": 2}, {"tags": ["b", "é"], "key": 2**64 - 1}]
+MORE: list[Record] = [{"tags": ["a"], "key": 2}, {"tags": ["c"], "key": 4}, {"tags": [], "key": 5}]
+
+
+@pytest.fixture
+def index(tmp_path: Path, layout: str) -> Path:
+    return made(tmp_path / "index", SETS, layout=layout, max_partition_size=7)
+
+
+def made(path: Path, sets: list[Record], **options: object) -> Path:
+    with TagMatch(path, **options) as tm:
+        tm.add_sets([row["tags"] for row in sets], [row["key"] for row in sets])
+        tm.consolidate()
+    return path
+
+
+def contents(index: Path) -> dict[frozenset[str], tuple[int, ...]]:
+    with TagMatch.open(index) as tm:
+        tm.check()
+        return dict(tm)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def stored(*changes: tuple[str, list[Record]]) -> dict[frozenset[str], tuple[int, ...]]:
+    oracle = Oracle()
+    for name, rows in changes:
+        getattr(oracle, name)([row["tags"] for row in rows], [row["key"] for row in rows])
+    oracle.consolidate()
+    return dict(oracle)
+
+
+# -- add and remove --------------------------------------------------------------------------------------------------
+
+
+def test_what_changed_is_said(index):
+    sets = write(index.with_name("sets.jsonl"), MORE)
+    assert tagmatch("add", index, sets) == f"{index}: 4 sets, 5 keys; before: 2 sets, 3 keys\n"
+    assert contents(index) == stored(("add_sets", SETS + MORE))
+    assert tagmatch("remove", index, sets) == f"{index}: 2 sets, 2 keys; before: 4 sets, 5 keys\n"
+    assert contents(index) == stored(("add_sets", SETS), ("remove_sets", MORE))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats(index, name):
+    """By suffix, and by option from standard input."""
+    sets = index.with_name(f"sets.{name}")
+    sets.write_bytes(FORMATS[name](MORE))
+    done("add", index, sets)
+    assert contents(index) == stored(("add_sets", SETS + MORE))
+    tagmatch("remove", index, "-", "--format", name, stdin=sets.read_bytes())
+    assert contents(index) == stored(("add_sets", SETS), ("remove_sets", MORE))
+
+
+def test_many_changes_give_the_index_that_is_built_at_once(layout, tmp_path, rng):
+    """Its layout stays the one that it was built with."""
+    options = ["--layout", layout, "--max-partition-size", 7]
+    rows = [{"tags": rng.choices("abcdefgh", k=rng.randint(0, 5)), "key": rng.randint(0, 9)} for _ in range(900)]
+    parts = [write(tmp_path / f"{first}.jsonl", rows[first : first + 300]) for first in range(0, 900, 300)]
+    done("build", parts[0], tmp_path / "changed", *options)
+    done("add", tmp_path / "changed", parts[1], "--threads", 2)
+    done("remove", tmp_path / "changed", parts[2])
+    gone = {(frozenset(row["tags"]), row["key"]) for row in rows[600:]}
+    left = [row for row in rows[:600] if (frozenset(row["tags"]), row["key"]) not in gone]
+    random.Random(1).shuffle(left)
+    done("build", write(tmp_path / "left.jsonl", left), tmp_path / "built", *options)
+    assert (tmp_path / "changed" / "MANIFEST.json").read_bytes() == (tmp_path / "built" / "MANIFEST.json").read_bytes()
+
+
+def test_everything_is_removed(index, tmp_path):
+    sets = write(tmp_path / "sets.jsonl", SETS)
+    done("remove", index, sets)
+    assert contents(index) == {}
+    assert done("explain", index, "a") == ""
+    assert "; before: 0 sets, 0 keys" in done("add", index, sets)
+    assert contents(index) == stored(("add_sets", SETS))
+
+
+@pytest.mark.parametrize("command", ["add", "remove"])
+def test_no_rows_change_nothing(index, tmp_path, command):
+    before = files(index)
+    done(command, index, write(tmp_path / "sets.jsonl", []))
+    assert files(index) == before
+
+
+# -- what cannot be used ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["add", "remove"])
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_a_bad_row_changes_nothing(index, tmp_path, command, form):
+    """The error says where it is."""
+    sets = tmp_path / f"sets.{form}"
+    if form == "parquet":
+        write(sets, [*MORE, {"tags": None, "key": 1}])
+        column = "tags"
+    else:
+        sets.write_bytes(FORMATS[form]([*MORE, {"tags": ["a"], "key": -1}]))
+        column = "key"
+    before = files(index)
+    message = tagmatch(command, index, sets, code=1)
+    for word in (str(sets), f"column '{column}'", "row 3"):
+        assert word in message
+    assert files(index) == before
+    output = subprocess.run([COMMAND, command, index, sets, "--skip-invalid"], capture_output=True, text=True)
+    assert "skipped 1 invalid row; the first:" in output.stderr
+    assert contents(index) == stored(("add_sets", SETS), (f"{command}_sets", MORE))
+
+
+@pytest.mark.parametrize("command", ["add", "remove"])
+def test_there_is_no_index(tmp_path, command):
+    sets = write(tmp_path / "sets.jsonl", SETS)
+    (tmp_path / "empty").mkdir()
+    for name in ("nowhere", "empty", "sets.jsonl"):
+        message = tagmatch(command, tmp_path / name, sets, code=1)
+        assert str(tmp_path / name) in message
+        assert "tagmatch build" in message
+    assert sorted(os.listdir(tmp_path)) == ["empty", "sets.jsonl"]
+    assert not os.listdir(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("command", ["add", "remove"])
+def test_another_program_changes_the_index(index, tmp_path, command):
+    """After this one has opened it, which is when it opens what it reads."""
+    pipe = tmp_path / "sets.pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen([COMMAND, command, index, pipe], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with pipe.open("wb") as stream:
+            with TagMatch.open(index) as tm:
+                tm.add_set(["other"], 7)
+                tm.consolidate()
+            before = files(index)
+            stream.write(as_json_lines(SETS))
+        stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert stdout == b""
+    (line,) = stderr.decode().splitlines()
+    for word in (str(index), "another program", "run the command again"):
+        assert word in line
+    assert "reload()" not in line
+    assert files(index) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["add"],
+        ["add", "index"],
+        ["remove", "index", "a", "b"],
+        ["add", "index", "sets", "--overwrite"],
+        ["explain", "i"],
+    ],
+    ids=" ".join,
+)
+def test_usage(arguments):
+    tagmatch(*arguments, code=2)
+
+
+@pytest.mark.parametrize(("words", "offered"), [("ad", ["add"]), ("rem", ["remove"]), ("ex", ["explain", "export"])])
+def test_completion(words, offered):
+    environment = os.environ | {
+        "_TAGMATCH_COMPLETE": "complete_bash", "COMP_WORDS": f"tagmatch {words}", "COMP_CWORD": "1",
+    }  # fmt: skip
+    output = subprocess.run([COMMAND], env=environment, capture_output=True, text=True, timeout=120)
+    assert sorted(output.stdout.split()) == offered
+
+
+# -- explain ---------------------------------------------------------------------------------------------------------
+
+
+def test_explain(index):
+    output = done("explain", index, "é", "b", "a", "unknown")
+    assert sorted(output.splitlines()) == [
+        '{"tags":["a"],"keys":[1,2]}',
+        '{"tags":["b","é"],"keys":[18446744073709551615]}',
+    ]
+    assert done("explain", index, "unknown") == ""
+    assert from_json_lines(done("explain", index, "a", "a")) == [{"tags": ["a"], "keys": [1, 2]}]
+
+
+def test_explain_odd_tags(tmp_path):
+    tags = ["-o", "--help", "--", "", "a\nb", '"', "\x1b[1m", "日本語", " "]
+    index = made(tmp_path / "index", [{"tags": tags, "key": 1}, {"tags": [], "key": 2}])
+    found = [json.loads(line) for line in tagmatch("explain", index, "--", *tags).splitlines()]
+    assert sorted(found, key=str) == sorted([{"tags": sorted(tags), "keys": [1]}, {"tags": [], "keys": [2]}], key=str)
+
+
+def test_explain_tags_that_are_no_text(index):
+    output = subprocess.run([COMMAND, "explain", index, b"\xff"], capture_output=True, timeout=120)
+    assert output.returncode == 1
+    assert b"no UTF-8 form" in output.stderr
+    assert len(output.stderr.splitlines()) == 1
+
+
+def test_explain_without_an_index(tmp_path):
+    assert str(tmp_path / "nowhere") in tagmatch("explain", tmp_path / "nowhere", "a", code=1)

@@ -1,0 +1,221 @@
+"""Ctrl-C ends the command with one line and exit code 130, whatever it is in the middle of."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.command import COMMAND, INTERRUPTED, as_json_lines, begun, from_json_lines
+
+from tagmatch import TagMatch
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("interrupt") / "index"
+    with TagMatch(path) as tm:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+    return path
+
+
+@pytest.mark.parametrize("command", ["build", "match"])
+def test_at_any_moment(index, tmp_path, rng, command):
+    """From the first act to the end of the work, at moments spread over it."""
+    records = as_json_lines([{"tags": ["a"], "key": row} for row in range(1_000)]).decode()
+
+    def arguments(number: int | str) -> list[object]:
+        return ["build", "-", tmp_path / f"index{number}"] if command == "build" else ["match", index, "-"]
+
+    start = time.monotonic()
+    answers, _ = begun(*arguments("whole")).communicate(records, timeout=120)
+    whole = time.monotonic() - start
+    moments = 16
+    for number in range(moments):
+        process = begun(*arguments(number))
+        delay = (number + rng.random()) / moments * whole
+        try:
+            process.communicate(records, timeout=delay)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=120)
+        if process.returncode == 0:  # it was faster this time
+            assert (stdout, stderr) == (answers, "")
+        else:
+            assert (process.returncode, stderr) == (130, INTERRUPTED), f"after {delay} s"
+        left = [path for path in tmp_path.rglob("*") if path.name.startswith((".", "unfinished"))]
+        assert not left
+
+
+def test_on_a_stream_that_waits(index):
+    with begun("match", index, "-") as process:
+        process.stdin.write('{"tags": ["a"]}\n')
+        process.stdin.flush()
+        assert from_json_lines(process.stdout.readline()) == [{"id": 0, "keys": [1]}]
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == INTERRUPTED
+    assert process.returncode == 130
+
+
+def test_rows_that_were_skipped_are_told_also_then(index):
+    with begun("match", index, "-", "--skip-invalid") as process:
+        process.stdin.write('{"tags": 1}\n{"tags": ["a"]}\n')
+        process.stdin.flush()
+        assert from_json_lines(process.stdout.readline()) == [{"id": 1, "keys": [1]}]
+        process.send_signal(signal.SIGINT)
+        first, second = process.stderr.read().splitlines(keepends=True)
+        assert first.startswith("tagmatch: skipped 1 invalid row; the first: standard input: line 1")
+        assert second == INTERRUPTED
+    assert process.returncode == 130
+
+
+def test_on_a_pipe_that_nobody_reads(index, tmp_path):
+    queries = tmp_path / "queries.jsonl"
+    queries.write_bytes(as_json_lines([{"tags": ["a"]}] * 100_000))
+    with begun("match", index, queries) as process:
+        assert process.stdout.buffer.read1(1)  # from then on, the pipe fills
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == INTERRUPTED
+    assert process.returncode == 130
+
+
+WHATEVER = {
+    "another error": "interrupt(); raise AttributeError('what became of it')",
+    "another exit code": "interrupt(); raise SystemExit(1)",
+    "no error": "interrupt()",
+    "waiting": "interrupt(); threading.Event().wait()",
+    # which blocks the signal for itself, so that nothing wakes it up
+    "in C": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]); interrupt(); ctypes.CDLL(None).sleep(3600)",
+    "where Python ignores errors": "weakref.finalize(threading.Event(), interrupt); threading.Event().wait()",
+}
+
+
+@pytest.mark.parametrize("act", WHATEVER.values(), ids=WHATEVER)
+def test_whatever_becomes_of_it(act):
+    """Libraries may turn it into an error of their own, or swallow it."""
+    code = f"""
+import ctypes, os, signal, threading, weakref
+from tagmatch.cli.interrupt import interruptible
+
+def interrupt():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(10):
+            pass
+    except KeyboardInterrupt:
+        pass
+
+with interruptible():
+    {act}
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    assert process.communicate(timeout=120)[1] == INTERRUPTED
+    assert process.returncode == 130
+
+
+def test_what_is_half_done_is_undone():
+    """Also where the main thread is in C when the signal comes, so that others see it earlier."""
+    code = """
+import ctypes, os, signal, threading
+from tagmatch.cli.interrupt import interruptible
+
+with interruptible():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
+        ctypes.CDLL(None).usleep(500_000)
+    finally:
+        os.write(1, b"undone")
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.communicate(timeout=120) == ("undone", INTERRUPTED)
+    assert process.returncode == 130
+
+
+def test_where_llvm_calls_back():
+    """An error would not get out of there, but machine code would be missing that is called afterwards."""
+    code = """
+import os, signal
+from numba.core.codegen import CPUCodeLibrary
+from tagmatch.cli.interrupt import interruptible
+
+machine_code = CPUCodeLibrary._object_getbuffer_hook
+left = 1
+
+def interrupt(module):
+    global left
+    found = machine_code(module)
+    if found and left:
+        left = 0
+        os.kill(os.getpid(), signal.SIGINT)
+    return found
+
+CPUCodeLibrary._object_getbuffer_hook = interrupt
+
+with interruptible():
+    from tagmatch import TagMatch
+
+    try:
+        for row in range(100):
+            with TagMatch() as tm:
+                tm.add_set(["a"], row)
+                tm.consolidate()
+    finally:
+        os.write(1, b"undone")
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.communicate(timeout=120) == ("undone", INTERRUPTED)
+    assert process.returncode == 130
+
+
+def test_an_ignored_ctrl_c_stays_ignored(index):
+    """As a shell has it for what runs in the background."""
+    process = subprocess.Popen(
+        [COMMAND, "match", index, "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    process.stdin.write('{"tags": ["a"]}\n')
+    process.stdin.flush()
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate('{"tags": []}\n', timeout=120)[0] == '{"id":1,"keys":[]}\n'
+    assert process.returncode == 0
+
+
+def test_nothing_imports_pandas(index, tmp_path):
+    """Arrow does, where it can: it takes a second, and Ctrl-C in the middle of it gives errors of all kinds."""
+    queries = tmp_path / "queries.jsonl"
+    queries.write_bytes(as_json_lines([{"tags": ["a"], "id": "x"}]))
+    for arguments in (
+        ["match", index, queries],
+        ["build", queries, tmp_path / "new", "--skip-invalid", "--allow-empty"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "tagmatch", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0
+        modules = [
+            line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time")
+        ]
+        assert "pyarrow" in modules
+        assert not [name for name in modules if name.startswith("pandas.")]
+
+
+def test_help_imports_nothing_heavy():
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "tagmatch", "--help"], capture_output=True, text=True, timeout=120
+    )
+    assert "match" in done.stdout
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "typer" in modules
+    assert not modules & {"numba", "numpy", "pyarrow", "rich"}

@@ -1,0 +1,246 @@
+"""Streams: every answer is written or an error comes, and queries are answered as they arrive."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import resource
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.command import COMMAND, as_json_lines, from_json_lines, started, tagmatch, write
+
+from tagmatch import TagMatch
+from tagmatch.files.columns import ID, QUERY_TAGS
+from tagmatch.files.invalid import InvalidRows
+from tagmatch.files.json_lines import JsonLines
+from tagmatch.files.lines import LineReader
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each query with `a` has key 1, each with `many` 200 others."""
+    path = tmp_path_factory.mktemp("streams") / "index"
+    with TagMatch(path) as tm:
+        tm.add_set(["a"], 1)
+        tm.add_sets([["many"]] * 200, range(1_000_000, 1_000_200))
+        tm.consolidate()
+    return path
+
+
+@pytest.fixture(scope="module")
+def large(index: Path) -> Path:
+    """3,000 queries, whose answers have 4.8 MB."""
+    path = index.with_name("queries.jsonl")
+    path.write_bytes(as_json_lines([{"tags": ["many"]}] * 3_000))
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(index: Path, large: Path) -> bytes:
+    return tagmatch("match", index, large).encode()
+
+
+BUFFERING = pytest.mark.parametrize("environment", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+
+
+# -- output ----------------------------------------------------------------------------------------------------------
+
+
+@BUFFERING
+def test_a_pipe_that_does_not_block(index, large, expected, environment):
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with started("match", index, large, stdout=writer, environment=environment) as process:
+        os.close(writer)
+        with os.fdopen(reader, "rb") as output:
+            assert output.read() == expected
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+@BUFFERING
+@pytest.mark.parametrize("limit", [1 << 20, (1 << 20) + 4321])
+def test_a_file_that_may_not_grow(index, large, tmp_path, environment, limit):
+    """As a disk that gets full, it takes a part of what is written at once."""
+    with (tmp_path / "answers.jsonl").open("wb") as file:
+        process = started(
+            "match",
+            index,
+            large,
+            stdout=file,
+            environment=environment,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        )
+        _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert stderr.decode() == "tagmatch: standard output: File too large\n"
+
+
+@BUFFERING
+def test_a_full_disk(index, environment):
+    with Path("/dev/full").open("wb") as full:
+        for arguments in (["info", index], ["info", index, "--json"], ["check", index], ["--help"], ["--version"]):
+            process = started(*arguments, stdout=full, environment=environment)
+            _, stderr = process.communicate(timeout=120)
+            assert process.returncode == 1, arguments
+            assert stderr.decode() == "tagmatch: standard output: No space left on device\n"
+
+
+@BUFFERING
+def test_a_reader_that_has_had_enough(index, large, environment):
+    with started("match", index, large, stdout=subprocess.PIPE, environment=environment) as process:
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed", "message"),
+    [
+        (["match", "INDEX", "-"], 0, "standard input: cannot be read: it is closed"),
+        (["build", "-", "NEW"], 0, "standard input: cannot be read: it is closed"),
+        (["match", "INDEX", "LARGE"], 1, "standard output: it is closed"),
+        (["info", "INDEX"], 1, "standard output: it is closed"),
+        (["check", "INDEX"], 1, "standard output: it is closed"),
+        (["--help"], 1, "standard output: it is closed"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_standard_streams_that_are_closed(index, large, tmp_path, arguments, closed, message):
+    paths = {"INDEX": index, "LARGE": large, "NEW": tmp_path / "new"}
+    process = started(*(paths.get(word, word) for word in arguments), preexec_fn=lambda: os.close(closed))
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert stderr.decode() == f"tagmatch: {message}\n"
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_streams_that_are_not_needed_may_be_closed(index, large, expected, tmp_path, closed):
+    """Nor does a file that is opened get the number of one."""
+    output = tmp_path / "answers.jsonl"
+    process = subprocess.Popen([COMMAND, "match", index, large, "-o", output], preexec_fn=lambda: os.close(closed))
+    assert process.wait(120) == 0
+    assert output.read_bytes() == expected
+
+
+def test_an_error_without_standard_error(index, tmp_path):
+    process = subprocess.Popen(
+        [COMMAND, "match", index, tmp_path / "nowhere.jsonl"], stdout=subprocess.PIPE, preexec_fn=lambda: os.close(2)
+    )
+    assert process.communicate(timeout=120) == (b"", None)
+    assert process.returncode == 1
+
+
+# -- input -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_queries_are_answered_as_they_come(index, blocking):
+    reader, writer = os.pipe()
+    os.set_blocking(reader, blocking)
+    with (
+        started("match", index, "-", stdin=reader, stdout=subprocess.PIPE) as process,
+        os.fdopen(writer, "wb", 0) as pipe,
+    ):
+        os.close(reader)
+        pipe.write(b'{"tags": ["a"]}\n{"tags": ["a"], "id"')
+        assert process.stdout.readline() == b'{"id":0,"keys":[1]}\n'
+        pipe.write(b': 7}\n\n{"tags": []}\n{"ta')
+        assert process.stdout.readline() == b'{"id":7,"keys":[1]}\n'
+        assert process.stdout.readline() == b'{"id":2,"keys":[]}\n'
+        pipe.write(b'gs": ["b", "a"]}')
+        pipe.close()
+        assert process.stdout.read() == b'{"id":3,"keys":[1]}\n'
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+RECORDS = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"tags": st.lists(st.sampled_from("ab"), max_size=2)}, optional={"id": st.just(None)}),
+        st.fixed_dictionaries({"tags": st.just([])}, optional={"id": st.integers(-(2**63), 2**64 - 1)}),
+        st.fixed_dictionaries({"tags": st.just(["c"]), "id": st.sampled_from(["x", "", '"'])}),
+        st.sampled_from([{}, {"tags": None}, {"tags": [None]}, {"tags": "a"}, {"tags": [], "id": 1.5}, []]),
+        st.sampled_from(["", " \t", "{", '{"tags": ["a"]} {"tags": ["b"]}', '{"tags":', "[]}"]),
+    )
+)
+
+
+@given(records=RECORDS, cuts=st.lists(st.integers(0, 30)))
+def test_what_a_line_means_does_not_depend_on_when_it_comes(records, cuts):
+    lines = [(record if isinstance(record, str) else json.dumps(record)).encode() + b"\n" for record in records]
+    whole = seen([b"".join(lines)] if lines else [])
+    edges = sorted({0, len(lines), *(cut for cut in cuts if cut < len(lines))})
+    parts = [b"".join(lines[begin:end]) for begin, end in itertools.pairwise(edges)]
+    assert seen(parts) == whole == seen(lines)
+    rows, faults = whole
+    assert len(rows) + len(faults) == sum(bool(line.strip()) for line in lines)
+    assert [number for number, *_ in rows] == sorted({number for number, *_ in rows})
+
+
+def seen(blocks: list[bytes]) -> tuple[list[tuple[int, Any, Any]], list[str]]:
+    """Number, id and tags of the good rows, and what is wrong with the others."""
+    faults: list[str] = []
+
+    class Recorded(InvalidRows):
+        def found(self, error):
+            faults.append(str(error))
+
+    reader = LineReader("queries", JsonLines(), (QUERY_TAGS, ID), Recorded(), 0, 0)
+    rows = []
+    for batch, numbers in reader.rows(blocks):
+        rows += zip(numbers.tolist(), batch["id"].to_pylist(), batch["tags"].to_pylist(), strict=True)
+    return rows, faults
+
+
+# -- lines that cannot be used ---------------------------------------------------------------------------------------
+
+GOOD, BAD = {"tags": ["a"]}, {"tags": [None]}
+
+
+def test_good_lines_are_answered_before_the_error(index):
+    stdin = as_json_lines([GOOD] * 5 + [BAD] + [GOOD])
+    done = subprocess.run([COMMAND, "match", index, "-"], input=stdin, capture_output=True, timeout=120)
+    assert done.returncode == 1
+    assert from_json_lines(done.stdout.decode()) == [{"id": row, "keys": [1]} for row in range(5)]
+    assert "standard input: line 6: column 'tags': row 5" in done.stderr.decode()
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_skip_invalid(index, tmp_path, suffix):
+    queries = write(tmp_path / f"queries{suffix}", [GOOD, BAD, GOOD, {"tags": None}, BAD, GOOD])
+    done = subprocess.run(
+        [COMMAND, "match", index, queries, "--skip-invalid"], capture_output=True, timeout=120, text=True
+    )
+    assert done.returncode == 0
+    assert from_json_lines(done.stdout) == [{"id": row, "keys": [1]} for row in (0, 2, 5)]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("tagmatch: skipped 3 invalid rows; the first: ")
+    assert str(queries) in line
+    assert "row 1" in line
+
+
+def test_skip_invalid_sets(tmp_path):
+    sets = [{"tags": ["a"], "key": 1}, {"tags": ["a"], "key": -1}, {"tags": ["b"]}, {"tags": ["b"], "key": 2}]
+    done = subprocess.run(
+        [COMMAND, "build", "-", tmp_path / "index", "--skip-invalid"],
+        input=as_json_lines(sets),
+        capture_output=True,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert done.stderr.decode().startswith("tagmatch: skipped 2 invalid rows; the first: standard input: line 2: ")
+    with TagMatch.open(tmp_path / "index") as tm:
+        assert sorted(tm.match(["a", "b"])) == [1, 2]
+
+
+def test_nothing_is_said_where_nothing_is_skipped(index):
+    tagmatch("match", index, "-", "--skip-invalid", stdin=as_json_lines([GOOD]))

@@ -1,0 +1,58 @@
+"""The oracle itself, against a literal reading of the definition."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support import oracle, strategies
+from support.oracle import Oracle
+
+
+@given(rounds=st.lists(strategies.changes(), max_size=3), query=strategies.queries)
+def test_definition(rounds, query):
+    built, pairs = Oracle(), set()
+    for changes in rounds:
+        for added, tags, key in changes:
+            (built.add_set if added else built.remove_set)(tags, key)
+        assert len(built) == len({tags for tags, _ in pairs})
+        built.consolidate()
+        for added, tags, key in changes:
+            (pairs.add if added else pairs.discard)((frozenset(tags), key))
+    matching = {(tags, key) for tags, key in pairs if all(tag in query for tag in tags)}
+    assert len(built) == len({tags for tags, _ in pairs})
+    assert built.match(query) == sorted(key for _, key in matching)
+    assert built.match_unique(query) == {key for _, key in matching}
+    explained = built.explain(query)
+    assert {(tags, key) for tags, keys in explained for key in keys} == matching
+    assert len({tags for tags, _ in explained}) == len(explained)
+
+
+def test_bulk_changes():
+    single, bulk = Oracle(), Oracle()
+    sets, keys = [["a"], [], ["a", "b"]], [1, 2, 3]
+    for tags, key in zip(sets, keys, strict=True):
+        single.add_set(tags, key)
+    bulk.add_sets(sets, keys)
+    bulk.remove_sets(sets[1:], keys[1:])
+    bulk.add_sets(sets[1:], keys[1:])
+    for each in (single, bulk):
+        each.consolidate()
+    assert single.explain(["a", "b"]) == bulk.explain(["a", "b"])
+
+
+def test_imports_only_the_standard_library():
+    tree = ast.parse(Path(oracle.__file__).read_text())
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert {module.partition(".")[0] for module in modules} <= sys.stdlib_module_names
+
+
+@given(tags=strategies.tag_sets, query=strategies.queries, key=strategies.keys)
+def test_strategies_draw_valid_input(tags, query, key):
+    assert all(tag.encode().decode() == tag for tag in [*tags, *query])
+    assert len(tags) <= 300
+    assert 0 <= key < 2**64

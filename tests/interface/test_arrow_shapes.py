@@ -1,0 +1,433 @@
+"""Every shape in which Arrow, NumPy and Python hold tags and keys."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import polars
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import strategies
+from support.agreement import assert_agree, assert_keys, loaded
+from support.oracle import Oracle
+
+from tagmatch import TagMatch
+from tagmatch.model.errors import NullError
+
+Rows = list[list[str]]
+
+ROWS: Rows = [["b", "a"], [], ["日本語", "a", "a"], [""], ["ab", "é", "x" * 1_000, "a\0"], [], ["🙂", "", "b"], ["n"]]
+EVERYTHING = sorted({tag for row in ROWS for tag in row})
+STRINGS = pa.list_(pa.string())
+
+
+class ArrayCapsule:
+    """Anything that hands over an Arrow array by the C data interface."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._array = array
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> object:
+        return self._array.__arrow_c_array__(requested_schema)
+
+
+class StreamCapsule:
+    """Anything that hands over chunks by the C stream interface."""
+
+    def __init__(self, chunks: pa.ChunkedArray) -> None:
+        self._chunks = chunks
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._chunks.__arrow_c_stream__(requested_schema)
+
+
+def flat(rows: Rows) -> tuple[list[int], list[str]]:
+    return list(itertools.accumulate(map(len, rows), initial=0)), list(itertools.chain.from_iterable(rows))
+
+
+def lists_of(rows: Rows, encode: Callable[[pa.Array], pa.Array]) -> pa.ListArray:
+    """Lists whose strings are stored as `encode` returns them."""
+    offsets, tags = flat(rows)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), encode(pa.array(tags, pa.string())))
+
+
+def sliced(rows: Rows) -> pa.Array:
+    return pa.array([["before"], None, *rows, None, ["after", None]], STRINGS).slice(2, len(rows))
+
+
+def child_sliced(rows: Rows) -> pa.Array:
+    return lists_of(rows, lambda tags: pa.array(["before", None, *tags.to_pylist(), "after"]).slice(2, len(tags)))
+
+
+def offset_child(rows: Rows) -> pa.Array:
+    """Offsets that start and end inside the strings."""
+    offsets, tags = flat(rows)
+    return pa.LargeListArray.from_arrays(
+        pa.array([offset + 2 for offset in offsets], pa.int64()), pa.array(["before", None, *tags, None])
+    )
+
+
+def sliced_dictionary(rows: Rows) -> pa.Array:
+    return lists_of([["before"], *rows], lambda tags: tags.dictionary_encode()).slice(1)
+
+
+def wide_dictionary(rows: Rows) -> pa.Array:
+    return lists_of(rows, lambda tags: tags.dictionary_encode().cast(pa.dictionary(pa.uint16(), pa.large_string())))
+
+
+def dictionary_with_unused_null(rows: Rows) -> pa.Array:
+    def encode(tags: pa.Array) -> pa.Array:
+        values = pa.array([None, *tags.to_pylist()], pa.string())
+        return pa.DictionaryArray.from_arrays(pa.array(range(1, len(values)), pa.int32()), values)
+
+    return lists_of(rows, encode)
+
+
+def backward_views(rows: Rows, kind: type[pa.Array] = pa.ListViewArray) -> pa.Array:
+    """Views of lists that are stored in the opposite order, after a tag that none of them views."""
+    offsets, tags = flat(rows[::-1])
+    width = pa.int32() if kind is pa.ListViewArray else pa.int64()
+    return kind.from_arrays(
+        pa.array([offset + 1 for offset in offsets[-2::-1]], width),
+        pa.array(list(map(len, rows)), width),
+        pa.array(["before", *tags], pa.string()),
+    )
+
+
+def one_chunk_per_row(rows: Rows) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array([row], STRINGS) for row in rows], STRINGS)
+
+
+def with_empty_chunks(rows: Rows) -> pa.ChunkedArray:
+    nothing, half = pa.array([], STRINGS), len(rows) // 2
+    return pa.chunked_array(
+        [nothing, pa.array(rows[:half], STRINGS), nothing, nothing, sliced(rows[half:]), nothing], STRINGS
+    )
+
+
+SHAPES: dict[str, Callable[[Rows], object]] = {
+    "list": lambda rows: pa.array(rows, STRINGS),
+    "large_list": lambda rows: pa.array(rows, pa.large_list(pa.string())),
+    "large_string": lambda rows: pa.array(rows, pa.list_(pa.large_string())),
+    "string_view": lambda rows: pa.array(rows, pa.list_(pa.string_view())),
+    "large_list of string_view": lambda rows: pa.array(rows, pa.large_list(pa.string_view())),
+    "list_view": lambda rows: pa.array(rows, pa.list_view(pa.string())),
+    "large_list_view": lambda rows: pa.array(rows, pa.large_list_view(pa.large_string())),
+    "backward views": backward_views,
+    "backward large views": lambda rows: backward_views(rows, pa.LargeListViewArray),
+    "sliced views": lambda rows: backward_views([["before"], *rows, ["after"]]).slice(1, len(rows)),
+    "dictionary": lambda rows: lists_of(rows, lambda tags: tags.dictionary_encode()),
+    "wide dictionary": wide_dictionary,
+    "sliced dictionary": sliced_dictionary,
+    "dictionary with an unused null": dictionary_with_unused_null,
+    "run-end encoded": lambda rows: lists_of(rows, pc.run_end_encode),
+    "sliced": sliced,
+    "child sliced": child_sliced,
+    "offset child": offset_child,
+    "not nullable": lambda rows: pa.array(rows, STRINGS).cast(pa.list_(pa.field("tag", pa.string(), nullable=False))),
+    "one chunk": lambda rows: pa.chunked_array([pa.array(rows, STRINGS)]),
+    "one chunk per row": one_chunk_per_row,
+    "empty chunks": with_empty_chunks,
+    "table column": lambda rows: pa.table({"tags": pa.array(rows, STRINGS)})["tags"],
+    "array capsule": lambda rows: ArrayCapsule(sliced(rows)),
+    "stream capsule": lambda rows: StreamCapsule(with_empty_chunks(rows)),
+    "lists": list,
+    "tuples": lambda rows: tuple(map(tuple, rows)),
+    "sets": lambda rows: list(map(frozenset, rows)),
+    "generators": lambda rows: (iter(row) for row in rows),
+    "numpy rows": lambda rows: [np.array(row, object) for row in rows],
+    "numpy of lists": lambda rows: np.array([*rows, None], object)[:-1],
+    "arrow rows": lambda rows: [pa.array(row, pa.string()) for row in rows],
+}
+
+
+@pytest.fixture(params=SHAPES.values(), ids=SHAPES)
+def shape(request: pytest.FixtureRequest) -> Callable[[Rows], object]:
+    return request.param
+
+
+def assert_all_take(shape: Callable[[Rows], object], rows: Rows) -> None:
+    """`add_sets`, `remove_sets` and `match_many` read these rows from this shape."""
+    keys, everything = range(len(rows)), sorted({tag for row in rows for tag in row})
+    oracle = Oracle()
+    oracle.add_sets(rows, keys)
+    oracle.consolidate()
+    tm = TagMatch()
+    tm.add_sets(shape(rows), keys)
+    tm.consolidate()
+    assert_agree(tm, oracle, [everything])
+    assert_keys(tm.match_many(shape(rows)), [oracle.match(row) for row in rows])
+    tm.add_set(["kept"], 7)
+    tm.remove_sets(shape(rows), keys)
+    tm.consolidate()
+    assert tm.explain([*everything, "kept"]) == [(frozenset({"kept"}), (7,))]
+
+
+def test_shapes(shape):
+    assert_all_take(shape, ROWS)
+
+
+@pytest.mark.parametrize("rows", [[], [[]], [[], []], [["a"]]], ids=str)
+def test_small_shapes(shape, rows):
+    assert_all_take(shape, rows)
+
+
+@given(rows=st.lists(strategies.tag_sets, max_size=8), name=st.sampled_from(sorted(SHAPES)))
+def test_shapes_of_any_rows(rows, name):
+    assert_all_take(SHAPES[name], rows)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+@pytest.mark.parametrize("kind", [pa.string(), pa.string_view(), pa.large_string()], ids=str)
+def test_fixed_size_lists(kind, size):
+    rows = [[f"{row}{tag}" for tag in range(size)] for row in range(5)]
+    fixed = pa.list_(kind, size)
+    assert_all_take(lambda rows: pa.array(rows, fixed), rows)
+    assert_all_take(lambda rows: pa.array([["-"] * size, *rows, None], fixed).slice(1, len(rows)), rows)
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.null()), pa.large_list(pa.null()), pa.list_view(pa.null())], ids=str)
+def test_empty_lists_of_null_type(kind):
+    assert_all_take(lambda rows: pa.array(rows, kind), [[], [], []])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [pa.array([]), pa.chunked_array([], STRINGS), pa.array([], STRINGS), [], ()],
+    ids=lambda rows: type(rows).__name__,
+)
+def test_zero_rows(rows):
+    tm, oracle = loaded([(["a"], 1)])
+    tm.add_sets(rows, [])
+    tm.remove_sets(rows, pa.array([], pa.uint64()))
+    tm.consolidate()
+    assert_agree(tm, oracle, [["a"]])
+    assert_keys(tm.match_many(rows), [])
+
+
+def test_arguments_are_copied():
+    """What the caller does with its arrays afterwards changes nothing."""
+    tags, keys = [["a"], ["b"]], np.array([1, 2])
+    tm = TagMatch()
+    tm.add_sets(tags, keys)
+    tags[0].append("c")
+    keys[:] = 9
+    tm.consolidate()
+    assert dict(tm.explain(["a", "b"])) == {frozenset("a"): (1,), frozenset("b"): (2,)}
+
+
+NULL_AND_ROW = [
+    pytest.param(pa.array([["a"], ["b"], None, []], STRINGS), 2, id="list"),
+    pytest.param(pa.array([["a"], ["b", None], []], STRINGS), 1, id="tag"),
+    pytest.param(pa.array([[], [], ["a"], [], [None]], STRINGS), 4, id="tag after empty lists"),
+    pytest.param(pa.array([None, ["a"], None, ["a"]], STRINGS).slice(1), 1, id="list in a slice"),
+    pytest.param(pa.array([[None], ["a"], [None]], STRINGS).slice(1), 1, id="tag in a slice"),
+    pytest.param(pa.chunked_array([[["a"], []], [], [["b"], None]], STRINGS), 3, id="list in the third chunk"),
+    pytest.param(pa.chunked_array([[["a"], []], [["b"], [None]]], STRINGS), 3, id="tag in the second chunk"),
+    pytest.param(pa.array([["a"], None], pa.large_list(pa.string_view())), 1, id="large_list"),
+    pytest.param(pa.array([["a"], ["b", None]], pa.list_(pa.string_view())), 1, id="string_view"),
+    pytest.param(pa.array([["a"], ["b"], [None]], pa.list_view(pa.string())), 2, id="tag in list_view"),
+    pytest.param(pa.array([["a"], ["b"], None], pa.list_view(pa.string())), 2, id="list_view"),
+    pytest.param(
+        pa.ListViewArray.from_arrays(pa.array([2, 1, 0]), pa.array([1, 1, 1]), pa.array([None, "a", "b"])),
+        2,
+        id="tag in backward views",
+    ),
+    pytest.param(pa.array([["a", "b"], None], pa.list_(pa.string(), 2)), 1, id="fixed_size_list"),
+    pytest.param(pa.array([["a", "b"], ["a", None]], pa.list_(pa.string(), 2)), 1, id="tag in fixed_size_list"),
+    pytest.param(
+        pa.ListArray.from_arrays([0, 1, 2], pa.DictionaryArray.from_arrays(pa.array([0, None]), ["a"])),
+        1,
+        id="dictionary index",
+    ),
+    pytest.param(
+        pa.ListArray.from_arrays([0, 1, 2], pa.DictionaryArray.from_arrays([1, 0], [None, "a"])),
+        1,
+        id="dictionary value",
+    ),
+    pytest.param(
+        pa.ListArray.from_arrays([0, 1, 3], pc.run_end_encode(pa.array(["a", "a", None]))), 1, id="run-end encoded"
+    ),
+    pytest.param(pa.array([[], [None]], pa.list_(pa.null())), 1, id="tag of null type"),
+    pytest.param(pa.array([None, None]), 0, id="null type"),
+    pytest.param(ArrayCapsule(pa.array([["a"], None], STRINGS)), 1, id="array capsule"),
+    pytest.param(StreamCapsule(pa.chunked_array([[["a"]], [None]], STRINGS)), 1, id="stream capsule"),
+    pytest.param([["a"], [], None], 2, id="Python list"),
+    pytest.param([["a"], [], ["b", None]], 2, id="tag in a Python list"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows", "row"), NULL_AND_ROW)
+def test_nulls_are_refused_by_row(rows, row):
+    tm, oracle = loaded([(["a"], 1)])
+    count = len(rows) if hasattr(rows, "__len__") else 2
+    for call, name in ((tm.add_sets, "tags"), (tm.remove_sets, "tags")):
+        with pytest.raises(TypeError, match=rf"\b{name}\b.*\brow {row}\b"):
+            call(rows, range(count))
+    with pytest.raises(TypeError, match=rf"\bqueries\b.*\brow {row}\b"):
+        tm.match_many(rows)
+    tm.consolidate()
+    assert_agree(tm, oracle, [["a"]])
+
+
+NO_TAG_LISTS = [
+    pa.array([[b"a"]], pa.list_(pa.binary())),
+    pa.array([[b"a"]], pa.list_(pa.large_binary())),
+    pa.array([[b"a"]], pa.list_(pa.binary_view())),
+    pa.array([[b"ab"]], pa.list_(pa.binary(2))),
+    pa.ListArray.from_arrays([0, 1], pa.array([b"a"]).dictionary_encode()),
+    pa.ListArray.from_arrays([0, 1], pa.array([1]).dictionary_encode()),
+    pa.array([[1]]),
+    pa.array([[1.5]]),
+    pa.array([[["a"]]]),
+    pa.array(["a"]),
+    pa.array(["a"]).dictionary_encode(),
+    pa.array([1]),
+    pa.array([{"tags": ["a"]}]),
+    pa.chunked_array([[[b"a"]]]),
+    pa.table({"tags": [["a"]]}),
+    pa.record_batch({"tags": [["a"]]}),
+    np.array(["a"]),
+    np.array([[1]]),
+]
+
+
+@pytest.mark.parametrize("rows", NO_TAG_LISTS, ids=lambda rows: str(getattr(rows, "type", type(rows).__name__)))
+def test_other_types_are_refused(rows):
+    tm, oracle = loaded([(["a"], 1)])
+    for call in (tm.add_sets, tm.remove_sets):
+        with pytest.raises(TypeError, match=r"\btags\b"):
+            call(rows, [1])
+    with pytest.raises(TypeError, match=r"\bqueries\b"):
+        tm.match_many(rows)
+    tm.consolidate()
+    assert_agree(tm, oracle, [["a"]])
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+@pytest.mark.parametrize("encode", [lambda tags: tags, pa.Array.dictionary_encode], ids=["plain", "dictionary"])
+def test_stored_strings_must_be_utf8(kind, encode):
+    width = "int32" if pa.types.is_string(kind) else "int64"
+    buffers = [None, pa.py_buffer(np.array([0, 1, 3], width)), pa.py_buffer(b"a\xff\xfe")]
+    rows = pa.ListArray.from_arrays([0, 1, 2], encode(pa.Array.from_buffers(kind, 2, buffers)))
+    tm, oracle = loaded([(["a"], 1)])
+    for call in (tm.add_sets, tm.remove_sets):
+        with pytest.raises(ValueError, match=r"\btags\b"):
+            call(rows, [1, 2])
+    tm.consolidate()
+    assert_agree(tm, oracle, [["a"]])
+
+
+KEYS = [0, 1, 5, 100]
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+
+KEY_SHAPES: dict[str, Callable[[list[int]], object]] = {
+    **{f"arrow {name}": lambda keys, name=name: pa.array(keys, name) for name in INTEGERS},
+    **{f"numpy {name}": lambda keys, name=name: np.array(keys, name) for name in INTEGERS},
+    "sliced": lambda keys: pa.array([-1, None, *keys, -1]).slice(2, len(keys)),
+    "chunked": lambda keys: pa.chunked_array([keys[:1], [], keys[1:]], pa.int64()),
+    "no chunks in the middle": lambda keys: pa.chunked_array([keys[:3], keys[3:], []], pa.uint64()),
+    "array capsule": lambda keys: ArrayCapsule(pa.array(keys)),
+    "stream capsule": lambda keys: StreamCapsule(pa.chunked_array([keys[:3], keys[3:]])),
+    "big-endian": lambda keys: np.array(keys, ">u8"),
+    "strided": lambda keys: np.repeat(np.array(keys), 2)[::2],
+    "reversed": lambda keys: np.array(keys[::-1])[::-1],
+    "numpy objects": lambda keys: np.array(keys, object),
+    "list": list,
+    "tuple": tuple,
+    "generator": iter,
+    "numpy integers": lambda keys: [np.uint8(key) for key in keys],
+}
+
+
+@pytest.mark.parametrize("shape", KEY_SHAPES.values(), ids=KEY_SHAPES)
+def test_key_shapes(shape):
+    rows = pa.chunked_array([[["a"], ["b"]], [["c"]], [["d"]]], STRINGS)
+    tm, oracle = loaded(zip(rows.to_pylist(), KEYS, strict=True))
+    same = TagMatch()
+    same.add_sets(rows, shape(KEYS))
+    same.consolidate()
+    assert_agree(same, oracle, [list("abcd")])
+    tm.remove_sets(rows, shape(KEYS))
+    tm.consolidate()
+    assert len(tm) == 0
+
+
+@pytest.mark.parametrize("keys", [range(4), range(6, -2, -2), range(2**64 - 4, 2**64)], ids=str)
+def test_ranges_of_keys(keys):
+    tm = TagMatch()
+    tm.add_sets([["a"]] * 4, keys)
+    tm.consolidate()
+    assert sorted(tm.match(["a"])) == sorted(keys)
+
+
+def test_greatest_keys():
+    for keys in (pa.array(strategies.BOUNDARY_KEYS, pa.uint64()), np.array(strategies.BOUNDARY_KEYS, np.uint64)):
+        tm = TagMatch()
+        tm.add_sets([["a"]] * len(keys), keys)
+        tm.consolidate()
+        assert tuple(sorted(tm.match(["a"]))) == strategies.BOUNDARY_KEYS
+
+
+BAD_KEY_AND_ROW = [
+    pytest.param(pa.array([1, None, 3, 4]), TypeError, 1, id="null"),
+    pytest.param(pa.array([None, 1, 2, None, 4, 5]).slice(1, 4), TypeError, 2, id="null in a slice"),
+    pytest.param(pa.chunked_array([[1, 2], [], [3, None]]), TypeError, 3, id="null in the third chunk"),
+    pytest.param(pa.nulls(4), TypeError, 0, id="null type"),
+    pytest.param([1, 2, None, 4], TypeError, 2, id="None"),
+    pytest.param(pa.array([1, -1, 3, 4]), ValueError, 1, id="negative"),
+    pytest.param(pa.chunked_array([[1, 2, 3], [-4]]), ValueError, 3, id="negative in the second chunk"),
+    pytest.param(np.array([1, 2, 3, -4], np.int8), ValueError, 3, id="negative in NumPy"),
+    pytest.param(np.array([1, 2, -3, 4], ">i8"), ValueError, 2, id="negative big-endian"),
+    pytest.param(range(2, -2, -1), ValueError, 3, id="range below zero"),
+    pytest.param(range(2**64 - 2, 2**64 + 2), ValueError, None, id="range beyond 64 bits"),
+    pytest.param(np.array([1, 2, 2**64, 4], object), ValueError, 2, id="NumPy object beyond 64 bits"),
+]
+
+
+@pytest.mark.parametrize(("keys", "error", "row"), BAD_KEY_AND_ROW)
+def test_bad_keys_are_refused_by_row(keys, error, row):
+    tm = TagMatch()
+    for call in (tm.add_sets, tm.remove_sets):
+        with pytest.raises(error, match=r"\bkeys\b" + ("" if row is None else rf".*\brow {row}\b")):
+            call([["a"]] * 4, keys)
+    tm.consolidate()
+    assert len(tm) == 0
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array([1.0]), pa.array([True]), pa.array(["1"]), pa.array([[1]]), pa.array([1], pa.decimal128(5)),
+        pa.array([1], pa.timestamp("s")), np.array([1.0]), np.array([True]), np.array(["1"]), np.array([[1]]),
+        np.array(1), np.array([1], "datetime64[s]"), pa.table({"key": [1]}),
+    ],
+    ids=lambda keys: str(getattr(keys, "type", getattr(keys, "dtype", type(keys).__name__))),
+)  # fmt: skip
+def test_other_types_of_keys_are_refused(keys):
+    tm = TagMatch()
+    for call in (tm.add_sets, tm.remove_sets):
+        with pytest.raises(TypeError, match=r"\bkeys\b"):
+            call([["a"]], keys)
+    tm.consolidate()
+    assert len(tm) == 0
+
+
+@pytest.mark.parametrize("kind", [polars.String, polars.Categorical, polars.Enum(["a", "b", "é", "unused"])], ids=str)
+def test_lists_of_polars(kind):
+    rows = [["a"], ["b", "é"], [], ["a", "a"]]
+    lists = polars.Series("tags", rows, dtype=polars.List(kind))
+    with TagMatch() as tm:
+        tm.add_sets(lists, [1, 2, 3, 4])
+        tm.add_sets(lists.slice(1, 2), [5, 6])
+        tm.consolidate()
+        assert sorted(tm.match(["a", "b", "é"])) == [1, 2, 3, 4, 5, 6]
+        found = [sorted(keys) for keys in tm.match_many(lists).to_pylist()]
+        assert found == [[1, 3, 4, 6], [2, 3, 5, 6], [3, 6], [1, 3, 4, 6]]
+        with pytest.raises(NullError, match="row 1"):
+            tm.add_sets(polars.Series("tags", [["a"], ["b", None]], dtype=polars.List(kind)), [1, 2])

@@ -1,0 +1,146 @@
+"""What is stored, given back: iteration, `in` and `to_arrow`."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import strategies
+from support.agreement import loaded
+from support.oracle import Oracle
+
+from tagmatch import ResultTooLargeError, TagMatch, contents
+
+SCHEMA = pa.schema([("tags", pa.list_(pa.string())), ("key", pa.uint64())])
+PAIRS = [(["a", "b"], 2), (["b", "a"], 1), ([], 2**64 - 1), (["c"], 3), (["", "\0"], 0)]
+
+Pairs = list[tuple[frozenset[str], int]]
+
+
+@pytest.fixture(params=[None, 1, 3], ids=["batches", "single rows", "small batches"])
+def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are as small as large indexes have them cut."""
+    if request.param:
+        for name in ("_BATCH_ROWS", "_SETS_AT_ONCE", "_BATCH_TAGS", "_BATCH_KEYS"):
+            monkeypatch.setattr(contents, name, request.param)
+        monkeypatch.setattr(contents, "_BATCH_BYTES", 40)
+
+
+def pairs_of(table: pa.Table) -> Pairs:
+    found = [(frozenset(row["tags"]), row["key"]) for row in table.to_pylist()]
+    assert [len(tags) for tags, _ in found] == table["tags"].combine_chunks().value_lengths().to_pylist()
+    return found
+
+
+def pairs_in(database: TagMatch | Oracle) -> Pairs:
+    return [(tags, key) for tags, keys in database for key in keys]
+
+
+@pytest.mark.usefixtures("limit")
+@given(pairs=st.lists(st.tuples(strategies.tag_sets, strategies.keys)))
+def test_what_is_stored_comes_back(layout, pairs):
+    """Each pair once, in one order, which is that of the tagset table."""
+    tm = TagMatch(layout=layout, max_partition_size=7, threads=1)
+    oracle = Oracle()
+    for database in (tm, oracle):
+        database.add_sets([tags for tags, _ in pairs], [key for _, key in pairs])
+        database.consolidate()
+    stored, table = list(tm), tm.to_arrow()
+    assert dict(stored) == dict(oracle)
+    assert len(stored) == len(oracle)
+    table.validate(full=True)
+    assert table.schema == SCHEMA
+    assert pairs_of(table) == pairs_in(tm)
+    assert tm.explain(tag for tags, _ in pairs for tag in tags) == stored
+    again = TagMatch(layout=layout, max_partition_size=7, threads=1)
+    again.add_sets(table["tags"], table["key"])
+    again.consolidate()
+    assert again.to_arrow() == table
+
+
+@pytest.mark.usefixtures("limit")
+def test_of_files(layout, tmp_path):
+    """Of an index that is opened."""
+    tm, oracle = loaded(PAIRS, path=tmp_path / "index", layout=layout)
+    tm.close()
+    with TagMatch.open(tmp_path / "index") as opened:
+        assert dict(opened) == dict(oracle)
+        assert sorted(pairs_of(opened.to_arrow()), key=repr) == sorted(pairs_in(oracle), key=repr)
+
+
+def test_nothing_is_stored():
+    tm = TagMatch()
+    assert list(tm) == []
+    assert [] not in tm
+    table = tm.to_arrow()
+    assert table.schema == SCHEMA
+    assert len(table) == 0
+    tm.add_sets(table["tags"], table["key"])
+
+
+def test_staged_changes_are_not_stored(layout):
+    tm, _ = loaded(PAIRS, layout=layout)
+    before, table = list(tm), tm.to_arrow()
+    tm.add_set(["d"], 1)
+    tm.remove_set(["c"], 3)
+    assert list(tm) == before
+    assert tm.to_arrow() == table
+    assert ["d"] not in tm
+    assert ["c"] in tm
+    tm.consolidate()
+    assert ["d"] in tm
+    assert ["c"] not in tm
+
+
+def test_iteration_is_over_what_was_stored_as_it_began(layout):
+    tm, oracle = loaded([*PAIRS, *(([f"tag{i}"], i) for i in range(20_000))], layout=layout)
+    begun, not_yet_begun = iter(tm), iter(tm)
+    found = [next(begun)]
+    tm.remove_sets([tags for tags, _ in PAIRS], [key for _, key in PAIRS])
+    tm.consolidate()
+    assert dict([*found, *begun]) == dict(not_yet_begun) == dict(oracle)
+    begun = iter(tm)
+    tm.close()
+    assert len(list(begun)) == 20_000
+
+
+def test_membership(layout):
+    tm, _ = loaded(PAIRS, layout=layout)
+    for tags in (["a", "b"], {"b", "a"}, ["a", "b", "a"], (tag for tag in "ab"), [], ["c"], ["\0", ""]):
+        assert tags in tm
+    for tags in (["a"], ["a", "b", "c"], ["unknown"], ["a", "c"], [""]):
+        assert tags not in tm
+
+
+def test_membership_compares_tags_where_matching_does_not():
+    """With `exact=False`, a set that has other tags matches, as its signature has the same bits."""
+    tags = [f"tag{i}" for i in range(2_000)]
+    stored, other = tags[:1_000], tags[1_000:]
+    tm, _ = loaded([(stored, 1), ([*other, "more"], 2)], layout="balanced", exact=False)
+    assert (frozenset(stored), (1,)) in tm.explain(other)
+    assert other not in tm
+    assert stored in tm
+
+
+@pytest.mark.parametrize("keys", [1, 5_000])
+def test_batches_are_small(keys):
+    """Also where rows are many times as large as what is stored: one set with many keys and long tags."""
+    tm, _ = loaded([(["x" * 20_000, "y" * 20_000], key) for key in range(keys)] + [(["z"], 2)])
+    sizes = [chunk.nbytes for chunk in tm.to_arrow()["tags"].chunks]
+    assert sum(sizes) > keys * 40_000
+    assert max(sizes) < 1 << 25
+    assert len(sizes) < 2 + sum(sizes) / (1 << 22)
+
+
+def test_tags_that_one_array_cannot_hold(monkeypatch):
+    """Those of one set alone; an array of 2 GiB stands aside."""
+
+    class TooLarge:
+        def cast(self, _: pa.DataType) -> None:
+            raise pa.ArrowInvalid("input array too large")
+
+    tm, _ = loaded([(["a"], 1)])
+    monkeypatch.setattr(contents, "_tags", lambda *_: TooLarge())
+    with pytest.raises(ResultTooLargeError, match=r"stored set 0 has tags of 2\*\*31 bytes or more"):
+        tm.to_arrow()

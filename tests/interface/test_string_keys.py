@@ -1,0 +1,249 @@
+"""Keys that are strings: everything that integers do, saved with the snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import polars
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import strategies
+from support.agreement import assert_agree, loaded
+from support.oracle import Oracle
+
+from tagmatch import IndexVersionError, InvalidTypeError, InvalidValueError, InvariantError, TagMatch, TagMatchError
+from tagmatch.model.columns import strings_of
+from tagmatch.model.storage.format import manifest_text, save_snapshot
+
+PAIRS = [(["a"], "alice"), (["a", "b"], "bob"), (["a", "b"], "alice"), ([], "everyone")]
+
+
+@given(
+    rounds=st.lists(strategies.changes(strategies.named_pairs), min_size=1, max_size=3), queries=strategies.query_lists
+)
+def test_any_changes_any_queries(engine, rounds, queries):
+    tm, oracle = TagMatch(key_type="string", **engine), Oracle()
+    everything = sorted({tag for changes in rounds for _, tags, _ in changes for tag in tags})
+    for changes in rounds:
+        for database in (tm, oracle):
+            for added, tags, key in changes:
+                (database.add_set if added else database.remove_set)(tags, key)
+            database.consolidate()
+        assert_agree(tm, oracle, [*queries, everything])
+
+
+@given(rounds=st.lists(strategies.changes(strategies.named_pairs), min_size=2, max_size=3))
+def test_files_depend_on_what_is_stored_alone(rounds, layout, tmp_path_factory):
+    """Whatever else was added and removed before, and in whatever steps."""
+    folder = tmp_path_factory.mktemp("indexes")
+    oracle = Oracle()
+    with TagMatch(folder / "grown", key_type="string", layout=layout) as grown:
+        for changes in rounds:
+            for added, tags, key in changes:
+                for database in (grown, oracle):
+                    (database.add_set if added else database.remove_set)(tags, key)
+            for database in (grown, oracle):
+                database.consolidate()
+        grown.save(folder / "grown")
+    with TagMatch(folder / "new", key_type="string", layout=layout) as new:
+        for tags, keys in oracle:
+            for key in keys:
+                new.add_set(tags, key)
+        new.consolidate()
+        new.save(folder / "new")
+    assert (folder / "grown/MANIFEST.json").read_bytes() == (folder / "new/MANIFEST.json").read_bytes()
+
+
+def test_every_way_to_ask(engine):
+    tm, oracle = loaded(PAIRS, key_type="string", **engine)
+    assert_agree(tm, oracle, [["a"], ["a", "b"], [], ["c"]])
+    assert sorted(tm.submit(["a", "b"]).result()) == ["alice", "alice", "bob", "everyone"]
+    assert tm.submit(["a", "b"], unique=True).result() == {"alice", "bob", "everyone"}
+    assert sorted(asyncio.run(tm.amatch(["a"]))) == ["alice", "everyone"]
+    assert dict(tm.explain(["a", "b"]))[frozenset("ab")] == ("alice", "bob")
+
+
+NAMES = ["é", "alice", "alice", ""]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(NAMES, id="list"),
+        pytest.param(tuple(NAMES), id="tuple"),
+        pytest.param(iter(NAMES), id="iterator"),
+        pytest.param(np.array(NAMES), id="NumPy"),
+        pytest.param(np.array(NAMES, object), id="NumPy objects"),
+        pytest.param(pa.array(NAMES), id="string"),
+        pytest.param(pa.array(NAMES, pa.large_string()), id="large string"),
+        pytest.param(pa.array(NAMES, pa.string_view()), id="string view"),
+        pytest.param(pa.array(NAMES).dictionary_encode(), id="dictionary"),
+        pytest.param(pa.array(["no", *NAMES, "no"])[1:-1], id="slice"),
+        pytest.param(pa.chunked_array([NAMES[:1], [], NAMES[1:]]), id="chunks"),
+        pytest.param(pa.chunked_array([], pa.string()), id="no chunk"),
+        pytest.param(polars.Series(NAMES), id="polars"),
+        pytest.param(polars.Series(NAMES, dtype=polars.Categorical), id="polars categories"),
+    ],
+)
+def test_columns_of_keys(keys):
+    rows = [["a"], ["b"], ["a"], ["c"]][: 0 if isinstance(keys, pa.ChunkedArray) and not len(keys) else None]
+    tm = TagMatch(key_type="string")
+    tm.add_sets(rows, keys)
+    tm.consolidate()
+    assert sorted(tm.match(["a", "b", "c"])) == (["", "alice", "alice", "é"] if rows else [])
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "told"),
+    [
+        (7, TypeError, "key must be a string, as the keys of this index are, not 7 (int)"),
+        (None, TypeError, "not None"),
+        (b"alice", TypeError, "not b'alice'"),
+        ("\ud800", ValueError, "key holds the key '\\ud800', which has a lone surrogate"),
+    ],
+)
+def test_keys_that_are_none(key, kind, told):
+    tm = TagMatch(key_type="string")
+    with pytest.raises(kind) as error:
+        tm.add_set(["a"], key)
+    assert told in str(error.value)
+    with pytest.raises(kind, match=r"keys: row 1\b"):
+        tm.add_sets([["a"], ["b"]], ["alice", key])
+    assert tm.stats()["staged"] == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        (pa.array([1, 2]), "keys must be strings, as the keys of this index are, not int64"),
+        (pa.array(["alice", None]), "keys: row 1 is null where a key must be"),
+        (pa.array(["alice", None]).dictionary_encode(), "keys: row 1 is null where a key must be"),
+        (pa.chunked_array([["alice"], [None]]), "keys: row 1 is null where a key must be"),
+        (pa.array([b"alice", b"\xff"]).view(pa.string()), "keys: rows 0 to 1: Invalid UTF8"),
+        ("alice", "keys must be a sequence of strings, not 'alice'"),
+        (None, "keys must be a sequence of strings, not None"),
+    ],
+)
+def test_columns_that_are_none(keys, told):
+    tm = TagMatch(key_type="string")
+    with pytest.raises(TagMatchError) as error:
+        tm.add_sets([["a"], ["b"]], keys)
+    assert told in str(error.value)
+    assert tm.stats()["staged"] == 0
+
+
+@pytest.mark.parametrize("keys", [["alice"], pa.array(["alice"]), pa.array(["alice"]).dictionary_encode()])
+def test_an_index_of_integers_says_how_to_have_strings(keys):
+    with pytest.raises(InvalidTypeError, match='make the index with key_type="string"'):
+        TagMatch().add_sets([["a"]], keys)
+
+
+def test_key_types():
+    assert TagMatch().stats()["key_type"] == "integer"
+    assert TagMatch(key_type="integer").stats()["key_type"] == "integer"
+    for wrong in ("str", str, 1):
+        with pytest.raises(InvalidValueError, match='key_type must be "integer" or "string"'):
+            TagMatch(key_type=wrong)
+
+
+def test_an_index_on_disk_keeps_its_type(tmp_path, layout):
+    other = {"rarest": "balanced", "balanced": "rarest"}[layout]
+    path = tmp_path / "names.index"
+    oracle = Oracle()
+    with TagMatch(path, key_type="string", layout=layout) as tm:
+        for tags, key in PAIRS:
+            tm.add_set(tags, key)
+            oracle.add_set(tags, key)
+        tm.consolidate()
+    oracle.consolidate()
+    queries = [["a"], ["a", "b"], []]
+    opened: list[TagMatch[Any]] = [
+        TagMatch(path), TagMatch(path, key_type="string"), TagMatch.open(path),
+        TagMatch.open(path, key_type="string"), TagMatch.open(path, layout=other),
+    ]  # fmt: skip
+    for tm in opened:
+        assert_agree(tm, oracle, queries)
+    for open_one in (TagMatch, TagMatch.open):
+        with pytest.raises(InvalidValueError, match='have key_type "string", not "integer"'):
+            open_one(path, key_type="integer")
+    with TagMatch.open(path, layout=other) as tm:
+        for change, key in ((tm.add_set, "carol"), (tm.remove_set, "bob"), (tm.remove_set, "nobody")):
+            change(["b", "a"], key)
+        oracle.add_set(["a", "b"], "carol")
+        oracle.remove_set(["a", "b"], "bob")
+        tm.consolidate()
+        oracle.consolidate()
+        assert_agree(tm, oracle, queries)
+    assert_agree(TagMatch.open(path), oracle, queries)
+
+
+def test_reload_takes_no_other_type(tmp_path):
+    with TagMatch(tmp_path / "i", key_type="string") as tm:
+        tm.add_set(["a"], "alice")
+        tm.consolidate()
+        with TagMatch() as other:
+            other.add_set(["a"], 1)
+            other.consolidate()
+            other.save(tmp_path / "i")
+        with pytest.raises(InvalidValueError, match='have key_type "integer", not "string"'):
+            tm.reload()
+        assert tm.match(["a"]) == ["alice"]
+
+
+def test_older_versions_refuse_it(tmp_path):
+    """They read formats up to 1, and would take the numbers of keys for keys."""
+    with TagMatch(tmp_path / "i", key_type="string") as tm:
+        tm.add_set(["a"], "alice")
+        tm.consolidate()
+    manifest = json.loads((tmp_path / "i/MANIFEST.json").read_bytes())
+    assert manifest["format"] == 2
+    manifest.pop("checksum")
+    (tmp_path / "i/MANIFEST.json").write_bytes(manifest_text({**manifest, "format": 3}))
+    with pytest.raises(IndexVersionError):
+        TagMatch.open(tmp_path / "i")
+
+
+def test_an_index_of_integers_is_as_before(tmp_path):
+    with TagMatch(tmp_path / "i") as tm:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+    manifest = json.loads((tmp_path / "i/MANIFEST.json").read_bytes())
+    assert manifest["format"] == 1
+    assert "key_type" not in manifest
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["bob", "alice", "everyone"], "key names, row 1: is not after the name before it"),
+        (["alice", "alice", "everyone"], "key names, row 1: is not after the name before it"),
+        (["alice", "bob"], "a key has no name"),
+        (["alice", "bob", "everyone", "nobody"], "key names, row 3: no set has the key"),
+    ],
+)
+def test_check(tmp_path, names, told):
+    tm, _ = loaded(PAIRS, key_type="string")
+    tm.check()
+    snapshot = tm.snapshot
+    save_snapshot(replace(snapshot, keys=replace(snapshot.keys, names=strings_of(names))), tmp_path / "index")
+    with pytest.raises(InvariantError) as error:
+        TagMatch.open(tmp_path / "index").check()
+    assert told in str(error.value)
+
+
+def test_more_keys_than_fit_a_block():
+    """Names of several blocks of staged changes, singly and in bulk."""
+    tm = TagMatch(key_type="string")
+    for i in range(5_000):
+        tm.add_set([f"t{i}"], f"single {i}")
+    tm.add_sets([[f"t{i}"] for i in range(70_000)], [f"bulk {i}" for i in range(70_000)])
+    tm.consolidate()
+    for i in (0, 4_095, 4_096, 4_999):
+        assert sorted(tm.match([f"t{i}"])) == [f"bulk {i}", f"single {i}"]
+    assert tm.match(["t69999"]) == ["bulk 69999"]

@@ -1,0 +1,145 @@
+import random
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.agreement import assert_agree, loaded
+from support.collisions import colliding_tags
+from test_kernels_xxh64 import as_strings
+
+from tagmatch import TagMatch
+from tagmatch.model.arrays import Strings
+from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, build_slots, find_all
+from tagmatch.model.kernels.xxh64 import hash_strings
+
+
+def intern(interner: TagInterner, tags: list[bytes]) -> list[int]:
+    strings = as_strings(tags)
+    return interner.intern(strings, hash_strings(strings)).tolist()
+
+
+@given(st.lists(st.lists(st.binary(max_size=20), max_size=200)))
+def test_tags_are_numbered_as_first_seen(batches):
+    interner, numbers = TagInterner(), {}
+    for batch in batches:
+        expected = [numbers.setdefault(tag, len(numbers)) for tag in batch]
+        assert intern(interner, batch) == expected
+    assert as_text(interner.strings()) == list(numbers)
+
+
+def test_the_table_grows_in_tags_and_in_bytes():
+    interner = TagInterner()
+    tags = [b"%d" % i for i in range(50_000)] + [b"x" * 100_000, b"y" * 3_000_000]
+    assert intern(interner, tags) == list(range(len(tags)))
+    assert intern(interner, tags[::-1]) == list(range(len(tags)))[::-1]
+
+
+@given(st.sets(st.binary(max_size=20)), st.lists(st.binary(max_size=20)))
+def test_look_up_finds_what_is_there_and_nothing_else(stored, asked):
+    known = sorted(stored)
+    strings, queries = as_strings(known), as_strings(asked + known)
+    out = np.empty(len(queries), np.uint32)
+    slots = build_slots(strings, hash_strings(strings))
+    find_all(hash_strings(queries), queries.offsets, queries.data, 0, slots, strings.offsets, strings.data, out)
+    assert out.tolist() == [known.index(tag) if tag in stored else int(UNKNOWN) for tag in asked + known]
+
+
+def as_text(strings: Strings) -> list[bytes]:
+    text = strings.data.tobytes()
+    return [text[a:b] for a, b in pairwise(strings.offsets.tolist())]
+
+
+@given(st.integers(0, 60), st.lists(st.integers(0, 99)), st.booleans())
+def test_any_number_of_tags_with_one_hash(known, asked, interned):
+    tags = [*(tag.encode() for tag in colliding_tags(70)), *(b"other %d" % i for i in range(30))]
+    random.Random(known).shuffle(tags)
+    strings, queries = as_strings(tags[:known]), as_strings([tags[i] for i in asked])
+    if interned:
+        interner = TagInterner()
+        for tag in tags[:known]:  # grows several times
+            intern(interner, [tag])
+        assert as_text(interner.strings()) == tags[:known]
+        slots = interner.slots
+    else:
+        slots = build_slots(strings, hash_strings(strings))
+    out = np.empty(len(queries), np.uint32)
+    find_all(hash_strings(queries), queries.offsets, queries.data, 0, slots, strings.offsets, strings.data, out)
+    assert out.tolist() == [i if i < known else int(UNKNOWN) for i in asked]
+
+
+def test_a_flood_of_tags_with_one_hash_takes_no_longer_than_others():
+    """A look-up goes from slot to slot as long as they are taken; of one hash alone, all would be in one row."""
+    tags = [tag.encode() for tag in colliding_tags(20_000)]
+    interner = TagInterner()
+    assert intern(interner, tags) == list(range(len(tags)))
+    assert intern(interner, tags[::-1]) == list(range(len(tags)))[::-1]
+    strings = as_strings(tags)
+    for slots in (interner.slots, build_slots(strings, hash_strings(strings))):
+        free = np.flatnonzero(slots == 0)
+        assert np.diff(free).max() < 1_000
+
+
+@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@pytest.mark.parametrize("count", [2, 3, 5_000])
+def test_stored_tags_with_one_hash_under_any_seed(layout, count):
+    tags = colliding_tags(count)
+    sets = [*([tag] for tag in tags), *(["x", *tags[i : i + 3]] for i in range(0, count, 7))]
+    tm, oracle = loaded(zip(sets, range(len(sets)), strict=True), layout=layout, max_partition_size=100)
+    queries = [
+        [],
+        tags,
+        [*tags, "x"],
+        *([tag] for tag in tags[:5]),
+        *(["x", *tags[i : i + 5]] for i in range(0, 70, 5)),
+    ]
+    assert_agree(tm, oracle, queries)
+    for database in (tm, oracle):
+        database.remove_sets(sets[1:], range(1, len(sets)))
+        database.add_sets([[tags[1], "new"], tags[:2]], [7, 8])
+        database.consolidate()
+    assert_agree(tm, oracle, [*queries, [*tags, "new"]])
+
+
+@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+def test_a_query_tag_with_the_hash_of_a_stored_tag_is_not_that_tag(layout):
+    *stored, foreign = colliding_tags(3)
+    tm = TagMatch(layout=layout)
+    for some in (stored[:1], stored):
+        tm.add_set(some, len(some))
+        tm.consolidate()
+        assert tm.match([foreign]) == []
+        assert tm.match_many([[foreign], [*some, foreign]]).to_pylist()[0] == []
+
+
+@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+def test_an_index_with_another_seed_opens(layout, tmp_path):
+    """Versions before took the first seed under which all hashes differ; these two tags have one under seed 0."""
+    index = shutil.copytree(Path(__file__).parent / "data" / f"seed-{layout}.index", tmp_path / "index")
+    one = "cosovozpvtkgnkuhmpxnhtqgxzvxisxrplpkoheemclpxzmwguoaskvramwgiweo"
+    two = "wrslurgkvtkgnkuhmpxnhtqgxzvxisxraUq2Q=w+mclpxzmwguoaskvramwgiweo"
+    _, oracle = loaded([([one], 1), ([two], 2), ([one, two, "x"], 3), (["x"], 4), ([], 5)])
+    queries = [[], [one], [two], ["x"], [one, "x"], [one, two], [one, two, "x"]]
+    with TagMatch.open(index) as tm:
+        assert tm.stats()["seed"] != 0
+        assert_agree(tm, oracle, queries)
+        for database in (tm, oracle):
+            database.add_set([two], 6)
+            database.consolidate()
+        assert tm.stats()["seed"] == 0
+        assert_agree(tm, oracle, queries)
+
+
+def test_the_vocabulary_does_not_depend_on_the_order_of_tags_with_one_hash():
+    tags = colliding_tags(50)
+    found = []
+    for order in (tags, tags[::-1]):
+        with TagMatch() as tm:
+            tm.add_sets([[tag] for tag in order], [tags.index(tag) for tag in order])
+            tm.consolidate()
+            tm.check()
+            found.append(as_text(tm.snapshot.vocabulary.tags))
+    assert found[0] == found[1] == sorted(tag.encode() for tag in tags)

@@ -1,0 +1,147 @@
+import json
+import shutil
+
+import pytest
+from support.index_files import contents_of, files_of
+
+from tagmatch import (
+    IndexCorruptError,
+    IndexExistsError,
+    IndexNotFoundError,
+    IndexVersionError,
+    TagMatch,
+    TagMatchError,
+)
+from tagmatch.model.storage.format import _to_arrow as tables_of
+from tagmatch.model.storage.format import manifest_text
+
+SETS = [["a", "b"], ["a"], ["b", "c", "d"], [], ["é", "日本"]]
+
+
+@pytest.fixture(params=["rarest", "balanced"])
+def index(request, tmp_path):
+    path = tmp_path / "index"
+    with TagMatch(path, layout=request.param, max_partition_size=2) as tm:
+        tm.add_sets(SETS, range(5))
+        tm.consolidate()
+    return path
+
+
+def test_what_is_opened_is_what_was_saved(index):
+    with TagMatch.open(index) as tm, TagMatch(layout=tm.stats()["layout"], max_partition_size=2) as memory:
+        memory.add_sets(SETS, range(5))
+        memory.consolidate()
+        assert dict(tables_of(tm.snapshot)) == dict(tables_of(memory.snapshot))
+        tm.check()
+        assert sorted(tm.match(["a", "b", "é"])) == [0, 1, 3]
+
+
+def test_every_flipped_byte_is_noticed(index):
+    for file in files_of(index):
+        good = file.read_bytes()
+        step = 1 if file.suffix == ".json" else 7
+        for place in [*range(0, len(good), step), len(good) - 1]:
+            bad = bytearray(good)
+            bad[place] ^= 1 << (place % 8)
+            file.write_bytes(bad)
+            with pytest.raises((IndexCorruptError, IndexVersionError)) as error:
+                TagMatch.open(index)
+            assert str(index) in str(error.value)
+        file.write_bytes(good)
+    with TagMatch.open(index) as tm:
+        tm.check()
+
+
+def test_every_file_cut_short_or_missing_is_named(index):
+    for file in files_of(index):
+        good = file.read_bytes()
+        file.write_bytes(good[: len(good) // 2])
+        with pytest.raises(IndexCorruptError, match=file.name):
+            TagMatch.open(index)
+        file.unlink()
+        with pytest.raises((IndexCorruptError, IndexNotFoundError), match=file.name):
+            TagMatch.open(index)
+        file.write_bytes(good)
+
+
+def test_a_newer_format_is_told_from_damage(index):
+    file = index / "MANIFEST.json"
+    manifest = json.loads(file.read_text())
+    manifest.pop("checksum")
+    file.write_bytes(manifest_text({**manifest, "format": 3}))
+    with pytest.raises(IndexVersionError, match="upgrade"):
+        TagMatch.open(index)
+
+
+def test_a_build_that_did_not_finish_is_no_index(index, tmp_path):
+    half = tmp_path / "half"
+    shutil.copytree(index, half)
+    (half / "MANIFEST.json").unlink()
+    with pytest.raises(IndexNotFoundError, match="did not finish"):
+        TagMatch.open(half)
+    with TagMatch(half) as tm:
+        assert len(tm) == 0
+        tm.add_set(["x"], 1)
+        tm.consolidate()
+    with TagMatch.open(half) as tm:
+        assert tm.match(["x"]) == [1]
+
+
+def test_a_folder_or_file_that_is_not_ours_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(IndexExistsError):
+            TagMatch(path)
+    with TagMatch() as tm, pytest.raises(IndexExistsError):
+        tm.save(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_failed_save_changes_nothing(index, monkeypatch):
+    before = contents_of(index)
+    with TagMatch(index, layout="rarest") as tm:
+        tm.add_set(["new"], 9)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "tagmatch.model.storage.format._sync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left"))
+            )
+            with pytest.raises(TagMatchError, match="No space left"):
+                tm.consolidate()
+        assert contents_of(index) == before
+        assert tm.match(["new"]) == [3]
+        assert tm.stats()["staged"] == 1
+        tm.add_set(["newer"], 10)
+        tm.remove_set(["new"], 9)
+        tm.consolidate()
+        assert sorted(tm.match(["new", "newer"])) == [3, 10]
+    with TagMatch.open(index) as tm:
+        assert sorted(tm.match(["new", "newer"])) == [3, 10]
+
+
+def test_old_snapshots_are_removed_and_still_answer_who_has_them_open(index):
+    with TagMatch.open(index) as reader, TagMatch.open(index) as writer:
+        writer.add_set(["z"], 7)
+        writer.consolidate()
+        assert len([entry for entry in index.iterdir() if entry.is_dir()]) == 1
+        assert reader.match(["z"]) == [3]
+        assert sorted(writer.match(["z"])) == [3, 7]
+        reader.check()
+
+
+def test_another_layout_can_be_asked_for_at_opening(index):
+    for each in ("rarest", "balanced"):
+        with TagMatch.open(index, layout=each, max_partition_size=1) as tm:
+            tm.check()
+            assert tm.stats()["layout"] == each
+            assert sorted(tm.match(["a", "b"])) == [0, 1, 3]
+
+
+def test_sets_are_laid_out_anew_only_where_that_makes_a_difference(tmp_path, monkeypatch):
+    with TagMatch(tmp_path / "index", max_partition_size=2) as tm:
+        tm.add_sets(SETS, range(5))
+        tm.consolidate()
+    monkeypatch.setattr("tagmatch.engine.build_snapshot", None)
+    with TagMatch(tmp_path / "index") as tm:
+        assert sorted(tm.match(["a", "b"])) == [0, 1, 3]
+    with pytest.raises(TypeError, match="not callable"):
+        TagMatch(tmp_path / "index", layout="balanced")

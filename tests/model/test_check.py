@@ -1,0 +1,129 @@
+"""Each invariant, broken on its own, is found and named."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.collisions import colliding_tags
+
+from tagmatch import InvariantError, TagMatch
+from tagmatch.model.arrays import Lists, Strings
+from tagmatch.model.check import check_snapshot
+from tagmatch.model.options import LayoutOptions
+
+
+def snapshot_of(layout):
+    with TagMatch(layout=layout, max_partition_size=2) as tm:
+        sets = [[], ["a"], ["a", "b"], ["b", "c"], ["c"], ["a", "b", "c"], ["d", "a"], ["d", "b"]]
+        tm.add_sets([*sets, ["a"]], range(9))
+        tm.consolidate()
+        tm.check()
+        return tm.snapshot
+
+
+def changed(array, place, value):
+    copy = array.copy()
+    copy[place] = value
+    return copy
+
+
+def swapped(array, i, j):
+    copy = array.copy()
+    copy[[i, j]] = copy[[j, i]]
+    return copy
+
+
+def vocabulary(snapshot, **changes):
+    return replace(snapshot, vocabulary=replace(snapshot.vocabulary, **changes))
+
+
+def ranks(snapshot, values):
+    lists = Lists(snapshot.tagsets.ranks.offsets, values)
+    return replace(snapshot, tagsets=replace(snapshot.tagsets, ranks=lists))
+
+
+def keys(snapshot, offsets, values):
+    return replace(snapshot, keys=replace(snapshot.keys, keys=Lists(offsets, values)))
+
+
+BROKEN = {
+    "hash is not XXH64": lambda s: vocabulary(s, hashes=changed(s.vocabulary.hashes, 1, 5)),
+    "frequency is not": lambda s: vocabulary(s, frequencies=changed(s.vocabulary.frequencies, 3, 9)),
+    "hash is not": lambda s: vocabulary(
+        s, tags=Strings(s.vocabulary.tags.offsets, swapped(s.vocabulary.tags.data, 0, 1))
+    ),
+    "outside the vocabulary": lambda s: ranks(s, changed(s.tagsets.ranks.values, -1, 77)),
+    "keys do not ascend": lambda s: keys(s, s.keys.keys.offsets, np.full_like(s.keys.keys.values, 3)),
+    "set without a key": lambda s: keys(s, changed(s.keys.keys.offsets, 1, 0), s.keys.keys.values),
+    "fit into 32 bits": lambda s: keys(s, s.keys.keys.offsets, s.keys.keys.values.astype(np.uint64)),
+    "key table: has 7 rows for 8": lambda s: keys(
+        s, s.keys.keys.offsets[:-1], s.keys.keys.values[: s.keys.keys.offsets[-2]]
+    ),
+}
+
+BROKEN_BALANCED = {
+    "signature is not": lambda s: replace(
+        s, tagsets=replace(s.tagsets, signatures=changed(s.tagsets.signatures, (2, 1), 12345))
+    ),
+    "has no signatures": lambda s: replace(s, tagsets=replace(s.tagsets, signatures=None)),
+    "more than 1": lambda s: replace(s, options=LayoutOptions("balanced", 1)),
+    "mask is empty": lambda s: replace(s, partitions=replace(s.partitions, masks=changed(s.partitions.masks, 0, 0))),
+    "lacks a bit": lambda s: replace(
+        s, partitions=replace(s.partitions, masks=changed(s.partitions.masks, 0, 2**64 - 1))
+    ),
+    "partition without sets": lambda s: replace(
+        s, partitions=replace(s.partitions, first_rows=changed(s.partitions.first_rows, 1, s.partitions.first_rows[0]))
+    ),
+    "do not span": lambda s: replace(
+        s, partitions=replace(s.partitions, first_rows=changed(s.partitions.first_rows, 0, 0))
+    ),
+    "is of layout balanced": lambda s: replace(s, options=LayoutOptions("rarest")),
+}
+
+BROKEN_RAREST = {
+    "cluster of its rarest tag": lambda s: replace(
+        s, partitions=replace(s.partitions, first_rows=changed(s.partitions.first_rows, 1, s.partitions.first_rows[2]))
+    ),
+    "do not span": lambda s: replace(
+        s, partitions=replace(s.partitions, first_rows=changed(s.partitions.first_rows, -1, 3))
+    ),
+    "is of layout rarest": lambda s: replace(s, options=LayoutOptions("balanced")),
+}
+
+CASES = [
+    *((each, *case) for each in ("rarest", "balanced") for case in BROKEN.items()),
+    *(("balanced", *case) for case in BROKEN_BALANCED.items()),
+    *(("rarest", *case) for case in BROKEN_RAREST.items()),
+]
+
+
+@pytest.mark.parametrize(("layout", "words", "break_it"), CASES, ids=[f"{c[0]}: {c[1]}" for c in CASES])
+def test_a_broken_invariant_is_named(layout, words, break_it):
+    with pytest.raises(InvariantError, match=words):
+        check_snapshot(break_it(snapshot_of(layout)))
+
+
+@pytest.mark.parametrize(("order", "words"), [([1, 0], "order of frequency, hash and bytes"), ([1, 1], "another row")])
+def test_tags_with_one_hash(order, words):
+    with TagMatch() as tm:
+        tm.add_sets([[tag] for tag in colliding_tags(2)], [1, 2])
+        tm.consolidate()
+        snapshot = tm.snapshot
+    tags = snapshot.vocabulary.tags
+    data = tags.data.reshape(2, -1)[order].reshape(-1)
+    with pytest.raises(InvariantError, match=words):
+        check_snapshot(vocabulary(snapshot, tags=Strings(tags.offsets, data)))
+
+
+def test_rows_in_another_order_are_noticed():
+    snapshot = snapshot_of("rarest")
+    offsets, values = snapshot.tagsets.ranks.offsets, snapshot.tagsets.ranks.values
+    rows = [values[a:b] for a, b in itertools.pairwise(offsets)]
+    pairs = [i for i in range(2, len(rows)) if rows[i][0] == rows[i - 1][0] and len(rows[i]) == len(rows[i - 1])]
+    assert pairs, "the example must have two rows of one length in a cluster"
+    i = pairs[0]
+    rows[i - 1], rows[i] = rows[i], rows[i - 1]
+    broken = replace(snapshot, tagsets=replace(snapshot.tagsets, ranks=Lists(offsets, np.concatenate(rows))))
+    with pytest.raises(InvariantError, match=f"row {i}: is not after"):
+        check_snapshot(broken)

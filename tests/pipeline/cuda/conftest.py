@@ -1,0 +1,57 @@
+"""Options of a CUDA engine and, for Numba's simulator, what makes it work and end in time."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import pkgutil
+import shutil
+from typing import Any
+
+import numba.cuda
+import pytest
+from hypothesis import settings
+from support.simulator import SIMULATED, set_up
+
+import tagmatch.pipeline.cuda
+from tagmatch import CudaOptions
+
+ENGINES = {
+    f"{layout}-size{size}": {"layout": layout, "device": "cuda", "threads": 2, "max_partition_size": size}
+    for layout, size in itertools.product(("rarest", "balanced"), (2,) if SIMULATED else (1, 7, 200_000))
+}
+PUBLISHED = {"layout": "balanced", "device": "cuda", "threads": 2, "cuda": CudaOptions(kernels="published")}
+ENGINES["published"] = PUBLISHED | {"max_partition_size": 2}
+
+if SIMULATED:
+    settings.register_profile("simulator", settings.get_profile("dev"), max_examples=2)
+    settings.load_profile("simulator")
+
+
+#: Tests of so much that the simulator would take hours
+_LARGE = ("large_workload", "exact_ones", "thousands_of_tags", "300_tags", "one_tag_in_all", "many_keys", "all_subsets")
+_LARGE += ("chain_of_sets", "options_change", "layouts_agree", "order_of_the_queries", "a_million_sets")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    unfit = _LARGE if SIMULATED else ()
+    if not numba.cuda.is_available() or len(numba.cuda.gpus) < 2:
+        unfit += ("two_devices",)
+    if SIMULATED or not shutil.which("compute-sanitizer"):
+        unfit += ("compute_sanitizer",)
+    items[:] = [
+        item for item in items if not (item.get_closest_marker("gpu") and any(name in item.name for name in unfit))
+    ]
+
+
+@pytest.fixture(scope="session", params=ENGINES.values(), ids=ENGINES)
+def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Options of `TagMatch` that must not change any answer."""
+    return request.param
+
+
+@pytest.fixture(scope="session", autouse=SIMULATED)
+def simulator() -> None:
+    """Kernels run as Python."""
+    names = (module.name for module in pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__, "tagmatch.pipeline.cuda."))
+    set_up(map(importlib.import_module, names))

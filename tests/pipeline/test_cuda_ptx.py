@@ -1,0 +1,90 @@
+"""Every CUDA kernel compiles to PTX, for which no GPU is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# In processes of their own: the tests of this process's other files may have chosen Numba's simulator, or a context
+SCRIPT = """
+import importlib, pkgutil, sys, types
+from numba import cuda, types as t
+import tagmatch.pipeline.cuda
+
+major, minor = map(int, sys.argv[1].split("."))
+# Device functions are compiled for the current device, of which nothing but this is asked
+device = types.SimpleNamespace(compute_capability=(major, minor))
+importlib.import_module("numba.cuda.dispatcher").get_current_device = lambda: device
+
+def array(dtype, dimensions=1):
+    return t.Array(dtype, dimensions, "C")
+
+u8, u32, u64, i32, i64 = map(array, (t.uint8, t.uint32, t.uint64, t.int32, t.int64))
+signatures, n, yes = array(t.uint64, 2), t.int64, t.boolean
+
+def kernels(offsets):
+    results = (u32, u32, i64)
+    return {
+        "preprocess": {
+            "_look_up": (n, i32, u8, t.uint64, u64, offsets, u8, u32),
+            "_sort": (n, i32, u32, i32, u32),
+        },
+        "scan": {
+            "_scan_tiles": (n, i32, i64, i64),
+            "_scan_totals": (n, i64),
+            "_add_totals": (n, i64, i64),
+        },
+        "pairs": {
+            "_clear": (n, yes, i32, i64, u32, u32),
+            "_count_keys": (*results, offsets, i32),
+            "_copy_keys": (*results, offsets, i64, i32, u32 if offsets is i32 else u64, u64),
+            "_count_sets": (*results, i32),
+            "_copy_sets": (*results, i64, i32, u32),
+        },
+        "rarest": {
+            "_query_bits": (n, i32, i32, u32, u64),
+            "_match": (n, i32, i32, u32, u32, u64, offsets, u32, u32, offsets, *results),
+        },
+        "balanced": {
+            "_signatures": (n, i32, i32, u32, u64, signatures),
+            "_match": (
+                n, signatures, n, i32, i32, u32, yes, signatures, i64, u64, u64, u64, offsets, u32, *results
+            ),
+        },
+        "published_kernels": {
+            "match_batch": (n, n, u64, u64, u64, offsets, u32, yes, u64, n, i64, u32, i64, i64, u8, u32),
+        },
+    }
+
+compiled = set()
+for offsets in (i32, i64):
+    for module, found in kernels(offsets).items():
+        for name, signature in found.items():
+            function = getattr(importlib.import_module("tagmatch.pipeline.cuda." + module), name).py_func
+            ptx, _ = cuda.compile_ptx(function, signature, cc=(major, minor))
+            assert f".target sm_{major}{minor}" in ptx, ptx[:1000]
+            compiled.add((module, name))
+
+for module in pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__):
+    members = vars(importlib.import_module("tagmatch.pipeline.cuda." + module.name))
+    for name, member in members.items():
+        if hasattr(member, "py_func") and member.py_func.__module__ == "tagmatch.pipeline.cuda." + module.name:
+            if not member.targetoptions.get("device"):
+                assert (module.name, name) in compiled, f"{module.name}.{name} is not in this test"
+print(len(compiled), "kernels")
+"""
+
+
+@pytest.mark.parametrize("capability", ["8.0", "9.0"])
+def test_kernels_compile(capability: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}
+    command = [sys.executable, "-c", SCRIPT, capability]
+    folder = Path(__file__).parents[2]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,440 @@
+"""More than can be answered, for a long time; and the end of it, at any moment."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, as_completed, wait
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.pipelines import TIMEOUT, figures, held_packet, our_threads, random_options, stacks, together, watched
+
+from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
+from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.cpu.matcher import CpuStages, Ranked
+from tagmatch.pipeline.stages.batcher import Batcher
+
+# Compiling may take minutes where others use the machine too: that is no test's time
+pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True)]
+
+TAGS = [f"t{i}" for i in range(50)]
+KEYS = list(range(50))
+PAGE_BYTES = 4096
+ANSWER_BYTES = 8 * len(KEYS)
+
+
+def index(**options: Any) -> TagMatch:
+    """Set {t_i} has key i; there are many partitions."""
+    pairs = zip([[tag] for tag in TAGS], KEYS, strict=True)
+    return watched(pairs, **{"threads": 2, "max_partition_size": 5} | options)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    before = set(our_threads())
+    yield
+    for thread in set(our_threads()) - before:
+        thread.join(TIMEOUT)
+        assert not thread.is_alive(), stacks()
+
+
+def assert_nothing_in_flight(tm: TagMatch) -> None:
+    stats = figures(tm)
+    assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
+    assert all(stage["queued"] == 0 for stage in stats["stages"].values())
+
+
+def close(tm: TagMatch, *, drain: bool) -> None:
+    with together([lambda: tm.close(drain=drain)]):
+        pass
+    assert_nothing_in_flight(tm)
+
+
+class Gate:
+    """Holds a method up until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+        self._open = threading.Event()
+        self.entered = threading.Event()
+        do = getattr(owner, name)
+
+        def gated(*arguments: Any) -> Any:
+            self.entered.set()
+            assert self._open.wait(TIMEOUT)
+            return do(*arguments)
+
+        monkeypatch.setattr(owner, name, gated)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+# -- load --------------------------------------------------------------------------------------------------------------
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+class Load:
+    """Callers of an index, and what became of their queries."""
+
+    def __init__(self, tm: TagMatch, most: int) -> None:
+        self.tm, self.most = tm, most
+        self.ends = threading.Event()
+        self.counts: Counter[str] = Counter()
+        self._counting = threading.Lock()
+
+    def ask_at_a_rate(self, burst: int, every: float) -> None:
+        """Ask without waiting; every so many seconds some queries."""
+        told = answered = 0
+        waiting: deque[Future[Any]] = deque()
+        while not self.ends.wait(every):
+            for _ in range(burst):
+                try:
+                    waiting.append(self.tm.submit(TAGS, block=False))
+                except Overloaded:
+                    told += 1
+            self._check_in_flight()
+            while waiting and waiting[0].done():
+                assert sorted(waiting.popleft().result()) == KEYS
+                answered += 1
+        for future in waiting:
+            assert sorted(future.result(TIMEOUT)) == KEYS
+        self._count(told=told, answered=answered + len(waiting))
+
+    def ask_in_turn(self) -> None:
+        """Wait for room, and for each answer."""
+        for ask in itertools.cycle((self.tm.match, lambda tags: self.tm.submit(tags).result(TIMEOUT))):
+            assert sorted(ask(TAGS)) == KEYS
+            self._count(answered=1)
+            self._check_in_flight()
+            if self.ends.is_set():
+                return
+
+    def _check_in_flight(self) -> None:
+        stats = self.tm.stats()
+        assert stats["queries_in_flight"] <= self.most
+        assert stats["result_bytes_in_flight"] <= self.most * ANSWER_BYTES
+
+    def _count(self, **counts: int) -> None:
+        with self._counting:
+            self.counts.update(counts)
+
+
+def test_ten_times_too_much_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both layouts at once. A thread takes 5 ms a query, so 400 a second are possible; 4,000 and more are asked for."""
+    seconds_a_query = 0.005
+
+    def slowed(do: Callable[..., Any], queries: Callable[[Any], Any]) -> Callable[..., Any]:
+        def slow(*work: Any) -> Any:
+            time.sleep(seconds_a_query * len(queries(work[-1])))
+            return do(*work)
+
+        return slow
+
+    tms = [
+        index(layout=layout, flush_timeout=0.01, pipeline=PipelineOptions(max_queries=50, packet_queries=10, **more))
+        for layout, more in (("rarest", {}), ("balanced", {"hand_over_queries": 0}))
+    ]
+    monkeypatch.setattr(Ranked, "subset_match", slowed(Ranked.subset_match, lambda ranked: ranked.queries))
+    monkeypatch.setattr(
+        BalancedSubsetMatch, "match", slowed(BalancedSubsetMatch.match, lambda batches: batches.queries)
+    )
+    loads = [Load(tm, 50) for tm in tms]
+    jobs = [job for load in loads for job in [lambda load=load: load.ask_at_a_rate(20, 0.01)] * 2]
+    jobs += [job for load in loads for job in [load.ask_in_turn] * 8]
+    with together(jobs) as asking:
+        try:
+            time.sleep(10)
+            before = resident_bytes()
+            ends = time.monotonic() + 50
+            while time.monotonic() < ends and not any(each.done() for each in asking):
+                time.sleep(0.1)
+        finally:
+            for load in loads:
+                load.ends.set()
+    assert resident_bytes() - before < 200_000_000
+    for load in loads:
+        load.tm.close()
+        assert_nothing_in_flight(load.tm)
+        assert load.counts["told"] > 0
+        assert load.counts["answered"] == figures(load.tm)["queries"] > 0
+
+
+def ask_for_too_many_bytes(tm: TagMatch) -> list[Future[Any]]:
+    """Ask until the bytes of results, rather than the number of queries, forbid more."""
+    waiting: list[Future[Any]] = []
+    ends = time.monotonic() + TIMEOUT
+    told = ""
+    while "max_result_bytes" not in told:
+        assert time.monotonic() < ends, told
+        try:
+            waiting.append(tm.submit(TAGS, timeout=0.01))
+        except Overloaded as error:
+            told = str(error)
+    return waiting
+
+
+def test_bytes_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing leaves, only what was being matched already adds to them."""
+    packet, most = 20, 4 * ANSWER_BYTES  # the answers of four packets at least are there when nothing goes on
+    options = PipelineOptions(
+        max_queries=1 << 20,
+        max_result_bytes=most,
+        packet_queries=packet,
+        hand_over_queries=0,
+        queued_packets=1,
+        merge_threads=1,
+    )
+    tm = index(pipeline=options)
+    merging = threading.Event()
+
+    def merge(_: Any) -> None:
+        assert merging.wait(2 * TIMEOUT)
+
+    monkeypatch.setattr("tagmatch.pipeline.stages.packets.Packet.merge", merge)
+    waiting = ask_for_too_many_bytes(tm)
+    ahead = 2 + 1 + 2 + 1 + 1  # packets of two matching threads, a queue, two threads, a queue and a thread
+    assert most <= tm.stats()["result_bytes_in_flight"] <= most + ahead * packet * ANSWER_BYTES
+    merging.set()
+    assert all(sorted(future.result(TIMEOUT)) == KEYS for future in waiting)
+    close(tm, drain=True)
+
+
+def test_what_waits_in_partition_queues_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = PipelineOptions(max_queries=1 << 20, max_result_bytes=2000, hand_over_queries=0)
+    tm = index(layout="balanced", threads=1, flush_timeout=None, pipeline=options)
+    assert sorted(tm.submit(TAGS).result(TIMEOUT)) == KEYS
+    gate = Gate(monkeypatch, BalancedSubsetMatch, "match")
+    waiting = [tm.submit(TAGS)]
+    assert gate.entered.wait(TIMEOUT)
+    waiting += ask_for_too_many_bytes(tm)
+    gate.open()
+    assert all(sorted(future.result(TIMEOUT)) == KEYS for future in waiting)
+    close(tm, drain=True)
+
+
+@pytest.mark.parametrize("timeout", [1e10, float("inf")])
+def test_submit_waits_for_ages_if_asked_to(monkeypatch: pytest.MonkeyPatch, timeout: float) -> None:
+    tm = index(pipeline=PipelineOptions(max_queries=1))
+    gate = Gate(monkeypatch, Ranked, "subset_match")
+    first = tm.submit(["t1"])
+    assert gate.entered.wait(TIMEOUT)
+    with together([lambda: tm.submit(["t2"], timeout=timeout).result(TIMEOUT)]) as second:
+        first.add_done_callback(lambda _: None)
+        threading.Timer(0.1, gate.open).start()
+    assert (first.result(0), second[0].result(0)) == ([1], [2])
+    tm.close()
+
+
+# -- the end -----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_left_of_many_lives_with_partition_queues() -> None:
+    options = PipelineOptions(hand_over_queries=0, queued_packets=1)
+
+    def live(number: int) -> None:
+        tm = index(layout="balanced", flush_timeout=(None, 0, 0.001)[number % 3], batch_size=2, pipeline=options)
+        futures = [tm.submit(TAGS) for _ in range(10)]
+        assert sorted(tm.match(TAGS)) == KEYS
+        tm.close(drain=number % 2 == 0)
+        assert number % 2 or all(sorted(future.result(0)) == KEYS for future in futures)
+        assert all(future.done() for future in futures)
+
+    for number in range(6):
+        live(number)
+    gc.collect()
+    before, objects = threading.active_count(), len(gc.get_objects())
+    for number in range(200):
+        live(number)
+    gc.collect()
+    assert threading.active_count() == before
+    assert len(gc.get_objects()) < objects + 2000
+
+
+def ended(future: Future[Any], expected: list[int]) -> str:
+    """How a query ended whose index was closed."""
+    try:
+        answer = future.result(TIMEOUT)
+    except CancelledError:
+        return "cancelled"
+    except ClosedError:
+        return "failed"
+    assert sorted(answer) == expected
+    return "right"
+
+
+@pytest.mark.parametrize("flush_timeout", [0.001, None])
+@pytest.mark.parametrize("drain", [True, False])
+def test_close_while_partition_queues_are_full(
+    monkeypatch: pytest.MonkeyPatch, drain: bool, flush_timeout: float | None
+) -> None:
+    added, add = threading.Semaphore(0), Batcher.add
+
+    def spied(*arguments: Any) -> Any:
+        outcome = add(*arguments)
+        added.release()
+        return outcome
+
+    options = PipelineOptions(hand_over_queries=0, queued_packets=2, packet_queries=10)
+    tm = index(layout="balanced", threads=1, flush_timeout=flush_timeout, pipeline=options)
+    gate = Gate(monkeypatch, BalancedSubsetMatch, "match")
+    monkeypatch.setattr(Batcher, "add", spied)
+    futures = [tm.submit(TAGS) for _ in range(100)]
+    assert gate.entered.wait(TIMEOUT)
+    for _ in range(5):
+        assert added.acquire(timeout=TIMEOUT)
+    with together([lambda: tm.close(drain=drain)]):
+        gate.open()
+    counts = Counter(ended(future, KEYS) for future in futures)
+    assert not drain or counts == {"right": 100}
+    assert_nothing_in_flight(tm)
+    for again in (False, True):
+        close(tm, drain=again)
+
+
+class Life:
+    """An index that some thread closes while others ask."""
+
+    def __init__(self, tm: TagMatch) -> None:
+        self.tm = tm
+        self.futures: list[Future[Any]] = []
+        self._asked = threading.Semaphore(0)
+
+    def submit(self) -> None:
+        with suppress(ClosedError):
+            while True:
+                self.futures.append(self.tm.submit(TAGS))
+                self._asked.release()
+                if len(self.futures) % 50 == 0:
+                    assert not wait(self.futures, TIMEOUT).not_done
+
+    def match(self) -> None:
+        with suppress(ClosedError, CancelledError):
+            while True:
+                assert sorted(self.tm.match(TAGS)) == KEYS
+                self._asked.release()
+
+    def close(self, after: int, *, drain: bool) -> None:
+        for _ in range(after):
+            assert self._asked.acquire(timeout=TIMEOUT)
+        self.tm.close(drain=drain)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_close_at_any_moment(rng: random.Random, layout: str, drain: bool) -> None:
+    """Each time with other options, which the output shows."""
+    for _ in range(25):
+        options = random_options(rng, layout) | {"flush_timeout": rng.choice((0, 0.001, None))}
+        print(options)
+        life = Life(index(**options))
+        with together([life.match, life.submit] * 3):
+            life.close(rng.randint(1, 60), drain=drain)
+        counts = Counter(ended(future, KEYS) for future in life.futures)
+        assert not drain or counts.keys() <= {"right"}
+        assert_nothing_in_flight(life.tm)
+
+
+def test_who_waits_for_many_futures_sees_that_they_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped, stop = threading.Event(), Batcher.stop
+
+    def spied(batcher: Batcher) -> None:
+        stop(batcher)
+        stopped.set()
+
+    monkeypatch.setattr(Batcher, "stop", spied)
+    tm = index(threads=1)
+    futures, let_go = held_packet(monkeypatch, tm, [["t1"], ["t2"]])
+    assert futures[1].cancel()
+    with together([lambda: tm.close(drain=False)]):
+        assert stopped.wait(TIMEOUT)  # all stages are to end
+        let_go()
+    assert all(future.cancelled() for future in futures)
+    assert not wait(futures, TIMEOUT).not_done
+    assert set(as_completed(futures, TIMEOUT)) == set(futures)
+
+
+def test_close_while_a_caller_helps(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    """`match` does work of the pipeline in its own thread, which `close` cannot end."""
+    tm = index(layout=layout)
+    assert tm.submit(["t1"]).result(TIMEOUT) == [1]
+    gate = Gate(monkeypatch, *{"rarest": (CpuStages, "preprocess"), "balanced": (BalancedSubsetMatch, "route")}[layout])
+
+    def ask() -> None:
+        with suppress(ClosedError, CancelledError):
+            assert tm.match(["t1"]) == [1]
+
+    with together([ask]):
+        assert gate.entered.wait(TIMEOUT)
+        with together([lambda: tm.close(drain=False)]) as closing:
+            wait(closing, 0.5)  # which may or may not wait for the helper
+            gate.open()
+    assert_nothing_in_flight(tm)
+
+
+def test_close_comes_after_all_answers(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    """Of other callers too, which a thread in `match` was just about to give."""
+    tm = index(layout=layout, threads=1)
+    futures, let_go = held_packet(monkeypatch, tm, [["t1"], ["t2"]])
+    called, release = threading.Event(), threading.Event()
+
+    def slow(_: Future[Any]) -> None:
+        called.set()
+        assert release.wait(TIMEOUT)
+
+    futures[0].add_done_callback(slow)
+    with together([lambda: tm.match(["t3"])]):
+        assert called.wait(TIMEOUT)
+        let_go()
+        with together([tm.close]) as closing:
+            threading.Timer(0.2, release.set).start()
+            assert closing[0].exception(TIMEOUT) is None
+            assert all(future.done() for future in futures)
+    assert_nothing_in_flight(tm)
+
+
+@pytest.mark.parametrize("hand_over", [0, 1024])
+@pytest.mark.parametrize("drain", [True, False])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_callback_closes(
+    monkeypatch: pytest.MonkeyPatch, layout: str, threads: int, drain: bool, hand_over: int
+) -> None:
+    """Nobody else is there to answer the others."""
+    options = PipelineOptions(hand_over_queries=hand_over, packet_queries=2, queued_packets=1)
+    tm = index(layout=layout, threads=threads, pipeline=options)
+    closed = threading.Event()
+    futures, let_go = held_packet(monkeypatch, tm, [["t1"]] * 20)
+    futures[3].add_done_callback(lambda _: (tm.close(drain=drain), closed.set()))
+    let_go()
+    assert closed.wait(20), stacks()
+    for future in futures:
+        ended(future, [1])
+    close(tm, drain=True)
+
+
+@pytest.mark.parametrize("hand_over", [0, 1024])
+def test_two_callbacks_close_at_once(layout: str, hand_over: int) -> None:
+    tm = index(layout=layout, pipeline=PipelineOptions(hand_over_queries=hand_over, packet_queries=1))
+    both, entered, closed = threading.Barrier(2), threading.Semaphore(0), threading.Semaphore(0)
+
+    def called(_: Future[Any]) -> None:
+        entered.release()
+        both.wait(TIMEOUT)
+        tm.close()
+        closed.release()
+
+    for _ in range(2):  # one after the other, so that not one packet has both
+        # where the answer was there before, the callback runs here
+        threading.Thread(target=tm.submit(["t1"]).add_done_callback, args=[called], daemon=True).start()
+        assert entered.acquire(timeout=TIMEOUT)
+    for _ in range(2):
+        assert closed.acquire(timeout=20), stacks()

@@ -1,0 +1,384 @@
+"""Whatever is asked, fails, is cancelled or consolidated at once: each query gets the oracle's answer or its error."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import random
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from support.oracle import Oracle
+from support.pipelines import TIMEOUT, figures, held_packet, our_threads, random_options, stacks, together, watched
+
+from tagmatch import Overloaded, PipelineOptions, TagMatch
+from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.cpu.matcher import Ranked, SetIds
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.stages.packets import Packet
+
+# Compiling may take minutes where others use the machine too: that is no test's time
+pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True)]
+
+LAYOUTS_WITH_TIMEOUTS = list(itertools.product(("rarest", "balanced"), (0, 0.001, None)))
+
+
+class InjectedError(Exception):
+    """What no code of ours raises."""
+
+
+@dataclass
+class Workload:
+    """Overlapping sets, among them the empty one, with keys in common; queries, of which many are equal."""
+
+    pairs: list[tuple[list[str], int]]
+    queries: list[list[str]]
+    answers: list[list[int]]
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> Workload:
+        tags = [f"t{i}" for i in range(25)]
+        pairs = [(rng.choices(tags, k=rng.randint(1, 4)), rng.randrange(60) << rng.choice((0, 40))) for _ in range(300)]
+        pairs += [([], 7), ([], 8)] if rng.random() < 0.5 else []
+        queries = [rng.choices([*tags, "unknown"], k=rng.randint(1, 12)) for _ in range(30)]
+        queries += [rng.choice(pairs)[0] for _ in range(10)] + [tags, [], ["unknown"], ["nothing", "of", "these"]]
+        queries += queries[:1] * 20
+        oracle = Oracle()
+        oracle.add_sets(*zip(*pairs, strict=True))
+        oracle.consolidate()
+        return cls(pairs, queries, [oracle.match(query) for query in queries])
+
+
+class Asker:
+    """Asks in all ways, compares with the oracle and counts how each query ended."""
+
+    def __init__(self, tm: TagMatch, workload: Workload, seed: float) -> None:
+        self.tm, self.queries, self.answers = tm, workload.queries, workload.answers
+        self.rng = random.Random(seed)
+        self.ended: Counter[str] = Counter()
+        self.asked = 0
+
+    def ask_in_turn(self, rounds: int) -> None:
+        for _ in range(rounds):
+            self.rng.choice((self.match, self.match_many, self.submit, self.submit))()
+
+    def match(self) -> None:
+        number, unique = self._drawn()
+        ask = self.tm.match_unique if unique else self.tm.match
+        self._end(number, unique, lambda: ask(self.queries[number]))
+
+    def match_many(self) -> None:
+        numbers = self.rng.choices(range(len(self.queries)), k=self.rng.randint(0, 20))
+        unique = self.rng.random() < 0.5
+        self.asked += len(numbers)
+        try:
+            answers = self.tm.match_many([self.queries[i] for i in numbers], unique=unique).to_pylist()
+        except InjectedError:
+            # some may have been answered in a packet of their own
+            self.ended["failed together"] += len(numbers)
+            return
+        assert len(answers) == len(numbers)
+        for number, answer in zip(numbers, answers, strict=True):
+            self._compare(number, unique, set(answer) if unique else answer)
+            assert not unique or sorted(set(answer)) == answer
+
+    def submit(self) -> None:
+        waiting = []
+        for _ in range(self.rng.randint(1, 30)):
+            number, unique = self._drawn()
+            how = self.rng.choice(({}, {}, {"timeout": TIMEOUT}, {"block": False}, {"timeout": 0.001}))
+            try:
+                future = self.tm.submit(self.queries[number], unique=unique, **how)
+            except Overloaded:
+                assert how
+                self.ended["told"] += 1
+                continue
+            if self.rng.random() < 0.1:
+                future.cancel()
+            waiting.append((number, unique, future))
+        for number, unique, future in waiting:
+            self._end(number, unique, lambda future=future: future.result(TIMEOUT))
+
+    def ask_in_a_loop(self, rounds: int) -> None:
+        """With asyncio."""
+
+        async def one() -> None:
+            number, unique = self._drawn()
+            task = asyncio.ensure_future(self.tm.amatch(self.queries[number], unique=unique))
+            if self.rng.random() < 0.1:
+                await asyncio.sleep(0)
+                task.cancel()
+            try:
+                answer = await asyncio.wait_for(task, TIMEOUT)
+            except asyncio.CancelledError:
+                # the matching may have begun before, so that nobody knows how it has ended
+                self.ended["cancelled in a loop"] += 1
+            except InjectedError:
+                self.ended["failed"] += 1
+            except Overloaded:
+                self.ended["told"] += 1
+            else:
+                self._compare(number, unique, answer)
+
+        async def many() -> None:
+            for _ in range(rounds):
+                await asyncio.gather(*(one() for _ in range(self.rng.randint(1, 20))))
+
+        asyncio.run(many())
+
+    def _drawn(self) -> tuple[int, bool]:
+        self.asked += 1
+        return self.rng.randrange(len(self.queries)), self.rng.random() < 0.5
+
+    def _end(self, number: int, unique: bool, result: Callable[[], Any]) -> None:
+        try:
+            answer = result()
+        except CancelledError:
+            self.ended["cancelled"] += 1
+        except InjectedError:
+            self.ended["failed"] += 1
+        else:
+            self._compare(number, unique, answer)
+
+    def _compare(self, number: int, unique: bool, answer: Any) -> None:
+        assert isinstance(answer, set if unique else list)
+        expected = self.answers[number]
+        assert sorted(answer) == (sorted(set(expected)) if unique else expected)
+        self.ended["right"] += 1
+
+
+def inject_failures(monkeypatch: pytest.MonkeyPatch, rng: random.Random, share: float) -> None:
+    """Let every step of the stages fail now and then."""
+    steps = [
+        (TagIndex, "ranks"),
+        (Ranked, "subset_match"),
+        (BalancedSubsetMatch, "route"),
+        (BalancedSubsetMatch, "match"),
+        (SetIds, "key_lookup"),
+        (Packet, "merge"),
+    ]
+
+    def failing(do: Callable[..., Any]) -> Callable[..., Any]:
+        def sometimes(*arguments: Any) -> Any:
+            if rng.random() < share:
+                raise InjectedError
+            return do(*arguments)
+
+        return sometimes
+
+    for owner, name in steps:
+        monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
+
+
+@pytest.mark.parametrize(("layout", "flush_timeout"), LAYOUTS_WITH_TIMEOUTS)
+@pytest.mark.parametrize("share", [0, 0.05], ids=["", "failing"])
+def test_every_query_gets_its_own_answer(
+    monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: str, flush_timeout: float | None, share: float
+) -> None:
+    """Of 64 threads with other options each time, which the output shows."""
+    before = set(our_threads())
+    for _ in range(2):
+        workload, options = Workload.drawn(rng), random_options(rng, layout)
+        print(options)
+        tm = watched(workload.pairs, **options, flush_timeout=flush_timeout)
+        askers = [Asker(tm, workload, rng.random()) for _ in range(64)]
+        with monkeypatch.context() as patched:
+            inject_failures(patched, random.Random(rng.random()), share)
+            jobs = [lambda asker=asker: asker.ask_in_turn(6) for asker in askers[:-4]]
+            jobs += [lambda asker=asker: asker.ask_in_a_loop(6) for asker in askers[-4:]]
+            with together(jobs):
+                pass
+            with together([tm.close]):
+                pass
+        ended = sum((asker.ended for asker in askers), Counter())
+        assert sum(ended.values()) == sum(asker.asked for asker in askers)
+        assert ended["right"] > 0
+        assert share > 0 or ended["failed"] + ended["failed together"] == 0
+        stats = figures(tm)
+        assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
+        assert 0 <= stats["queries"] - ended["right"] <= ended["cancelled in a loop"] + ended["failed together"]
+        assert all(stage["queued"] == 0 for stage in stats["stages"].values())
+        assert set(our_threads()) <= before
+
+
+# -- consolidation -----------------------------------------------------------------------------------------------------
+
+VERSIONED = [[f"t{i}", f"t{i + 1}"] for i in range(30)]
+ALL_TAGS = [f"t{i}" for i in range(31)]
+
+
+def consolidate_version(tm: TagMatch, version: int) -> None:
+    """Every set has its version as its only key."""
+    tm.remove_sets(VERSIONED, [version - 1] * len(VERSIONED))
+    tm.add_sets(VERSIONED, [version] * len(VERSIONED))
+    tm.consolidate()
+
+
+@pytest.mark.parametrize("flush_timeout", [0, 0.001, None])
+def test_consolidation_while_queries_are_on_their_way(
+    rng: random.Random, layout: str, flush_timeout: float | None
+) -> None:
+    """An answer is of one snapshot, which is none older than the last that was there when the query was asked."""
+    options = random_options(rng, layout) | {"max_partition_size": 3, "flush_timeout": flush_timeout}
+    print(options)
+    done = threading.Event()
+    first, last, step = 1, 12, itertools.count()
+    there = first
+
+    def version_of(keys: list[int]) -> int:
+        assert len(keys) == len(VERSIONED)
+        (version,) = set(keys)
+        return version
+
+    def ask(tm: TagMatch, number: int) -> None:
+        while not done.is_set():
+            oldest = there
+            if number % 4 == 0:
+                answers = [tm.match(ALL_TAGS)]
+            elif number % 4 == 1:
+                answers = tm.match_many([ALL_TAGS] * 3).to_pylist()
+            else:
+                futures = [tm.submit(ALL_TAGS) for _ in range(10)]
+                answers = [future.result() for future in futures]
+            for version in map(version_of, answers):
+                assert oldest <= version <= there + 1
+            next(step)
+
+    with TagMatch(**options) as tm:
+        consolidate_version(tm, first)
+        with together([lambda i=i: ask(tm, i) for i in range(16)]):
+            try:
+                for version in range(first + 1, last + 1):
+                    consolidate_version(tm, version)
+                    there = version
+                    assert version_of(tm.submit(ALL_TAGS).result()) == version
+                    assert version_of(tm.match(ALL_TAGS)) == version
+            finally:
+                done.set()
+        assert next(step) > 0
+        assert tm.stats()["queries_in_flight"] == 0
+
+
+@pytest.mark.parametrize("hand_over", [0, 1024])
+def test_old_snapshots_are_let_go(layout: str, hand_over: int) -> None:
+    with TagMatch(layout=layout, threads=2, pipeline=PipelineOptions(hand_over_queries=hand_over)) as tm:
+        old = []
+        for version in range(1, 6):
+            consolidate_version(tm, version)
+            assert set(tm.submit(ALL_TAGS).result(TIMEOUT)) == {version}
+            old.append(weakref.ref(tm.snapshot.keys.keys.values))
+        with together([lambda: tm.submit(ALL_TAGS).result(TIMEOUT)] * 8):  # no thread is still at an old packet
+            pass
+        gc.collect()
+        assert [version for version, ref in enumerate(old, 1) if ref() is not None] in ([5], [4, 5])
+
+
+# -- callbacks ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hand_over", [0, 2, 1024])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_callbacks_ask_while_others_do(layout: str, threads: int, hand_over: int, rng: random.Random) -> None:
+    """Callbacks of callbacks ask more than may be on its way, while others wait for the same room."""
+    workload = Workload.drawn(rng)
+    options = PipelineOptions(max_queries=3, max_result_bytes=50, queued_packets=1, hand_over_queries=hand_over)
+    tm = watched(workload.pairs, layout=layout, threads=threads, max_partition_size=20, pipeline=options)
+    query, expected = workload.queries[0], workload.answers[0]
+    wrong: list[Any] = []
+    missing = threading.Semaphore(0)
+    depth = 3
+
+    def ask_again(left: int) -> Callable[[Future[Any]], None]:
+        def called(future: Future[Any]) -> None:
+            answers = [future.result(), tm.match(query), tm.match_many([query]).to_pylist()[0]]
+            wrong.extend(answer for answer in answers if sorted(answer) != expected)
+            if tm.match_unique(query) != set(expected):
+                wrong.append("unique")
+            for _ in range(2 if left else 0):
+                tm.submit(query).add_done_callback(ask_again(left - 1))
+            missing.release()
+
+        return called
+
+    def ask() -> None:
+        for _ in range(5):
+            tm.submit(query).add_done_callback(ask_again(depth))
+            assert sorted(tm.match(query)) == expected
+
+    with together([ask] * 4):
+        pass
+    for _ in range(4 * 5 * (2 ** (depth + 1) - 1)):
+        assert missing.acquire(timeout=TIMEOUT), stacks()
+    assert not wrong
+    with together([tm.close]):
+        pass
+    assert figures(tm)["queries_in_flight"] == 0
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, asyncio.CancelledError])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_callback_that_raises_disturbs_nobody(
+    monkeypatch: pytest.MonkeyPatch, layout: str, error: type[BaseException]
+) -> None:
+    def called(_: Future[Any]) -> None:
+        raise error
+
+    tm = watched([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
+    futures, let_go = held_packet(monkeypatch, tm, [["a"], ["b"], ["a", "b"]])
+    futures[0].add_done_callback(called)
+    let_go()
+    assert [sorted(future.result(TIMEOUT)) for future in futures] == [[1], [2], [1, 2]]
+    assert tm.submit(["a"]).result(TIMEOUT) == [1], "the pipeline stays up"
+    with together([tm.close]):
+        pass
+    assert figures(tm)["queries_in_flight"] == 0
+
+
+def test_nobody_waits_for_the_callbacks_of_another_thread(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    """A thread within `match` may run a callback; then others' queries are not its business, and threads are free."""
+    called, release = threading.Event(), threading.Event()
+
+    def slow(_: Future[Any]) -> None:
+        called.set()
+        assert release.wait(TIMEOUT)
+
+    tm = watched([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
+    (future,), let_go = held_packet(monkeypatch, tm, [["a"]])
+    future.add_done_callback(slow)
+    with together([lambda: tm.match(["b"])]) as helping:
+        try:
+            assert called.wait(TIMEOUT)  # in the thread that helps, as the pipeline's is held
+            let_go()
+            with together([lambda: tm.match(["a", "b"])]) as waiting:
+                assert sorted(waiting[0].result(TIMEOUT / 2)) == [1, 2]
+        finally:
+            release.set()
+    assert helping[0].result(0) == [2]
+    tm.close()
+
+
+def test_match_returns_while_others_go_on_asking(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    """A thread within `match` does the work of others, but not longer than it waits for its own answer."""
+    answered = threading.Event()
+
+    def ask_again(_: Future[Any]) -> None:
+        if not answered.is_set():
+            tm.submit(["b"]).add_done_callback(ask_again)
+
+    tm = watched([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
+    (future,), let_go = held_packet(monkeypatch, tm, [["b"]])
+    future.add_done_callback(ask_again)
+    with together([lambda: tm.match(["a"])]) as asking:
+        try:
+            assert asking[0].result(TIMEOUT / 2) == [1]
+        finally:
+            answered.set()
+            let_go()
+    tm.close()

@@ -1,0 +1,150 @@
+"""Runs the examples of a Markdown document, in order and in one folder, and compares what they say that they give.
+
+A block of code is Python or, indented or fenced as `sh`, for bash. `<!-- not run: REASON -->` before it says why it
+cannot be run where the tests run. A comment behind an expression of Python, or behind a command, that begins with a
+literal (in JSON, for commands) is what it gives; the order of elements does not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[2]
+_MARK = re.compile(r"<!-- not run: (.*) -->\n?")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of code: where it begins, what it is in, and why it is not run, if it is not."""
+
+    document: str
+    line: int
+    language: str
+    code: str
+    reason: str | None
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+
+def blocks_of(text: str, document: str) -> list[Block]:
+    """Every block of code of a document, in order."""
+    found, reason = [], None
+    for token in MarkdownIt().parse(text):
+        if token.type in ("fence", "code_block"):
+            assert token.map
+            language = "sh" if token.type == "code_block" else token.info.strip()
+            found.append(Block(document, token.map[0] + 1, language, token.content, reason))
+        mark = _MARK.fullmatch(token.content) if token.type == "html_block" else None
+        reason = mark[1] if mark else None
+    return found
+
+
+def blocks_in(path: Path) -> list[Block]:
+    return blocks_of(path.read_text(), str(path.relative_to(ROOT)))
+
+
+def run(blocks: list[Block]) -> int:
+    """Run blocks in the current folder; returns how many outputs were compared."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    compared = 0
+    for block in blocks:
+        compared += _run_python(block, namespace) if block.language == "python" else _run_shell(block)
+    return compared
+
+
+def _run_python(block: Block, namespace: dict[str, Any]) -> int:
+    comments = dict(_comments(block.code))
+    compared = 0
+    for statement in ast.parse(block.code, str(block)).body:
+        printed = io.StringIO()
+        value = None
+        with contextlib.redirect_stdout(printed):
+            if isinstance(statement, ast.Expr):
+                value = eval(compile(ast.Expression(statement.value), str(block), "eval"), namespace)
+            else:
+                exec(compile(ast.Module([statement], []), str(block), "exec"), namespace)
+        assert statement.end_lineno
+        comment = comments.get(statement.end_lineno, "")
+        expected = _literal(comment, ast.literal_eval)
+        if expected is not _NOTHING:
+            given = ast.literal_eval(printed.getvalue()) if printed.getvalue() else value
+            assert _unordered(given) == _unordered(expected), f"{block}, line {statement.lineno}: {given!r}"
+            compared += 1
+    return compared
+
+
+def _comments(code: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("# ")
+
+
+def _run_shell(block: Block) -> int:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", block.code],
+        env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{block}: ends with {done.returncode}: {done.stderr}"
+    comments = (line.partition(" # ")[2].strip() for line in block.code.splitlines())
+    expected = [value for value in (_literal(comment, json.loads) for comment in comments) if value is not _NOTHING]
+    given = [_unordered(value) for value in map(_json, done.stdout.splitlines()) if value is not _NOTHING]
+    for value in expected:
+        assert _unordered(value) in given, f"{block}: gives no {value}, but:\n{done.stdout}"
+    return len(expected)
+
+
+_NOTHING = object()
+
+
+def _literal(comment: str, parse: Any) -> Any:
+    """The longest beginning of a comment that is a literal, before a colon or as a whole."""
+    places = [len(comment), *(place.start() for place in re.finditer(":", comment))]
+    for end in sorted(places, reverse=True):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return parse(comment[:end])
+    return _NOTHING
+
+
+def _json(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return _NOTHING
+
+
+def _unordered(value: Any) -> Any:
+    """A value in which the order of lists and sets does not count."""
+    if isinstance(value, pa.Array):
+        value = value.to_pylist()
+    if isinstance(value, dict):
+        return {key: _unordered(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_unordered, value))
+    if isinstance(value, list):
+        return sorted(map(_unordered, value), key=repr)
+    if isinstance(value, set | frozenset):
+        return {"a set of": _unordered(list(value))}
+    return value
+
+
+if __name__ == "__main__":
+    wanted = [block for block in blocks_in(ROOT / sys.argv[1]) if block.reason == sys.argv[2]]
+    assert wanted, "there are no such blocks"
+    run(wanted)

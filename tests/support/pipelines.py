@@ -1,0 +1,123 @@
+"""What tests of the pipeline share: its threads, its figures, jobs at once, and a packet that is held."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pytest
+from support.agreement import loaded
+
+import tagmatch.engine
+from tagmatch import PipelineOptions, TagMatch
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.service import Pipeline
+
+#: Seconds after which something hangs
+TIMEOUT = 30
+
+_PIPELINES: WeakKeyDictionary[TagMatch[Any], Pipeline] = WeakKeyDictionary()
+
+
+def watched(pairs: Any, **options: Any) -> TagMatch[Any]:
+    """An index with these (tags, key) pairs, of which `figures` knows."""
+    made: list[Pipeline] = []
+
+    def make(*arguments: Any) -> Pipeline:
+        made.append(Pipeline(*arguments))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tagmatch.engine, "Pipeline", make)
+        tm, _ = loaded(pairs, **options)
+    (_PIPELINES[tm],) = made
+    return tm
+
+
+def figures(tm: TagMatch[Any]) -> dict[str, Any]:
+    """What `stats` tells of the pipeline of a watched index, also of one that is closed."""
+    return _PIPELINES[tm].stats()
+
+
+def our_threads() -> list[threading.Thread]:
+    stages = ("preprocess", "batch", "subset_match", "key_lookup", "merge")
+    return [
+        thread for thread in threading.enumerate() if thread.name.startswith(tuple(f"tagmatch-{s}" for s in stages))
+    ]
+
+
+def stacks() -> str:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"{names.get(ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    )
+
+
+@contextmanager
+def together(jobs: Sequence[Callable[[], object]]) -> Iterator[list[Future[Any]]]:
+    """Run all jobs in threads of their own; after the block, wait for them and raise what they raised.
+
+    Those that never end are shown when the test's own time is over, and do not keep the test run from ending.
+    """
+    outcomes: list[Future[Any]] = [Future() for _ in jobs]
+
+    def run(job: Callable[[], object], outcome: Future[Any]) -> None:
+        try:
+            outcome.set_result(job())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threads = [threading.Thread(target=run, args=pair, daemon=True) for pair in zip(jobs, outcomes, strict=True)]
+    for thread in threads:
+        thread.start()
+    yield outcomes
+    for thread in threads:
+        thread.join()
+    for outcome in outcomes:
+        outcome.result(0)
+
+
+def random_options(rng: random.Random, layout: str) -> dict[str, Any]:
+    """Options that must not change any answer."""
+    few = (None, None, 1, 2, 3)
+    return {
+        "layout": layout,
+        "threads": rng.choice((1, 2, 4)),
+        "max_partition_size": rng.choice((1, 3, 20, 1000)),
+        "batch_size": rng.choice((1, 2, 7, 256)),
+        "pipeline": PipelineOptions(
+            max_queries=rng.choice((1, 5, 100, 1 << 17)),
+            max_result_bytes=rng.choice((1, 500, 1 << 29)),
+            packet_queries=rng.choice((1, 3, 64, 8192)),
+            hand_over_queries=rng.choice((0, 0, 2, 1024)),
+            queued_packets=rng.choice((None, 1, 1, 3)),
+            preprocess_threads=rng.choice(few),
+            subset_match_threads=rng.choice(few),
+            key_lookup_threads=rng.choice(few),
+            merge_threads=rng.choice(few),
+        ),
+    }
+
+
+def held_packet(monkeypatch: pytest.MonkeyPatch, tm: TagMatch, queries: Sequence[list[str]]) -> tuple[Any, Any]:
+    """Futures of queries that are one packet, and a function that lets it go."""
+    ranks, entered, release = TagIndex.ranks, threading.Event(), threading.Event()
+
+    def gated(*arguments: Any) -> Any:
+        entered.set()
+        assert release.wait(TIMEOUT)
+        return ranks(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TagIndex, "ranks", gated)
+        tm.submit(["first"])
+        assert entered.wait(TIMEOUT)
+    return [tm.submit(query) for query in queries], release.set
