@@ -489,8 +489,8 @@ def test_timer_delivers_while_all_threads_are_busy(monkeypatch: pytest.MonkeyPat
         if threading.current_thread().name == "tagmatch-batch-timer":
             delivered.set()
 
-    monkeypatch.setattr(Stage, "put", spied)
     tm, first, release = busy(monkeypatch, flush_timeout=0.01)
+    monkeypatch.setattr(Stage, "put", spied)  # not before: the timer may have delivered the first query, too
     with tm:
         second = tm.submit(["b"])
         assert delivered.wait(TIMEOUT)
