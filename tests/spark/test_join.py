@@ -180,6 +180,7 @@ def test_keys_that_become_others(spark: SparkSession, tmp_path: Path) -> None:
     save(tmp_path / "index", [["a"]], [1]).close()
     queries = spark.createDataFrame([(["a", "b"],)], "tags array<string>")
     joined = subset_join(queries, tmp_path / "index", strategy="ship")
+    assert [row.key for row in joined.collect()] == [1]
     with TagMatch(key_type="string") as tm:
         tm.add_set(["a"], "ana")
         tm.consolidate()
