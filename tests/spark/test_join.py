@@ -238,6 +238,7 @@ def test_auto_goes_by_the_size_of_the_index(
         ("tags array<string>", {"strategy": "broadcast"}, InvalidValueError, "strategy must be one of 'auto'"),
         ("tags array<string>", {"output": "set"}, InvalidValueError, "output must be one of 'rows'"),
         ("tags array<string>", {"index": 3}, InvalidTypeError, "index must be"),
+        ("tags array<string>", {"index": ""}, InvalidValueError, "index is empty; give the path of a folder"),
         (
             "tags array<string>",
             {"index": "ftp://host/index"},
