@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar, get_args
 
 import numpy as np
@@ -23,7 +21,6 @@ from tagmatch.model.columns import KEY_CHECKS, one_row, tag_list, tag_lists
 from tagmatch.model.empty import empty_snapshot
 from tagmatch.model.errors import (
     ClosedError,
-    InvalidTypeError,
     InvalidValueError,
     ResultTooLargeError,
     StagedChangesWarning,
@@ -31,14 +28,7 @@ from tagmatch.model.errors import (
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.layouts import has_tables_for, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions
-from tagmatch.model.storage.format import (
-    index_exists,
-    is_uri,
-    open_named,
-    read_manifest,
-    save_snapshot,
-    update_snapshot,
-)
+from tagmatch.model.storage.location import Location, location_of
 from tagmatch.model.tables import KeyTable, Snapshot
 from tagmatch.partitioner.local import Changes, build_snapshot
 from tagmatch.partitioner.staging import StagedChanges
@@ -79,13 +69,13 @@ class Engine:
 
     def __init__(
         self,
-        folder: Path | None,
+        location: Location | None,
         name: str | None,
         snapshot: Snapshot,
         layout_options: LayoutOptions,
         options: MatchOptions,
     ) -> None:
-        self._folder = folder
+        self._location = location
         self._layout_options = layout_options
         self._options = options
         # Of the snapshots of the index on disk, those that are contained in the one in memory
@@ -101,7 +91,7 @@ class Engine:
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
-        self._warning: weakref.finalize[Any, Any] = weakref.finalize(self, _warn_of_loss, self._staged, folder)
+        self._warning: weakref.finalize[Any, Any] = weakref.finalize(self, _warn_of_loss, self._staged, location)
 
     @classmethod
     def new(
@@ -113,11 +103,13 @@ class Engine:
     ) -> Self:
         """The engine of a new index, or of the one at `path`, in the layout given."""
         _check_key_type(key_type)
-        folder = None if path is None else _folder(path)
+        location = None if path is None else location_of(path, "path")
         name, snapshot = None, empty_snapshot(layout_options, key_type or "integer")
-        if folder is not None and index_exists(folder):
-            name, snapshot = _open_with(folder, key_type)
-        return cls(folder, name, snapshot, layout_options, options)
+        if location is not None:
+            location.check_writable()
+            if location.has_index():
+                name, snapshot = _open_with(location, key_type)
+        return cls(location, name, snapshot, layout_options, options)
 
     @classmethod
     def open(
@@ -130,13 +122,13 @@ class Engine:
     ) -> Self:
         """The engine of an index that exists, in its own layout unless another is given."""
         _check_key_type(key_type)
-        folder = _folder(path)
-        name, snapshot = _open_with(folder, key_type)
+        location = location_of(path, "path")
+        name, snapshot = _open_with(location, key_type)
         layout_options = LayoutOptions(
             snapshot.options.layout if layout is None else layout,
             snapshot.options.max_partition_size if max_partition_size is None else max_partition_size,
         )
-        return cls(folder, name, snapshot, layout_options, options)
+        return cls(location, name, snapshot, layout_options, options)
 
     def _laid_out(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot in the layout that this object is to have."""
@@ -162,9 +154,15 @@ class Engine:
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
+    def _check_writable(self) -> None:
+        """Refuse changes that could not be saved now, not when they are to be."""
+        if self._location is not None:
+            self._location.check_writable()
+
     @_interrupted_plainly
     def stage_one(self, tags: Iterable[str], key: object, *, removed: bool) -> None:
         """Stage one change."""
+        self._check_writable()
         row, value = tag_list(tags), KEY_CHECKS[self._key_type].one(key, "key")
         with self._staging:
             _ = self.matcher
@@ -173,6 +171,7 @@ class Engine:
     @_interrupted_plainly
     def stage_many(self, tags: Any, keys: Any, *, removed: bool) -> None:
         """Stage many changes, or none if one of them cannot be."""
+        self._check_writable()
         chunks, values = tag_lists(tags, "tags", stored=True), KEY_CHECKS[self._key_type].many(keys, "keys")
         rows = sum(map(len, chunks))
         if rows != len(values):
@@ -195,8 +194,8 @@ class Engine:
                     matcher.snapshot, changes, self._layout_options, threads=self._options.threads
                 )
                 matcher = matcher_for(snapshot, self._options)
-            if self._folder is not None and matcher.snapshot is not self._saved:
-                name = update_snapshot(matcher.snapshot, self._folder, self._known)
+            if self._location is not None and matcher.snapshot is not self._saved:
+                name = self._location.update(matcher.snapshot, self._known)
                 self._saved, self._known = matcher.snapshot, {name}
             with self._staging:
                 if self._matcher is not None:
@@ -209,13 +208,13 @@ class Engine:
         """Take over the snapshot that is on disk."""
         with self._consolidating:
             _ = self.matcher
-            if self._folder is None:
+            if self._location is None:
                 raise InvalidValueError(
                     "there is nothing to reload: this TagMatch is in memory only; open it with a path"
                 )
-            if self._known == {read_manifest(self._folder)["snapshot"]}:
+            if self._known == {self._location.manifest()["snapshot"]}:
                 return False
-            name, snapshot = _open_with(self._folder, self._key_type)
+            name, snapshot = _open_with(self._location, self._key_type)
             matcher = matcher_for(self._laid_out(snapshot), self._options)
             with self._staging:
                 if self._matcher is not None:
@@ -293,7 +292,7 @@ class Engine:
             "seed": snapshot.vocabulary.seed,
             "index_bytes": matcher.nbytes,
             "key_bytes": snapshot.keys.nbytes,
-            "path": None if self._folder is None else str(self._folder),
+            "path": None if self._location is None else str(self._location),
             **self._pipeline.stats(),
         }
 
@@ -305,7 +304,7 @@ class Engine:
     @_interrupted_plainly
     def save(self, path: object) -> None:
         """Save the snapshot elsewhere."""
-        save_snapshot(self.snapshot, _folder(path))
+        location_of(path, "path").save(self.snapshot)
 
     def close(self, *, drain: bool = True) -> None:
         """End all threads and let go of all memory; warn of changes that are lost."""
@@ -336,7 +335,7 @@ class Engine:
         matcher = self._matcher
         if matcher is None:
             return "<TagMatch, closed>"
-        where = "in memory" if self._folder is None else f"at {str(self._folder)!r}"
+        where = "in memory" if self._location is None else f"at {str(self._location)!r}"
         staged = f", {len(self._staged)} staged changes" if len(self._staged) else ""
         return f"<TagMatch {where}, {len(matcher.snapshot)} sets{staged}, layout {self._layout_options.layout}>"
 
@@ -346,33 +345,19 @@ def _check_key_type(key_type: object) -> None:
         raise InvalidValueError(f'key_type must be "integer" or "string", not {key_type!r}')
 
 
-def _open_with(folder: Path, key_type: KeyType | None) -> tuple[str, Snapshot]:
-    """`open_named`, but for keys of the type that is wanted."""
-    name, snapshot = open_named(folder)
+def _open_with(location: Location, key_type: KeyType | None) -> tuple[str, Snapshot]:
+    """`Location.open`, but for keys of the type that is wanted."""
+    name, snapshot = location.open()
     if key_type not in (None, found := snapshot.keys.type):
         raise InvalidValueError(
-            f'the keys of the index {folder} have key_type "{found}", not "{key_type}"; open it anew as it is'
+            f'the keys of the index {location} have key_type "{found}", not "{key_type}"; open it anew as it is'
         )
     return name, snapshot
 
 
-def _folder(path: object) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise InvalidTypeError(f"path must be a string or a path, not {path!r}")
-    if is_uri(path):
-        scheme = os.fspath(path).partition(":")[0]
-        raise InvalidValueError(
-            f"path must be a folder of this machine, not a URI ({scheme}:…); tagmatch.spark makes indexes on stores "
-            "and joins with them; to open one here, copy its folder to this machine"
-        )
-    if not os.fspath(path):
-        raise InvalidValueError("path is empty; give the path of a folder")
-    return Path(path).expanduser()
-
-
-def _warn_of_loss(staged: StagedChanges, folder: Path | None) -> None:
+def _warn_of_loss(staged: StagedChanges, location: Location | None) -> None:
     if count := len(staged):
-        where = "" if folder is None else f" of the index {folder}"
+        where = "" if location is None else f" of the index {location}"
         warnings.warn(
             f"{count} staged {'change' if count == 1 else 'changes'}{where} {'is' if count == 1 else 'are'} lost; "
             "call consolidate() before closing",

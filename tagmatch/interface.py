@@ -49,8 +49,9 @@ class TagMatch(Generic[K]):
     Parameters
     ----------
     path : str or Path, optional
-        Folder of the index. If one is there it is loaded; `consolidate` saves to it. Without a path the sets are kept
-        in memory only.
+        Folder of the index, as a path, which may begin with `~`, or as a URI `file:///…`. If one is there it is loaded;
+        `consolidate` saves to it. Without a path the sets are kept in memory only. An index on a store cannot be
+        changed: `open` reads it.
     key_type : {"integer", "string"}, optional
         Whether keys are integers in [0, 2**64) or strings, such as names and UUIDs. Default: as they are in the index
         at `path`, integers if there is none. It cannot be changed later.
@@ -78,7 +79,7 @@ class TagMatch(Generic[K]):
     Raises
     ------
     InvalidTypeError, InvalidValueError
-        For an option that cannot be used.
+        For an option or a path that cannot be used; the URI of a store is such a path.
     DeviceError
         The device asked for is not there.
     IndexExistsError, IndexCorruptError, IndexVersionError
@@ -163,10 +164,14 @@ class TagMatch(Generic[K]):
     ) -> Any:
         """An existing index, in its own layout.
 
+        An index on a store is read-only: it is copied to a temporary folder of this process (`TMPDIR` says where),
+        `reload` takes over a newer snapshot, and changes are refused at once.
+
         Parameters
         ----------
-        path
-            Folder of the index.
+        path : str or Path
+            Folder of the index, as of `TagMatch`, or the URI of one on a store, such as `s3://bucket/animals.index`:
+            whatever `pyarrow.fs.FileSystem.from_uri` takes. Messages and `stats` show it without passwords.
         key_type
             What its keys are; default: whatever they are. Type checkers take them for integers, unless this says so.
         layout, max_partition_size
@@ -178,8 +183,23 @@ class TagMatch(Generic[K]):
         ------
         IndexNotFoundError, IndexCorruptError, IndexVersionError
             There is no index at `path`, it is damaged, or a newer version wrote it.
-        InvalidValueError
-            Its keys are not of the type `key_type`; or another option cannot be used.
+        InvalidTypeError, InvalidValueError
+            Its keys are not of the type `key_type`; or another option, or the path, cannot be used.
+        TagMatchError
+            It cannot be read, the store does not answer, or there is no room for a copy.
+
+        Examples
+        --------
+        A `file:` URI is the folder itself; the URIs of stores are given the same way:
+
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp(), "animals.index")
+        >>> with TagMatch(folder) as tm:
+        ...     tm.add_set(["cat"], 7)
+        ...     tm.consolidate()
+        >>> with TagMatch.open(folder.as_uri()) as tm:
+        ...     tm.match(["cat", "dog"])
+        [7]
         """
         opened = cls.__new__(cls)
         opened._engine = _engine().open(
@@ -201,6 +221,8 @@ class TagMatch(Generic[K]):
         TypeError, ValueError
             `tags` is not an iterable of `str`, or `key` not an integer in [0, 2**64); or no `str`, where the index has
             strings as keys.
+        InvalidValueError
+            The index is on a store, where it is read-only.
         """
         self._engine.stage_one(tags, key, removed=False)
 
@@ -247,6 +269,8 @@ class TagMatch(Generic[K]):
             Another program has saved to the index since this object read or saved it; `reload` takes that over.
         TagMatchError
             The snapshot cannot be saved. In both cases the changes stay staged and the old snapshot goes on answering.
+        InvalidValueError
+            The index is on a store, and was opened in another layout than its own: that cannot be saved there.
         """
         self._engine.consolidate()
 
@@ -254,7 +278,7 @@ class TagMatch(Generic[K]):
         """Take over the snapshot that the index at this object's path has now; returns whether it is another one.
 
         Staged changes stay staged, and come on top of it at the next `consolidate`. Where it is the same one, only the
-        manifest is read, so that a server may ask often.
+        manifest is read, so that a server may ask often. From a store, a newer one is copied first.
 
         Raises
         ------
@@ -446,10 +470,11 @@ class TagMatch(Generic[K]):
         dict
             Of the snapshot: `sets`, `keys` (of all sets together), `key_type`, `tags` (different ones), `partitions`
             (clusters that have sets, in the layout `rarest`), `layout`, `max_partition_size`, `seed`; `staged`
-            changes that are not in it yet; `path`. Where it is matched: `device`, `devices`, `device_notes` (why not
-            on others), `threads`, `exact`; `index_bytes` with, among them, `key_bytes`. Work since the opening:
-            `queries` answered, `matches` (keys that they got), `verified` (sets that were compared with a query and
-            are contained in it), `rejected` (candidates that are not). Now: `queries_in_flight`,
+            changes that are not in it yet; `path`, or the URI without passwords. Where it is matched: `device`,
+            `devices`, `device_notes` (why not on others), `threads`, `exact`; `index_bytes` with, among them,
+            `key_bytes`. Work since the opening: `queries` answered, `matches` (keys that they got), `verified` (sets
+            that were compared with a query and are contained in it), `rejected` (candidates that are not). Now:
+            `queries_in_flight`,
             `result_bytes_in_flight`, and `stages`, by name, with their queues and times in seconds.
         """
         return self._engine.stats()
@@ -467,8 +492,16 @@ class TagMatch(Generic[K]):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Save the current snapshot as an index at `path`, replacing, in one step, an index that is there.
 
+        Parameters
+        ----------
+        path : str or Path
+            A folder, or the URI of a folder on a store, as of `open`. Stores have no locks: let one program at a time
+            save to an index there. Only on S3 and Google Cloud Storage is replacing one step.
+
         Raises
         ------
+        InvalidTypeError, InvalidValueError
+            It is neither.
         IndexExistsError
             The path holds something that is not an index.
         TagMatchError

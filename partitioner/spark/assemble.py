@@ -13,7 +13,7 @@ from tagmatch.model.arrays import Lists
 from tagmatch.model.arrow import to_numbers, to_strings, to_words
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.storage.places import Place
+from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import Snapshot, TagsetTable, Vocabulary
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.parts import LAYOUTS
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def save_parts(
-    spark: SparkSession, scratch: Scratch, index: Place, options: LayoutOptions, parts: Sequence[Any], keys: Keys
+    spark: SparkSession, scratch: Scratch, index: Location, options: LayoutOptions, parts: Sequence[Any], keys: Keys
 ) -> int:
     """Save the index, as one task does, in little memory as all columns are files; returns its partitions."""
     work = partial(_save, scratch, index, options, Parts(parts), keys)
@@ -35,10 +35,10 @@ def save_parts(
 
 
 def _save(
-    scratch: Scratch, index: Place, options: LayoutOptions, parts: Parts, keys: Keys, _: int
+    scratch: Scratch, index: Location, options: LayoutOptions, parts: Parts, keys: Keys, _: int
 ) -> Iterator[pa.RecordBatch]:
     snapshot = _snapshot(scratch, options, parts, keys)
-    index.save_snapshot(snapshot)
+    index.save(snapshot)
     yield one_row(count=len(snapshot.partitions))
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.storage.places import Place
+from tagmatch.model.storage.location import Location
 from tagmatch.partitioner.local import MAX_ROWS
 from tagmatch.partitioner.spark.assemble import save_parts
 from tagmatch.partitioner.spark.keys import IntegerKeys, Keys, number_keys
@@ -77,7 +77,7 @@ class Partitioned:
     skipped: dict[str, int]
 
 
-def partition_sets(rows: DataFrame, index: Place, layout: LayoutOptions, options: JobOptions) -> Partitioned:
+def partition_sets(rows: DataFrame, index: Location, layout: LayoutOptions, options: JobOptions) -> Partitioned:
     """Make the sets of a DataFrame, columns `tags` and `key`, the snapshot of an index.
 
     The index has keys that are strings where `key` has.
@@ -92,7 +92,7 @@ def partition_sets(rows: DataFrame, index: Place, layout: LayoutOptions, options
         The path holds something that is not an index.
     """
     spark = rows.sparkSession
-    index.index_exists()
+    index.has_index()
     with index.scratch() as files:
         scratch = Scratch(files)
         keys: Keys = IntegerKeys()

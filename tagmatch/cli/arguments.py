@@ -9,7 +9,6 @@ import typer
 
 from tagmatch import __version__
 from tagmatch.files.formats import FormatName
-from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import MAX_PARTITION_SIZE, MAX_THREADS, Layout
 
 
@@ -43,10 +42,18 @@ def user_path(text: str) -> str:
     return os.path.expanduser(text)
 
 
-def _index_path(text: str) -> str:
-    if not text:
-        raise InvalidValueError("the name of the index is empty; give the path of a folder")
-    return user_path(text)
+def _index(text: str) -> str:
+    from tagmatch.model.storage.location import location_of
+
+    return location_of(text, "INDEX").address
+
+
+def _index_to_change(text: str) -> str:
+    from tagmatch.model.storage.location import location_of
+
+    location = location_of(text, "INDEX")
+    location.check_writable()
+    return location.address
 
 
 INPUT_HELP = (
@@ -56,7 +63,13 @@ INPUT_HELP = (
 
 Index = Annotated[
     str,
-    typer.Argument(metavar="INDEX", help="Folder of the index.", show_default=False, callback=_index_path),
+    typer.Argument(
+        metavar="INDEX", help="Folder of the index, or its URI on a store.", show_default=False, callback=_index
+    ),
+]
+IndexToChange = Annotated[
+    str,
+    typer.Argument(metavar="INDEX", help="Folder of the index.", show_default=False, callback=_index_to_change),
 ]
 InputFormat = Annotated[
     FormatName | None,

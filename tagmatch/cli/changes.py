@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tagmatch.cli.arguments import (
     INPUT_HELP,
-    Index,
+    IndexToChange,
     InputFormat,
     LayoutName,
     MaxPartitionSize,
@@ -36,7 +35,7 @@ _Sets = Annotated[
 
 def build(
     sets: _Sets,
-    index: Index,
+    index: IndexToChange,
     key_type: Annotated[KeyType, typer.Option(help="What the keys are.")] = "integer",
     layout: LayoutName = LAYOUT_DEFAULTS.layout,
     max_partition_size: MaxPartitionSize = LAYOUT_DEFAULTS.max_partition_size,
@@ -49,10 +48,9 @@ def build(
     ] = False,
 ) -> None:
     """Build an index from a file of sets."""
-    from tagmatch.model.storage.format import index_exists
+    from tagmatch.model.storage.location import location_of
 
-    folder = Path(index)
-    if index_exists(folder) and not overwrite:
+    if location_of(index, "INDEX").has_index() and not overwrite:
         raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
     note_compilation()
     options: Any = {"key_type": key_type, "layout": layout, "max_partition_size": max_partition_size}
@@ -63,20 +61,28 @@ def build(
             raise InputFileError(f"{sets} has no set, so no index is made; --allow-empty makes an empty one")
         with status("building the index"):
             tm.consolidate()
-            tm.save(folder)
+            tm.save(index)
         stats = tm.stats()
     note(f"{index}: {_size(stats)}, {stats['tags']} tags, layout {stats['layout']}")
 
 
 def add(
-    index: Index, sets: _Sets, form: InputFormat = None, skip_invalid: SkipInvalid = False, threads: Threads = None
+    index: IndexToChange,
+    sets: _Sets,
+    form: InputFormat = None,
+    skip_invalid: SkipInvalid = False,
+    threads: Threads = None,
 ) -> None:
     """Add sets, each with a key, to an index; what it has already stays as it is."""
     _change(index, lambda tm: tm.add_sets, sets, form, skip_invalid, threads)
 
 
 def remove(
-    index: Index, sets: _Sets, form: InputFormat = None, skip_invalid: SkipInvalid = False, threads: Threads = None
+    index: IndexToChange,
+    sets: _Sets,
+    form: InputFormat = None,
+    skip_invalid: SkipInvalid = False,
+    threads: Threads = None,
 ) -> None:
     """Remove keys of sets from an index; a set without keys goes, and what the index does not have is no error."""
     _change(index, lambda tm: tm.remove_sets, sets, form, skip_invalid, threads)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -46,12 +45,12 @@ def export(
     """Write all stored sets and keys, as rows `tags`, `key`, of which `build` makes the same index."""
     from tagmatch.contents import pairs, schema_of
     from tagmatch.files.sets import set_writer
-    from tagmatch.model.storage.format import open_snapshot
+    from tagmatch.model.storage.location import location_of
 
     if output is not None and output_option is not None:
         raise typer.BadParameter("stands for OUTPUT; give one of them", param_hint="--output")
     target = next((path for path in (output, output_option) if path is not None), STANDARD_STREAM)
-    snapshot = open_snapshot(Path(index))
+    _, snapshot = location_of(index, "INDEX").open()
     batches = pairs(snapshot)
     if not is_terminal_of_messages(target):
         batches = with_progress("exporting", batches, len(snapshot.keys.keys.values))
@@ -68,12 +67,13 @@ def info(
     from rich.console import Console
     from rich.table import Table
 
-    from tagmatch.model.storage.format import files_nbytes, read_manifest
+    from tagmatch.model.storage.format import files_nbytes
+    from tagmatch.model.storage.location import location_of
 
     with TagMatch.open(index) as tm:
         stats = tm.stats()
     shown: dict[str, Any] = {name: stats[name] for name in _SHOWN}
-    shown["file_bytes"] = files_nbytes(read_manifest(Path(index)))
+    shown["file_bytes"] = files_nbytes(location_of(index, "INDEX").manifest())
     if as_json:
         typer.echo(json.dumps(shown))
         return
@@ -88,4 +88,4 @@ def check(index: Index, threads: Threads = None) -> None:
     with TagMatch.open(index, threads=threads) as tm:
         with status("checking"):
             tm.check()
-        typer.echo(f"{index}: ok, {len(tm)} sets")
+        typer.echo(f"{tm.stats()['path']}: ok, {len(tm)} sets")

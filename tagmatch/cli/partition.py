@@ -14,7 +14,7 @@ from tagmatch.cli.run import run
 from tagmatch.files.formats import JSON_SUFFIXES
 from tagmatch.model.errors import IndexExistsError
 from tagmatch.model.options import LAYOUT_DEFAULTS
-from tagmatch.model.storage.places import place_of
+from tagmatch.model.storage.location import location_of
 
 
 def partition(
@@ -49,9 +49,9 @@ def partition(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there already.")] = False,
 ) -> None:
     """Build an index on Spark from any table of sets."""
-    place = place_of(index)
-    if place.index_exists() and not overwrite:
-        raise IndexExistsError(f"there is an index at {place} already; give --overwrite to replace it")
+    location = location_of(index, "INDEX").absolute()
+    if location.has_index() and not overwrite:
+        raise IndexExistsError(f"there is an index at {location} already; give --overwrite to replace it")
     logging.basicConfig(format="%(message)s")
     logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
     from tagmatch.spark.offline import partition as run_job
@@ -73,7 +73,7 @@ def partition(
         spark.stop()
     for problem, count in made.skipped.items():
         typer.echo(f"tagmatch-partition: skipped rows: {problem}: {count}", err=True)
-    note(f"{place}: {made.sets} sets, {made.keys} keys, {made.tags} tags, layout {layout}")
+    note(f"{location}: {made.sets} sets, {made.keys} keys, {made.tags} tags, layout {layout}")
 
 
 def main() -> None:

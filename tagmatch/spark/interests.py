@@ -9,11 +9,11 @@ import tempfile
 
 from pyspark.sql import DataFrame
 
-from tagmatch.model.storage.places import Place, place_of
+from tagmatch.model.storage.location import Location, location_of
 from tagmatch.spark.offline import partition
 
 
-def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Place:
+def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Location:
     """Build an index of sets and keys, columns `tags` and `key`, and return where it is.
 
     Parameters
@@ -27,4 +27,4 @@ def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Pla
         folder = tempfile.mkdtemp(prefix="tagmatch-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     partition(interests, folder)
-    return place_of(folder)
+    return location_of(folder, "folder").absolute()

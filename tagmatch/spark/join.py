@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.storage.format import files_nbytes, key_type_of
-from tagmatch.model.storage.places import place_of
+from tagmatch.model.storage.location import location_of
 from tagmatch.spark.answers import ANSWER_NAMES, Output
 from tagmatch.spark.interests import index_of
 from tagmatch.spark.offline import check_strings
@@ -78,20 +78,20 @@ def subset_join(
     _check_choices(strategy, output)
     _check_queries(queries, tags, output)
     if isinstance(index, DataFrame):
-        place = index_of(index, folder)
+        location = index_of(index, folder)
     elif folder is not None:
         raise InvalidValueError("folder is where the index of interests is made; index names one that is there")
     else:
-        place = place_of(index)
-    manifest = place.manifest()
+        location = location_of(index, "index").absolute()
+    manifest = location.manifest()
     fits = files_nbytes(manifest) <= ship_limit
     if strategy == "auto":
         strategy = "ship" if fits or queries.isStreaming else "shuffle"
     if strategy == "ship":
-        return ship_join(queries, place, key_type=key_type_of(manifest), tags=tags, unique=unique, output=output)
+        return ship_join(queries, location, key_type=key_type_of(manifest), tags=tags, unique=unique, output=output)
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
-    return shuffle_join(queries, place, tags=tags, unique=unique, output=output, bucket_sets=BUCKET_SETS)
+    return shuffle_join(queries, location, tags=tags, unique=unique, output=output, bucket_sets=BUCKET_SETS)
 
 
 def _check_choices(strategy: object, output: object) -> None:

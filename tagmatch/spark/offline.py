@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, Intege
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.options import LAYOUT_DEFAULTS, Layout, LayoutOptions
-from tagmatch.model.storage.places import place_of
+from tagmatch.model.storage.location import location_of
 from tagmatch.partitioner.spark.job import JobOptions, Partitioned, partition_sets
 from tagmatch.spark.errors import errors_of_workers
 
@@ -115,6 +115,7 @@ def partition(
     if isinstance(sets_per_task, bool) or not isinstance(sets_per_task, int) or sets_per_task < 1:
         raise InvalidValueError(f"sets_per_task must be an integer from 1 on, not {sets_per_task!r}")
     rows = sets.select(col(f"`{tags}`").alias("tags"), col(f"`{key}`").cast(cast).alias("key"))
+    location = location_of(index, "index").absolute()
     options = JobOptions(sets_per_task, skip_invalid)
     with errors_of_workers():
-        return partition_sets(rows, place_of(index), LayoutOptions(layout, max_partition_size), options)
+        return partition_sets(rows, location, LayoutOptions(layout, max_partition_size), options)

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import KeyType
-from tagmatch.model.storage.format import key_type_of, read_manifest
-from tagmatch.model.storage.places import Place
+from tagmatch.model.storage.format import key_type_of
+from tagmatch.model.storage.location import Location
 from tagmatch.spark.answers import Output, answer_field, reject_nulls, with_keys
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 # Queries answered together, so that what they have in common, the memory of their answers, stays bounded
 _QUERIES = 1024
 
-# The indexes that this worker has opened, with the names of their snapshots. A worker runs one task at a time.
-_opened: dict[Place, tuple[str, TagMatch[Any]]] = {}
+# The indexes that this worker has opened. A worker runs one task at a time.
+_opened: dict[Location, TagMatch[Any]] = {}
 
 
 def ship_join(
-    queries: DataFrame, index: Place, *, key_type: KeyType, tags: str, unique: bool, output: Output
+    queries: DataFrame, index: Location, *, key_type: KeyType, tags: str, unique: bool, output: Output
 ) -> DataFrame:
     """Join queries, which may be a stream, with an index that all workers reach.
 
@@ -46,7 +46,7 @@ def ship_join(
 
 def matched(
     batches: Iterable[pa.RecordBatch],
-    place: Place,
+    location: Location,
     *,
     key_type: KeyType,
     column: int,
@@ -54,7 +54,7 @@ def matched(
     output: Output,
 ) -> Iterator[pa.RecordBatch]:
     """One task: queries as structs, whose tags are the field of that number; gives rows of the outcome."""
-    index = current_index(place, key_type)
+    index = current_index(location, key_type)
     for structs in batches:
         batch = pa.RecordBatch.from_struct_array(structs.column(0))
         reject_nulls(batch.column(column), batch.schema.names[column])
@@ -63,7 +63,7 @@ def matched(
             yield from with_keys(output, some, index.match_many(some.column(column), unique=unique))
 
 
-def current_index(place: Place, key_type: KeyType) -> TagMatch[Any]:
+def current_index(location: Location, key_type: KeyType) -> TagMatch[Any]:
     """The index as it is now; opened where this worker has not opened it, or an older snapshot of it.
 
     Raises
@@ -71,19 +71,24 @@ def current_index(place: Place, key_type: KeyType) -> TagMatch[Any]:
     InvalidValueError
         Its keys have become others than `key_type`, which the columns of the join are for.
     """
-    path = place.local_index()
-    # Read before the index is opened: should a newer snapshot come in between, the next task opens it again
-    manifest = read_manifest(path)
-    name, found = str(manifest["snapshot"]), key_type_of(manifest)
-    if found != key_type:
+    try:
+        return _reloaded(location, key_type)
+    except InvalidValueError:
+        found = key_type_of(location.manifest())
+        if found == key_type:
+            raise
         raise InvalidValueError(
-            f'the index {place} had key_type "{key_type}" when the join began, and has "{found}" now; begin it anew'
-        )
-    held = _opened.get(place)
-    if held is not None and held[0] == name:
-        return held[1]
-    index = TagMatch.open(path, threads=1, device="cpu", key_type=key_type)
-    _opened[place] = (name, index)
+            f'the index {location} had key_type "{key_type}" when the join began, and has "{found}" now; begin it anew'
+        ) from None
+
+
+def _reloaded(location: Location, key_type: KeyType) -> TagMatch[Any]:
+    held = _opened.get(location)
+    if held is not None and held.snapshot.keys.type == key_type:
+        held.reload()
+        return held
+    index = TagMatch.open(location.address, threads=1, device="cpu", key_type=key_type)
+    _opened[location] = index
     if held is not None:
-        held[1].close()
+        held.close()
     return index

@@ -31,8 +31,7 @@ from tagmatch.model.columns import tag_lists
 from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import KeyType
-from tagmatch.model.storage.format import open_unverified
-from tagmatch.model.storage.places import Place
+from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import KeyTable, Snapshot
 from tagmatch.partitioner.spark.packs import PACKS, Packer, labels_for, sorted_by_number, unpacked
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
@@ -52,7 +51,7 @@ class Shuffle:
 
     Attributes
     ----------
-    index : Place
+    index : Location
     snapshot : str
         Name of the snapshot.
     seed : int
@@ -63,7 +62,7 @@ class Shuffle:
         Labels of packs for the buckets and, behind them, for the homes of queries.
     """
 
-    index: Place
+    index: Location
     snapshot: str
     seed: int
     key_type: KeyType
@@ -77,7 +76,7 @@ class Shuffle:
 
 
 def shuffle_join(
-    queries: DataFrame, index: Place, *, tags: str, unique: bool, output: Output, bucket_sets: int
+    queries: DataFrame, index: Location, *, tags: str, unique: bool, output: Output, bucket_sets: int
 ) -> DataFrame:
     """Join queries with the snapshot that the index has now, in buckets of about `bucket_sets` sets.
 
@@ -85,7 +84,7 @@ def shuffle_join(
     """
     spark = queries.sparkSession
     name = index.manifest()["snapshot"]
-    snapshot = open_unverified(index.local_index(), name)
+    snapshot = index.open_unverified(name)
     parallelism = int(spark.conf.get("spark.default.parallelism", None) or 1)
     buckets = buckets_for(snapshot, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)
@@ -144,7 +143,7 @@ def _quoted(column: str) -> str:
 
 def packed_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) -> Iterator[pa.RecordBatch]:
     """One task: numbers of chunks, each of `chunk_sets` rows of the tagset table; gives packs of their sets."""
-    snapshot = open_unverified(plan.index.local_index(), plan.snapshot)
+    snapshot = plan.index.open_unverified(plan.snapshot)
     for batch in chunks:
         for chunk in batch.column(0).to_pylist():
             packer = Packer()

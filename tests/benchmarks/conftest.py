@@ -10,7 +10,7 @@ from tagmatch import TagMatch
 from tagmatch.model.arrays import TagLists
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import Layout
-from tagmatch.model.storage.format import open_snapshot
+from tagmatch.model.storage.folder import Folder
 from tagmatch.model.tables import Snapshot
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.matcher import QueryBatch
@@ -42,7 +42,7 @@ def snapshot_of(workload: Workload, layout: Layout, folder: Path) -> Snapshot:
     with TagMatch(folder, layout=layout) as tm:
         tm.add_sets(workload.sets["tags"], workload.sets["key"])
         tm.consolidate()
-    return open_snapshot(folder)
+    return Folder(folder).open()[1]
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,8 @@ from support.oracle import Oracle
 
 from tagmatch import IndexVersionError, InvalidTypeError, InvalidValueError, InvariantError, TagMatch, TagMatchError
 from tagmatch.model.columns import strings_of
-from tagmatch.model.storage.format import manifest_text, save_snapshot
+from tagmatch.model.storage.folder import Folder
+from tagmatch.model.storage.format import manifest_text
 
 PAIRS = [(["a"], "alice"), (["a", "b"], "bob"), (["a", "b"], "alice"), ([], "everyone")]
 
@@ -231,7 +232,7 @@ def test_check(tmp_path, names, told):
     tm, _ = loaded(PAIRS, key_type="string")
     tm.check()
     snapshot = tm.snapshot
-    save_snapshot(replace(snapshot, keys=replace(snapshot.keys, names=strings_of(names))), tmp_path / "index")
+    Folder(tmp_path / "index").save(replace(snapshot, keys=replace(snapshot.keys, names=strings_of(names))))
     with pytest.raises(InvariantError) as error:
         TagMatch.open(tmp_path / "index").check()
     assert told in str(error.value)

@@ -167,9 +167,9 @@ def test_a_writer_waits_for_the_one_that_has_the_lock(path):
 def test_a_killed_writer_leaves_no_lock_and_its_files_go(path):
     script = """
 import os, signal, sys
-import tagmatch.model.storage.format
+from tagmatch.model.storage.folder import Folder
 from tagmatch import TagMatch
-tagmatch.model.storage.format.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+Folder.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 tm = TagMatch(sys.argv[1])
 tm.add_set(["b"], 2)
 tm.consolidate()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.strategies import tag_sets
 
 from tagmatch import TagMatch
-from tagmatch.model.storage.format import _to_arrow as tables_of
+from tagmatch.model.storage.snapshot_files import tables_of
 
 LAYOUTS = pytest.mark.parametrize("layout", ["rarest", "balanced"])
 

@@ -180,6 +180,7 @@ def test_keys_that_become_others(spark: SparkSession, tmp_path: Path) -> None:
     save(tmp_path / "index", [["a"]], [1]).close()
     queries = spark.createDataFrame([(["a", "b"],)], "tags array<string>")
     joined = subset_join(queries, tmp_path / "index", strategy="ship")
+    assert [row.key for row in joined.collect()] == [1]
     with TagMatch(key_type="string") as tm:
         tm.add_set(["a"], "ana")
         tm.consolidate()
@@ -237,6 +238,7 @@ def test_auto_goes_by_the_size_of_the_index(
         ("tags array<string>", {"strategy": "broadcast"}, InvalidValueError, "strategy must be one of 'auto'"),
         ("tags array<string>", {"output": "set"}, InvalidValueError, "output must be one of 'rows'"),
         ("tags array<string>", {"index": 3}, InvalidTypeError, "index must be"),
+        ("tags array<string>", {"index": ""}, InvalidValueError, "index is empty; give the path of a folder"),
         (
             "tags array<string>",
             {"index": "ftp://host/index"},

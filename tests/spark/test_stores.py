@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
-from moto.server import ThreadedMotoServer
 from pyspark.errors import PythonException
 from support.killed import run_killed_job
 
@@ -27,45 +26,17 @@ from tagmatch import (
     TagMatch,
     TagMatchError,
 )
-from tagmatch.model.storage.format import open_snapshot
-from tagmatch.model.storage.places import place_of
-from tagmatch.model.storage.remote import Store
+from tagmatch.model.storage.folder import Folder
+from tagmatch.model.storage.location import location_of
+from tagmatch.model.storage.store_folder import StoreFolder
 from tagmatch.spark import partition, subset_join
+
+pytest_plugins = ["support.s3_bucket"]
 
 SCHEMA = "tags array<string>, key long"
 ROWS = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4), (["é", "日本"], 5), (["a"], 6)]
 QUERIES = [(1, ["b", "a"]), (2, ["x"]), (3, ["日本", "é", "c"])]
 ANSWERS = [(1, [1, 2, 4, 6]), (2, [4]), (3, [3, 4, 5])]
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    yield server.get_host_and_port()[1]
-    server.stop()
-
-
-@pytest.fixture
-def bucket(port: int, request: pytest.FixtureRequest) -> Any:
-    """File system and path of an empty bucket."""
-    files = pa.fs.S3FileSystem(
-        access_key="someone",
-        secret_key="secret",
-        endpoint_override=f"127.0.0.1:{port}",
-        scheme="http",
-        region="us-east-1",
-        allow_bucket_creation=True,
-    )
-    name = f"bucket{abs(hash(request.node.name))}"
-    files.create_dir(name)
-    return pa.fs.SubTreeFileSystem(name, files), name
-
-
-@pytest.fixture
-def uri(port: int, bucket: Any) -> str:
-    options = f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
-    return f"s3a://someone:secret@{bucket[1]}/folder/index?{options}"
 
 
 def names(bucket: Any) -> list[str]:
@@ -165,10 +136,10 @@ def test_damage(spark: Any, bucket: Any, uri: str) -> None:
     with pytest.raises(PythonException, match=rf"a copy of {index} is damaged: .*keys.arrow has 11 bytes instead of"):
         subset_join(queries, uri).collect()
     with pytest.raises(IndexCorruptError, match=rf"a copy of {index} is damaged: .*keys.arrow has 11 bytes instead of"):
-        place_of(uri).local_index()
+        location_of(uri, "index").open()
     bucket[0].delete_file(keys)
     with pytest.raises(IndexCorruptError, match=rf"{index} lacks a file: .*keys.arrow"):
-        place_of(uri).local_index()
+        location_of(uri, "index").open()
     partition(spark.createDataFrame(ROWS, SCHEMA), uri)
     assert len(subset_join(queries, uri, output="lists").collect()) == 3
     with bucket[0].open_output_stream("folder/index/MANIFEST.json") as sink:
@@ -198,62 +169,67 @@ def test_places_that_will_not_do(spark: Any, bucket: Any, uri: str) -> None:
 
 @pytest.mark.parametrize(
     "uri",
-    ["ftp://me:1234@host/x", "s3a://me:12/1234@bucket/x", "s3a://me:1234@bucket/a b?o=1234", "gs://me:1234@["],
+    [
+        "ftp://me:1234@host/x",
+        "s3a://me:12/1234@bucket/x",
+        "s3a://me:1234@bucket/a b?o=1234",
+        "gs://me:1234@[",
+        "ftp:/me:1234@host/x",
+    ],
 )
-def test_secrets_are_not_told(uri: str) -> None:
+@pytest.mark.parametrize("call", [partial(location_of, name="index"), TagMatch.open, TagMatch], ids=["", "open", "new"])
+def test_secrets_are_not_told(call: Any, uri: str) -> None:
     with pytest.raises(TagMatchError) as told:
-        place_of(uri)
+        call(uri)
     assert "1234" not in "".join(traceback.format_exception(told.value))
-    with pytest.raises(InvalidValueError, match=r"must be a folder of this machine, not a URI \(\w+:…\)") as told:
-        TagMatch.open(uri)
-    assert "1234" not in str(told.value)
 
 
 def test_uris_are_strings() -> None:
     with pytest.raises(InvalidTypeError, match="a URI must be a str, not a PosixPath"):
-        place_of(Path("s3a://bucket/index"))
+        location_of(Path("s3a://bucket/index"), "index")
 
 
 def test_copying_while_a_newer_snapshot_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
-    place = place_of(uri)
-    place.save_snapshot(open_snapshot(local(tmp_path / "local")))
-    newer = open_snapshot(local(tmp_path / "newer", layout="balanced"))
-    download = Store.download
+    location = location_of(uri, "index")
+    location.save(Folder(local(tmp_path / "local")).open()[1])
+    newer = Folder(local(tmp_path / "newer", layout="balanced")).open()[1]
+    download = StoreFolder.download
 
     def interrupted(*_: Any) -> None:
-        monkeypatch.setattr(Store, "download", download)
-        place.save_snapshot(newer)
+        monkeypatch.setattr(StoreFolder, "download", download)
+        location.save(newer)
         raise TagMatchError("gone while it was read")
 
-    monkeypatch.setattr(Store, "download", interrupted)
-    assert (place.local_index() / "MANIFEST.json").read_bytes() == (tmp_path / "newer" / "MANIFEST.json").read_bytes()
+    monkeypatch.setattr(StoreFolder, "download", interrupted)
+    name, _ = location.open()
+    assert name == Folder(tmp_path / "newer").manifest()["snapshot"]
 
 
 def test_saving_again_and_saving_in_vain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: Any, uri: str
 ) -> None:
-    place = place_of(uri)
-    snapshot = open_snapshot(local(tmp_path / "local"))
-    place.save_snapshot(snapshot)
-    before, upload = names(bucket), Store.upload
+    location = location_of(uri, "index")
+    snapshot = Folder(local(tmp_path / "local")).open()[1]
+    location.save(snapshot)
+    before, upload = names(bucket), StoreFolder.upload
 
-    def fail(store: Store, file: Path, name: str) -> None:
+    def fail(store: StoreFolder, file: Path, name: str) -> None:
         if name == "partitions.arrow":
             raise TagMatchError("no room")
         upload(store, file, name)
 
-    monkeypatch.setattr(Store, "upload", fail)
-    place.save_snapshot(snapshot)  # is there already
+    monkeypatch.setattr(StoreFolder, "upload", fail)
+    location.save(snapshot)  # is there already
     with pytest.raises(TagMatchError, match="no room"):
-        place.save_snapshot(open_snapshot(local(tmp_path / "newer", layout="balanced")))
+        location.save(Folder(local(tmp_path / "newer", layout="balanced")).open()[1])
     assert names(bucket) == before
 
 
 def test_a_bucket_stays(bucket: Any, uri: str) -> None:
-    place = place_of(uri.replace("/folder/index", "") + "&allow_bucket_deletion=true")
+    location = location_of(uri.replace("/folder/index", "") + "&allow_bucket_deletion=true", "index")
 
     def fail() -> None:
-        with place.scratch() as files, files.new("x") as file:
+        with location.scratch() as files, files.new("x") as file:
             file.write_text("x")
             raise ZeroDivisionError
 
@@ -265,15 +241,14 @@ def test_a_bucket_stays(bucket: Any, uri: str) -> None:
 
 def test_copies_of_this_process_go_with_it(tmp_path: Path, uri: str) -> None:
     """Those of workers are in folders of their executor, which removes them."""
-    place = place_of(uri)
-    place.save_snapshot(open_snapshot(local(tmp_path / "local")))
+    location = location_of(uri, "index")
+    location.save(Folder(local(tmp_path / "local")).open()[1])
     copies = tmp_path / "temporary"
     copies.mkdir()
     program = """
 import sys
 from tagmatch import TagMatch
-from tagmatch.model.storage.places import place_of
-with TagMatch.open(place_of(sys.argv[1]).local_index()) as tm:
+with TagMatch.open(sys.argv[1]) as tm:
     print(sorted(tm.match(["a", "b"])))
 """
     environment = os.environ | {"TMPDIR": str(copies)}

@@ -14,7 +14,7 @@ from support.collisions import colliding_tags
 from support.strategies import COMMON_NAMES
 
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.storage.places import MountedFiles
+from tagmatch.model.storage.folder import FolderFiles
 from tagmatch.partitioner.spark import keys, parts, shards, vocabulary
 from tagmatch.partitioner.spark.packs import unpacked
 from tagmatch.partitioner.spark.rank_ranges import RankRanges
@@ -40,7 +40,7 @@ def test_order_of_packs_does_not_matter(
     for run in range(3):
         folder = tmp_path / str(run)
         folder.mkdir()
-        scratch = Scratch(MountedFiles(folder))
+        scratch = Scratch(FolderFiles(folder))
         monkeypatch.setattr(keys, "number_of_task", lambda: 0)
         list(keys._write(scratch, in_pieces(pa.record_batch({"key": NAMES}), rng)))
         list(keys._join(scratch, [0], KEY, 0))

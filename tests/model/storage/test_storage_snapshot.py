@@ -12,8 +12,8 @@ from tagmatch import (
     TagMatch,
     TagMatchError,
 )
-from tagmatch.model.storage.format import _to_arrow as tables_of
 from tagmatch.model.storage.format import manifest_text
+from tagmatch.model.storage.snapshot_files import tables_of
 
 SETS = [["a", "b"], ["a"], ["b", "c", "d"], [], ["é", "日本"]]
 
@@ -102,9 +102,7 @@ def test_a_failed_save_changes_nothing(index, monkeypatch):
     with TagMatch(index, layout="rarest") as tm:
         tm.add_set(["new"], 9)
         with monkeypatch.context() as patch:
-            patch.setattr(
-                "tagmatch.model.storage.format._sync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left"))
-            )
+            patch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
             with pytest.raises(TagMatchError, match="No space left"):
                 tm.consolidate()
         assert contents_of(index) == before

@@ -1,0 +1,34 @@
+"""Files and folders that survive a crash of the machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def sync(path: Path) -> None:
+    """Have a file's contents, or a folder's names, on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace(file: Path, text: bytes) -> None:
+    """Replace a file's contents in one step."""
+    new = file.with_name(file.name + ".new")
+    new.write_bytes(text)
+    sync(new)
+    sync(file.parent)
+    new.replace(file)
+    sync(file.parent)
+
+
+def make_folder(path: Path) -> list[Path]:
+    """Make a folder and those that it is in; returns which were not there."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync(folder.parent)
+    return missing

@@ -1,0 +1,164 @@
+"""Where an index lies: in a folder, or on a store that Arrow reaches; `location_of` takes what users write."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.storage.folder import Folder
+from tagmatch.model.storage.store import Store
+from tagmatch.model.tables import Snapshot
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_FILE = re.compile(r"file:(//(localhost)?)?(?P<path>/[^/].*)")
+
+
+class Files(Protocol):
+    """Files that processes on several machines leave for each other; each appears under its name whole, at once."""
+
+    def new(self, name: str) -> AbstractContextManager[Path]:
+        """Give a path of this machine, at which to write the file of that name; it appears when it is whole."""
+
+    def map(self, name: str, *, keep: bool = False) -> pa.MemoryMappedFile:
+        """Map a file into memory; `keep` if other processes of this machine need it, too."""
+
+    def local_folder(self) -> Path:
+        """Return a folder of this machine with room for files, which their maker removes."""
+
+
+class Location(Protocol):
+    """The location of an index, which may not be there yet; as text it is what messages show, without passwords."""
+
+    @property
+    def address(self) -> str:
+        """What `location_of` takes for this location; it may have a password in it."""
+
+    def absolute(self) -> Location:
+        """The same location for processes that work in another folder."""
+
+    def has_index(self) -> bool:
+        """Whether an index is there.
+
+        Raises
+        ------
+        IndexExistsError
+            Something else is, so that no index can be written there.
+        TagMatchError
+            It cannot be seen what is.
+        """
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest of the index: one small file; errors as `open`, but for damage to other files."""
+
+    def open(self) -> tuple[str, Snapshot]:
+        """The name of the current snapshot, and the snapshot, its files memory-mapped and their checksums verified.
+
+        Raises
+        ------
+        IndexNotFoundError
+            There is no index: no folder, or one without a manifest (nothing was ever consolidated into it).
+        IndexVersionError
+            A newer version of tagmatch wrote it.
+        IndexCorruptError
+            A file is missing, cut short or changed.
+        TagMatchError
+            A file cannot be read, or cannot be copied to this machine.
+        """
+
+    def open_unverified(self, name: str) -> Snapshot:
+        """The snapshot of that name, its files memory-mapped but not read, so that damage may go unnoticed.
+
+        Raises
+        ------
+        IndexNotFoundError
+            The index has another snapshot by now.
+        IndexVersionError, IndexCorruptError, TagMatchError
+            As `open`, but for checksums of files.
+        """
+
+    def check_writable(self) -> None:
+        """See that `update` can be called.
+
+        Raises
+        ------
+        InvalidValueError
+            The index is read-only here.
+        """
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Make `snapshot` the current one of the index, which is created if need be, whatever it has now.
+
+        Raises
+        ------
+        IndexExistsError
+            Something that is not an index is there.
+        TagMatchError
+            The files cannot be written (disk full, no permission); the index stays as it was.
+        """
+
+    def update(self, snapshot: Snapshot, known: set[str]) -> str:
+        """`save`, but not where the index has got a snapshot that `snapshot` does not come from; one writer at a time.
+
+        Returns the name of `snapshot`.
+
+        Parameters
+        ----------
+        known : set
+            Names of the snapshots that it comes from. It gets the name of `snapshot` just before that becomes the
+            current one: should this be interrupted, either may be.
+
+        Raises
+        ------
+        IndexChangedError
+            The index has another one; it stays as it is.
+        InvalidValueError
+            As `check_writable`.
+        IndexExistsError, TagMatchError
+            As `save`.
+        """
+
+    def scratch(self) -> AbstractContextManager[Files]:
+        """A place for files, which are removed afterwards. What a killed one has left is removed now."""
+
+
+def location_of(given: object, name: str) -> Location:
+    """The location that a user gives as a path, which may begin with `~`, or as a URI.
+
+    Parameters
+    ----------
+    given : str or PathLike
+    name : str
+        Of the argument, for messages.
+
+    Raises
+    ------
+    InvalidTypeError
+        It is neither, or a URI that is no `str`.
+    InvalidValueError
+        It is empty, or a URI of a kind that Arrow does not know.
+    TagMatchError
+        Nobody answers at the URI.
+
+    Examples
+    --------
+    >>> str(location_of("file:///data/animals.index", "path"))
+    '/data/animals.index'
+    """
+    if not isinstance(given, str | os.PathLike) or not isinstance(text := os.fspath(given), str):
+        raise InvalidTypeError(f"{name} must be a string or a path, not {given!r}")
+    if not text:
+        raise InvalidValueError(f"{name} is empty; give the path of a folder")
+    if not _URI.match(text):
+        return Folder(Path(os.path.expanduser(text)))
+    if not isinstance(given, str):
+        raise InvalidTypeError(f"a URI must be a str, not a {type(given).__name__}, which changes its slashes")
+    if file := _FILE.match(text):
+        return Folder(Path(unquote(file["path"])))
+    return Store.at(text)

@@ -1,0 +1,169 @@
+"""Folders of stores that Arrow reaches (`pyarrow.fs`): S3, Google Cloud Storage, Azure, HDFS."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import shutil
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+
+from tagmatch.model.errors import InvalidValueError, TagMatchError
+from tagmatch.model.storage.format import checksum_of
+
+# As Hadoop calls it
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+
+_HERE: Any = pa.fs.LocalFileSystem()
+_BLOCK = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFolder:
+    """A folder of a store; the names of files are relative to it.
+
+    Attributes
+    ----------
+    uri : str
+        As Arrow understands it; the options of its query hold for all files.
+    below : str
+        Path of the folder below that of the URI, "" or "name/".
+    """
+
+    uri: str = field(repr=False)
+    below: str = ""
+
+    def __str__(self) -> str:
+        scheme, _, rest = self.uri.partition(":/")
+        place = rest.removeprefix("/").partition("?")[0]
+        # Without a password, which may have any character; what Azure has before the @ alone is the container
+        user, _, host = place.rpartition("@")
+        path = f"{host if ':' in user else place}".rstrip("/") + f"/{self.below}"
+        return f"{scheme}://{path.rstrip('/')}"
+
+    def reach(self) -> None:
+        """See that Arrow reaches the store.
+
+        Raises
+        ------
+        InvalidValueError
+            Arrow has nothing for URIs of this kind.
+        TagMatchError
+            Nobody answers there.
+        """
+        try:
+            _file_system(self.uri)
+        except (ImportError, pa.ArrowInvalid) as error:
+            raise InvalidValueError(
+                f"Arrow does not reach {self}: {self._without_secrets(error)}; give a URI that "
+                "`pyarrow.fs.FileSystem.from_uri` takes, or a folder that all machines mount"
+            ) from None
+        except OSError as error:
+            raise TagMatchError(f"cannot reach {self}: {self._without_secrets(error)}") from None
+
+    def folder(self, name: str) -> StoreFolder:
+        """Return a folder in this one."""
+        return StoreFolder(self.uri, f"{self.below}{name}/")
+
+    def names(self) -> list[str]:
+        """Names of what is in the folder; none if there is no such folder."""
+        files, path = self._reached("")
+        with self._errors("read"):
+            found = files.get_file_info(pa.fs.FileSelector(path, allow_not_found=True))
+        return [info.base_name for info in found]
+
+    def kind(self) -> pa.fs.FileType:
+        """What there is in the place of the folder."""
+        files, path = self._reached("")
+        with self._errors("read"):
+            return files.get_file_info(path).type
+
+    def read(self, name: str) -> bytes:
+        """Contents of a file; FileNotFoundError."""
+        files, path = self._reached(name)
+        with self._errors("read", name), files.open_input_stream(path) as source:
+            return bytes(source.read())
+
+    def checksum(self, name: str) -> str:
+        """As manifests have it; FileNotFoundError."""
+        files, path = self._reached(name)
+        with self._errors("read", name), files.open_input_stream(path) as source:
+            return checksum_of(source)
+
+    def write(self, name: str, contents: bytes) -> None:
+        """Write a file, which appears when it is whole."""
+        files, path = self._reached(name)
+        with self._errors("write", name), files.open_output_stream(path) as sink:
+            sink.write(contents)
+
+    def upload(self, file: Path, name: str) -> None:
+        """Copy a file of this machine, which appears when it is whole."""
+        files, path = self._reached(name)
+        with self._errors("write", name):
+            pa.fs.copy_files(str(file), path, _HERE, files)
+
+    def download(self, name: str, file: Path) -> None:
+        """Copy a file to this machine, in blocks so that Ctrl-C need not wait for all of it; FileNotFoundError."""
+        files, path = self._reached(name)
+        with (
+            self._errors("copy", name),
+            files.open_input_stream(path) as source,
+            file.open("wb") as sink,
+        ):
+            shutil.copyfileobj(source, sink, _BLOCK)
+
+    def create(self) -> None:
+        """See that there is a folder."""
+        files, path = self._reached("")
+        with self._errors("write"):
+            files.create_dir(path, recursive=True)
+
+    def remove(self) -> None:
+        """Remove the folder with all that is in it; nothing if there is none."""
+        files, path = self._reached("")
+        with self._errors("remove"), contextlib.suppress(FileNotFoundError):
+            files.delete_dir(path)
+
+    def try_to_remove(self) -> None:
+        """Remove the folder, or leave it to the next that comes by."""
+        with contextlib.suppress(TagMatchError):
+            self.remove()
+
+    def _reached(self, name: str) -> tuple[Any, str]:
+        files, path = _file_system(self.uri)
+        return files, f"{path}/{self.below}{name}".rstrip("/")
+
+    def _without_secrets(self, error: Exception) -> str:
+        """What Arrow says of a URI that it does not take, in which it quotes all of the URI."""
+        return in_a_line(error).replace(self.uri, str(self)).replace(_arrow_uri(self.uri), str(self))
+
+    @contextlib.contextmanager
+    def _errors(self, what: str, name: str = "") -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise TagMatchError(f"cannot {what} {self.folder(name) if name else self}: {in_a_line(error)}") from error
+
+
+@functools.cache
+def _file_system(uri: str) -> tuple[Any, str]:
+    files, path = pa.fs.FileSystem.from_uri(_arrow_uri(uri))
+    return files, path.rstrip("/")
+
+
+def _arrow_uri(uri: str) -> str:
+    scheme, colon, rest = uri.partition(":")
+    return f"{_SCHEMES.get(scheme, scheme)}{colon}{rest}"
+
+
+def in_a_line(error: BaseException) -> str:
+    """What an error says, without line breaks and not at great length."""
+    return textwrap.shorten(str(error), 400)

@@ -1,0 +1,258 @@
+"""Where an index may lie: paths and URIs as users give them, and stores, from which an index is only read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+import pytest
+from support.agreement import assert_agree, loaded
+from support.index_files import contents_of
+
+from tagmatch import (
+    IndexCorruptError,
+    IndexExistsError,
+    IndexNotFoundError,
+    InvalidTypeError,
+    InvalidValueError,
+    TagMatch,
+    TagMatchError,
+)
+
+pytest_plugins = ["support.s3_bucket"]
+
+PAIRS = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4), (["é", "日本"], 5), (["a"], 6)]
+QUERIES = [["b", "a"], ["x"], ["日本", "é", "c"], []]
+
+READ_ONLY = "cannot change {}: an index on a store is read-only; .*folder.*tagmatch-partition"
+
+
+def stored(bucket: Any) -> dict[str, bytes]:
+    """What is in the files of a bucket."""
+    found = bucket[0].get_file_info(pa.fs.FileSelector("", recursive=True))
+    files = [info.path for info in found if info.type == pa.fs.FileType.File]
+    return {path: bucket[0].open_input_file(path).readall() for path in files}
+
+
+@pytest.fixture
+def shown(bucket: Any) -> str:
+    """The URI as messages show it."""
+    return f"s3a://{bucket[1]}/folder/index"
+
+
+def save(path: object, pairs: Any = PAIRS, **options: Any) -> None:
+    tm, _ = loaded(pairs, device="cpu", **options)
+    with tm:
+        tm.save(path)
+
+
+# -- stores ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+def test_a_store_answers_as_a_folder_does(tmp_path: Path, bucket: Any, uri: str, shown: str, layout: str) -> None:
+    tm, oracle = loaded(PAIRS, device="cpu", layout=layout, max_partition_size=2)
+    with tm:
+        tm.save(uri)
+        tm.save(tmp_path / "index")
+    assert stored(bucket) == {f"folder/index/{name}": data for name, data in contents_of(tmp_path / "index").items()}
+    with TagMatch.open(uri, device="cpu") as tm:
+        assert_agree(tm, oracle, QUERIES)
+        tm.check()
+        assert (tm.stats()["layout"], tm.stats()["path"]) == (layout, shown)
+        assert f"at '{shown}', 5 sets" in repr(tm)
+        assert "secret" not in f"{tm.stats()}{tm!r}"
+
+
+def test_keys_that_are_strings_on_a_store(uri: str, shown: str) -> None:
+    with TagMatch(key_type="string") as tm:
+        tm.add_set(["a"], "ana")
+        tm.consolidate()
+        tm.save(uri)
+    with TagMatch.open(uri, key_type="string") as strings:
+        assert strings.match(["a"]) == ["ana"]
+    with pytest.raises(InvalidValueError, match=f'keys of the index {shown} have key_type "string", not "integer"'):
+        TagMatch.open(uri, key_type="integer")
+
+
+def test_reload_from_a_store(bucket: Any, uri: str) -> None:
+    save(uri)
+    with TagMatch.open(uri) as tm, TagMatch.open(uri) as other:
+        assert not tm.reload()
+        save(uri, [(["b"], 7)], layout="balanced")
+        assert sorted(tm.match(["a", "b"])) == [1, 2, 4, 6]
+        for each in (tm, other):  # which have one copy
+            assert each.reload()
+            assert each.match(["a", "b"]) == [7]
+            each.check()
+        # The manifest tells: nothing else is read
+        (keys,) = (path for path in stored(bucket) if path.endswith("/keys.arrow"))
+        bucket[0].delete_file(keys)
+        assert not tm.reload()
+        assert tm.match(["a", "b"]) == [7]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tm: tm.add_set(["b"], 2),
+        lambda tm: tm.remove_set(["a"], 1),
+        lambda tm: tm.add_sets([["b"]], [2]),
+        lambda tm: tm.remove_sets([["a"]], [1]),
+    ],
+    ids=["add_set", "remove_set", "add_sets", "remove_sets"],
+)
+def test_changes_to_a_store_are_refused_at_once(bucket: Any, uri: str, shown: str, change: Any) -> None:
+    save(uri)
+    before = stored(bucket)
+    with TagMatch.open(uri) as tm:
+        with pytest.raises(InvalidValueError, match=READ_ONLY.format(shown)):
+            change(tm)
+        assert tm.stats()["staged"] == 0
+        tm.consolidate()  # as nothing is staged
+        assert sorted(tm.match(["a"])) == [1, 4, 6]
+    assert stored(bucket) == before
+
+
+def test_another_layout_is_not_saved_to_a_store(bucket: Any, uri: str, shown: str) -> None:
+    save(uri)
+    before = stored(bucket)
+    with TagMatch.open(uri, layout="balanced") as tm:
+        with pytest.raises(InvalidValueError, match=READ_ONLY.format(shown)):
+            tm.consolidate()
+        assert sorted(tm.match(["a"])) == [1, 4, 6]
+        assert tm.stats()["layout"] == "balanced"
+    assert stored(bucket) == before
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["nothing", "an index"])
+def test_an_index_is_not_begun_on_a_store(bucket: Any, uri: str, shown: str, there: bool) -> None:
+    if there:
+        save(uri)
+    before = stored(bucket)
+    with pytest.raises(InvalidValueError, match=READ_ONLY.format(shown)):
+        TagMatch(uri)
+    assert stored(bucket) == before
+
+
+def test_to_change_an_index_on_a_store(tmp_path: Path, bucket: Any, uri: str) -> None:
+    save(uri)
+    with TagMatch.open(uri) as reader:
+        reader.save(tmp_path / "index")
+        with TagMatch.open(tmp_path / "index") as tm:
+            tm.add_set(["b"], 7)
+            tm.consolidate()
+            tm.save(uri)
+        assert reader.reload()
+        assert sorted(reader.match(["b"])) == [4, 7]
+    assert len(stored(bucket)) == 5
+
+
+def test_a_store_without_an_index(bucket: Any, uri: str, shown: str) -> None:
+    with pytest.raises(IndexNotFoundError, match=f"no index at {shown}: it has no MANIFEST"):
+        TagMatch.open(uri)
+    with bucket[0].open_output_stream("folder/notes.txt") as sink:
+        sink.write(b"mine")
+    with TagMatch() as tm:
+        for elsewhere, told in (
+            (uri.replace("/index", ""), "folder is a folder with other files in it"),
+            (uri.replace("index", "notes.txt"), r"folder/notes.txt is a file, not an index folder"),
+        ):
+            with pytest.raises(IndexExistsError, match=told):
+                tm.save(elsewhere)
+    assert stored(bucket) == {"folder/notes.txt": b"mine"}
+
+
+def test_a_store_with_a_damaged_index(bucket: Any, uri: str, shown: str) -> None:
+    save(uri)
+    (keys,) = (path for path in stored(bucket) if path.endswith("/keys.arrow"))
+    with bucket[0].open_output_stream(keys) as sink:
+        sink.write(b"other bytes")
+    with pytest.raises(IndexCorruptError, match=f"a copy of {shown} is damaged: .*keys.arrow has 11 bytes instead of"):
+        TagMatch.open(uri)
+    bucket[0].delete_file(keys)
+    with pytest.raises(IndexCorruptError, match=f"{shown} lacks a file: .*keys.arrow"):
+        TagMatch.open(uri)
+
+
+def test_no_room_for_a_copy(uri: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(uri)
+
+    def fail(**_: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.mkdtemp", fail)
+        with pytest.raises(TagMatchError, match=f"cannot copy {shown} to this machine: .*No space.* TMPDIR") as told:
+            TagMatch.open(uri)
+    assert "secret" not in str(told.value)
+    with TagMatch.open(uri) as tm:
+        assert len(tm) == 5
+
+
+# -- paths and URIs --------------------------------------------------------------------------------------------------
+
+
+def test_a_file_uri_is_the_folder(tmp_path: Path) -> None:
+    path = tmp_path / "an index"
+    uri = f"file://{tmp_path}/an%20index"
+    with TagMatch(uri) as tm:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+        tm.save(f"file:{tmp_path}/copy")
+        assert tm.stats()["path"] == str(path)
+    with TagMatch.open(uri.replace("file://", "file://localhost")) as tm, TagMatch.open(path) as other:
+        tm.add_set(["b"], 2)
+        tm.consolidate()
+        assert other.reload()
+        assert sorted(other.match(["a", "b"])) == [1, 2]
+    with TagMatch.open(tmp_path / "copy") as tm:
+        assert tm.match(["a", "b"]) == [1]
+
+
+def test_home_and_folders_that_come_with_names_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    with TagMatch("~/index") as tm:
+        tm.consolidate()
+        assert tm.stats()["path"] == str(tmp_path / "home" / "index")
+        tm.save(Path("~") / "copy")
+    assert sorted(os.listdir(tmp_path / "home")) == ["copy", "index"]
+    with pytest.raises(IndexNotFoundError, match="no index at ~nobody-of-that-name/index: no such folder"):
+        TagMatch.open("~nobody-of-that-name/index")
+
+
+def test_a_path_stays_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with TagMatch("some/index") as tm:
+        assert tm.stats()["path"] == "some/index"
+
+
+class BytesPath:
+    def __fspath__(self) -> bytes:
+        return b"index"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "told"),
+    [
+        ("", InvalidValueError, "path is empty; give the path of a folder"),
+        (BytesPath(), InvalidTypeError, "path must be a string or a path, not <"),
+        (b"s3://bucket/index", InvalidTypeError, "path must be a string or a path, not b's3://bucket/index'"),
+        (
+            Path("s3://bucket/index"),
+            InvalidTypeError,
+            "a URI must be a str, not a PosixPath, which changes its slashes",
+        ),
+        ("ftp://host/index", InvalidValueError, "Arrow does not reach ftp://host/index: .*; give a URI that"),
+        ("file://elsewhere/index", InvalidValueError, "Arrow does not reach file://elsewhere/index: .*hostname"),
+    ],
+)
+def test_what_is_neither_a_path_nor_a_uri(path: Any, kind: type[TagMatchError], told: str) -> None:
+    with TagMatch() as tm:
+        for call in (TagMatch, TagMatch.open, tm.save):
+            with pytest.raises(kind, match=told):
+                call(path)
