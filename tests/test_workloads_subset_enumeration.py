@@ -13,7 +13,7 @@ from oracle import Oracle
 from strategies import BOUNDARY_KEYS
 from tables import table_of, tag_rows
 
-from tagmatch.workloads.bench.data import make_workload
+from tagmatch.workloads.bench.harness.data import make_workload
 from tagmatch.workloads.draws import mix
 from tagmatch.workloads.systems.subset_enumeration import SubsetEnumeration
 

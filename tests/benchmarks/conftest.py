@@ -13,7 +13,7 @@ from tagmatch.model.options import Layout
 from tagmatch.model.storage.format import open_snapshot
 from tagmatch.model.tables import Snapshot
 from tagmatch.pipeline.preprocess import QueryBatch, TagIndex
-from tagmatch.workloads.bench.data import Workload, make_workload
+from tagmatch.workloads.bench.harness.data import Workload, make_workload
 
 SETS = 200_000
 QUERIES = 2048
