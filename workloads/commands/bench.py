@@ -278,7 +278,7 @@ def gpu(
     _measure([experiment], options, output, allow_changes=allow_changes)
 
 
-class SparkPart(StrEnum):
+class SparkBenchmark(StrEnum):
     """What `tagmatch-bench spark` measures."""
 
     PARTITION = "partition"
@@ -299,7 +299,7 @@ def spark(
     join_sets: Annotated[int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets of the join.")] = 1_000_000,
     queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Queries of the join.")] = 200_000,
     part: Annotated[
-        list[SparkPart] | None, typer.Option(help="Again for each.  [default: both]", show_default=False)
+        list[SparkBenchmark] | None, typer.Option(help="Again for each.  [default: both]", show_default=False)
     ] = None,
     rounds: _Rounds = 3,
     threads: Threads = None,
@@ -318,12 +318,15 @@ def spark(
     from tagmatch.workloads.bench.spark.partitioning import SIZES, partition
 
     parts: dict[str, Experiment] = {
-        SparkPart.PARTITION: partial(partition, spark=session, sizes=sets or SIZES),
-        SparkPart.JOIN: partial(join, spark=session),
+        SparkBenchmark.PARTITION: partial(partition, spark=session, sizes=sets or SIZES),
+        SparkBenchmark.JOIN: partial(join, spark=session),
     }
     options = BenchOptions(join_sets / FULL_SETS, cores, queries, rounds, seed=seed, keys_per_set=keys_per_set)
     _measure(
-        [parts[each] for each in SparkPart if not part or each in part], options, output, allow_changes=allow_changes
+        [parts[each] for each in SparkBenchmark if not part or each in part],
+        options,
+        output,
+        allow_changes=allow_changes,
     )
 
 

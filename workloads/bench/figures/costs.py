@@ -9,7 +9,7 @@ import numpy as np
 
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions
-from tagmatch.partitioner.balanced import balanced_partitions
+from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.workloads.bench.figures import published
 from tagmatch.workloads.bench.harness.report import percent
 from tagmatch.workloads.bench.harness.timing import alternate
