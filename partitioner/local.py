@@ -25,7 +25,7 @@ from tagmatch.model.kernels.tag_table import UNKNOWN, build_slots, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import Layout, LayoutOptions
 from tagmatch.model.tables import ClusterTable, KeyTable, Snapshot, TagsetTable, Vocabulary
-from tagmatch.partitioner.balanced import balanced_partitions
+from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.partitioner.key_names import in_common, only_used
 from tagmatch.partitioner.keys_left import keys_left
 from tagmatch.partitioner.vocabulary import rank_tags

@@ -1,4 +1,4 @@
-"""Step 4: the parts become the tables of one snapshot, which replaces the index's in one step."""
+"""Step 4: the slices become the tables of one snapshot, which replaces the index's in one step."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import Snapshot, TagsetTable, Vocabulary
 from tagmatch.partitioner.spark.keys import Keys
-from tagmatch.partitioner.spark.parts import LAYOUTS
-from tagmatch.partitioner.spark.plan import Parts
+from tagmatch.partitioner.spark.plan import Slices
 from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.slices import LAYOUTS
 from tagmatch.partitioner.spark.tasks import for_each, one_row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def save_parts(
-    spark: SparkSession, scratch: Scratch, index: Location, options: LayoutOptions, parts: Sequence[Any], keys: Keys
+def save_slices(
+    spark: SparkSession, scratch: Scratch, index: Location, options: LayoutOptions, slices: Sequence[Any], keys: Keys
 ) -> int:
     """Save the index, as one task does, in little memory as all columns are files; returns its partitions."""
-    work = partial(_save, scratch, index, options, Parts(parts), keys)
+    work = partial(_save, scratch, index, options, Slices(slices), keys)
     (saved,) = for_each(spark, [0], work, "count long").collect()
     return int(saved["count"])
 
 
 def _save(
-    scratch: Scratch, index: Location, options: LayoutOptions, parts: Parts, keys: Keys, _: int
+    scratch: Scratch, index: Location, options: LayoutOptions, slices: Slices, keys: Keys, _: int
 ) -> Iterator[pa.RecordBatch]:
-    snapshot = _snapshot(scratch, options, parts, keys)
+    snapshot = _snapshot(scratch, options, slices, keys)
     index.save(snapshot)
     yield one_row(count=len(snapshot.partitions))
 
 
-def _snapshot(scratch: Scratch, options: LayoutOptions, parts: Parts, keys: Keys) -> Snapshot:
+def _snapshot(scratch: Scratch, options: LayoutOptions, slices: Slices, keys: Keys) -> Snapshot:
     tags, hashes, frequencies = (scratch.read("vocabulary", 0, name) for name in ("strings", "hashes", "frequencies"))
     vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
 
-    key_type = np.uint32 if parts.greatest_key < 2**32 else np.uint64
-    ranks = Lists(*scratch.joined_lists("part", parts.numbers, "ranks", np.uint32))
-    numbers = Lists(*scratch.joined_lists("part", parts.numbers, "keys", key_type))
-    signatures = scratch.joined("part", parts.numbers, "signatures", to_words, np.uint64).reshape(-1, SIGNATURE_WORDS)
+    key_type = np.uint32 if slices.greatest_key < 2**32 else np.uint64
+    ranks = Lists(*scratch.joined_lists("slice", slices.numbers, "ranks", np.uint32))
+    numbers = Lists(*scratch.joined_lists("slice", slices.numbers, "keys", key_type))
+    signatures = scratch.joined("slice", slices.numbers, "signatures", to_words, np.uint64).reshape(-1, SIGNATURE_WORDS)
     tagsets = TagsetTable(signatures, ranks)
-    partitions = LAYOUTS[options.layout].partitions(scratch, parts, tagsets, len(vocabulary))
+    partitions = LAYOUTS[options.layout].partitions(scratch, slices, tagsets, len(vocabulary))
     return Snapshot(options, vocabulary, tagsets, keys.table(numbers), partitions)

@@ -5,8 +5,8 @@ Steps, each of one or a few Spark jobs ::
     keys        where keys are strings: the different ones, sorted; a file that tasks memory-map
     shards      rows by a hash of their set; a task makes its sets distinct, as the local partitioner does
     vocabulary  frequencies added up over shards, ranked; a file that tasks memory-map
-    parts       sets as ranks; Algorithm 1 by histograms where a subtree is too large for one task; each part laid out
-    index       the parts one after the other, saved in one step
+    slices      sets as ranks; Algorithm 1 by histograms where a subtree is too large for one task; each slice laid out
+    index       the slices one after the other, saved in one step
 
 Nothing comes to the driver but counts, histograms, masks, some hundred sets' first ranks of each shard, and the strings
 by which Spark sets the bounds of their ranges. What tasks leave for others lies in a folder beside the index's
@@ -25,12 +25,12 @@ from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.location import Location
 from tagmatch.partitioner.local import MAX_ROWS
-from tagmatch.partitioner.spark.assemble import save_parts
+from tagmatch.partitioner.spark.assemble import save_slices
 from tagmatch.partitioner.spark.keys import IntegerKeys, Keys, number_keys
-from tagmatch.partitioner.spark.parts import lay_out_parts
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.shards import make_shards
-from tagmatch.partitioner.spark.vocabulary import rank_tags
+from tagmatch.partitioner.spark.slices import lay_out_slices
+from tagmatch.partitioner.spark.vocabulary import build_vocabulary
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,12 +114,12 @@ def partition_sets(rows: DataFrame, index: Location, layout: LayoutOptions, opti
                 f"an index holds at most {MAX_ROWS} sets, not {shards.sets}; split the rows by a hash of their tags"
             )
         with _step(spark, "vocabulary"):
-            tags = rank_tags(spark, scratch, shards, options.sets_per_task)
-        with _step(spark, "parts"):
-            parts = lay_out_parts(spark, scratch, shards.numbers, layout, options.sets_per_task)
+            tags = build_vocabulary(spark, scratch, shards, options.sets_per_task)
+        with _step(spark, "slices"):
+            slices = lay_out_slices(spark, scratch, shards.numbers, layout, options.sets_per_task)
         with _step(spark, "index"):
-            partitions = save_parts(spark, scratch, index, layout, parts, keys)
-    pairs = sum(row["keys"] for row in parts)
+            partitions = save_slices(spark, scratch, index, layout, slices, keys)
+    pairs = sum(row["keys"] for row in slices)
     return Partitioned(shards.sets, pairs, tags, partitions, shards.problems)
 
 

@@ -1,4 +1,4 @@
-"""How sets are divided into parts, consecutive ranges of the tagset table: what each layout has to say of it."""
+"""How sets are divided into slices, consecutive ranges of the tagset table: what each layout has to say of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tagmatch.model.arrays import I64Array, Lists, U64Array
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Partitions, TagsetTable
-from tagmatch.partitioner.balanced import Root
+from tagmatch.partitioner.balanced_partitioning import Root
 from tagmatch.partitioner.spark.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 
 class Routes(Protocol):
-    """To which part each set belongs."""
+    """To which slice each set belongs."""
 
-    def parts(self, scratch: Scratch, shard: int) -> I64Array:
-        """Part of each set of a shard."""
+    def slices(self, scratch: Scratch, shard: int) -> I64Array:
+        """Slice of each set of a shard."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The parts of a job.
+    """The slices of a job.
 
     Attributes
     ----------
     routes : Routes
-    parts : int
+    slices : int
         How many there are.
     roots : dict of int to Root
-        Of parts that are subtrees of Algorithm 1, where each begins.
+        Of slices that are subtrees of Algorithm 1, where each begins.
     """
 
     routes: Routes
-    parts: int
+    slices: int
     roots: dict[int, Root] = field(default_factory=dict)
 
 
-class Parts:
-    """Numbers of parts in order, and what they have."""
+class Slices:
+    """Numbers of slices in order, and what they have."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
-        self.numbers = [int(row.part) for row in rows]
+        self.numbers = [int(row.slice) for row in rows]
         self.sets = [int(row.sets) for row in rows]
         self.greatest_key = max((int(row.greatest_key) for row in rows), default=0)
 
@@ -67,5 +67,5 @@ class LayoutPlan(Protocol):
     ) -> Plan:
         """Divide the sets; `ranked` has rows (`shard`, `sets`, `empty`, `first`, `second`)."""
 
-    def partitions(self, scratch: Scratch, parts: Parts, tagsets: TagsetTable, tags: int) -> Partitions:
-        """The table of partitions of all parts, whose sets are `tagsets`."""
+    def partitions(self, scratch: Scratch, slices: Slices, tagsets: TagsetTable, tags: int) -> Partitions:
+        """The table of partitions of all slices, whose sets are `tagsets`."""

@@ -1,4 +1,4 @@
-"""Parts of the layout `rarest`: ranges of the order of rank lists."""
+"""Slices of the layout `rarest`: ranges of the order of rank lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import count_firsts
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import ClusterTable, TagsetTable
-from tagmatch.partitioner.spark.plan import Parts, Plan
+from tagmatch.partitioner.spark.plan import Plan, Slices
 from tagmatch.partitioner.spark.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -27,18 +27,18 @@ _LONGEST_FIRST_RANKS = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankRanges:
-    """Parts of the layout `rarest`: part `i` begins with the first set whose first four ranks are `bounds[i - 1]`.
+    """Slices of the layout `rarest`: slice `i` begins with the first set whose first four ranks are `bounds[i - 1]`.
 
     Attributes
     ----------
-    bounds : uint64[parts - 1, 2] array
+    bounds : uint64[slices - 1, 2] array
         The first two words, as `first_words` gives them, in lexicographic order.
     """
 
     bounds: U64Array
 
-    def parts(self, scratch: Scratch, shard: int) -> I64Array:
-        """Part of each set of a shard."""
+    def slices(self, scratch: Scratch, shard: int) -> I64Array:
+        """Slice of each set of a shard."""
         words = first_words(to_lists(scratch.read("ranked", shard, "ranks")))
         out = np.empty(len(words), np.int64)
         _search(words, self.bounds, out)
@@ -77,12 +77,12 @@ def _search(words, bounds, out):
         out[row] = low
 
 
-def _bounds(ranked: Sequence[Any], parts: int) -> U64Array:
-    """First words at which to begin parts so that they are about as large, judged by some sets of each shard."""
+def _bounds(ranked: Sequence[Any], slices: int) -> U64Array:
+    """First words at which to begin slices so that they are about as large, judged by some sets of each shard."""
     words = np.array([pair for shard in ranked for pair in zip(shard.first, shard.second, strict=True)], np.int64)
     words = words.reshape(-1, 2).view(np.uint64)
     words = words[np.lexsort((words[:, 1], words[:, 0]))]
-    edges = np.linspace(0, len(words), parts + 1)[1:-1].astype(np.int64)
+    edges = np.linspace(0, len(words), slices + 1)[1:-1].astype(np.int64)
     return np.unique(words[edges], axis=0)
 
 
@@ -107,6 +107,6 @@ class RarestPlan:
         bounds = _bounds(ranked, -(-sum(shard.sets for shard in ranked) // sets_per_task))
         return Plan(RankRanges(bounds), len(bounds) + 1)
 
-    def partitions(self, scratch: Scratch, parts: Parts, tagsets: TagsetTable, tags: int) -> ClusterTable:  # noqa: ARG002
+    def partitions(self, scratch: Scratch, slices: Slices, tagsets: TagsetTable, tags: int) -> ClusterTable:  # noqa: ARG002
         """Sets come by their first ranks, after the empty set."""
         return ClusterTable(narrow_offsets(int(tagsets.has_empty_set) + offsets_of(count_firsts(tagsets.ranks, tags))))

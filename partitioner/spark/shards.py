@@ -26,8 +26,15 @@ from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import LayoutOptions
 from tagmatch.partitioner.local import build_snapshot
 from tagmatch.partitioner.spark.keys import Keys
-from tagmatch.partitioner.spark.packs import PACKS, Packer, gathered, groups_by_hash, labels_for_all, unpacked
 from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.serialized import (
+    SERIALIZED,
+    Serializer,
+    deserialized,
+    gathered,
+    groups_by_hash,
+    labels_for_all,
+)
 from tagmatch.partitioner.spark.tasks import Batches, number_of_task, one_row
 from tagmatch.partitioner.staging import StagedChanges
 
@@ -39,7 +46,7 @@ PROBLEMS = ("tags is null", "a tag is null", "key is null", "key is negative", "
 
 _KEY_LIMIT = pa.scalar(decimal.Decimal(2**64), pa.decimal128(20, 0))
 
-# Numbers of packs: rows, and how many there were of each problem
+# Numbers of batches: rows, and how many there were of each problem
 _ROWS, _PROBLEMS = 0, 1
 
 _SENT_BYTES, _RECEIVED_BYTES = 1 << 25, 1 << 22
@@ -68,7 +75,7 @@ class Shards:
 
 def make_shards(rows: DataFrame, scratch: Scratch, keys: Keys) -> Shards:
     """Make shards of the columns `tags`, array<string>, and `key`, of the type that `keys` take."""
-    clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession), keys), PACKS)
+    clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession), keys), SERIALIZED)
     made = clean.repartition("label").mapInArrow(partial(_write_shard, scratch), _SHARD).collect()
     counts = np.sum([np.zeros(len(PROBLEMS), np.int64), *(np.array(shard.problems) for shard in made)], axis=0)
     return Shards(
@@ -92,7 +99,7 @@ def _set_hashes(offsets, hashes, out):
 
 
 def _clean(labels: I64Array, keys: Keys, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Rows that can be stored, packed by a hash of their set; of the others how many there are of each kind."""
+    """Rows that can be stored, by a hash of their set; of the others how many there are of each kind."""
     found = np.zeros(len(PROBLEMS), np.int64)
     for batch in gathered(batches, _SENT_BYTES):
         problems = _problems(batch["tags"], batch["key"])
@@ -101,14 +108,14 @@ def _clean(labels: I64Array, keys: Keys, batches: Batches) -> Iterator[pa.Record
         (rows,) = tag_lists(good["tags"], "tags", stored=True)
         hashes = np.empty(len(good), np.uint64)
         _set_hashes(rows.offsets, hash_strings(rows.tags), hashes)
-        packer = Packer()
+        serializer = Serializer()
         records = pa.record_batch([good["tags"], keys.numbers(good["key"])], ["tags", "key"])
-        packer.scatter(groups_by_hash(hashes, len(labels)), labels, np.full(len(labels), _ROWS), records.take)
-        yield from packer.take()
+        serializer.scatter(groups_by_hash(hashes, len(labels)), labels, np.full(len(labels), _ROWS), records.take)
+        yield from serializer.take()
     if found.any():
-        packer = Packer()
-        packer.add(int(labels[0]), _PROBLEMS, pa.record_batch([pa.array(found)], ["rows"]))
-        yield from packer.take()
+        serializer = Serializer()
+        serializer.add(int(labels[0]), _PROBLEMS, pa.record_batch([pa.array(found)], ["rows"]))
+        yield from serializer.take()
 
 
 def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:
@@ -132,7 +139,7 @@ def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]
     problems = np.zeros(len(PROBLEMS), np.int64)
 
     def rows() -> Iterator[pa.RecordBatch]:
-        for number, records in unpacked(batches):
+        for number, records in deserialized(batches):
             if number == _ROWS:
                 yield records
             else:

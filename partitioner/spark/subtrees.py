@@ -1,4 +1,4 @@
-"""Parts of the layout `balanced`: subtrees of Algorithm 1."""
+"""Slices of the layout `balanced`: subtrees of Algorithm 1."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tagmatch.model.arrow import from_words, to_numbers, to_words
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import PartitionTable, TagsetTable
-from tagmatch.partitioner.spark.plan import Parts, Plan
+from tagmatch.partitioner.spark.plan import Plan, Slices
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.tree import Splits, grow_tree
 from tagmatch.partitioner.spark.vocabulary import vocabulary_hashes
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subtrees:
-    """Parts of the layout `balanced`: the empty set, then the nodes of the tree that are not split.
+    """Slices of the layout `balanced`: the empty set, then the nodes of the tree that are not split.
 
     Attributes
     ----------
     splits : Splits
     places : int64 array
-        Part of each node; one more, for the empty set.
+        Slice of each node; one more, for the empty set.
     """
 
     splits: Splits
     places: I64Array
 
-    def parts(self, scratch: Scratch, shard: int) -> I64Array:
-        """Part of each set of a shard."""
+    def slices(self, scratch: Scratch, shard: int) -> I64Array:
+        """Slice of each set of a shard."""
         signatures = to_words(scratch.read("ranked", shard, "signatures"))
-        parts: I64Array = self.places[self.splits.nodes(signatures)]
-        return parts
+        slices: I64Array = self.places[self.splits.nodes(signatures)]
+        return slices
 
 
 class BalancedPlan:
@@ -61,22 +61,22 @@ class BalancedPlan:
         options: LayoutOptions,
         sets_per_task: int,
     ) -> Plan:
-        """The empty set is the first part."""
+        """The empty set is the first slice."""
         sets = sum(shard.sets - shard.empty for shard in ranked)
         tree = grow_tree(spark, scratch, shards, sets, options.max_partition_size, sets_per_task)
         leaves = tree.leaves()
         places = np.zeros(len(tree.nodes) + 1, np.int64)
         places[leaves] = np.arange(1, len(leaves) + 1)
-        roots = {part: tree.nodes[leaf].root for part, leaf in enumerate(leaves, 1)}
+        roots = {number: tree.nodes[leaf].root for number, leaf in enumerate(leaves, 1)}
         return Plan(Subtrees(tree.splits(), places), len(leaves) + 1, roots)
 
-    def partitions(self, scratch: Scratch, parts: Parts, tagsets: TagsetTable, tags: int) -> PartitionTable:  # noqa: ARG002
+    def partitions(self, scratch: Scratch, slices: Slices, tagsets: TagsetTable, tags: int) -> PartitionTable:  # noqa: ARG002
         """As of `LayoutPlan`."""
         masks, ends, row = [np.zeros((0, SIGNATURE_WORDS), np.uint64)], [], 0
         first = 0
-        for part, sets in zip(parts.numbers, parts.sets, strict=True):
-            masks.append(to_words(scratch.read("part", part, "masks")))
-            found = to_numbers(scratch.read("part", part, "ends"))
+        for number, sets in zip(slices.numbers, slices.sets, strict=True):
+            masks.append(to_words(scratch.read("slice", number, "masks")))
+            found = to_numbers(scratch.read("slice", number, "ends"))
             if len(found) == 0:  # the empty set, which is in no partition
                 first = sets
             ends.append(found + row)

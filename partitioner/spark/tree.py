@@ -21,7 +21,7 @@ from tagmatch.model.arrow import to_words
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS
 from tagmatch.model.kernels.sorting import group_by
-from tagmatch.partitioner.balanced import Root, choose_pivot, count_bits
+from tagmatch.partitioner.balanced_partitioning import Root, choose_pivot, count_bits
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.tasks import Batches, for_each
 

@@ -17,16 +17,16 @@ from tagmatch.model.kernels.tag_table import TagInterner, new_key
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.tag_order import by_hash
 from tagmatch.partitioner.spark.numbered import join_numbered, numbers_of
-from tagmatch.partitioner.spark.packs import (
-    PACKS,
-    Packer,
+from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.serialized import (
+    SERIALIZED,
+    Serializer,
     by_number,
+    deserialized,
     groups_by_hash,
     labels_for,
     labels_for_all,
-    unpacked,
 )
-from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.shards import Shards
 from tagmatch.partitioner.spark.tasks import Batches, for_each, number_of_task, one_row
 from tagmatch.partitioner.vocabulary import by_frequency
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ["strings", "hashes", "frequencies"]
 _TOTALS = "totals"
-_TOTAL = "part long, frequencies array<long>, counts array<long>"
+_TOTAL = "task long, frequencies array<long>, counts array<long>"
 _RANGE = "number long"
 _VOCABULARY = "tags long"
 
@@ -60,8 +60,8 @@ class Ranges:
 
     @classmethod
     def of(cls, totals: Sequence[Any], tags_per_range: int) -> Ranges:
-        """Return ranges, given how many tags of each frequency there are in each part."""
-        pairs = [np.array([part.frequencies, part.counts], np.int64) for part in totals]
+        """Return ranges, given how many tags of each frequency there are in each task."""
+        pairs = [np.array([task.frequencies, task.counts], np.int64) for task in totals]
         found, counts = np.concatenate([np.zeros((2, 0), np.int64), *pairs], axis=1)
         frequencies, which = np.unique(found, return_inverse=True)
         summed = np.zeros(len(frequencies), np.int64)
@@ -78,15 +78,15 @@ class Ranges:
         return np.minimum(numbers, np.uint32(self.count - 1))
 
 
-def rank_tags(spark: SparkSession, scratch: Scratch, shards: Shards, tags_per_task: int) -> int:
+def build_vocabulary(spark: SparkSession, scratch: Scratch, shards: Shards, tags_per_task: int) -> int:
     """Leave the vocabulary in the scratch folder, with slots to look tags up; returns how many tags there are."""
     labels = labels_for_all(spark)
-    occurring = for_each(spark, shards.numbers, partial(_tags_of_shard, scratch, labels), PACKS)
+    occurring = for_each(spark, shards.numbers, partial(_tags_of_shard, scratch, labels), SERIALIZED)
     totals = occurring.repartition("label").mapInArrow(partial(_add_up, scratch), _TOTAL).collect()
     ranges = Ranges.of(totals, tags_per_task)
     labels = labels_for(spark, ranges.count)[0]
-    parts = sorted(part.part for part in totals)
-    sent = for_each(spark, parts, partial(_tags_of_part, scratch, ranges, labels), PACKS)
+    tasks = sorted(row.task for row in totals)
+    sent = for_each(spark, tasks, partial(_tags_of_task, scratch, ranges, labels), SERIALIZED)
     sorted_ranges = by_number(sent, ranges.count, partial(_sort, scratch), _RANGE).collect()
     numbers = sorted(row.number for row in sorted_ranges)
     (vocabulary,) = for_each(spark, [0], partial(_join, scratch, numbers, new_key()), _VOCABULARY).collect()
@@ -113,9 +113,9 @@ def _tags_of_shard(scratch: Scratch, labels: I64Array, shard: int) -> Iterator[p
     yield from _sent(tags, pa.array(hashes), scratch.read("shard", shard, "frequencies"), groups, labels)
 
 
-def _tags_of_part(scratch: Scratch, ranges: Ranges, labels: I64Array, part: int) -> Iterator[pa.RecordBatch]:
+def _tags_of_task(scratch: Scratch, ranges: Ranges, labels: I64Array, task: int) -> Iterator[pa.RecordBatch]:
     """Send tags of which all occurrences are counted to the range that they belong to."""
-    tags, hashes, frequencies = (scratch.read(_TOTALS, part, column) for column in _COLUMNS)
+    tags, hashes, frequencies = (scratch.read(_TOTALS, task, column) for column in _COLUMNS)
     groups = ranges.numbers(to_numbers(frequencies), to_numbers(hashes))
     yield from _sent(tags, hashes, frequencies, groups, labels)
 
@@ -123,16 +123,16 @@ def _tags_of_part(scratch: Scratch, ranges: Ranges, labels: I64Array, part: int)
 def _sent(
     tags: pa.Array, hashes: pa.Array, frequencies: pa.Array, groups: U32Array, labels: I64Array
 ) -> Iterator[pa.RecordBatch]:
-    packer = Packer()
-    # Large strings, as those of many packs come together
+    serializer = Serializer()
+    # Large strings, as those of many batches come together
     records = pa.record_batch([tags.cast(pa.large_string()), hashes, frequencies], _COLUMNS)
-    packer.scatter(groups, labels, np.arange(len(labels)), records.take)
-    return packer.take()
+    serializer.scatter(groups, labels, np.arange(len(labels)), records.take)
+    return serializer.take()
 
 
-def _received(packs: Iterable[pa.RecordBatch]) -> tuple[Strings, U64Array, U32Array]:
+def _received(batches: Iterable[pa.RecordBatch]) -> tuple[Strings, U64Array, U32Array]:
     """All tags of a task, with hashes and frequencies."""
-    table = pa.concat_batches(list(packs))
+    table = pa.concat_batches(list(batches))
     tags, *numbers = table.columns
     hashes, frequencies = map(to_numbers, numbers)
     return to_strings(tags), hashes, frequencies
@@ -140,27 +140,27 @@ def _received(packs: Iterable[pa.RecordBatch]) -> tuple[Strings, U64Array, U32Ar
 
 def _add_up(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Add the frequencies of each tag up: all occurrences of a tag meet in one task."""
-    packs = [records for _, records in unpacked(batches)]
-    if not packs:
+    received = [records for _, records in deserialized(batches)]
+    if not received:
         return
-    tags, hashes, frequencies = _received(packs)
+    tags, hashes, frequencies = _received(received)
     interner = TagInterner()
     numbers = interner.intern(tags, hashes)
     sums = np.zeros(len(interner), np.uint32)
     np.add.at(sums, numbers, frequencies)
     hash_of = np.empty(len(interner), np.uint64)
     hash_of[numbers] = hashes
-    # Sorted, as packs come in another order to a slow task's twin, which writes the same files
+    # Sorted, as batches come in another order to a slow task's twin, which writes the same files
     order = by_hash(interner.strings(), hash_of)
-    part = number_of_task()
-    _write(scratch, _TOTALS, part, gather_strings(interner.strings(), order), hash_of[order], sums[order])
+    task = number_of_task()
+    _write(scratch, _TOTALS, task, gather_strings(interner.strings(), order), hash_of[order], sums[order])
     found, counts = np.unique(sums, return_counts=True)
-    yield one_row(part=part, frequencies=found.astype(np.int64), counts=counts)
+    yield one_row(task=task, frequencies=found.astype(np.int64), counts=counts)
 
 
-def _sort(scratch: Scratch, number: int, packs: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _sort(scratch: Scratch, number: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Sort the tags of a range by frequency, hash and bytes."""
-    tags, hashes, frequencies = _received(packs)
+    tags, hashes, frequencies = _received(batches)
     order = by_frequency(frequencies, by_hash(tags, hashes))
     _write(scratch, "ranked", number, gather_strings(tags, order), hashes[order], frequencies[order])
     yield one_row(number=number)

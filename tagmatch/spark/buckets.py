@@ -9,7 +9,7 @@ import numpy as np
 from tagmatch.model.arrays import BoolArray, I64Array, U64Array, UIntArray
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.tables import Snapshot
-from tagmatch.partitioner.spark.packs import groups_by_hash
+from tagmatch.partitioner.spark.serialized import groups_by_hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ A set goes to a bucket by its rarest tag, a query to the buckets of all its tags
 queries that may contain it in one bucket only. Buckets are found by the hashes of tags, so that no worker needs the
 vocabulary; within a bucket a `TagMatch` of the bucket's sets answers, exactly.
 
-What goes through the shuffle are packs of sets and of queries, which Spark sorts by bucket, those of sets first. So a
+What goes through the shuffle are batches of sets and of queries, which Spark sorts by bucket, those of sets first. So a
 worker has the sets of one bucket at a time, and queries pass by.
 
 Each query also has a *home*, a bucket with nothing but the empty set, if that is stored. It goes there where the empty
@@ -33,7 +33,7 @@ from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import KeyTable, Snapshot
-from tagmatch.partitioner.spark.packs import PACKS, Packer, labels_for, sorted_by_number, unpacked
+from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, deserialized, labels_for, sorted_by_number
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
 from tagmatch.spark.answers import Output, answer_field, reject_nulls, with_keys
 from tagmatch.spark.buckets import Buckets, buckets_for
@@ -59,7 +59,7 @@ class Shuffle:
     key_type : {"integer", "string"}
     buckets : Buckets
     labels : int64 array, 2 x buckets
-        Labels of packs for the buckets and, behind them, for the homes of queries.
+        Labels of batches for the buckets and, behind them, for the homes of queries.
     """
 
     index: Location
@@ -71,7 +71,7 @@ class Shuffle:
 
     @property
     def numbers(self) -> I64Array:
-        """Numbers of packs of sets for the buckets and the homes; those of queries are one more, and so come later."""
+        """Numbers of batches of sets for the buckets and the homes; those of queries, one more, come later."""
         return 2 * np.arange(len(self.labels))
 
 
@@ -94,10 +94,10 @@ def shuffle_join(
     at_home = merged or snapshot.tagsets.has_empty_set
 
     def sets_of(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return packed_sets(chunks, plan, bucket_sets)
+        return sent_sets(chunks, plan, bucket_sets)
 
     def queries_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return packed_queries(batches, plan, column=column, merged=merged, at_home=at_home)
+        return sent_queries(batches, plan, column=column, merged=merged, at_home=at_home)
 
     def match(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if merged:
@@ -116,8 +116,8 @@ def shuffle_join(
     )
     count = max(1, -(-len(snapshot) // bucket_sets))
     chunks = spark.range(0, count, 1, count)
-    packs = chunks.mapInArrow(sets_of, PACKS).union(numbered.mapInArrow(queries_of, PACKS))
-    met = sorted_by_number(packs, buckets.count)
+    sent = chunks.mapInArrow(sets_of, SERIALIZED).union(numbered.mapInArrow(queries_of, SERIALIZED))
+    met = sorted_by_number(sent, buckets.count)
     if not merged:
         return met.mapInArrow(match, StructType([*schema.fields, answer_field(output, plan.key_type)]))
     found = answer_field("lists", plan.key_type)
@@ -141,26 +141,26 @@ def _quoted(column: str) -> str:
 # -- sets ------------------------------------------------------------------------------------------------------------
 
 
-def packed_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) -> Iterator[pa.RecordBatch]:
-    """One task: numbers of chunks, each of `chunk_sets` rows of the tagset table; gives packs of their sets."""
+def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) -> Iterator[pa.RecordBatch]:
+    """One task: numbers of chunks, each of `chunk_sets` rows of the tagset table; gives batches of their sets."""
     snapshot = plan.index.open_unverified(plan.snapshot)
     for batch in chunks:
         for chunk in batch.column(0).to_pylist():
-            packer = Packer()
+            serializer = Serializer()
             first = chunk * chunk_sets
             last = min(first + chunk_sets, len(snapshot))
             if first == 0 and snapshot.tagsets.has_empty_set:
                 empty = _sets(snapshot, np.zeros(1, np.uint32))
                 homes = slice(plan.buckets.count, None)
                 for label, number in zip(plan.labels[homes].tolist(), plan.numbers[homes].tolist(), strict=True):
-                    packer.add(label, number, empty)
+                    serializer.add(label, number, empty)
                 first = 1
             rows = np.arange(first, last, dtype=np.uint32)
             ranks = snapshot.tagsets.ranks
             hashes = snapshot.vocabulary.hashes[ranks.values[ranks.offsets[first:last]]]
             buckets = plan.buckets.of_sets(hashes, rows).astype(np.uint32)
-            packer.scatter(buckets, plan.labels, plan.numbers, partial(_sets_at, snapshot, rows))
-            yield from packer.take()
+            serializer.scatter(buckets, plan.labels, plan.numbers, partial(_sets_at, snapshot, rows))
+            yield from serializer.take()
 
 
 def _sets_at(snapshot: Snapshot, rows: U32Array, places: U32Array) -> pa.RecordBatch:
@@ -185,10 +185,10 @@ def _lists(offsets: IntArray, values: pa.Array) -> pa.Array:
 # -- queries ---------------------------------------------------------------------------------------------------------
 
 
-def packed_queries(
+def sent_queries(
     batches: Iterable[pa.RecordBatch], plan: Shuffle, *, column: int, merged: bool, at_home: bool
 ) -> Iterator[pa.RecordBatch]:
-    """One task: queries, as structs, with a hash and a number; gives packs of them for their buckets and homes."""
+    """One task: queries, as structs, with a hash and a number; gives batches of them for their buckets and homes."""
     for batch in batches:
         structs, spread, ids = batch.columns
         tags = structs.field(column)
@@ -199,13 +199,13 @@ def packed_queries(
             elsewhere = pa.RecordBatch.from_arrays([ids, tags, pa.nulls(len(ids), structs.type)], names=names)
         else:
             at_homes = elsewhere = pa.RecordBatch.from_struct_array(structs)
-        packer = Packer()
+        serializer = Serializer()
         buckets, queries = _buckets_of_queries(tags, plan)
-        packer.scatter(buckets, plan.labels, plan.numbers + 1, partial(_queries_at, elsewhere, queries))
+        serializer.scatter(buckets, plan.labels, plan.numbers + 1, partial(_queries_at, elsewhere, queries))
         if at_home:
             homes = (spread.to_numpy() % plan.buckets.count + plan.buckets.count).astype(np.uint32)
-            packer.scatter(homes, plan.labels, plan.numbers + 1, at_homes.take)
-        yield from packer.take()
+            serializer.scatter(homes, plan.labels, plan.numbers + 1, at_homes.take)
+        yield from serializer.take()
 
 
 def _queries_at(records: pa.RecordBatch, queries: I64Array, places: U32Array) -> pa.RecordBatch:
@@ -229,14 +229,14 @@ def _buckets_of_queries(tags: pa.Array, plan: Shuffle) -> tuple[U32Array, I64Arr
 class _Bucket:
     """The sets of a bucket. `TagMatch` gives their numbers, as a set may have many keys."""
 
-    def __init__(self, packs: list[pa.RecordBatch], key_type: KeyType) -> None:
+    def __init__(self, batches: list[pa.RecordBatch], key_type: KeyType) -> None:
         self._index = TagMatch(threads=1, device="cpu")
         first = 0
-        for pack in packs:
-            self._index.add_sets(pack.column("tags"), np.arange(first, first + len(pack)))
-            first += len(pack)
+        for batch in batches:
+            self._index.add_sets(batch.column("tags"), np.arange(first, first + len(batch)))
+            first += len(batch)
         self._index.consolidate()
-        self._keys = _key_table([pack.column("keys") for pack in packs], key_type)
+        self._keys = _key_table([batch.column("keys") for batch in batches], key_type)
 
     def answers(self, tags: pa.Array) -> pa.ListArray:
         """Keys, uint64 or large_string, of each query."""
@@ -263,30 +263,30 @@ def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
 def answered(
     batches: Iterable[pa.RecordBatch], key_type: KeyType, column: int | str
 ) -> Iterator[tuple[pa.RecordBatch, pa.ListArray]]:
-    """One task: packs by bucket, those of sets first; gives each pack of queries and its answers."""
-    current, packs, bucket = None, list[pa.RecordBatch](), None
-    for number, records in unpacked(batches):
+    """One task: batches by bucket, those of sets first; gives each batch of queries and its answers."""
+    current, sets, bucket = None, list[pa.RecordBatch](), None
+    for number, records in deserialized(batches):
         place, queries = divmod(number, 2)
         if place != current:
             if bucket is not None:
                 bucket.close()
-            current, packs, bucket = place, [], None
+            current, sets, bucket = place, [], None
         if not queries:
-            packs.append(records)
+            sets.append(records)
             continue
         if bucket is None:
-            bucket, packs = _Bucket(packs, key_type), []
+            bucket, sets = _Bucket(sets, key_type), []
         yield records, bucket.answers(records.column(column))
 
 
 def matched(batches: Iterable[pa.RecordBatch], key_type: KeyType, column: int) -> Iterator[pa.RecordBatch]:
-    """One task: packs by bucket; gives rows of the outcome."""
+    """One task: batches by bucket; gives rows of the outcome."""
     for queries, answers in answered(batches, key_type, column):
         yield from with_keys("rows", queries, answers)
 
 
 def matched_in_part(batches: Iterable[pa.RecordBatch], key_type: KeyType) -> Iterator[pa.RecordBatch]:
-    """One task: packs by bucket; gives the answers that each query has there, and the queries that are at home."""
+    """One task: batches by bucket; gives the answers that each query has there, and the queries that are at home."""
     for queries, answers in answered(batches, key_type, "tags"):
         wanted = pc.or_(pc.greater(pc.list_value_length(answers), 0), queries.column("query").is_valid())
         yield from with_keys("lists", queries.select(["id", "query"]).filter(wanted), answers.filter(wanted))

@@ -14,7 +14,7 @@ from tagmatch.model.storage.folder import Folder
 from tagmatch.model.tables import Snapshot
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.matcher import QueryBatch
-from tagmatch.workloads.bench.data import Workload, make_workload
+from tagmatch.workloads.bench.harness.data import Workload, make_workload
 
 SETS = 200_000
 QUERIES = 2048

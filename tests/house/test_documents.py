@@ -16,7 +16,7 @@ from tagmatch import PipelineOptions
 from tagmatch.engine import MAX_KEYS
 from tagmatch.model.kernels.tag_table import MAX_TAGS
 from tagmatch.partitioner.local import MAX_ROWS
-from tagmatch.workloads.bench.paper.results import number
+from tagmatch.workloads.bench.harness.report import number
 
 DOCUMENTS = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 

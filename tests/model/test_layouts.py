@@ -12,7 +12,7 @@ from tagmatch.model.options import Layout
 
 @pytest.mark.parametrize(
     "module",
-    ["model.layouts", "partitioner.local", "partitioner.spark.parts", "pipeline.cpu.matcher", "pipeline.cuda.matcher"],
+    ["model.layouts", "partitioner.local", "partitioner.spark.slices", "pipeline.cpu.matcher", "pipeline.cuda.matcher"],
 )
 def test_every_layout_is_there(module):
     assert set(importlib.import_module(f"tagmatch.{module}").LAYOUTS) == set(get_args(Layout))

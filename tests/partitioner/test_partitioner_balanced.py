@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagmatch.partitioner.balanced import balanced_partitions
+from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 
 Signature = frozenset[int]
 

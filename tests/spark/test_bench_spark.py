@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tagmatch.model.errors import TagMatchError
-from tagmatch.workloads.bench.timing import Samples
+from tagmatch.workloads.bench.harness.timing import Samples
 from tagmatch.workloads.commands.bench import app
 
 OPTIONS = ["--threads", "2", "--rounds", "1", "--allow-changes"]
@@ -86,23 +86,23 @@ def test_join(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("spark")
 def test_indexes_that_differ_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tagmatch.workloads.bench.spark import partition
+    from tagmatch.workloads.bench.spark import partitioning
 
     def other_size(*args: Any, **options: Any) -> Any:
         return make(*args, max_partition_size=7, **options)
 
-    make = partition.partition_on_spark
-    monkeypatch.setattr(partition, "partition_on_spark", other_size)
+    make = partitioning.partition_on_spark
+    monkeypatch.setattr(partitioning, "partition_on_spark", other_size)
     with pytest.raises(TagMatchError, match="300 sets, layout rarest: Spark and local made different indexes"):
         bench(tmp_path, "--part", "partition", "--sets", "300")
 
 
 def test_targets_of_partitioning() -> None:
-    from tagmatch.workloads.bench.spark.partition import comparisons
+    from tagmatch.workloads.bench.spark.partitioning import comparisons
 
     on_spark = {size * 1_000_000: Samples((10.0 * size,)) for size in (1, 4, 8)}
     local = {size: Samples((seconds.median / 4,)) for size, seconds in on_spark.items()}
-    assert [(line.what, line.value, str(line.target or "")) for line in comparisons("rarest", on_spark, local)] == [
+    assert [(row.what, row.value, str(row.target or "")) for row in comparisons("rarest", on_spark, local)] == [
         ("rarest: 1,000,000 sets, Spark against local", 4, ""),
         ("rarest: 4,000,000 sets, Spark against local", 4, "≤ 6"),
         ("rarest: 8,000,000 sets, Spark against local", 4, "≤ 6"),

@@ -251,7 +251,7 @@ def test_steps_are_told(
 ) -> None:
     """In the log with a line for each level, and on Spark's pages, where other jobs keep the names that they have."""
     rows = [([f"t{i}", f"u{i % 7}"], key(i)) for i in range(64)]
-    expected = [*first, "shards", "vocabulary", "parts", "index"]
+    expected = [*first, "shards", "vocabulary", "slices", "index"]
     spark.conf.set("spark.job.description", "tagmatch: shards")  # as from a job in another thread
     partition(spark.createDataFrame([], schema), tmp_path / "empty")
     assert spark.conf.get("spark.job.description", None) is None
@@ -275,7 +275,7 @@ def test_a_job_that_is_killed_leaves_the_index_as_it_was(spark: Any, tmp_path: P
     """At the beginning of each step, and of none: then it has not come to an end either, but to another one."""
     index, sets = tmp_path / "index", tmp_path / "sets.parquet"
     pq.write_table(pa.table({"tags": [["new"]], "key": ["ana"]}), sets)
-    for step in ("keys", "shards", "vocabulary", "parts", "index"):
+    for step in ("keys", "shards", "vocabulary", "slices", "index"):
         existed = step != "keys"
         if existed:
             before = local([(["old"], 1)], index)

@@ -1,4 +1,4 @@
-"""Tasks that run twice, in turn or side by side, leave the same files: packs come in another order each time."""
+"""Tasks that run twice, in turn or side by side, leave the same files: batches come in another order each time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from support.strategies import COMMON_NAMES
 
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.folder import FolderFiles
-from tagmatch.partitioner.spark import keys, parts, shards, vocabulary
-from tagmatch.partitioner.spark.packs import unpacked
+from tagmatch.partitioner.spark import keys, shards, slices, vocabulary
 from tagmatch.partitioner.spark.rank_ranges import RankRanges
 from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.serialized import deserialized
 
 KEY = np.arange(2, dtype=np.uint64)
-LABELS = np.zeros(3, np.int64)  # all packs come to one task
+LABELS = np.zeros(3, np.int64)  # all batches come to one task
 NAMES = sorted(COMMON_NAMES, key=str.encode)
 
 
@@ -32,7 +32,7 @@ def rows_of(batches: Iterable[pa.RecordBatch], rng: random.Random) -> list[pa.Re
 
 
 @pytest.mark.parametrize("layout", ["rarest", "balanced"])
-def test_order_of_packs_does_not_matter(
+def test_order_of_batches_does_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: str
 ) -> None:
     options = LayoutOptions(layout, 20)
@@ -51,16 +51,16 @@ def test_order_of_packs_does_not_matter(
         sent = [batch for shard in range(4) for batch in vocabulary._tags_of_shard(scratch, LABELS, shard)]
         (total,) = vocabulary._add_up(scratch, rows_of(sent, rng))
         ranges = vocabulary.Ranges.of([SimpleNamespace(**total.to_pylist()[0])], 30)
-        sent = list(vocabulary._tags_of_part(scratch, ranges, np.zeros(ranges.count, np.int64), 3))
+        sent = list(vocabulary._tags_of_task(scratch, ranges, np.zeros(ranges.count, np.int64), 3))
         for number in range(ranges.count):
-            list(vocabulary._sort(scratch, number, packs(number, rows_of(sent, rng))))
+            list(vocabulary._sort(scratch, number, records_of(number, rows_of(sent, rng))))
         list(vocabulary._join(scratch, list(range(ranges.count)), KEY, 0))
         sent = []
         for shard in range(4):
-            list(parts._rank(scratch, options, shard))
+            list(slices._rank(scratch, options, shard))
             route = RankRanges(np.zeros((0, 2), np.uint64))
-            sent += parts._route(scratch, route, LABELS[:1], shard)
-        list(parts._lay_out(scratch, options, {}, 0, packs(0, rows_of(sent, rng))))
+            sent += slices._route(scratch, route, LABELS[:1], shard)
+        list(slices._lay_out(scratch, options, {}, 0, records_of(0, rows_of(sent, rng))))
         found.append({file.name: file.read_bytes() for file in folder.iterdir()})
     assert found[0] == found[1] == found[2]
 
@@ -71,8 +71,8 @@ def in_pieces(batch: pa.RecordBatch, rng: random.Random) -> list[pa.RecordBatch]
     return [batch.slice(0, cut), batch.slice(cut)]
 
 
-def packs(number: int, batches: list[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    return [records for of_number, records in unpacked(batches) if of_number == number]
+def records_of(number: int, batches: list[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    return [records for of_number, records in deserialized(batches) if of_number == number]
 
 
 def make_shard(scratch: Scratch, shard: int, rng: random.Random) -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
-from tagmatch.workloads.bench.open_loop import closed_loop_rate, poisson_times, serve
+from tagmatch.workloads.bench.harness.load import closed_loop_rate, poisson_times, serve
 from tagmatch.workloads.commands.bench import app
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from tagmatch.workloads.bench.paper.threads import callers_rate
+from tagmatch.workloads.bench.harness.load import callers_rate
 from tagmatch.workloads.commands.bench import app
 
 

@@ -14,10 +14,11 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tagmatch import TagMatchError, __version__
-from tagmatch.workloads.bench.data import make_workload
-from tagmatch.workloads.bench.reference import right_answers
-from tagmatch.workloads.bench.report import Report, Target
-from tagmatch.workloads.bench.timing import Samples, alternate, rates
+from tagmatch.workloads.bench.harness.data import make_workload
+from tagmatch.workloads.bench.harness.reference import right_answers
+from tagmatch.workloads.bench.harness.report import print_table
+from tagmatch.workloads.bench.harness.results import Result, Target
+from tagmatch.workloads.bench.harness.timing import Samples, alternate, rates
 from tagmatch.workloads.commands.bench import app
 from tagmatch.workloads.commands.workload import app as workload_app
 
@@ -104,7 +105,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     author = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
     for command in (["init", "--quiet"], ["add", "."], [*author, "commit", "--quiet", "--message", "Code"]):
         subprocess.run(["git", *command], cwd=folder, check=True)
-    monkeypatch.setattr("tagmatch.workloads.bench.report._CHECKOUT", folder / "tagmatch")
+    monkeypatch.setattr("tagmatch.workloads.bench.harness.circumstances._CHECKOUT", folder / "tagmatch")
     return folder
 
 
@@ -147,14 +148,14 @@ def test_targets() -> None:
     assert str(Target(10, goal=8.5, at_most=True)) == "≤ 10, goal ≤ 8.5"
 
 
-def test_report() -> None:
-    report = Report("cpu", {"sets": 5})
-    report.add("speed", "ours", Samples((1.0, 4.0, 2.004)), "queries/s")
-    report.add("speed", "ours / theirs", 7, "times", Target(8))
-    report.add("answers", "wrong", 3, "keys", Target(0, at_most=True, required=True))
-    assert report.failures() == ["answers: wrong 3 keys"]
+def test_result_with_sections() -> None:
+    result = Result("cpu", {"sets": 5})
+    result.add("ours", Samples((1.0, 4.0, 2.004)), "queries/s", section="speed")
+    result.add("ours / theirs", 7, "times", Target(8), section="speed")
+    result.add("wrong", 3, "keys", Target(0, at_most=True, required=True), section="answers")
+    assert result.faults() == ["answers: wrong 3 keys"]
     printed = io.StringIO()
-    report.print(Console(file=printed, width=100))
+    print_table(result, Console(file=printed, width=100))
     lines = printed.getvalue().splitlines()
     assert any("ours" in line and "2.00 queries/s" in line for line in lines)
     assert any("ours / theirs" in line and "not met" in line for line in lines)

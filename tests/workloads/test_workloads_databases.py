@@ -23,6 +23,7 @@ from support.oracle import Oracle
 from support.tables import table_of, tag_rows
 
 from tagmatch.workloads.systems import postgres_server
+from tagmatch.workloads.systems.catalogue import DATABASES
 from tagmatch.workloads.systems.clickhouse import ClickHouseScan
 from tagmatch.workloads.systems.duckdb_lists import DuckDBScan
 from tagmatch.workloads.systems.matcher import Matcher, UnavailableError, answers_to_pylist
@@ -119,8 +120,7 @@ def mongodb(sets: pa.Table, client: Callable[..., Any], operator: Operator) -> M
 
 ON_THE_SERVER: dict[str, Build] = {"PostgresScan": PostgresScan, "PostgresGin": PostgresGin}
 SYSTEMS: dict[str, Build] = {
-    "DuckDB": partial(DuckDBScan, threads=2),
-    "ClickHouse": partial(ClickHouseScan, threads=2),
+    **{name: partial(system, threads=2) for name, system in DATABASES.items() if not system.needs},
     "sharded": partial(Sharded, DuckDBScan, shards=3),
     "MongoDB, nin": partial(mongodb, client=mongomock_client, operator="nin"),
     "MongoDB, setIsSubset": partial(mongodb, client=SqliteClient, operator="setIsSubset"),

@@ -17,21 +17,21 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tagmatch.model.errors import TagMatchError
-from tagmatch.workloads.bench.data import make_workload
-from tagmatch.workloads.bench.paper import published
-from tagmatch.workloads.bench.paper.bench import Bench, PaperOptions
-from tagmatch.workloads.bench.paper.catalogue import RAREST, RAREST_TAG_DICT, SYSTEMS
-from tagmatch.workloads.bench.paper.databases import fixed_size_sets
-from tagmatch.workloads.bench.paper.experiments import EXPERIMENTS
-from tagmatch.workloads.bench.paper.plots import draw
-from tagmatch.workloads.bench.paper.results import Answers, Panel, Result, Value, number
-from tagmatch.workloads.bench.report import Line, Target
-from tagmatch.workloads.bench.timing import Samples
+from tagmatch.workloads.bench.figures import published
+from tagmatch.workloads.bench.figures.databases import fixed_size_sets
+from tagmatch.workloads.bench.figures.figure import FIGURES
+from tagmatch.workloads.bench.harness.bench import Bench, BenchOptions
+from tagmatch.workloads.bench.harness.data import make_workload
+from tagmatch.workloads.bench.harness.plots import draw
+from tagmatch.workloads.bench.harness.report import markdown, number
+from tagmatch.workloads.bench.harness.results import Answers, Panel, Result, Row, Target
+from tagmatch.workloads.bench.harness.timing import Samples
 from tagmatch.workloads.commands.bench import app
+from tagmatch.workloads.systems.catalogue import RAREST, SYSTEMS
 from tagmatch.workloads.systems.matcher import UnavailableError
 from tagmatch.workloads.systems.python import RarestTagDict
 
-TINY = PaperOptions(scale=0.0005, threads=2, queries=60, rounds=1, seconds=0.001)
+TINY = BenchOptions(scale=0.0005, threads=2, queries=60, rounds=1, seconds=0.001)
 
 
 def new_bench() -> Bench:
@@ -49,7 +49,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", FIGURES)
 def test_experiment(written: tuple[Path, str], name: str) -> None:
     folder, printed = written
     found = json.loads((folder / f"{name}.json").read_text())
@@ -87,7 +87,7 @@ def test_all_systems_are_in_table_1(written: tuple[Path, str]) -> None:
 
 def test_every_experiment_is_a_command() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert names == {*EXPERIMENTS, "cpu", "gpu", "latency", "paper", "spark", "threads"}
+    assert names == {*FIGURES, "cpu", "gpu", "latency", "paper", "spark", "threads"}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ class Guesser(RarestTagDict):
         return [[2**64 - 1, *keys] for keys in super().match_many(queries, unique=unique)]
 
 
-@pytest.mark.parametrize("name", [RAREST, RAREST_TAG_DICT, "other"])
+@pytest.mark.parametrize("name", [RAREST, "Python dict of rarest tags", "other"])
 @pytest.mark.parametrize(("system", "fault"), [(Liar, "missed 60"), (Guesser, "gave 60 wrong")])
 def test_wrong_answers_are_found(system: type[RarestTagDict], fault: str, name: str) -> None:
     """Whoever gives them, and with nobody there that gives others."""
@@ -131,7 +131,7 @@ def test_wrong_answers_are_found(system: type[RarestTagDict], fault: str, name: 
     systems = {name: lambda sets, _: system(sets)}
     with bench.built(systems, workload.sets, result) as matchers:
         # each call asks for at least one query; all are asked here so that the counts are known
-        bench.options = PaperOptions(queries=60, rounds=1, seconds=60.0)
+        bench.options = BenchOptions(queries=60, rounds=1, seconds=60.0)
         bench.throughput(result, "here", matchers, workload.sets, workload.queries)
     (found,) = result.faults()
     assert f"fig2, here: {name}" in found
@@ -147,7 +147,7 @@ def test_what_is_not_available_is_told() -> None:
     with bench.built({"rocket": build}, make_workload(10, 1, 1, 1).sets, result) as matchers:
         assert not matchers
     assert result.unavailable == {"rocket": "needs a rocket"}
-    assert "Not run here: rocket (needs a rocket)." in result.markdown()
+    assert "Not run here: rocket (needs a rocket)." in markdown(result)
 
 
 def test_matchers_are_closed_after_an_error() -> None:
@@ -167,7 +167,7 @@ def test_matchers_are_closed_after_an_error() -> None:
 
 
 def test_published_numbers_are_those_of_the_paper() -> None:
-    table1 = {(value.system, value.x): value.value for value in published.TABLE1}
+    table1 = {(row.what, row.x): row.value for row in published.TABLE1}
     assert table1["TagMatch", "100 %"] == 35_300
     assert table1["GPU-only, plain", "10 %"] == 400
     assert ("CPU-only, state-of-the-art ICN", "100 %") not in table1
@@ -175,13 +175,13 @@ def test_published_numbers_are_those_of_the_paper() -> None:
 
 
 def test_markdown() -> None:
-    result = Result("fig2", "Figure 2", "What it shows.", {})
-    panel = result.panel("match", "tags", "queries/s", published=[Value("theirs", "2", 1234.5)])
+    result = Result("fig2", {}, "Figure 2", "What it shows.")
+    panel = result.panel("match", "tags", "queries/s", published=[Row("theirs", 1234.5, "queries/s", x="2")])
     panel.add("ours", "1", Samples((1.0, 3.0, 2.0)))
     panel.add("ours", "2", 0.01234)
     result.answers = [Answers("1", "ours", True, 5, 10, 0, 0), Answers("1", "scan", False, 5, 40, 30, 0)]
-    result.lines.append(Line("speed", 5.5, "times", Target(8, goal=30)))
-    text = result.markdown(images="plots/")
+    result.add("speed", 5.5, "times", Target(8, goal=30))
+    text = markdown(result, images="plots/")
     assert "![Figure 2](plots/fig2.png)" in text
     assert "| tags | 1 | 2 |" in text
     assert "| ours | 2.00 | 0.0123 |" in text
@@ -201,10 +201,10 @@ def test_numbers(value: float, text: str) -> None:
 
 
 def test_plots_of_bars_and_lines(tmp_path: Path) -> None:
-    result = Result("x", "Title", "", {})
-    bars = result.panel("bars", "place", "unit", published=[Value("theirs", "b", 2.0)])
+    result = Result("x", {}, "Title")
+    bars = result.panel("bars", "place", "unit", published=[Row("theirs", 2.0, "unit", x="b")])
     bars.add("ours", "a", 1)
-    lines = result.panel("lines", "number", "unit", "lines", log=False, published=[Value("theirs", 3.0, 2.0)])
+    lines = result.panel("lines", "number", "unit", "lines", log=False, published=[Row("theirs", 2.0, "unit", x=3.0)])
     lines.add("ours", 1.0, 1)
     result.panel("nothing", "number", "unit", "lines", log=False, log_x=False).add("ours", 1.0, 0)
     draw(result, tmp_path / "x.png")
@@ -224,9 +224,9 @@ def test_sets_of_fixed_size(count: int, size: int, seed: int) -> None:
 @pytest.mark.parametrize("name", ["table1", "fig7", "fig8", "fig9", "layouts"])
 def test_skipped_systems_are_nowhere(name: str) -> None:
     skipped = ("tagmatch, balanced", "CPU-only TagMatch (balanced, exact=False)", "prefix tree")
-    bench = Bench(PaperOptions(scale=0.0005, queries=30, rounds=1, seconds=0.001, skip=skipped), Console())
-    result = EXPERIMENTS[name](bench)
-    systems = {value.system for panel in result.panels for value in panel.values}
+    bench = Bench(BenchOptions(scale=0.0005, queries=30, rounds=1, seconds=0.001, skip=skipped), Console())
+    result = FIGURES[name](bench)
+    systems = {row.what for panel in result.panels for row in panel.rows}
     assert systems or name == "fig7"
     assert not any(system.startswith(skipped) for system in systems)
 
@@ -243,6 +243,6 @@ def test_few_answers_of_slow_systems_are_compared_too() -> None:
     workload = make_workload(300, 60, 1, 1)
     result = bench.result("fig10", "title", "about")
     with bench.built({RAREST: SYSTEMS[RAREST]}, workload.sets, result) as matchers:
-        bench.options = PaperOptions(queries=60, rounds=1, seconds=1e-9)
+        bench.options = BenchOptions(queries=60, rounds=1, seconds=1e-9)
         bench.throughput(result, "here", matchers, workload.sets, workload.queries)
     assert [answers.queries for answers in result.answers] == [25]

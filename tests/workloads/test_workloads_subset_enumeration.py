@@ -13,7 +13,7 @@ from support.oracle import Oracle
 from support.strategies import BOUNDARY_KEYS
 from support.tables import table_of, tag_rows
 
-from tagmatch.workloads.bench.data import make_workload
+from tagmatch.workloads.bench.harness.data import make_workload
 from tagmatch.workloads.draws import mix
 from tagmatch.workloads.systems.subset_enumeration import SubsetEnumeration
 

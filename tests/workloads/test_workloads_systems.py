@@ -13,9 +13,9 @@ from support.tables import table_of, tag_rows
 
 from tagmatch.model.options import Layout
 from tagmatch.workloads import twitter
-from tagmatch.workloads.bench.data import extend
-from tagmatch.workloads.bench.paper.catalogue import GPU_BATCH_SCAN, GPU_SCAN, SYSTEMS, Build
-from tagmatch.workloads.bench.reference import right_answers
+from tagmatch.workloads.bench.harness.data import extend
+from tagmatch.workloads.bench.harness.reference import right_answers
+from tagmatch.workloads.systems.catalogue import SYSTEMS, Build
 from tagmatch.workloads.systems.kernels import Kernels
 from tagmatch.workloads.systems.matcher import answers_to_pylist
 from tagmatch.workloads.systems.numpy_scan import SignatureScan
@@ -51,14 +51,13 @@ class BruteForce:
 
 
 BUILDS: dict[str, Build] = {
-    **SYSTEMS,
+    # those that need a GPU: see tests/cuda
+    **{name: system for name, system in SYSTEMS.items() if not system.needs},
     "brute force": BruteForce,
     "NumPy scan": numpy_scan,
     "kernels of rarest": kernels("rarest"),
     "kernels of balanced": kernels("balanced"),
 }
-for gpu_system in (GPU_SCAN, GPU_BATCH_SCAN):  # see tests/pipeline/cuda
-    del BUILDS[gpu_system]
 
 TAGS = st.text("abcdé", max_size=2)
 SETS = st.lists(st.tuples(st.lists(TAGS, max_size=4), st.integers(0, 5) | st.integers(0, 2**64 - 1)), max_size=20)

@@ -15,7 +15,7 @@ from support.strategies import BOUNDARY_KEYS
 from support.tables import table_of, tag_rows
 
 from tagmatch.model.arrays import U64Array
-from tagmatch.workloads.bench.data import make_workload
+from tagmatch.workloads.bench.harness.data import make_workload
 from tagmatch.workloads.systems.icn_tree import IcnTree
 from tagmatch.workloads.systems.matcher import answers_to_pylist
 from tagmatch.workloads.systems.numpy_scan import SignatureScan

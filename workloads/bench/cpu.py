@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tagmatch.cli.progress import status
-from tagmatch.workloads.bench.data import KEYS_PER_SET, Workload, make_workload
-from tagmatch.workloads.bench.memory import peak_of_build
-from tagmatch.workloads.bench.report import Report, Target
-from tagmatch.workloads.bench.timing import alternate, rates
+from tagmatch.workloads.bench.harness.data import KEYS_PER_SET, Workload, make_workload
+from tagmatch.workloads.bench.harness.memory import peak_of_build
+from tagmatch.workloads.bench.harness.results import Result, Target
+from tagmatch.workloads.bench.harness.timing import alternate, rates
 from tagmatch.workloads.systems.matcher import Answers, Matcher, count_keys, wrong_and_missing
 from tagmatch.workloads.systems.numpy_scan import SignatureScan
 from tagmatch.workloads.systems.python import RarestTagDict
@@ -66,9 +66,9 @@ class _System:
     ask: Callable[[int], Answers]
 
 
-def measure(options: CpuOptions, console: Console) -> Report:
+def measure(options: CpuOptions, console: Console) -> Result:
     """Run the benchmark; tells on `console`, if it is a terminal, what it is doing."""
-    report = Report("cpu", asdict(options))
+    result = Result("cpu", asdict(options))
     doing = partial(status, console=console)
 
     with doing("generating the workload"):
@@ -76,19 +76,19 @@ def measure(options: CpuOptions, console: Console) -> Report:
     with doing("compiling"):
         _warm_up(workload, options.threads)
     with doing("building"):
-        _measure_builds(report, workload.sets, options)
+        _measure_builds(result, workload.sets, options)
     with doing("building in processes of their own"):
-        _measure_memory(report, workload.sets, options)
+        _measure_memory(result, workload.sets, options)
     if options.growth:
         with doing(f"building {_GROWTH} times as many sets"):
-            _measure_growth(report, workload.sets, options)
+            _measure_growth(result, workload.sets, options)
     with doing("building the baselines"):
-        systems = _systems(report, workload, options)
+        systems = _systems(result, workload, options)
     with doing("matching"):
-        _measure_matching(report, systems, options)
+        _measure_matching(result, systems, options)
     with doing("checking answers"):
-        _check_answers(report, systems, options)
-    return report
+        _check_answers(result, systems, options)
+    return result
 
 
 def _workload(options: CpuOptions, sets: int, queries: int) -> Workload:
@@ -106,28 +106,28 @@ def _builds(sets: pa.Table, threads: int) -> dict[str, Callable[[], TagMatch]]:
     return {name: partial(build_index, sets, layout=name, threads=threads, device="cpu") for name in _LAYOUTS}
 
 
-def _measure_builds(report: Report, sets: pa.Table, options: CpuOptions) -> None:
+def _measure_builds(result: Result, sets: pa.Table, options: CpuOptions) -> None:
     for layout, seconds in alternate(_builds(sets, options.threads), _BUILD_ROUNDS).items():
-        report.add("build: add_sets, consolidate", layout, seconds, "s", _BUILD_SECONDS)
+        result.add(layout, seconds, "s", _BUILD_SECONDS, section="build: add_sets, consolidate")
 
 
-def _measure_memory(report: Report, sets: pa.Table, options: CpuOptions) -> None:
+def _measure_memory(result: Result, sets: pa.Table, options: CpuOptions) -> None:
     for name in _LAYOUTS:
         peak = peak_of_build(sets, name, options.threads) / len(sets)
-        report.add("peak memory of build and input", name, peak, "B a pair of set and key", _PEAK_BYTES)
+        result.add(name, peak, "B a pair of set and key", _PEAK_BYTES, section="peak memory of build and input")
 
 
-def _measure_growth(report: Report, sets: pa.Table, options: CpuOptions) -> None:
+def _measure_growth(result: Result, sets: pa.Table, options: CpuOptions) -> None:
     more = _workload(options, _GROWTH * options.sets, 1).sets
     few_builds, more_builds = _builds(sets, options.threads), _builds(more, options.threads)
     for name in _LAYOUTS:
         seconds = alternate({"few": few_builds[name], "more": more_builds[name]}, _BUILD_ROUNDS)
         section = f"build of {_GROWTH} times as many sets"
-        report.add(section, name, seconds["more"], "s")
-        report.add(section, f"{name}, growth", seconds["more"].over(seconds["few"]), "times", _GROWTH_RATIO)
+        result.add(name, seconds["more"], "s", section=section)
+        result.add(f"{name}, growth", seconds["more"].over(seconds["few"]), "times", _GROWTH_RATIO, section=section)
 
 
-def _systems(report: Report, workload: Workload, options: CpuOptions) -> dict[str, _System]:
+def _systems(result: Result, workload: Workload, options: CpuOptions) -> dict[str, _System]:
     """Build all systems; what the indexes take in memory is reported."""
     matchers: dict[str, Matcher[Any]] = {}
     for layout, exact in _INDEXES:
@@ -135,9 +135,9 @@ def _systems(report: Report, workload: Workload, options: CpuOptions) -> dict[st
         matchers[_index_name(layout, exact)] = matcher
         if exact:
             stats = matcher.index.stats()
-            report.add("memory of index", layout, stats["index_bytes"] / stats["sets"], "B a set")
+            result.add(layout, stats["index_bytes"] / stats["sets"], "B a set", section="memory of index")
             beyond_keys = (stats["index_bytes"] - stats["key_bytes"]) / stats["sets"]
-            report.add("memory of index", f"{layout}, beyond the keys", beyond_keys, "B a set", _INDEX_BYTES)
+            result.add(f"{layout}, beyond the keys", beyond_keys, "B a set", _INDEX_BYTES, section="memory of index")
     matchers |= {_DICT: RarestTagDict(workload.sets), _SCAN: SignatureScan(workload.sets, threads=options.threads)}
     return {name: _system(matcher, workload.queries) for name, matcher in matchers.items()}
 
@@ -151,30 +151,30 @@ def _index_name(layout: Layout, exact: bool) -> str:
     return layout if exact else f"{layout}, exact=False"
 
 
-def _measure_matching(report: Report, systems: dict[str, _System], options: CpuOptions) -> None:
+def _measure_matching(result: Result, systems: dict[str, _System], options: CpuOptions) -> None:
     works = {name: system.ask for name, system in systems.items()}
     measured = rates(works, options.queries, rounds=_MATCH_ROUNDS, seconds=_SECONDS_A_CALL)
     for name, rate in measured.items():
-        report.add("match_many", name, rate, "queries/s")
+        result.add(name, rate, "queries/s", section="match_many")
     for layout, exact in _INDEXES:
         baseline, target = _BASELINES[layout]
         name = _index_name(layout, exact)
-        report.add(f"against {baseline}", name, measured[name].over(measured[baseline]), "times", target)
+        result.add(name, measured[name].over(measured[baseline]), "times", target, section=f"against {baseline}")
 
 
-def _check_answers(report: Report, systems: dict[str, _System], options: CpuOptions) -> None:
+def _check_answers(result: Result, systems: dict[str, _System], options: CpuOptions) -> None:
     count = min(options.queries, _CHECKED_QUERIES)
     right = systems[_DICT].ask(count)
     section = f"keys of the first {count:,} queries"
-    report.add(section, _DICT, count_keys(right), "keys")
+    result.add(_DICT, count_keys(right), "keys", section=section)
     for name, system in systems.items():
         if name != _DICT:
             wrong, missing = wrong_and_missing(system.ask(count), right)
-            report.add(section, f"{name}, wrong", wrong, "keys", _NONE if system.exact else None)
-            report.add(section, f"{name}, missing", missing, "keys", _NONE)
+            result.add(f"{name}, wrong", wrong, "keys", _NONE if system.exact else None, section=section)
+            result.add(f"{name}, missing", missing, "keys", _NONE, section=section)
     counts = {name: count_keys(system.ask(options.queries)) for name, system in systems.items() if system.exact}
     section = f"keys of all {options.queries:,} queries"
-    report.add(section, _DICT, counts[_DICT], "keys")
+    result.add(_DICT, counts[_DICT], "keys", section=section)
     for name, found in counts.items():
         if name != _DICT:
-            report.add(section, f"{name}, more or fewer", abs(found - counts[_DICT]), "keys", _NONE)
+            result.add(f"{name}, more or fewer", abs(found - counts[_DICT]), "keys", _NONE, section=section)

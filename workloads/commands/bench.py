@@ -16,10 +16,11 @@ from tagmatch.cli.arguments import Threads, command_line
 from tagmatch.cli.run import run
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import Layout, MatchOptions, available_threads
+from tagmatch.workloads.bench.figures.figure import FIGURES
 
 if TYPE_CHECKING:
-    from tagmatch.workloads.bench.paper.bench import PaperOptions
-    from tagmatch.workloads.bench.paper.experiments import Experiment
+    from tagmatch.workloads.bench.harness.bench import BenchOptions
+    from tagmatch.workloads.bench.harness.run import Experiment
 
 app = command_line("Measure tagmatch beside its baselines and against its targets.")
 
@@ -47,7 +48,7 @@ _Json = Annotated[
 
 def _require_committed() -> None:
     """Refuse to record what nobody could measure again."""
-    from tagmatch.workloads.bench.report import changed_files, commit
+    from tagmatch.workloads.bench.harness.circumstances import changed_files, commit
 
     if changed := changed_files():
         raise TagMatchError(
@@ -69,16 +70,17 @@ def cpu(
 ) -> None:
     """Build and match on the CPU, beside two baselines written in Python and NumPy."""
     from tagmatch.workloads.bench.cpu import CpuOptions, measure
+    from tagmatch.workloads.bench.harness.report import facts_by_section, print_table, write_json
 
     if json is not None and not allow_changes:
         _require_committed()
     options = CpuOptions(sets, queries, threads or available_threads(), growth, seed, keys_per_set)
-    report = measure(options, Console(stderr=True))
+    result = measure(options, Console(stderr=True))
     if json is not None:
-        report.write_json(json)
-    report.print(Console())
-    if failures := report.failures():
-        raise TagMatchError("; ".join(failures))
+        write_json(facts_by_section(result), json)
+    print_table(result, Console())
+    if faults := result.faults():
+        raise TagMatchError("; ".join(faults))
 
 
 _Output = Annotated[
@@ -99,7 +101,7 @@ _MongoDB = Annotated[
 
 
 def _skippable(names: list[str] | None) -> list[str] | None:
-    from tagmatch.workloads.bench.paper.catalogue import PUBLISHED, SYSTEMS
+    from tagmatch.workloads.systems.catalogue import PUBLISHED, SYSTEMS
 
     systems = (*SYSTEMS, PUBLISHED)
     for name in names or ():
@@ -130,10 +132,9 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
         output: _Output = Path("bench-results/paper"),
         allow_changes: _AllowChanges = False,
     ) -> None:
-        from tagmatch.workloads.bench.paper.bench import PaperOptions
-        from tagmatch.workloads.bench.paper.experiments import EXPERIMENTS
+        from tagmatch.workloads.bench.harness.bench import BenchOptions
 
-        options = PaperOptions(
+        options = BenchOptions(
             scale,
             threads or available_threads(),
             queries,
@@ -144,15 +145,16 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
             tuple(mongodb or ()),
             tuple(skip or ()),
         )
-        _measure([EXPERIMENTS[name] for name in names], options, output, allow_changes=allow_changes)
+        _measure([FIGURES[name] for name in names], options, output, allow_changes=allow_changes)
 
     command.__doc__ = summary
     return command
 
 
-def _measure(experiments: Sequence[Experiment], options: PaperOptions, output: Path, *, allow_changes: bool) -> None:
+def _measure(experiments: Sequence[Experiment], options: BenchOptions, output: Path, *, allow_changes: bool) -> None:
     """Run experiments and print what they find; refuses to measure for minutes what cannot be drawn or written then."""
-    from tagmatch.workloads.bench.paper.experiments import run as run_experiments
+    from tagmatch.workloads.bench.harness.report import markdown
+    from tagmatch.workloads.bench.harness.run import run as run_experiments
 
     if find_spec("matplotlib") is None:
         raise TagMatchError("plots need matplotlib; install it with: pip install 'tagmatch[bench]'")
@@ -164,30 +166,15 @@ def _measure(experiments: Sequence[Experiment], options: PaperOptions, output: P
         raise TagMatchError(f"{output}: the folder cannot be made: {error.strerror or error}") from None
     faults = []
     for result in run_experiments(experiments, options, output, Console(stderr=True)):
-        typer.echo(result.markdown(images=f"{output}/"))
+        typer.echo(markdown(result, images=f"{output}/"))
         faults += result.faults()
     if faults:
         raise TagMatchError("; ".join(faults))
 
 
-_EXPERIMENTS = {
-    "table1": "Table 1: all systems, three sizes of the database.",
-    "table3": "Table 3: the trees and tagmatch, match and match-unique.",
-    "fig2": "Figure 2: throughput against the size of queries.",
-    "fig3": "Figure 3: keys a second against the size of queries.",
-    "fig4": "Figure 4: throughput against the size of the database.",
-    "fig5": "Figure 5: throughput against the number of threads.",
-    "fig6": "Figure 6: latency against the timeout of batches.",
-    "fig7": "Figure 7: throughput against the size of partitions.",
-    "fig8": "Figure 8: time of partitioning.",
-    "fig9": "Figure 9: memory.",
-    "fig10": "Figure 10: databases, by sizes of database, sets and queries.",
-    "fig11": "Figure 11: a database in shards.",
-    "layouts": "The layouts rarest and balanced: throughput, build time, memory.",
-}
-for _name, _summary in _EXPERIMENTS.items():
-    app.command(_name)(_experiment([_name], _summary))
-app.command("paper")(_experiment(list(_EXPERIMENTS), "All tables and figures of the paper, and the layouts."))
+for _name, _figure in FIGURES.items():
+    app.command(_name)(_experiment([_name], _figure.summary))
+app.command("paper")(_experiment(list(FIGURES), "All tables and figures of the paper, and the layouts."))
 
 
 @app.command()
@@ -209,14 +196,14 @@ def latency(
     allow_changes: _AllowChanges = False,
 ) -> None:
     """Latency and throughput of `submit` against the offered load, for some values of `flush_timeout`."""
-    from tagmatch.workloads.bench.paper.bench import FULL_SETS, PaperOptions
-    from tagmatch.workloads.bench.paper.catalogue import LAYOUTS
-    from tagmatch.workloads.bench.paper.latency import TIMEOUTS
-    from tagmatch.workloads.bench.paper.latency import latency as experiment
+    from tagmatch.workloads.bench.figures.latency import TIMEOUTS
+    from tagmatch.workloads.bench.figures.latency import latency as experiment
+    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions
+    from tagmatch.workloads.systems.catalogue import OURS
 
-    layouts = [each for each in LAYOUTS if not layout or each in layout]
+    layouts = [each for each in OURS if not layout or each in layout]
     timeouts = [_timeout(text) for text in flush_timeout] if flush_timeout else TIMEOUTS
-    options = PaperOptions(
+    options = BenchOptions(
         sets / FULL_SETS,
         threads or available_threads(),
         rounds=rounds,
@@ -249,10 +236,10 @@ def threads(
     allow_changes: _AllowChanges = False,
 ) -> None:
     """Throughput against threads and callers, and beside the kernels alone."""
-    from tagmatch.workloads.bench.paper.bench import FULL_SETS, PaperOptions
-    from tagmatch.workloads.bench.paper.threads import threads as experiment
+    from tagmatch.workloads.bench.figures.threads import threads as experiment
+    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions
 
-    options = PaperOptions(
+    options = BenchOptions(
         sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, keys_per_set
     )
     _measure([experiment], options, output, allow_changes=allow_changes)
@@ -275,10 +262,10 @@ def gpu(
     from tagmatch.pipeline.cuda.support import devices
 
     devices()  # before numba.cuda is imported
-    from tagmatch.workloads.bench.paper.bench import FULL_SETS, PaperOptions
-    from tagmatch.workloads.bench.paper.gpu import gpu as experiment
+    from tagmatch.workloads.bench.figures.gpu import gpu as experiment
+    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions
 
-    options = PaperOptions(
+    options = BenchOptions(
         sets / FULL_SETS,
         threads or available_threads(),
         queries,
@@ -291,7 +278,7 @@ def gpu(
     _measure([experiment], options, output, allow_changes=allow_changes)
 
 
-class SparkPart(StrEnum):
+class SparkBenchmark(StrEnum):
     """What `tagmatch-bench spark` measures."""
 
     PARTITION = "partition"
@@ -312,7 +299,7 @@ def spark(
     join_sets: Annotated[int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets of the join.")] = 1_000_000,
     queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Queries of the join.")] = 200_000,
     part: Annotated[
-        list[SparkPart] | None, typer.Option(help="Again for each.  [default: both]", show_default=False)
+        list[SparkBenchmark] | None, typer.Option(help="Again for each.  [default: both]", show_default=False)
     ] = None,
     rounds: _Rounds = 3,
     threads: Threads = None,
@@ -326,17 +313,20 @@ def spark(
 
     cores = threads or available_threads()
     session = local_spark(cores)  # before pyspark is imported
-    from tagmatch.workloads.bench.paper.bench import FULL_SETS, PaperOptions
+    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions
     from tagmatch.workloads.bench.spark.join import join
-    from tagmatch.workloads.bench.spark.partition import SIZES, partition
+    from tagmatch.workloads.bench.spark.partitioning import SIZES, partition
 
     parts: dict[str, Experiment] = {
-        SparkPart.PARTITION: partial(partition, spark=session, sizes=sets or SIZES),
-        SparkPart.JOIN: partial(join, spark=session),
+        SparkBenchmark.PARTITION: partial(partition, spark=session, sizes=sets or SIZES),
+        SparkBenchmark.JOIN: partial(join, spark=session),
     }
-    options = PaperOptions(join_sets / FULL_SETS, cores, queries, rounds, seed=seed, keys_per_set=keys_per_set)
+    options = BenchOptions(join_sets / FULL_SETS, cores, queries, rounds, seed=seed, keys_per_set=keys_per_set)
     _measure(
-        [parts[each] for each in SparkPart if not part or each in part], options, output, allow_changes=allow_changes
+        [parts[each] for each in SparkBenchmark if not part or each in part],
+        options,
+        output,
+        allow_changes=allow_changes,
     )
 
 

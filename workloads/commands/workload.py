@@ -27,8 +27,8 @@ from tagmatch.workloads.queries.write import query_writer, rows, stream_to_folde
 from tagmatch.workloads.shards import new_folder, read_facts, write_shards
 from tagmatch.workloads.twitter import Twitter, TwitterOptions
 from tagmatch.workloads.twitter.corpus import Corpus, read_followed, read_tweets
+from tagmatch.workloads.twitter.generate import MAX_USERS, SETS_SCHEMA
 from tagmatch.workloads.twitter.laws import NOBODY
-from tagmatch.workloads.twitter.model import MAX_USERS, SETS_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,6 +35,8 @@ class MongoDB(Sharded[list[dict[str, Any]]]):
         Columns `tags` and `key`.
     uris
         Where the servers are, as `mongodb://localhost:27017`.
+    threads
+        Not used: the servers decide.
     operator
         `setIsSubset`: the subset operator of aggregations, within `$expr`. `nin`: no tag of the set is missing in
         the query, `{tags: {$not: {$elemMatch: {$nin: query}}}}`.
@@ -45,7 +47,14 @@ class MongoDB(Sharded[list[dict[str, Any]]]):
         The Python package is missing, or a server does not answer.
     """
 
-    def __init__(self, sets: pa.Table, uris: Sequence[str], *, operator: Operator = "setIsSubset") -> None:
+    def __init__(
+        self,
+        sets: pa.Table,
+        uris: Sequence[str],
+        *,
+        threads: int = 1,  # noqa: ARG002
+        operator: Operator = "setIsSubset",
+    ) -> None:
         if not uris:
             raise UnavailableError(f"needs the URI of a running MongoDB server; {_HOW_TO_START}")
         remaining = iter(uris)

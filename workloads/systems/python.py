@@ -18,11 +18,16 @@ class RarestTagDict:
     This is the ranked key method of T. Yan and H. García-Molina, "Index Structures for Selective Dissemination
     of Information Under the Boolean Model", ACM TODS 19(2), 1994, on Python's own types. Simplified: a candidate
     is tested as a whole, by `frozenset.issuperset`, instead of one word after the other.
+
+    Parameters
+    ----------
+    threads : int
+        Not used: Python runs one at a time.
     """
 
     exact = True
 
-    def __init__(self, sets: pa.Table) -> None:
+    def __init__(self, sets: pa.Table, *, threads: int = 1) -> None:  # noqa: ARG002
         rows = rows_of(sets)
         frequency = Counter(chain.from_iterable(tags for tags, _ in rows))
         self._clusters: dict[str, list[tuple[frozenset[str], list[int]]]] = defaultdict(list)

@@ -5,7 +5,7 @@ of the user's languages by a prefix (`fr_cat`), and for frequent writers the pub
 user's number is its key.
 """
 
+from tagmatch.workloads.twitter.generate import Twitter as Twitter
+from tagmatch.workloads.twitter.generate import sets as sets
 from tagmatch.workloads.twitter.laws import Followed as Followed
-from tagmatch.workloads.twitter.model import Twitter as Twitter
-from tagmatch.workloads.twitter.model import sets as sets
 from tagmatch.workloads.twitter.options import TwitterOptions as TwitterOptions

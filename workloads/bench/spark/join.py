@@ -7,7 +7,7 @@ import io
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,18 +18,18 @@ from pyspark.sql import functions as f
 
 from tagmatch.interface import TagMatch
 from tagmatch.spark.join import Strategy, subset_join
-from tagmatch.workloads.bench.data import make_workload
-from tagmatch.workloads.bench.paper.results import Answers, Result
-from tagmatch.workloads.bench.reference import right_answers
-from tagmatch.workloads.bench.report import Line, Target
+from tagmatch.workloads.bench.harness.data import make_workload
+from tagmatch.workloads.bench.harness.reference import right_answers
+from tagmatch.workloads.bench.harness.results import Answers, Target
+from tagmatch.workloads.bench.harness.timing import Samples, alternate
 from tagmatch.workloads.bench.spark.session import signed_keys, write_parquet
-from tagmatch.workloads.bench.timing import Samples, alternate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tagmatch.workloads.bench.data import Workload
-    from tagmatch.workloads.bench.paper.bench import Bench
+    from tagmatch.workloads.bench.harness.bench import Bench
+    from tagmatch.workloads.bench.harness.data import Workload
+    from tagmatch.workloads.bench.harness.results import Result
 
 SHIP, SHUFFLE = "subset_join, ship", "subset_join, shuffle"
 EXPLODE, CROSS = "SQL: explode, join, count", "SQL: cross join, array_except"
@@ -44,27 +44,10 @@ _MOST_QUERIES = {EXPLODE: 256, CROSS: 16}
 _CHECKED_SETS, _CHECKED_QUERIES = 50_000, 300
 
 
-@dataclass
-class JoinResult(Result):
-    """A result with Spark's plan of each system.
-
-    Attributes
-    ----------
-    plans : dict of str to str
-    """
-
-    plans: dict[str, str] = field(default_factory=dict)
-
-    def markdown(self, images: str = "") -> str:
-        """Return the section of `Result`, and the plans."""
-        plans = [f"Plan of *{name}*:\n\n```\n{plan}\n```\n" for name, plan in self.plans.items()]
-        return "\n".join([super().markdown(images), *plans])
-
-
 def join(bench: Bench, spark: SparkSession) -> Result:
     """Queries a second of the join, from Parquet files to rows that nobody keeps."""
     sets = bench.sets()
-    begun = bench.result(
+    result = bench.result(
         "spark-join",
         "Joining queries with stored sets on Spark",
         f"""{bench.in_words(sets)}; Spark {spark.version} in local mode. End to end: queries are read from Parquet
@@ -75,7 +58,6 @@ def join(bench: Bench, spark: SparkSession) -> Result:
         spark=spark.version,
         sql_queries=_MOST_QUERIES,
     )
-    result = JoinResult(begun.name, begun.title, begun.about, begun.parameters)
     with tempfile.TemporaryDirectory(prefix="tagmatch-bench-") as scratch:
         _check(bench, result, spark, Path(scratch, "checked"))
         with bench.doing("spark-join: preparing"):
@@ -85,13 +67,13 @@ def join(bench: Bench, spark: SparkSession) -> Result:
     for name, rate in rates.items():
         panel.add(name, f"{sets:,}", rate)
         target = _SHIP if name == SHIP else None
-        result.lines.append(Line(f"{name}: {rate.items:,} queries", rate.median, "queries/s", target))
+        result.add(f"{name}: {rate.items:,} queries", rate.median, "queries/s", target)
     ratio = rates[SHUFFLE].over(rates[EXPLODE])
-    result.lines.append(Line(f"{SHUFFLE} against {EXPLODE}", ratio, "times", _SHUFFLE_AGAINST_SQL))
+    result.add(f"{SHUFFLE} against {EXPLODE}", ratio, "times", _SHUFFLE_AGAINST_SQL)
     return result
 
 
-def _rates(bench: Bench, result: JoinResult, joins: _Joins) -> dict[str, Samples]:
+def _rates(bench: Bench, result: Result, joins: _Joins) -> dict[str, Samples]:
     """Queries a second of every system, and its plan."""
     frames = {}
     for name, of_queries in joins.systems().items():

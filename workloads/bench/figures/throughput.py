@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from tagmatch.workloads.bench.data import extend
-from tagmatch.workloads.bench.paper import published
-from tagmatch.workloads.bench.paper.catalogue import (
+from tagmatch.workloads.bench.figures import published
+from tagmatch.workloads.bench.harness.data import extend
+from tagmatch.workloads.bench.harness.report import percent
+from tagmatch.workloads.bench.harness.timing import alternate
+from tagmatch.workloads.systems.catalogue import (
     BALANCED,
     CPU_ONLY,
     ICN,
@@ -21,13 +23,11 @@ from tagmatch.workloads.bench.paper.catalogue import (
     some,
     tagmatch,
 )
-from tagmatch.workloads.bench.paper.results import percent
-from tagmatch.workloads.bench.timing import alternate
 
 if TYPE_CHECKING:
-    from tagmatch.workloads.bench.data import Workload
-    from tagmatch.workloads.bench.paper.bench import Bench, Rate
-    from tagmatch.workloads.bench.paper.results import Answers, Panel, Result, Value
+    from tagmatch.workloads.bench.harness.bench import Bench, Rate
+    from tagmatch.workloads.bench.harness.data import Workload
+    from tagmatch.workloads.bench.harness.results import Answers, Panel, Result, Row
 
 _QUERIES_A_SECOND = "queries/s"
 _TREES_AND_OURS = (RAREST, BALANCED, CPU_ONLY, PREFIX_TREE)
@@ -114,7 +114,7 @@ def _by_size(
     result: Result,
     shares: Iterable[float],
     systems: Iterable[str],
-    published_values: tuple[list[Value], list[Value]],
+    published_values: tuple[list[Row], list[Row]],
 ) -> None:
     """Measure `match` and `match-unique` with shares of the full database."""
     sizes = {percent(share): bench.sets(share) for share in shares}

@@ -10,19 +10,19 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from tagmatch.model.options import MatchOptions
-from tagmatch.workloads.bench.open_loop import WINDOW, closed_loop_rate, poisson_times, serve
-from tagmatch.workloads.bench.paper import published
-from tagmatch.workloads.bench.paper.catalogue import CPU_ONLY, LAYOUTS, ON_CPU, RAREST, tagmatch
-from tagmatch.workloads.bench.report import Line, Target
-from tagmatch.workloads.bench.timing import Samples
+from tagmatch.workloads.bench.figures import published
+from tagmatch.workloads.bench.harness.load import WINDOW, closed_loop_rate, poisson_times, serve
+from tagmatch.workloads.bench.harness.results import Target
+from tagmatch.workloads.bench.harness.timing import Samples
+from tagmatch.workloads.systems.catalogue import CPU_ONLY, ON_CPU, OURS, RAREST, tagmatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     from tagmatch.model.options import Layout
-    from tagmatch.workloads.bench.paper.bench import Bench
-    from tagmatch.workloads.bench.paper.results import Result
+    from tagmatch.workloads.bench.harness.bench import Bench
+    from tagmatch.workloads.bench.harness.results import Result
 
 #: Seconds that a query may wait for others; `None`: no limit
 TIMEOUTS = (0.0, 0.001, 0.01, 0.1, None)
@@ -73,7 +73,7 @@ def fig6(bench: Bench) -> Result:
             rejected += found.rejected
             for quantile, samples in found.milliseconds.items():
                 panel.add(quantile, label, samples)
-        result.lines.append(Line(f"{name}: rejected", rejected, "queries"))
+        result.add(f"{name}: rejected", rejected, "queries")
     return result
 
 
@@ -98,9 +98,9 @@ def latency(bench: Bench, layouts: Sequence[Layout], timeouts: Sequence[float | 
         for each in layouts
     }
     for each in layouts:
-        system = _System(bench, result, LAYOUTS[each], unique=False)
+        system = _System(bench, result, OURS[each], unique=False)
         capacity = system.capacity()
-        result.lines.append(Line(f"{each}: capacity", capacity, "queries/s"))
+        result.add(f"{each}: capacity", capacity, "queries/s")
         for timeout in timeouts:
             label = f"flush_timeout {_in_words(timeout)}"
             with system.submitting(flush_timeout=timeout) as submit:
@@ -112,17 +112,14 @@ def latency(bench: Bench, layouts: Sequence[Layout], timeouts: Sequence[float | 
                         panels[each, quantile].add(label, float(load), samples)
                     panels[each, "rejected"].add(label, float(load), found.rejected)
                     if load == _HALF and timeout == _DEFAULT_TIMEOUT:
-                        result.lines += _p99_at_half_load(each, found.milliseconds["p99"])
+                        _add_p99(result, each, found.milliseconds["p99"])
     return result
 
 
-def _p99_at_half_load(layout: Layout, p99: Samples) -> list[Line]:
+def _add_p99(result: Result, layout: Layout, p99: Samples) -> None:
     what = f"{layout}: p99 at {_HALF} % of capacity, default flush_timeout"
-    target = _P99_AT_HALF_LOAD.get(layout)
-    return [
-        Line(f"{what}, median of {len(p99.values)} rounds", p99.median, "ms", target, p99.values),
-        Line(f"{what}, worst round", max(p99.values), "ms"),
-    ]
+    result.add(f"{what}, median of {len(p99.values)} rounds", p99, "ms", _P99_AT_HALF_LOAD.get(layout))
+    result.add(f"{what}, worst round", max(p99.values), "ms")
 
 
 def _in_words(timeout: float | None) -> str:

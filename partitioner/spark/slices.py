@@ -1,6 +1,6 @@
-"""Step 3: sets come together in parts, consecutive ranges of the tagset table, and each part is laid out by one task.
+"""Step 3: sets come together in slices, consecutive ranges of the tagset table, and one task lays out each.
 
-A part is a range of the order of rank lists in the layout `rarest`, a subtree of Algorithm 1 in `balanced`.
+A slice is a range of the order of rank lists in the layout `rarest`, a subtree of Algorithm 1 in `balanced`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tagmatch.model.kernels.lists import gather
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.kernels.sorting import sort_groups
 from tagmatch.model.options import Layout, LayoutOptions
-from tagmatch.partitioner.balanced import Root, balanced_partitions
-from tagmatch.partitioner.spark.packs import PACKS, Packer, by_number, labels_for
+from tagmatch.partitioner.balanced_partitioning import Root, balanced_partitions
 from tagmatch.partitioner.spark.plan import LayoutPlan, Routes
 from tagmatch.partitioner.spark.rank_ranges import RarestPlan
 from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, by_number, labels_for
 from tagmatch.partitioner.spark.subtrees import BalancedPlan
 from tagmatch.partitioner.spark.tasks import for_each, one_row
 from tagmatch.partitioner.spark.vocabulary import rank_sets, vocabulary_hashes
@@ -31,25 +31,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _RANKED = "shard long, sets long, empty long, first array<long>, second array<long>"
-_PART = "part long, sets long, keys long, greatest_key string"
+_SLICE = "slice long, sets long, keys long, greatest_key string"
 
 
 LAYOUTS: dict[Layout, LayoutPlan] = {"rarest": RarestPlan(), "balanced": BalancedPlan()}
 
 
-def lay_out_parts(
+def lay_out_slices(
     spark: SparkSession,
     scratch: Scratch,
     shards: Sequence[int],
     options: LayoutOptions,
     sets_per_task: int,
 ) -> list[Any]:
-    """Leave each part in the scratch folder; returns rows (`part`, `sets`, `keys`, `greatest_key`) in order."""
+    """Leave each slice in the scratch folder; returns rows (`slice`, `sets`, `keys`, `greatest_key`) in order."""
     ranked = for_each(spark, shards, partial(_rank, scratch, options), _RANKED).collect()
     plan = LAYOUTS[options.layout].plan(spark, scratch, shards, ranked, options, sets_per_task)
-    routed = for_each(spark, shards, partial(_route, scratch, plan.routes, labels_for(spark, plan.parts)[0]), PACKS)
-    laid_out = by_number(routed, plan.parts, partial(_lay_out, scratch, options, plan.roots), _PART)
-    return sorted(laid_out.collect(), key=lambda row: row.part)
+    routed = for_each(
+        spark, shards, partial(_route, scratch, plan.routes, labels_for(spark, plan.slices)[0]), SERIALIZED
+    )
+    laid_out = by_number(routed, plan.slices, partial(_lay_out, scratch, options, plan.roots), _SLICE)
+    return sorted(laid_out.collect(), key=lambda row: row.slice)
 
 
 def _rank(scratch: Scratch, options: LayoutOptions, shard: int) -> Iterator[pa.RecordBatch]:
@@ -63,22 +65,22 @@ def _rank(scratch: Scratch, options: LayoutOptions, shard: int) -> Iterator[pa.R
 
 
 def _route(scratch: Scratch, routes: Routes, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
-    """Send each set of a shard, and its keys, to the part that it belongs to."""
+    """Send each set of a shard, and its keys, to the slice that it belongs to."""
     # Large lists, as those of many shards come together, and keys of 64 bits, as some shards have such
     ranks = scratch.read("ranked", shard, "ranks").cast(pa.large_list(pa.uint32()))
     keys = scratch.read("shard", shard, "keys").cast(pa.large_list(pa.uint64()))
     records = pa.record_batch([ranks, keys], ["ranks", "keys"])
-    packer = Packer()
-    packer.scatter(routes.parts(scratch, shard).astype(np.uint32), labels, np.arange(len(labels)), records.take)
-    yield from packer.take()
+    serializer = Serializer()
+    serializer.scatter(routes.slices(scratch, shard).astype(np.uint32), labels, np.arange(len(labels)), records.take)
+    yield from serializer.take()
 
 
 def _lay_out(
-    scratch: Scratch, options: LayoutOptions, roots: dict[int, Root], part: int, packs: Iterable[pa.RecordBatch]
+    scratch: Scratch, options: LayoutOptions, roots: dict[int, Root], number: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Order the sets of one part and leave them in the scratch folder."""
-    ranks, keys = map(to_lists, pa.concat_batches(list(packs)).columns)
-    root = roots.get(part)
+    """Order the sets of one slice and leave them in the scratch folder."""
+    ranks, keys = map(to_lists, pa.concat_batches(list(batches)).columns)
+    root = roots.get(number)
     order: U32Array = np.arange(len(ranks), dtype=np.uint32)
     sort_groups((ranks.offsets, ranks.values), order, np.array([0, len(order)]))
     ranks, keys = gather(ranks, order), gather(keys, order)
@@ -89,8 +91,8 @@ def _lay_out(
         ranks, keys = gather(ranks, order), gather(keys, order)
         masks, ends = partitions.masks, partitions.first_rows[1:]
     scratch.write(
-        "part",
-        part,
+        "slice",
+        number,
         ranks=from_lists(ranks),
         keys=from_lists(keys),
         signatures=from_words(signatures),
@@ -98,4 +100,4 @@ def _lay_out(
         ends=pa.array(ends),
     )
     greatest = int(keys.values.max()) if len(keys.values) else 0
-    yield one_row(part=part, sets=len(ranks), keys=len(keys.values), greatest_key=str(greatest))
+    yield one_row(slice=number, sets=len(ranks), keys=len(keys.values), greatest_key=str(greatest))

@@ -6,18 +6,20 @@ queries late, would hide its slowness from their latencies (G. Tene's "coordinat
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
+from itertools import count, cycle
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tagmatch.model.errors import Overloaded
-from tagmatch.workloads.bench.timing import without_garbage_collection
+from tagmatch.workloads.bench.harness.timing import without_garbage_collection
 from tagmatch.workloads.pacing import arrival_times
 
 if TYPE_CHECKING:
@@ -129,6 +131,26 @@ def closed_loop_rate(
         for future in outstanding:
             future.result()
         return asked / (time.perf_counter() - start)
+
+
+def callers_rate(
+    match: Callable[[list[str]], object], queries: Sequence[list[str]], callers: int, seconds: float
+) -> float:
+    """Measure how many queries a second `callers` threads get answered, each of which asks one after the other."""
+    starts: list[float] = []
+    together = threading.Barrier(callers, action=lambda: starts.append(time.perf_counter()))
+
+    def call(first: int) -> int:
+        together.wait()
+        for asked in count(1):
+            match(queries[(first + asked * callers) % len(queries)])
+            if time.perf_counter() - starts[0] >= seconds:
+                break
+        return asked
+
+    with without_garbage_collection(), ThreadPoolExecutor(callers) as pool:
+        asked = sum(pool.map(call, range(callers)))
+        return asked / (time.perf_counter() - starts[0])
 
 
 def poisson_times(rate: float, seconds: float, seed: int) -> F64Array:

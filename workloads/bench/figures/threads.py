@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from tagmatch.workloads.bench.paper.catalogue import BALANCED, LAYOUTS, ON_CPU, RAREST, Build, tagmatch
-from tagmatch.workloads.bench.paper.throughput import by_threads
-from tagmatch.workloads.bench.report import Line, Target
-from tagmatch.workloads.bench.timing import Samples, without_garbage_collection
+from tagmatch.workloads.bench.figures.throughput import by_threads
+from tagmatch.workloads.bench.harness.load import callers_rate
+from tagmatch.workloads.bench.harness.results import Target
+from tagmatch.workloads.bench.harness.timing import Samples
+from tagmatch.workloads.systems.catalogue import BALANCED, ON_CPU, OURS, RAREST, Build, tagmatch
 from tagmatch.workloads.systems.kernels import Kernels
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tagmatch.model.options import Layout
-    from tagmatch.workloads.bench.paper.bench import Bench
-    from tagmatch.workloads.bench.paper.results import Result
+    from tagmatch.workloads.bench.harness.bench import Bench
+    from tagmatch.workloads.bench.harness.results import Result
     from tagmatch.workloads.systems.matcher import Matcher
 
 _CALLERS = (1, 2, 10, 50)
@@ -54,26 +50,24 @@ def _kernels(layout: Layout) -> Build:
 
 def _beside_kernels(bench: Bench, result: Result) -> None:
     workload = bench.workload(bench.sets())
-    kernels = {each: f"kernels alone, {each}" for each in LAYOUTS}
-    systems: dict[str, Build] = {name: tagmatch(name) for name in LAYOUTS.values()}
+    kernels = {each: f"kernels alone, {each}" for each in OURS}
+    systems: dict[str, Build] = {name: tagmatch(name) for name in OURS.values()}
     systems |= {name: _kernels(layout) for layout, name in kernels.items()}
     with bench.built(systems, workload.sets, result) as matchers:
         rates = bench.throughput(result, "beside kernels", matchers, workload.sets, workload.queries)
     panel = result.panel("match_many beside its kernels", "layout", "queries/s")
-    for layout, name in LAYOUTS.items():
+    for layout, name in OURS.items():
         ours, alone = rates[name].queries, rates[kernels[layout]].queries
         panel.add("match_many", layout, ours)
         panel.add("kernels alone", layout, alone)
-        result.lines.append(
-            Line(f"{layout}: match_many against its kernels", ours.over(alone), "times", _AGAINST_KERNELS)
-        )
+        result.add(f"{layout}: match_many against its kernels", ours.over(alone), "times", _AGAINST_KERNELS)
 
 
 def _by_callers(bench: Bench, result: Result) -> None:
     workload, options = bench.workload(bench.sets()), bench.options
     queries = workload.queries.to_pylist()
     panel = result.panel("match, called again and again", "callers", "queries/s", "lines")
-    with bench.built({name: tagmatch(name) for name in LAYOUTS.values()}, workload.sets, result) as matchers:
+    with bench.built({name: tagmatch(name) for name in OURS.values()}, workload.sets, result) as matchers:
         for name, matcher in matchers.items():
             with bench.doing(f"threads: callers of {name}"):
                 rounds = [
@@ -84,27 +78,7 @@ def _by_callers(bench: Bench, result: Result) -> None:
                 panel.add(name, float(callers), Samples(rates))
     ratios = result.panel("match by many callers", "callers", "times one caller", "lines", log=False)
     ratios.add_ratios(panel, 1)
-    for value in ratios.values:
-        if value.x == _CALLERS[-1]:
-            what = f"{value.system}: {value.x:g} callers of match against one"
-            result.lines.append(Line(what, value.value, "times", _MANY_CALLERS if value.system == RAREST else None))
-
-
-def callers_rate(
-    match: Callable[[list[str]], object], queries: Sequence[list[str]], callers: int, seconds: float
-) -> float:
-    """Measure how many queries a second `threads` threads get answered, each of which asks one after the other."""
-    starts: list[float] = []
-    together = threading.Barrier(callers, action=lambda: starts.append(time.perf_counter()))
-
-    def call(first: int) -> int:
-        together.wait()
-        for asked in count(1):
-            match(queries[(first + asked * callers) % len(queries)])
-            if time.perf_counter() - starts[0] >= seconds:
-                break
-        return asked
-
-    with without_garbage_collection(), ThreadPoolExecutor(callers) as pool:
-        asked = sum(pool.map(call, range(callers)))
-        return asked / (time.perf_counter() - starts[0])
+    for row in ratios.rows:
+        if row.x == _CALLERS[-1]:
+            what = f"{row.what}: {row.x:g} callers of match against one"
+            result.add(what, row.value, "times", _MANY_CALLERS if row.what == RAREST else None)

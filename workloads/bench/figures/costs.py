@@ -9,11 +9,11 @@ import numpy as np
 
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions
-from tagmatch.partitioner.balanced import balanced_partitions
-from tagmatch.workloads.bench.paper import published
-from tagmatch.workloads.bench.paper.catalogue import BALANCED, ICN, PREFIX_TREE, RAREST, SYSTEMS, some
-from tagmatch.workloads.bench.paper.results import percent
-from tagmatch.workloads.bench.timing import alternate
+from tagmatch.partitioner.balanced_partitioning import balanced_partitions
+from tagmatch.workloads.bench.figures import published
+from tagmatch.workloads.bench.harness.report import percent
+from tagmatch.workloads.bench.harness.timing import alternate
+from tagmatch.workloads.systems.catalogue import BALANCED, ICN, PREFIX_TREE, RAREST, SYSTEMS, some
 from tagmatch.workloads.systems.signatures import signature_table
 from tagmatch.workloads.systems.tagmatch import Tagmatch
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tagmatch.model.arrays import U64Array
-    from tagmatch.workloads.bench.paper.bench import Bench
-    from tagmatch.workloads.bench.paper.results import Result
+    from tagmatch.workloads.bench.harness.bench import Bench
+    from tagmatch.workloads.bench.harness.results import Result
 
 _ALGORITHM_1 = "Algorithm 1 alone"
 _SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.workloads.bench.data import extend
-from tagmatch.workloads.bench.paper import published
-from tagmatch.workloads.bench.paper.catalogue import BALANCED, ON_CPU, RAREST, SYSTEMS, Build
+from tagmatch.workloads.bench.figures import published
+from tagmatch.workloads.bench.harness.data import extend
+from tagmatch.workloads.systems.catalogue import (
+    BALANCED,
+    DATABASES,
+    MONGODB,
+    ON_CPU,
+    POSTGRESQL_GIN,
+    POSTGRESQL_SCAN,
+    RAREST,
+    Build,
+    some,
+)
 from tagmatch.workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.sharded import Sharded
 
 if TYPE_CHECKING:
-    from tagmatch.workloads.bench.paper.bench import Bench
-    from tagmatch.workloads.bench.paper.results import Panel, Result
+    from tagmatch.workloads.bench.harness.bench import Bench
+    from tagmatch.workloads.bench.harness.results import Panel, Result
     from tagmatch.workloads.systems.matcher import Matcher
     from tagmatch.workloads.systems.postgres_server import PostgresServer
 
@@ -51,20 +62,17 @@ def _server() -> PostgresServer:
     return PostgresServer()
 
 
-def _databases(bench: Bench) -> dict[str, Build]:
-    from tagmatch.workloads.systems.clickhouse import ClickHouseScan
-    from tagmatch.workloads.systems.duckdb_lists import DuckDBScan
-    from tagmatch.workloads.systems.mongodb import MongoDB
-    from tagmatch.workloads.systems.postgresql import PostgresGin, PostgresScan
+def _on_server(name: str) -> Build:
+    return lambda sets, threads: DATABASES[name](sets, threads, server=_server())
 
+
+def _databases(bench: Bench) -> dict[str, Build]:
     return {
-        RAREST: SYSTEMS[RAREST],
-        BALANCED: SYSTEMS[BALANCED],
-        "PostgreSQL, GIN": lambda sets, threads: PostgresGin(sets, threads=threads, server=_server()),
-        "PostgreSQL, scan": lambda sets, threads: PostgresScan(sets, threads=threads, server=_server()),
-        "DuckDB list_has_all": lambda sets, threads: DuckDBScan(sets, threads=threads),
-        "ClickHouse hasAll": lambda sets, threads: ClickHouseScan(sets, threads=threads),
-        "MongoDB": lambda sets, _: MongoDB(sets, _first(bench.options.mongodb, 1)),
+        **some((RAREST, BALANCED)),
+        **DATABASES,
+        POSTGRESQL_GIN: _on_server(POSTGRESQL_GIN),
+        POSTGRESQL_SCAN: _on_server(POSTGRESQL_SCAN),
+        MONGODB: lambda sets, threads: DATABASES[MONGODB](sets, threads, uris=_first(bench.options.mongodb, 1)),
     }
 
 
@@ -93,7 +101,7 @@ def fig10(bench: Bench) -> Result:
     by_set = result.panel(f"{million:,} sets, queries of 6 tags", "tags a set", "queries/s")
     by_query = result.panel(f"{million:,} sets of 2 tags", "tags a query", "queries/s")
     by_size.published = published.FIG10_SIZES
-    by_query.published = [published.FIG10_TAGMATCH]
+    by_query.published = published.FIG10_TAGMATCH
     cases = [
         *(_Case(by_size, str(millions), millions * million, 3, 6) for millions in (1, 3, 5)),
         *(_Case(by_set, str(tags), million, tags, 6) for tags in (2, 3, 4, 5)),
@@ -122,13 +130,10 @@ def _measure(bench: Bench, result: Result, case: _Case, sets: pa.Table, matchers
 
 
 def _sharded(bench: Bench, shards: int) -> dict[str, Build]:
-    from tagmatch.workloads.systems.mongodb import MongoDB
-    from tagmatch.workloads.systems.postgresql import PostgresScan
-    from tagmatch.workloads.systems.sharded import Sharded
-
+    shard = _on_server(POSTGRESQL_SCAN)
     return {
-        "PostgreSQL, scan": lambda sets, _: Sharded(partial(PostgresScan, server=_server()), sets, shards),
-        "MongoDB": lambda sets, _: MongoDB(sets, _first(bench.options.mongodb, shards)),
+        POSTGRESQL_SCAN: lambda sets, _: Sharded(lambda share: shard(share, 1), sets, shards),
+        MONGODB: lambda sets, threads: DATABASES[MONGODB](sets, threads, uris=_first(bench.options.mongodb, shards)),
     }
 
 

@@ -1,7 +1,7 @@
-"""Packs, Arrow record batches as bytes: what goes through Spark's shuffles instead of single rows.
+"""Record batches as bytes: what goes through Spark's shuffles instead of single rows.
 
-To Spark a pack is one value. Rows, and all elements of their lists, it would turn into its own form and back, one by
-one, which takes longer than what tasks do with them.
+To Spark such a batch is one value. Rows, and all elements of their lists, it would turn into its own form and back,
+one by one, which takes longer than what tasks do with them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tagmatch.partitioner.spark.tasks import Batches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Rows with packs: `label` decides to which task a pack goes, `number` tells what it is
-PACKS = "label int, number int, pack binary"
-_NAMES = ["label", "number", "pack"]
+#: Rows with batches: `label` decides to which task a batch goes, `number` tells what it is
+SERIALIZED = "label int, number int, batch binary"
+_NAMES = ["label", "number", "batch"]
 
 # Spark hands at most 10,000 rows at once to a worker, as one Arrow array of bytes, which can have 2 GiB
-_PACK_BYTES = 1 << 16
-_PACKS_AT_ONCE = 1024
+_BATCH_BYTES = 1 << 16
+_BATCHES_AT_ONCE = 1024
 
 # The first that is a number counts: some platforms have "auto"
 _PARTITIONS_SETTINGS = ("spark.sql.adaptive.coalescePartitions.initialPartitionNum", "spark.sql.shuffle.partitions")
@@ -37,29 +37,29 @@ _DEFAULT_PARTITIONS = 200
 _HALF = np.uint64(32)
 
 
-class Packer:
-    """Collects packs."""
+class Serializer:
+    """Collects batches as bytes."""
 
     def __init__(self) -> None:
         self._labels: list[int] = []
         self._numbers: list[int] = []
-        self._packs: list[bytes] = []
+        self._batches: list[bytes] = []
 
     def add(self, label: int, number: int, records: pa.RecordBatch) -> None:
-        """Pack records, some at a time."""
-        step = max(1, _PACK_BYTES * len(records) // max(1, records.nbytes))
+        """Take records, some to a batch."""
+        step = max(1, _BATCH_BYTES * len(records) // max(1, records.nbytes))
         for first in range(0, len(records), step):
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, records.schema) as writer:
                 writer.write_batch(records.slice(first, step))
             self._labels.append(label)
             self._numbers.append(number)
-            self._packs.append(sink.getvalue().to_pybytes())
+            self._batches.append(sink.getvalue().to_pybytes())
 
     def scatter(
         self, groups: U32Array, labels: I64Array, numbers: I64Array, rows: Callable[[U32Array], pa.RecordBatch]
     ) -> None:
-        """Pack rows by groups.
+        """Take rows by groups.
 
         Parameters
         ----------
@@ -77,13 +77,13 @@ class Packer:
             self.add(int(labels[group]), int(numbers[group]), records.slice(first, last - first))
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """All packs, as rows, some at a time."""
-        for first in range(0, len(self._packs), _PACKS_AT_ONCE):
-            some = slice(first, first + _PACKS_AT_ONCE)
+        """All batches, as rows, some at a time."""
+        for first in range(0, len(self._batches), _BATCHES_AT_ONCE):
+            some = slice(first, first + _BATCHES_AT_ONCE)
             columns = [
                 pa.array(self._labels[some], pa.int32()),
                 pa.array(self._numbers[some], pa.int32()),
-                pa.array(self._packs[some], pa.binary()),
+                pa.array(self._batches[some], pa.binary()),
             ]
             yield pa.RecordBatch.from_arrays(columns, names=_NAMES)
 
@@ -93,11 +93,11 @@ def groups_by_hash(hashes: U64Array, count: int) -> U32Array:
     return ((hashes >> _HALF) * np.uint64(count) >> _HALF).astype(np.uint32)
 
 
-def unpacked(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Number and records of each pack."""
+def deserialized(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Number and records of each batch."""
     for batch in batches:
-        for number, pack in zip(batch["number"].to_pylist(), batch["pack"], strict=True):
-            with pa.ipc.open_stream(pack.as_buffer()) as reader:
+        for number, serialized in zip(batch["number"].to_pylist(), batch["batch"], strict=True):
+            with pa.ipc.open_stream(serialized.as_buffer()) as reader:
                 yield number, reader.read_next_batch()
 
 
@@ -115,21 +115,21 @@ def gathered(batches: Batches, nbytes: int) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(waiting)
 
 
-def sorted_by_number(packs: DataFrame, count: int) -> DataFrame:
-    """Bring packs together in as many tasks as there are labels, `count`, sorted by number in each."""
-    return packs.repartition(count, "label").sortWithinPartitions("number")
+def sorted_by_number(batches: DataFrame, count: int) -> DataFrame:
+    """Bring batches together in as many tasks as there are labels, `count`, sorted by number in each."""
+    return batches.repartition(count, "label").sortWithinPartitions("number")
 
 
 def by_number(
-    packs: DataFrame, count: int, work: Callable[[int, Iterable[pa.RecordBatch]], Batches], schema: str
+    batches: DataFrame, count: int, work: Callable[[int, Iterable[pa.RecordBatch]], Batches], schema: str
 ) -> DataFrame:
     """Return the rows of `work(number, records)` for every number, in as many tasks as there are labels, `count`."""
-    return sorted_by_number(packs, count).mapInArrow(partial(_by_number, work), schema)
+    return sorted_by_number(batches, count).mapInArrow(partial(_by_number, work), schema)
 
 
 def _by_number(work: Callable[[int, Iterable[pa.RecordBatch]], Batches], batches: Batches) -> Iterator[pa.RecordBatch]:
-    for number, packs in groupby(unpacked(batches), itemgetter(0)):
-        yield from work(number, (records for _, records in packs))
+    for number, some in groupby(deserialized(batches), itemgetter(0)):
+        yield from work(number, (records for _, records in some))
 
 
 def labels_for(spark: SparkSession, count: int, each: int = 1) -> I64Array:

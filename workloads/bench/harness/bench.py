@@ -9,10 +9,10 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tagmatch.cli.progress import status
-from tagmatch.workloads.bench.data import KEYS_PER_SET, Workload, make_workload
-from tagmatch.workloads.bench.paper.results import Answers, Result
-from tagmatch.workloads.bench.reference import right_answers
-from tagmatch.workloads.bench.timing import Samples, rates
+from tagmatch.workloads.bench.harness.data import KEYS_PER_SET, Workload, make_workload
+from tagmatch.workloads.bench.harness.reference import right_answers
+from tagmatch.workloads.bench.harness.results import Answers, Result
+from tagmatch.workloads.bench.harness.timing import Samples, rates
 from tagmatch.workloads.systems.matcher import Matcher, UnavailableError, count_keys, wrong_and_missing
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _FEWEST_CHECKED, _MOST_CHECKED = 25, 1000
 
 
 @dataclass(frozen=True, slots=True)
-class PaperOptions:
+class BenchOptions:
     """Parameters of all experiments.
 
     Attributes
@@ -81,7 +81,7 @@ class Rate:
 class Bench:
     """Makes data, builds systems and measures them; tells on `console`, if it is a terminal, what it is doing."""
 
-    def __init__(self, options: PaperOptions, console: Console) -> None:
+    def __init__(self, options: BenchOptions, console: Console) -> None:
         self.options = options
         self._console = console
         self.workload = lru_cache(maxsize=8)(self._workload)
@@ -92,7 +92,7 @@ class Bench:
 
     def result(self, name: str, title: str, about: str, **parameters: Any) -> Result:
         """Begin a result; the options are among its parameters."""
-        return Result(name, title, " ".join(about.split()), asdict(self.options) | parameters)
+        return Result(name, asdict(self.options) | parameters, title, " ".join(about.split()))
 
     def in_words(self, sets: int) -> str:
         """Say of how many sets and keys a workload is."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tagmatch.workloads.bench.paper.results import Panel, Result, Value, number, place
+from tagmatch.workloads.bench.harness.report import number, place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from tagmatch.workloads.bench.harness.results import Panel, Result, Row
 
 _COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a5195", "#8c564b", "#666666", "#bcbd22",
@@ -31,7 +33,7 @@ def draw(result: Result, path: Path) -> None:
     """Write the panels of a result, but for those of zeros only, side by side as a PNG file."""
     from matplotlib.figure import Figure
 
-    panels = [panel for panel in result.panels if any(value.value for value in panel.values)]
+    panels = [panel for panel in result.panels if any(value.value for value in panel.rows)]
     columns = len(panels) if len(panels) in _PANEL_WIDTHS else 2
     rows = -(-len(panels) // columns)
     size = (columns * _PANEL_WIDTHS[columns], rows * _PANEL_HEIGHT + _LEGEND_HEIGHT)
@@ -51,7 +53,7 @@ def draw(result: Result, path: Path) -> None:
 
 def _colours(panels: Sequence[Panel]) -> dict[str, str]:
     """Give each measured system one colour in all panels."""
-    systems = dict.fromkeys(value.system for panel in panels for value in panel.values)
+    systems = dict.fromkeys(value.what for panel in panels for value in panel.rows)
     return {system: _COLOURS[i % len(_COLOURS)] for i, system in enumerate(systems)}
 
 
@@ -60,8 +62,8 @@ def _draw_panel(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
     axes.set_title(panel.title, fontsize=10)
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.unit)
-    most = max(value.value for value in (*panel.values, *panel.published))
-    least = min(value.value for value in (*panel.values, *panel.published))
+    most = max(value.value for value in (*panel.rows, *panel.published))
+    least = min(value.value for value in (*panel.rows, *panel.published))
     if panel.log:
         axes.set_yscale("log")
         axes.set_ylim(10 ** math.floor(math.log10(least / 1.5)), 10 ** math.ceil(math.log10(most * _HEADROOM_OF_LOG)))
@@ -71,16 +73,16 @@ def _draw_panel(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
     axes.set_axisbelow(True)
 
 
-def _by_system(values: Sequence[Value]) -> dict[str, list[Value]]:
-    systems: dict[str, list[Value]] = {}
+def _by_system(values: Sequence[Row]) -> dict[str, list[Row]]:
+    systems: dict[str, list[Row]] = {}
     for value in values:
-        systems.setdefault(value.system, []).append(value)
+        systems.setdefault(value.what, []).append(value)
     return systems
 
 
 def _draw_bars(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
-    places = list(dict.fromkeys(value.x for value in (*panel.values, *panel.published)))
-    measured, published = _by_system(panel.values), _by_system(panel.published)
+    places = list(dict.fromkeys(value.x for value in (*panel.rows, *panel.published)))
+    measured, published = _by_system(panel.rows), _by_system(panel.published)
     width = 0.84 / (len(measured) + len(published))
     labelled = len(places) * (len(measured) + len(published)) <= _MOST_LABELLED_BARS
     groups = [(name, found, {"color": colours[name]}) for name, found in measured.items()]
@@ -101,7 +103,7 @@ def _draw_bars(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
 
 
 def _draw_lines(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
-    for i, (name, found) in enumerate(_by_system(panel.values).items()):
+    for i, (name, found) in enumerate(_by_system(panel.rows).items()):
         at, values = [value.x for value in found], [value.value for value in found]
         axes.plot(at, values, marker=_MARKERS[i % len(_MARKERS)], color=colours[name], label=name)
     for i, (name, found) in enumerate(_by_system(panel.published).items()):
@@ -110,6 +112,6 @@ def _draw_lines(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
         axes.plot(at, values, marker=marker, color="#888888", ls=":", fillstyle="none", label=f"paper: {name}")
     if panel.log_x:
         axes.set_xscale("log")
-    ticks = sorted({float(value.x) for value in (*panel.values, *panel.published)})
+    ticks = sorted({float(value.x) for value in (*panel.rows, *panel.published)})
     axes.set_xticks(ticks, [place(x) for x in ticks], fontsize=7, rotation=45 if len(ticks) > 6 else 0)
     axes.minorticks_off()

@@ -16,11 +16,11 @@ from tagmatch.interface import TagMatch
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import LayoutOptions
 from tagmatch.spark.offline import partition as partition_on_spark
-from tagmatch.workloads.bench.data import distinct_sets
-from tagmatch.workloads.bench.paper.catalogue import LAYOUTS
-from tagmatch.workloads.bench.report import Line, Target
+from tagmatch.workloads.bench.harness.data import distinct_sets
+from tagmatch.workloads.bench.harness.results import Row, Target
+from tagmatch.workloads.bench.harness.timing import Samples, alternate
 from tagmatch.workloads.bench.spark.session import signed_keys, write_parquet
-from tagmatch.workloads.bench.timing import Samples, alternate
+from tagmatch.workloads.systems.catalogue import OURS
 from tagmatch.workloads.twitter import TwitterOptions
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tagmatch.model.options import Layout
-    from tagmatch.workloads.bench.paper.bench import Bench
-    from tagmatch.workloads.bench.paper.results import Result
+    from tagmatch.workloads.bench.harness.bench import Bench
+    from tagmatch.workloads.bench.harness.results import Result
 
 SIZES = (1_000_000, 4_000_000, 8_000_000)
 
@@ -62,8 +62,8 @@ def partition(bench: Bench, spark: SparkSession, sizes: Iterable[int] = SIZES) -
     )
     times = result.panel("time of partitioning", "million sets", "s", "lines")
     ratios = result.panel("Spark against local", "million sets", "times", "lines", log=False)
-    on_spark: dict[Layout, dict[int, Samples]] = {each: {} for each in LAYOUTS}
-    local: dict[Layout, dict[int, Samples]] = {each: {} for each in LAYOUTS}
+    on_spark: dict[Layout, dict[int, Samples]] = {each: {} for each in OURS}
+    local: dict[Layout, dict[int, Samples]] = {each: {} for each in OURS}
     with tempfile.TemporaryDirectory(prefix="tagmatch-bench-") as scratch:
         warm_up = _job(bench, spark, Path(scratch, "warm-up"), min(_WARM_UP_SETS, sizes[0]))
         with bench.doing("spark-partition: warming up"):
@@ -75,27 +75,27 @@ def partition(bench: Bench, spark: SparkSession, sizes: Iterable[int] = SIZES) -
                 found = alternate(job.works(), bench.options.rounds)
             job.check()
             job.clear()
-            for each in LAYOUTS:
+            for each in OURS:
                 on_spark[each][size], local[each][size] = found[f"Spark, {each}"], found[f"local, {each}"]
                 ratios.add(each, size / 1e6, on_spark[each][size].over(local[each][size]))
             for name, seconds in found.items():
                 times.add(name, size / 1e6, seconds)
-    for each in LAYOUTS:
+    for each in OURS:
         result.lines += comparisons(each, on_spark[each], local[each])
     return result
 
 
-def comparisons(layout: Layout, on_spark: Mapping[int, Samples], local: Mapping[int, Samples]) -> list[Line]:
+def comparisons(layout: Layout, on_spark: Mapping[int, Samples], local: Mapping[int, Samples]) -> list[Row]:
     """Compare seconds, by the number of sets: those of Spark with the local ones, and with those of half the sets."""
     lines = []
     for size, seconds in on_spark.items():
         target = _AGAINST_LOCAL if size >= _TARGETS_FROM else None
-        lines.append(Line(f"{layout}: {size:,} sets, Spark against local", seconds.over(local[size]), "times", target))
+        lines.append(Row(f"{layout}: {size:,} sets, Spark against local", seconds.over(local[size]), "times", target))
     for size, seconds in on_spark.items():
         if 2 * size in on_spark:
             target = _TWICE_THE_SETS if size >= _TARGETS_FROM else None
             what = f"{layout}: {2 * size:,} sets against {size:,}, on Spark"
-            lines.append(Line(what, on_spark[2 * size].over(seconds), "times", target))
+            lines.append(Row(what, on_spark[2 * size].over(seconds), "times", target))
     return lines
 
 
@@ -112,13 +112,13 @@ class _Job:
         """What is measured; each makes its index anew."""
         return {
             f"{where}, {each}": partial(work, each)
-            for each in LAYOUTS
+            for each in OURS
             for where, work in (("Spark", self._on_spark), ("local", self._locally))
         }
 
     def check(self) -> None:
         """See that Spark made what the local partitioner did: names, sizes and checksums of all files."""
-        for each in LAYOUTS:
+        for each in OURS:
             manifests = {(self._index(where, each) / "MANIFEST.json").read_bytes() for where in ("Spark", "local")}
             if len(manifests) > 1:
                 raise TagMatchError(f"{self.folder.name} sets, layout {each}: Spark and local made different indexes")

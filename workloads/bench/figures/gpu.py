@@ -11,17 +11,17 @@ import numpy as np
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import CudaOptions
 from tagmatch.pipeline.stages.inline import packet_ranges
-from tagmatch.workloads.bench.paper.catalogue import (
+from tagmatch.workloads.bench.harness.results import Target
+from tagmatch.workloads.bench.harness.timing import Samples, alternate, seconds_of
+from tagmatch.workloads.systems.catalogue import (
     BALANCED,
     GPU_BATCH_SCAN,
-    LAYOUTS,
+    OURS,
     PUBLISHED,
     RAREST,
     some,
     tagmatch,
 )
-from tagmatch.workloads.bench.report import Line, Target
-from tagmatch.workloads.bench.timing import Samples, alternate, seconds_of
 from tagmatch.workloads.systems.matcher import count_keys
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from tagmatch.workloads.bench.paper.bench import Bench, Rate
-    from tagmatch.workloads.bench.paper.catalogue import Build
-    from tagmatch.workloads.bench.paper.results import Result
+    from tagmatch.workloads.bench.harness.bench import Bench, Rate
+    from tagmatch.workloads.bench.harness.results import Result
+    from tagmatch.workloads.systems.catalogue import Build
     from tagmatch.workloads.systems.tagmatch import Tagmatch
 
 cuda: Any = numba.cuda
@@ -63,7 +63,7 @@ def gpu(bench: Bench) -> Result:
         what the device copies from and to pinned memory at best.""",
     )
     on_one: dict[str, Build] = {
-        name: tagmatch(name, device="cuda", cuda=CudaOptions(devices=(0,))) for name in LAYOUTS.values()
+        name: tagmatch(name, device="cuda", cuda=CudaOptions(devices=(0,))) for name in OURS.values()
     }
     on_all: dict[str, Build] = {}
     if devices > 1:
@@ -91,16 +91,15 @@ def _end_to_end(result: Result, sets: int, devices: int, found: dict[str, Rate])
         panel.add(name, f"{sets:,}", rate.queries)
         holding = [target for least, target in _TARGETS.get(name, {}).items() if sets >= least]
         what = f"{name}: end to end"
-        result.lines.append(Line(what, rate.queries.median, "queries/s", holding[-1] if holding else None))
+        result.add(what, rate.queries.median, "queries/s", holding[-1] if holding else None)
         if name != GPU_BATCH_SCAN and GPU_BATCH_SCAN in found:
             ratio = rate.queries.over(found[GPU_BATCH_SCAN].queries)
-            result.lines.append(Line(f"{name}: against the batched scan", ratio, "times"))
+            result.add(f"{name}: against the batched scan", ratio, "times")
         several = found.get(_on_all(name, devices))
         if several is not None:
             target = _TWICE if name == BALANCED and devices == 2 else None
-            result.lines.append(
-                Line(f"{name}: {devices} devices against one", several.queries.over(rate.queries), "times", target)
-            )
+            ratio = several.queries.over(rate.queries)
+            result.add(f"{name}: {devices} devices against one", ratio, "times", target)
 
 
 def _subset_match(bench: Bench, result: Result, matchers: dict[str, Tagmatch], queries: pa.ListArray) -> None:
@@ -137,13 +136,10 @@ def _bytes(bench: Bench, result: Result, matcher: Tagmatch, queries: pa.ListArra
     with bench.doing("gpu: copying"):
         best_to, best_from = _copy_rates(bench.options.rounds)
     for what, moved, best in (("to", to_device, best_to), ("from", from_device, best_from)):
-        result.lines += [
-            Line(f"copied {what} the device", moved, "bytes a query"),
-            Line(f"greatest rate of copies {what} the device", best / 1e9, "GB/s"),
-            Line(
-                f"{RAREST}: end to end, of the greatest rate of copies {what} the device", rate * moved / best, "times"
-            ),
-        ]
+        greatest = f"greatest rate of copies {what} the device"
+        result.add(f"copied {what} the device", moved, "bytes a query")
+        result.add(greatest, best / 1e9, "GB/s")
+        result.add(f"{RAREST}: end to end, of the {greatest}", rate * moved / best, "times")
 
 
 def _copy_rates(rounds: int) -> tuple[float, float]:

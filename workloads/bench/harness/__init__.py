@@ -1,0 +1,1 @@
+"""What measures: workloads, timing, load, right answers, and results in one form with what writes them."""

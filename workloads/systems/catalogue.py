@@ -1,0 +1,96 @@
+"""The compared systems by name. A new one needs its class in a file of this folder, and an entry here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
+
+from tagmatch.model.options import Layout
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tagmatch.workloads.systems.matcher import Matcher
+    from tagmatch.workloads.systems.tagmatch import Tagmatch
+
+#: Builds a matcher of a table with columns `tags` and `key` and a number of threads
+Build: TypeAlias = "Callable[[pa.Table, int], Matcher[Any]]"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A compared system, imported when it is built, as some need optional packages.
+
+    Attributes
+    ----------
+    where : str
+        Module in this folder and class, `"module:Class"`; the class takes the stored sets and `threads`.
+    options : mapping
+        More arguments of the class.
+    needs : str, optional
+        What not every machine has: `"gpu"`, or `"server"`, for which the class takes one more argument.
+    """
+
+    where: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    needs: Literal["gpu", "server"] | None = None
+
+    def __call__(self, sets: pa.Table, threads: int, **more: Any) -> Matcher[Any]:
+        """Build the system, with further options.
+
+        Raises
+        ------
+        UnavailableError
+            It cannot run here.
+        """
+        build = resolve_name(f"{__package__}.{self.where}")
+        return cast("Matcher[Any]", build(sets, threads=threads, **(dict(self.options) | more)))
+
+
+#: Our own system of each layout
+OURS: Mapping[Layout, str] = {layout: f"tagmatch, {layout}" for layout in get_args(Layout)}
+RAREST, BALANCED = OURS["rarest"], OURS["balanced"]
+CPU_ONLY = "CPU-only TagMatch (balanced, exact=False)"
+PUBLISHED = f"{BALANCED}, published kernels"
+#: What is to be said of our own where a reader may think of a GPU
+ON_CPU = '`tagmatch` and *CPU-only TagMatch* match on the CPU (`device="cpu"`).'
+
+PREFIX_TREE = "prefix tree"
+ICN = "ICN tree"
+GPU_BATCH_SCAN = "GPU scan, batched"
+POSTGRESQL_GIN, POSTGRESQL_SCAN = "PostgreSQL, GIN", "PostgreSQL, scan"
+MONGODB = "MongoDB"
+
+#: Those of Table 1
+SYSTEMS: Mapping[str, System] = {
+    **{name: System("tagmatch:Tagmatch", {"layout": layout, "device": "cpu"}) for layout, name in OURS.items()},
+    CPU_ONLY: System("tagmatch:Tagmatch", {"layout": "balanced", "exact": False, "device": "cpu"}),
+    PREFIX_TREE: System("prefix_tree:PrefixTree"),
+    ICN: System("icn_tree:IcnTree"),
+    "GPU scan, one by one": System("gpu_scan:GpuScan", needs="gpu"),
+    GPU_BATCH_SCAN: System("gpu_scan:GpuBatchScan", needs="gpu"),
+    "Python dict of rarest tags": System("python:RarestTagDict"),
+    "hash table of subsets": System("subset_enumeration:SubsetEnumeration"),
+}
+
+#: Those of Figure 10, where our own are too
+DATABASES: Mapping[str, System] = {
+    POSTGRESQL_GIN: System("postgresql:PostgresGin", needs="server"),
+    POSTGRESQL_SCAN: System("postgresql:PostgresScan", needs="server"),
+    "DuckDB list_has_all": System("duckdb_lists:DuckDBScan"),
+    "ClickHouse hasAll": System("clickhouse:ClickHouseScan"),
+    MONGODB: System("mongodb:MongoDB", needs="server"),
+}
+
+
+def some(names: Iterable[str]) -> dict[str, Build]:
+    """Return how to build these systems of Table 1."""
+    return {name: SYSTEMS[name] for name in names}
+
+
+def tagmatch(name: str, **options: Any) -> Callable[[pa.Table, int], Tagmatch]:
+    """Return how to build one of our own systems with further options of `TagMatch`."""
+    return cast("Callable[[pa.Table, int], Tagmatch]", partial(SYSTEMS[name], **options))
