@@ -1,4 +1,4 @@
-"""Verifies every invariant of a snapshot's tables."""
+"""Verifies every invariant of a segment's tables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.layouts import check_layout
-from tagmatch.model.tables import Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.tables import Segment, TagsetTable, Vocabulary
 from tagmatch.model.tag_order import by_hash, tags_at, with_equal_hash
 
 
-def check_snapshot(snapshot: Snapshot, *, threads: int = 1) -> None:
+def check_segment(segment: Segment, *, threads: int = 1) -> None:
     """Verify the invariants of all tables (design: `tagmatch.model.tables`).
 
     Raises
@@ -24,10 +24,10 @@ def check_snapshot(snapshot: Snapshot, *, threads: int = 1) -> None:
     InvariantError
         Names the table, the row and the invariant that is broken.
     """
-    _check_vocabulary(snapshot.vocabulary, snapshot.tagsets.ranks, threads)
-    _check_tagsets(snapshot.tagsets, snapshot.vocabulary, threads)
-    _check_keys(snapshot)
-    check_layout(snapshot)
+    _check_vocabulary(segment.vocabulary, segment.tagsets.ranks, threads)
+    _check_tagsets(segment.tagsets, segment.vocabulary, threads)
+    _check_keys(segment)
+    check_layout(segment)
 
 
 def _check_lists(lists: Lists, table: str) -> None:
@@ -98,20 +98,20 @@ def _check_strings(strings: Strings, table: str) -> None:
     require(np.diff(strings.offsets) >= 0, table, "string offsets descend")
 
 
-def _check_keys(snapshot: Snapshot) -> None:
+def _check_keys(segment: Segment) -> None:
     name = "key table"
-    keys = snapshot.keys.keys
+    keys = segment.keys.keys
     _check_lists(keys, name)
-    if len(keys) != len(snapshot.tagsets):
-        fail(name, None, f"has {len(keys)} rows for {len(snapshot.tagsets)} sets")
+    if len(keys) != len(segment.tagsets):
+        fail(name, None, f"has {len(keys)} rows for {len(segment.tagsets)} sets")
     require(keys.lengths() > 0, name, "set without a key")
     row = _first_not_ascending(keys.offsets, keys.values)
     if row >= 0:
         fail(name, row, "keys do not ascend")
     if keys.values.dtype == np.uint64 and len(keys.values) and int(keys.values.max()) < 2**32:
         fail(name, None, "keys fit into 32 bits but are stored in 64")
-    if snapshot.keys.names is not None:
-        _check_key_names(snapshot.keys.names, keys)
+    if segment.keys.names is not None:
+        _check_key_names(segment.keys.names, keys)
 
 
 def _check_key_names(names: Strings, keys: Lists) -> None:

@@ -1,4 +1,4 @@
-"""The data model: a snapshot is four tables (vocabulary, tagset, key and partition table), all of them columns."""
+"""The data model: a snapshot has segments, each of four tables: vocabulary, tagset, key and partition table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TagsetTable:
     ----------
     signatures : uint64[n, 3] array, or None
         Signature of each set (`tagmatch.model.kernels.signature`), in any memory order. The `rarest` layout does not
-        match by signature, so a snapshot built in that layout has none in memory; they are derived when it is saved.
+        match by signature, so a segment built in that layout has none in memory; they are derived when it is saved.
     ranks : Lists of uint32
         Ranks of each set's tags, ascending.
     """
@@ -89,10 +89,10 @@ class KeyTable:
     Attributes
     ----------
     keys : Lists of uint32 or uint64
-        Keys of each set, ascending, at least one; 32-bit where all keys of the snapshot fit. Of keys that are strings,
+        Keys of each set, ascending, at least one; 32-bit where all keys of the segment fit. Of keys that are strings,
         their places in `names`.
     names : Strings, optional
-        The keys of the snapshot that are strings, each once, in the order of their bytes, with offsets of 64 bits;
+        The keys of the segment that are strings, each once, in the order of their bytes, with offsets of 64 bits;
         `None` if keys are integers.
     """
 
@@ -182,8 +182,8 @@ Partitions = PartitionTable | ClusterTable
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One immutable consolidated index.
+class Segment:
+    """Stored sets in tables of their own; immutable.
 
     Attributes
     ----------
@@ -208,3 +208,33 @@ class Snapshot:
     def nbytes(self) -> int:
         """Bytes of all tables."""
         return self.vocabulary.nbytes + self.tagsets.nbytes + self.keys.nbytes + self.partitions.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One immutable consolidated index. Its sets are those of its segments, and are numbered segment after segment.
+
+    Attributes
+    ----------
+    segments : tuple of Segment
+        At least one. Keys that are strings are numbered alike in all of them.
+    name : str, optional
+        Of the snapshot as it was saved; `None` if it is in memory only.
+    """
+
+    segments: tuple[Segment, ...]
+    name: str | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.segments))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tables."""
+        return sum(segment.nbytes for segment in self.segments)
+
+    @property
+    def only(self) -> Segment:
+        """The segment of a snapshot that has one, as all have that were consolidated."""
+        (segment,) = self.segments
+        return segment

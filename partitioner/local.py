@@ -1,4 +1,4 @@
-"""The local partitioner: from a snapshot and a sequence of changes to the next snapshot, on one machine."""
+"""The local partitioner: from a segment and a sequence of changes to the next segment, on one machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tagmatch.model.kernels.sorting import equal_to_previous, group_by, sort_row
 from tagmatch.model.kernels.tag_table import UNKNOWN, build_slots, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import Layout, LayoutOptions
-from tagmatch.model.tables import ClusterTable, KeyTable, Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.tables import ClusterTable, KeyTable, Segment, TagsetTable, Vocabulary
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.partitioner.key_names import in_common, only_used
 from tagmatch.partitioner.keys_left import keys_left
@@ -61,8 +61,8 @@ class Changes:
         return len(self.rows)
 
 
-def build_snapshot(base: Snapshot, changes: Changes, options: LayoutOptions, *, threads: int = 1) -> Snapshot:
-    """The snapshot that holds what `base` holds after the changes, in the layout of `options`.
+def build_segment(base: Segment, changes: Changes, options: LayoutOptions, *, threads: int = 1) -> Segment:
+    """The segment that holds what `base` holds after the changes, in the layout of `options`.
 
     The result depends on the sets and keys it holds and on the options alone, not on the order in which they came
     nor on `threads`.
@@ -100,8 +100,8 @@ def build_snapshot(base: Snapshot, changes: Changes, options: LayoutOptions, *, 
 
 
 def _with_names_in_common(
-    base: Snapshot, held: Strings, changes: Changes, threads: int
-) -> tuple[Snapshot, Changes, Strings]:
+    base: Segment, held: Strings, changes: Changes, threads: int
+) -> tuple[Segment, Changes, Strings]:
     """Both with the same numbers for the same keys, which are strings; and these, by number."""
     names, held_numbers, new_numbers = in_common(held, changes.names, threads=threads)
     keys = base.keys.keys
@@ -112,9 +112,7 @@ def _with_names_in_common(
     )
 
 
-def _join(
-    base: Snapshot, changes: Changes, threads: int
-) -> tuple[Strings, Lists, U32Array | None, U64Array, BoolArray]:
+def _join(base: Segment, changes: Changes, threads: int) -> tuple[Strings, Lists, U32Array | None, U64Array, BoolArray]:
     """Rows of the base's sets followed by those of the changes, under one numbering of tags; and all (set, key) pairs.
 
     Returns
@@ -183,19 +181,19 @@ class _Rows:
     first_rows: I64Array
 
 
-def _by_rarest_tag(options: LayoutOptions, rows: _Rows, threads: int) -> Snapshot:  # noqa: ARG001
+def _by_rarest_tag(options: LayoutOptions, rows: _Rows, threads: int) -> Segment:  # noqa: ARG001
     clusters = ClusterTable(narrow_offsets(rows.first_rows[1:]))
-    return Snapshot(options, rows.vocabulary, TagsetTable(None, rows.ranks), rows.keys, clusters)
+    return Segment(options, rows.vocabulary, TagsetTable(None, rows.ranks), rows.keys, clusters)
 
 
-def _by_signature(options: LayoutOptions, rows: _Rows, threads: int) -> Snapshot:
+def _by_signature(options: LayoutOptions, rows: _Rows, threads: int) -> Segment:
     partitions, order, signatures = balanced_partitions(
         signatures_of(rows.ranks, rows.vocabulary.hashes, threads=threads),
         int(rows.first_rows[1]),
         options.max_partition_size,
         threads=threads,
     )
-    return Snapshot(
+    return Segment(
         options,
         rows.vocabulary,
         TagsetTable(signatures, gather(rows.ranks, order, threads=threads)),
@@ -204,7 +202,7 @@ def _by_signature(options: LayoutOptions, rows: _Rows, threads: int) -> Snapshot
     )
 
 
-LAYOUTS: dict[Layout, Callable[[LayoutOptions, _Rows, int], Snapshot]] = {
+LAYOUTS: dict[Layout, Callable[[LayoutOptions, _Rows, int], Segment]] = {
     "rarest": _by_rarest_tag,
     "balanced": _by_signature,
 }

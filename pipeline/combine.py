@@ -14,7 +14,6 @@ import numpy as np
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.errors import DeviceError
 from tagmatch.model.kernels.lists import side_by_side
-from tagmatch.model.tables import Snapshot
 from tagmatch.pipeline.matcher import Batches, Found, Matched, Matcher, PacketSize, PartitionMatcher, Preprocessed
 
 Result = TypeVar("Result")
@@ -23,21 +22,20 @@ _log = logging.getLogger(__name__)
 
 
 class _Several:
-    """What is common: matchers that have the sets of a snapshot between them.
+    """What is common to matchers of several others.
 
     Parameters
     ----------
-    snapshot : Snapshot
     matchers : sequence of Matcher
-        At least one; each of the whole snapshot or of a part.
+        At least one.
     notes : tuple of str
         Beside those of the matchers.
     """
 
     by_partition = None
 
-    def __init__(self, snapshot: Snapshot, matchers: Sequence[Matcher], notes: tuple[str, ...] = ()) -> None:
-        self.snapshot = snapshot
+    def __init__(self, matchers: Sequence[Matcher], notes: tuple[str, ...] = ()) -> None:
+        self.keys = matchers[0].keys
         self._matchers = tuple(matchers)
         self.packet_size: PacketSize = matchers[0].packet_size
         self.devices = tuple(name for matcher in matchers for name in matcher.devices)
@@ -45,19 +43,22 @@ class _Several:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the snapshot, and of what all matchers keep beside it."""
-        return self.snapshot.nbytes + sum(matcher.nbytes - matcher.snapshot.nbytes for matcher in self._matchers)
+        """Bytes of what all matchers keep in memory beside the tables of the sets."""
+        return sum(matcher.nbytes for matcher in self._matchers)
 
 
 class RoundRobin(_Several):
     """Matchers of the same sets, which take packets in turn."""
 
-    def __init__(self, snapshot: Snapshot, matchers: Sequence[Matcher], notes: tuple[str, ...] = ()) -> None:
-        super().__init__(snapshot, matchers, notes)
+    def __init__(self, matchers: Sequence[Matcher], notes: tuple[str, ...] = ()) -> None:
+        super().__init__(matchers, notes)
         size = self.packet_size
         if size.at_once is not None and size.per_device:
             self.packet_size = replace(size, at_once=size.at_once * len(matchers))
         self._turns = count()
+
+    def __len__(self) -> int:
+        return len(self._matchers[0])
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` with the matcher whose turn it is."""
@@ -69,7 +70,13 @@ class RoundRobin(_Several):
 
 
 class Union(_Several):
-    """Matchers of parts of the sets, which are numbered part after part; every packet goes to all of them."""
+    """Matchers of parts of the sets, which are numbered part after part; every packet goes to all of them.
+
+    Parts are segments of a snapshot, or rows of one segment on several devices.
+    """
+
+    def __len__(self) -> int:
+        return sum(map(len, self._matchers))
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` in all parts."""
@@ -77,7 +84,7 @@ class Union(_Several):
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""
-        first_rows = accumulate((len(matcher.snapshot) for matcher in self._matchers), initial=0)
+        first_rows = accumulate(map(len, self._matchers), initial=0)
         parts = [matcher.set_ids(tags, first, last) for matcher in self._matchers]
         return side_by_side(
             [Lists(part.offsets, part.values + np.uint32(row)) for part, row in zip(parts, first_rows, strict=False)]
@@ -118,17 +125,21 @@ class Failover:
     matcher : Matcher
         Raises `DeviceError` when it can do no more.
     on_cpu : callable
-        Gets the reason and returns the CPU's matcher for the same snapshot, in seconds; not called before it is needed.
+        Gets the reason and returns the CPU's matcher of the same sets, in seconds; not called before it is needed.
     """
 
     def __init__(self, matcher: Matcher, on_cpu: Callable[[str], Matcher]) -> None:
-        self.snapshot = matcher.snapshot
+        self.keys = matcher.keys
+        self._sets = len(matcher)
         by_partition = matcher.by_partition
         self.by_partition = None if by_partition is None else _FailoverByPartition(self, by_partition)
         self._on_cpu = on_cpu
         self._moving = threading.Lock()
         self._matcher: Matcher | None = matcher
         self._reason = ""
+
+    def __len__(self) -> int:
+        return self._sets
 
     @property
     def packet_size(self) -> PacketSize:
@@ -147,7 +158,7 @@ class Failover:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the snapshot and of what is kept in memory beside it."""
+        """Bytes of what is kept in memory beside the tables of the sets."""
         return self.in_use().nbytes
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:

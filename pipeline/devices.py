@@ -14,7 +14,7 @@ from tagmatch.model.errors import DeviceError, DeviceMemoryError, DeviceWarning
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges
-from tagmatch.model.tables import Snapshot, TagsetTable
+from tagmatch.model.tables import Segment, Snapshot, TagsetTable
 from tagmatch.pipeline.combine import Failover, RoundRobin, Union
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
 from tagmatch.pipeline.cuda.support import devices
@@ -22,23 +22,28 @@ from tagmatch.pipeline.matcher import Matcher
 
 
 def matcher_for(snapshot: Snapshot, options: MatchOptions) -> Matcher:
-    """Where the queries of a snapshot are to be answered.
+    """What answers queries from a snapshot.
 
     Raises
     ------
     DeviceError
         A CUDA device was asked for, and there is none. One with too little memory is a `DeviceWarning`.
     """
+    matchers = [_of_segment(segment, options) for segment in snapshot.segments]
+    return matchers[0] if len(matchers) == 1 else Union(matchers)
+
+
+def _of_segment(segment: Segment, options: MatchOptions) -> Matcher:
     if options.device == "cpu":
-        return CpuMatcher(snapshot, options)
+        return CpuMatcher(segment, options)
 
     def on_cpu(reason: str) -> Matcher:
-        return CpuMatcher(snapshot, options, notes=(reason,))
+        return CpuMatcher(segment, options, notes=(reason,))
 
     try:
-        matcher = _on_cuda(snapshot, options, _chosen(options))
+        matcher = _on_cuda(segment, options, _chosen(options))
     except DeviceMemoryError as error:
-        warnings.warn(f"{error}; the CPU matches", DeviceWarning, stacklevel=2)
+        warnings.warn(f"{error}; the CPU matches", DeviceWarning, stacklevel=3)
         return on_cpu(str(error))
     except DeviceError as error:
         if options.device == "cuda":
@@ -56,39 +61,39 @@ def _chosen(options: MatchOptions) -> Sequence[int]:
     return chosen
 
 
-#: Gets a snapshot, options, and the number of a device
-MakeMatcher: TypeAlias = Callable[[Snapshot, MatchOptions, int], Matcher]
+#: Gets a segment, options, and the number of a device
+MakeMatcher: TypeAlias = Callable[[Segment, MatchOptions, int], Matcher]
 
 
-def _on_cuda(snapshot: Snapshot, options: MatchOptions, chosen: Sequence[int]) -> Matcher:
+def _on_cuda(segment: Segment, options: MatchOptions, chosen: Sequence[int]) -> Matcher:
     # Importing these needs CUDA
     from tagmatch.pipeline.cuda.by_partition import PUBLISHED
     from tagmatch.pipeline.cuda.matcher import CudaMatcher
 
     placement = options.cuda.placement
     published = PUBLISHED if options.cuda.kernels == "published" else {}
-    make = published.get(snapshot.options.layout, CudaMatcher)
+    make = published.get(segment.options.layout, CudaMatcher)
     if len(chosen) == 1:
-        return make(snapshot, options, chosen[0])
+        return make(segment, options, chosen[0])
     if placement == "split":
-        return split(snapshot, options, chosen, make)
+        return split(segment, options, chosen, make)
     try:
-        return replicated(snapshot, options, chosen, make)
+        return replicated(segment, options, chosen, make)
     except DeviceMemoryError as error:
         if placement == "replicate":
             raise
         reason = f"{error}; each device has some of the sets"
-        warnings.warn(reason, DeviceWarning, stacklevel=3)
-    return split(snapshot, options, chosen, make, notes=(reason,))
+        warnings.warn(reason, DeviceWarning, stacklevel=4)
+    return split(segment, options, chosen, make, notes=(reason,))
 
 
-def replicated(snapshot: Snapshot, options: MatchOptions, devices: Sequence[int], make: MakeMatcher) -> RoundRobin:
+def replicated(segment: Segment, options: MatchOptions, devices: Sequence[int], make: MakeMatcher) -> RoundRobin:
     """Devices with the same tables, which take packets in turn (§3.3)."""
-    return RoundRobin(snapshot, [make(snapshot, options, device) for device in devices])
+    return RoundRobin([make(segment, options, device) for device in devices])
 
 
 def split(
-    snapshot: Snapshot,
+    segment: Segment,
     options: MatchOptions,
     devices: Sequence[int],
     make: MakeMatcher,
@@ -96,22 +101,22 @@ def split(
     notes: tuple[str, ...] = (),
 ) -> Union:
     """Devices with about as many sets each; every packet goes to all of them (§3.3)."""
-    rows = even_ranges(len(snapshot), len(devices)) or [(0, 0)]
+    rows = even_ranges(len(segment), len(devices)) or [(0, 0)]
     parts = zip(rows, devices, strict=False)
-    return Union(snapshot, [make(rows_of(snapshot, *part), options, device) for part, device in parts], notes)
+    return Union([make(rows_of(segment, *part), options, device) for part, device in parts], notes)
 
 
-def rows_of(snapshot: Snapshot, first: int, last: int) -> Snapshot:
-    """The snapshot with only the sets of some rows; its tables share the memory of the whole."""
-    signatures, partitions = snapshot.tagsets.signatures, snapshot.partitions
+def rows_of(segment: Segment, first: int, last: int) -> Segment:
+    """The segment with only the sets of some rows; its tables share the memory of the whole."""
+    signatures, partitions = segment.tagsets.signatures, segment.partitions
     edges = np.clip(partitions.first_rows, first, last) - first
     return replace(
-        snapshot,
+        segment,
         tagsets=TagsetTable(
-            None if signatures is None else signatures[first:last], _some(snapshot.tagsets.ranks, first, last)
+            None if signatures is None else signatures[first:last], _some(segment.tagsets.ranks, first, last)
         ),
-        keys=replace(snapshot.keys, keys=_some(snapshot.keys.keys, first, last)),
-        partitions=rules_of(snapshot.options).of_rows(partitions, edges),
+        keys=replace(segment.keys, keys=_some(segment.keys.keys, first, last)),
+        partitions=rules_of(segment.options).of_rows(partitions, edges),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import KeyTable
 
 
 class Matched(Protocol):
@@ -60,14 +60,14 @@ class PacketSize:
 
 
 class Matcher(Protocol):
-    """Where one snapshot's queries are answered. Any number of threads may share it.
+    """What answers queries about some sets. Any number of threads may share it."""
 
-    Attributes
-    ----------
-    snapshot : Snapshot
-    """
+    def __len__(self) -> int:
+        """Number of sets."""
 
-    snapshot: Snapshot
+    @property
+    def keys(self) -> KeyTable:
+        """Says what the keys stand for that come of a key lookup."""
 
     @property
     def packet_size(self) -> PacketSize:
@@ -87,7 +87,7 @@ class Matcher(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the snapshot and of what is kept in memory beside it."""
+        """Bytes of what is kept in memory beside the tables of the sets."""
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` (§3.2)."""

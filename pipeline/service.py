@@ -74,7 +74,7 @@ class Pipeline:
         """
         if at_work() or threading.current_thread() is threading.main_thread():
             (answers,) = self.match_many(matcher, [one_row(tags)], unique=unique)
-            keys = matcher.snapshot.keys.listed(answers.values)
+            keys = matcher.keys.listed(answers.values)
             return set(keys) if unique else keys
         self._start()
         caller = Caller(Future(), unique)

@@ -1,6 +1,6 @@
 """What a snapshot holds, with tags as strings: in Arrow columns, a batch at a time, or set by set.
 
-Batches are small whatever the snapshot: one has many tags or bytes only where a single set has.
+Batches are small whatever the segment: one has many tags or bytes only where a single set has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import Lists
 from tagmatch.model.arrow import from_lists, from_strings
 from tagmatch.model.errors import ResultTooLargeError
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import Segment, Snapshot
 
 #: Most rows of a batch of columns, and most sets that are Python objects at once
 _BATCH_ROWS, _SETS_AT_ONCE = 1 << 16, 1 << 12
@@ -31,56 +31,85 @@ Rows = npt.NDArray[np.integer[Any]]
 
 def schema_of(snapshot: Snapshot) -> pa.Schema:
     """The columns of `pairs`: `tags`, lists of strings, and `key`, uint64 or large strings."""
-    return pa.schema([("tags", _TAGS), ("key", _keys(snapshot, pa.array([], pa.uint32())).type)])
+    return pa.schema([("tags", _TAGS), ("key", _keys(snapshot.segments[0], pa.array([], pa.uint32())).type)])
 
 
 def pairs(snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
-    """Batches with a row for each stored set and each of its keys, in the order of the tagset table.
+    """Batches with a row for each stored set and each of its keys, in the order of the tagset tables.
 
     Raises
     ------
     ResultTooLargeError
         The tags of one set alone have 2**31 bytes or more.
     """
-    keys, schema = snapshot.keys.keys, schema_of(snapshot)
+    schema = schema_of(snapshot)
+    for segment in snapshot.segments:
+        yield from _pairs(segment, schema)
+
+
+def _pairs(segment: Segment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    keys = segment.keys.keys
     for first in range(0, len(keys.values), _BATCH_ROWS):
         # Of the offsets' own type, else each search in them would convert them all
         numbers = np.arange(first, min(first + _BATCH_ROWS, len(keys.values)), dtype=keys.offsets.dtype)
-        for some in _parts(numbers, lambda some: _has_few_tags(snapshot, _lists_of(keys, some))):
+        for some in _parts(numbers, lambda some: _has_few_tags(segment, _lists_of(keys, some))):
             rows = _lists_of(keys, some)
             try:
-                tags = _tags(snapshot, rows).cast(_TAGS)
+                tags = _tags(segment, rows).cast(_TAGS)
             except pa.ArrowInvalid:
                 raise ResultTooLargeError(
                     f"stored set {rows[0]} has tags of 2**31 bytes or more, which one Arrow array of strings cannot "
                     "hold; iterate over the sets instead"
                 ) from None
-            yield pa.record_batch([tags, _keys(snapshot, pa.array(keys.values[some]))], schema=schema)
+            yield pa.record_batch([tags, _keys(segment, pa.array(keys.values[some]))], schema=schema)
 
 
 def every_set(snapshot: Snapshot) -> Iterator[StoredSet]:
-    """Tags and keys, ascending, of each stored set, in the order of the tagset table."""
+    """Tags and keys, ascending, of each stored set, in the order of the tagset tables."""
     for first in range(0, len(snapshot), _SETS_AT_ONCE):
         yield from sets_at(snapshot, np.arange(first, min(first + _SETS_AT_ONCE, len(snapshot))))
 
 
-def sets_at(snapshot: Snapshot, rows: Rows) -> Iterator[StoredSet]:
-    """Tags and keys, ascending, of the stored sets in these rows of the tagset table."""
-    keys = snapshot.keys.keys
-    for some in _parts(rows, lambda rows: _total(keys, rows) <= _BATCH_KEYS and _has_few_tags(snapshot, rows)):
+def sets_at(snapshot: Snapshot, ids: Rows) -> Iterator[StoredSet]:
+    """Tags and keys, ascending, of the stored sets with these ids."""
+    for segment, rows in _by_segment(snapshot, ids):
+        yield from _sets_at(segment, rows)
+
+
+def is_among(snapshot: Snapshot, ids: Rows, tags: frozenset[str]) -> bool:
+    """Whether one of the stored sets with these ids has exactly these tags."""
+    for segment, rows in _by_segment(snapshot, ids):
+        offsets = segment.tagsets.ranks.offsets
+        as_large = rows[offsets[rows + 1] - offsets[rows] == len(tags)]
+        if any(stored == tags for stored, _ in _sets_at(segment, as_large)):
+            return True
+    return False
+
+
+def _by_segment(snapshot: Snapshot, ids: Rows) -> Iterator[tuple[Segment, Rows]]:
+    """The segments, with the rows of the tagset table of each that these set ids stand for."""
+    first = 0
+    for segment in snapshot.segments:
+        yield segment, ids[(ids >= first) & (ids < first + len(segment))] - first
+        first += len(segment)
+
+
+def _sets_at(segment: Segment, rows: Rows) -> Iterator[StoredSet]:
+    keys = segment.keys.keys
+    for some in _parts(rows, lambda rows: _total(keys, rows) <= _BATCH_KEYS and _has_few_tags(segment, rows)):
         numbers = _take(keys, some)
-        named = _with_values(numbers, _keys(snapshot, numbers.values))
-        yield from zip(map(frozenset, _tags(snapshot, some).to_pylist()), map(tuple, named.to_pylist()), strict=True)
+        named = _with_values(numbers, _keys(segment, numbers.values))
+        yield from zip(map(frozenset, _tags(segment, some).to_pylist()), map(tuple, named.to_pylist()), strict=True)
 
 
-def _keys(snapshot: Snapshot, numbers: pa.Array) -> pa.Array:
+def _keys(segment: Segment, numbers: pa.Array) -> pa.Array:
     """The keys for which these numbers stand in the key table."""
-    return snapshot.keys.column(numbers.to_numpy())
+    return segment.keys.column(numbers.to_numpy())
 
 
-def _tags(snapshot: Snapshot, rows: Rows) -> pa.Array:
-    ranks = _take(snapshot.tagsets.ranks, rows)
-    return _with_values(ranks, from_strings(snapshot.vocabulary.tags).take(ranks.values))
+def _tags(segment: Segment, rows: Rows) -> pa.Array:
+    ranks = _take(segment.tagsets.ranks, rows)
+    return _with_values(ranks, from_strings(segment.vocabulary.tags).take(ranks.values))
 
 
 def _parts(rows: Rows, is_small: Callable[[Rows], bool]) -> Iterator[Rows]:
@@ -92,8 +121,8 @@ def _parts(rows: Rows, is_small: Callable[[Rows], bool]) -> Iterator[Rows]:
             yield from _parts(half, is_small)
 
 
-def _has_few_tags(snapshot: Snapshot, rows: Rows) -> bool:
-    ranks, offsets = snapshot.tagsets.ranks, snapshot.vocabulary.tags.offsets
+def _has_few_tags(segment: Segment, rows: Rows) -> bool:
+    ranks, offsets = segment.tagsets.ranks, segment.vocabulary.tags.offsets
     if _total(ranks, rows) > _BATCH_TAGS:
         return False
     tags = _take(ranks, rows).values.to_numpy()

@@ -9,16 +9,16 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, ParamSpec, Self, TypeVar, get_args
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.contents import every_set, pairs, schema_of, sets_at
+from tagmatch.contents import every_set, is_among, pairs, schema_of, sets_at
 from tagmatch.model.arrays import Lists
-from tagmatch.model.check import check_snapshot
+from tagmatch.model.check import check_segment
 from tagmatch.model.columns import KEY_CHECKS, one_row, tag_list, tag_lists
-from tagmatch.model.empty import empty_snapshot
+from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import (
     ClosedError,
     InvalidValueError,
@@ -30,7 +30,7 @@ from tagmatch.model.layouts import has_tables_for, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions
 from tagmatch.model.storage.location import Location, location_of
 from tagmatch.model.tables import KeyTable, Snapshot
-from tagmatch.partitioner.local import Changes, build_snapshot
+from tagmatch.partitioner.local import Changes, build_segment
 from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.pipeline.devices import matcher_for
 from tagmatch.pipeline.matcher import Matcher
@@ -64,13 +64,19 @@ def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+class _Answering(NamedTuple):
+    """A snapshot, and what answers from it."""
+
+    snapshot: Snapshot
+    matcher: Matcher
+
+
 class Engine:
     """A snapshot, changes to it, and the pipeline that answers from it; `TagMatch` says what each method does."""
 
     def __init__(
         self,
         location: Location | None,
-        name: str | None,
         snapshot: Snapshot,
         layout_options: LayoutOptions,
         options: MatchOptions,
@@ -79,11 +85,9 @@ class Engine:
         self._layout_options = layout_options
         self._options = options
         # Of the snapshots of the index on disk, those that are contained in the one in memory
-        self._known: set[str] = set() if name is None else {name}
-        # What is on disk as it is in memory
-        self._saved = None if name is None else snapshot
-        self._key_type = snapshot.keys.type
-        self._matcher: Matcher | None = matcher_for(self._laid_out(snapshot), options)
+        self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
+        self._key_type = snapshot.only.keys.type
+        self._current: _Answering | None = self._answering(self._laid_out(snapshot))
         self._staged = StagedChanges(options.threads)
         self._staging = threading.Lock()
         self._consolidating = threading.Lock()
@@ -104,12 +108,12 @@ class Engine:
         """The engine of a new index, or of the one at `path`, in the layout given."""
         _check_key_type(key_type)
         location = None if path is None else location_of(path, "path")
-        name, snapshot = None, empty_snapshot(layout_options, key_type or "integer")
+        snapshot = Snapshot((empty_segment(layout_options, key_type or "integer"),))
         if location is not None:
             location.check_writable()
             if location.has_index():
-                name, snapshot = _open_with(location, key_type)
-        return cls(location, name, snapshot, layout_options, options)
+                snapshot = _open_with(location, key_type)
+        return cls(location, snapshot, layout_options, options)
 
     @classmethod
     def open(
@@ -123,34 +127,43 @@ class Engine:
         """The engine of an index that exists, in its own layout unless another is given."""
         _check_key_type(key_type)
         location = location_of(path, "path")
-        name, snapshot = _open_with(location, key_type)
+        snapshot = _open_with(location, key_type)
+        saved = snapshot.only.options
         layout_options = LayoutOptions(
-            snapshot.options.layout if layout is None else layout,
-            snapshot.options.max_partition_size if max_partition_size is None else max_partition_size,
+            saved.layout if layout is None else layout,
+            saved.max_partition_size if max_partition_size is None else max_partition_size,
         )
-        return cls(location, name, snapshot, layout_options, options)
+        return cls(location, snapshot, layout_options, options)
 
     def _laid_out(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot in the layout that this object is to have."""
-        options = self._layout_options
-        if snapshot.options == options:
+        segment, options = snapshot.only, self._layout_options
+        if segment.options == options:
             return snapshot
-        if has_tables_for(snapshot.options, options):
-            return replace(snapshot, options=options)
-        return build_snapshot(snapshot, _no_changes(), options, threads=self._options.threads)
+        if has_tables_for(segment.options, options):
+            return Snapshot((replace(segment, options=options),))
+        return Snapshot((build_segment(segment, _no_changes(), options, threads=self._options.threads),))
+
+    def _answering(self, snapshot: Snapshot) -> _Answering:
+        return _Answering(snapshot, matcher_for(snapshot, self._options))
+
+    @property
+    def current(self) -> _Answering:
+        """The snapshot that answers now, and its matcher."""
+        current = self._current
+        if current is None:
+            raise ClosedError
+        return current
 
     @property
     def snapshot(self) -> Snapshot:
         """The tables that answer now."""
-        return self.matcher.snapshot
+        return self.current.snapshot
 
     @property
     def matcher(self) -> Matcher:
         """What answers now."""
-        matcher = self._matcher
-        if matcher is None:
-            raise ClosedError
-        return matcher
+        return self.current.matcher
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -165,7 +178,7 @@ class Engine:
         self._check_writable()
         row, value = tag_list(tags), KEY_CHECKS[self._key_type].one(key, "key")
         with self._staging:
-            _ = self.matcher
+            _ = self.current
             self._staged.append(row, value, removed=removed)
 
     @_interrupted_plainly
@@ -179,27 +192,27 @@ class Engine:
                 f"tags and keys must have the same length; there are {rows} sets, {len(values)} keys"
             )
         with self._staging:
-            _ = self.matcher
+            _ = self.current
             self._staged.extend(chunks, values, removed=removed)
 
     @_interrupted_plainly
     def consolidate(self) -> None:
         """Make staged changes take effect."""
         with self._consolidating:
-            matcher = self.matcher
+            current = self.current
             with self._staging:
                 changes = self._staged.changes()
             if len(changes):
-                snapshot = build_snapshot(
-                    matcher.snapshot, changes, self._layout_options, threads=self._options.threads
-                )
-                matcher = matcher_for(snapshot, self._options)
-            if self._location is not None and matcher.snapshot is not self._saved:
-                name = self._location.update(matcher.snapshot, self._known)
-                self._saved, self._known = matcher.snapshot, {name}
+                threads = self._options.threads
+                segment = build_segment(current.snapshot.only, changes, self._layout_options, threads=threads)
+                current = self._answering(Snapshot((segment,)))
+            if self._location is not None and current.snapshot.name is None:
+                name = self._location.update(current.snapshot, self._known)
+                current = current._replace(snapshot=replace(current.snapshot, name=name))
+                self._known = {name}
             with self._staging:
-                if self._matcher is not None:
-                    self._matcher = matcher
+                if self._current is not None:
+                    self._current = current
                 # Should this be interrupted in between, the changes come once more, which changes nothing
                 self._staged.drop(changes)
 
@@ -207,19 +220,20 @@ class Engine:
     def reload(self) -> bool:
         """Take over the snapshot that is on disk."""
         with self._consolidating:
-            _ = self.matcher
+            _ = self.current
             if self._location is None:
                 raise InvalidValueError(
                     "there is nothing to reload: this TagMatch is in memory only; open it with a path"
                 )
             if self._known == {self._location.manifest()["snapshot"]}:
                 return False
-            name, snapshot = _open_with(self._location, self._key_type)
-            matcher = matcher_for(self._laid_out(snapshot), self._options)
+            snapshot = _open_with(self._location, self._key_type)
+            assert snapshot.name is not None
+            current = self._answering(self._laid_out(snapshot))
             with self._staging:
-                if self._matcher is not None:
-                    self._matcher = matcher
-                self._known, self._saved = {name}, snapshot
+                if self._current is not None:
+                    self._current = current
+                self._known = {snapshot.name}
             return True
 
     # -- queries -----------------------------------------------------------------------------------------------------
@@ -234,7 +248,7 @@ class Engine:
         """Keys of many queries."""
         matcher = self.matcher
         parts = self._pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
-        return _list_array(join_lists(parts, np.dtype(np.uint64), self._options.threads), matcher.snapshot.keys)
+        return _list_array(join_lists(parts, np.dtype(np.uint64), self._options.threads), matcher.keys)
 
     def submit(self, tags: Iterable[str], *, unique: bool, timeout: float | None) -> Future[Any]:
         """Keys of one query, in the future."""
@@ -244,8 +258,8 @@ class Engine:
     @_interrupted_plainly
     def explain(self, tags: Iterable[str]) -> list[Any]:
         """Matching sets with their keys."""
-        matcher = self.matcher
-        return list(sets_at(matcher.snapshot, matcher.set_ids(one_row(tag_list(tags)), 0, 1).values))
+        snapshot, matcher = self.current
+        return list(sets_at(snapshot, matcher.set_ids(one_row(tag_list(tags)), 0, 1).values))
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
@@ -256,13 +270,9 @@ class Engine:
     @_interrupted_plainly
     def contains(self, tags: Any) -> bool:
         """Whether exactly this set is stored."""
-        matcher = self.matcher
+        snapshot, matcher = self.current
         query = tag_list(tags)
-        wanted = frozenset(query)
-        found = matcher.set_ids(one_row(query), 0, 1).values
-        offsets = matcher.snapshot.tagsets.ranks.offsets
-        as_large = found[offsets[found + 1] - offsets[found] == len(wanted)]
-        return any(stored == wanted for stored, _ in sets_at(matcher.snapshot, as_large))
+        return is_among(snapshot, matcher.set_ids(one_row(query), 0, 1).values, frozenset(query))
 
     def to_arrow(self) -> pa.Table:
         """Stored sets and keys as columns."""
@@ -273,25 +283,25 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """Figures."""
-        matcher = self.matcher
-        snapshot = matcher.snapshot
+        snapshot, matcher = self.current
+        segment = snapshot.only
         return {
             "sets": len(snapshot),
-            "keys": len(snapshot.keys.keys.values),
-            "key_type": snapshot.keys.type,
-            "tags": len(snapshot.vocabulary),
-            "partitions": len(snapshot.partitions),
+            "keys": len(segment.keys.keys.values),
+            "key_type": segment.keys.type,
+            "tags": len(segment.vocabulary),
+            "partitions": len(segment.partitions),
             "staged": len(self._staged),
-            "layout": snapshot.options.layout,
-            "max_partition_size": snapshot.options.max_partition_size,
-            "exact": self._options.exact or rules_of(snapshot.options).compares_tags,
+            "layout": segment.options.layout,
+            "max_partition_size": segment.options.max_partition_size,
+            "exact": self._options.exact or rules_of(segment.options).compares_tags,
             "device": matcher.devices[0].partition(":")[0],
             "devices": list(matcher.devices),
             "device_notes": list(matcher.notes),
             "threads": self._options.threads,
-            "seed": snapshot.vocabulary.seed,
-            "index_bytes": matcher.nbytes,
-            "key_bytes": snapshot.keys.nbytes,
+            "seed": segment.vocabulary.seed,
+            "index_bytes": snapshot.nbytes + matcher.nbytes,
+            "key_bytes": segment.keys.nbytes,
             "path": None if self._location is None else str(self._location),
             **self._pipeline.stats(),
         }
@@ -299,7 +309,8 @@ class Engine:
     @_interrupted_plainly
     def check(self) -> None:
         """Verify every invariant of the snapshot."""
-        check_snapshot(self.snapshot, threads=self._options.threads)
+        for segment in self.snapshot.segments:
+            check_segment(segment, threads=self._options.threads)
 
     @_interrupted_plainly
     def save(self, path: object) -> None:
@@ -313,14 +324,14 @@ class Engine:
 
     def _close(self, *, drain: bool = True) -> None:
         with self._staging:
-            self._matcher = None
+            self._current = None
             self._staged = StagedChanges()
         self._pipeline.close(drain=drain)
         self._finalizer.detach()
 
     def enter(self) -> None:
         """Begin a `with` block."""
-        _ = self.matcher
+        _ = self.current
 
     def leave(self, *, failed: bool) -> None:
         """End a `with` block."""
@@ -332,12 +343,12 @@ class Engine:
 
     def described(self) -> str:
         """What `repr` gives."""
-        matcher = self._matcher
-        if matcher is None:
+        current = self._current
+        if current is None:
             return "<TagMatch, closed>"
         where = "in memory" if self._location is None else f"at {str(self._location)!r}"
         staged = f", {len(self._staged)} staged changes" if len(self._staged) else ""
-        return f"<TagMatch {where}, {len(matcher.snapshot)} sets{staged}, layout {self._layout_options.layout}>"
+        return f"<TagMatch {where}, {len(current.snapshot)} sets{staged}, layout {self._layout_options.layout}>"
 
 
 def _check_key_type(key_type: object) -> None:
@@ -345,14 +356,14 @@ def _check_key_type(key_type: object) -> None:
         raise InvalidValueError(f'key_type must be "integer" or "string", not {key_type!r}')
 
 
-def _open_with(location: Location, key_type: KeyType | None) -> tuple[str, Snapshot]:
+def _open_with(location: Location, key_type: KeyType | None) -> Snapshot:
     """`Location.open`, but for keys of the type that is wanted."""
-    name, snapshot = location.open()
-    if key_type not in (None, found := snapshot.keys.type):
+    snapshot = location.open()
+    if key_type not in (None, found := snapshot.only.keys.type):
         raise InvalidValueError(
             f'the keys of the index {location} have key_type "{found}", not "{key_type}"; open it anew as it is'
         )
-    return name, snapshot
+    return snapshot
 
 
 def _warn_of_loss(staged: StagedChanges, location: Location | None) -> None:

@@ -7,7 +7,7 @@ from tagmatch.model.layouts.balanced import Balanced
 from tagmatch.model.layouts.rarest import Rarest
 from tagmatch.model.layouts.rules import Rules
 from tagmatch.model.options import Layout, LayoutOptions
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import Segment
 
 LAYOUTS: dict[Layout, Rules] = {"rarest": Rarest(), "balanced": Balanced()}
 
@@ -22,7 +22,7 @@ def has_tables_for(have: LayoutOptions, want: LayoutOptions) -> bool:
     return have.layout == want.layout and rules_of(have).same_tables(have, want)
 
 
-def check_layout(snapshot: Snapshot) -> None:
+def check_layout(segment: Segment) -> None:
     """Verify the table of partitions, and the order of sets that goes with it.
 
     Raises
@@ -30,8 +30,8 @@ def check_layout(snapshot: Snapshot) -> None:
     InvariantError
         Names the table, the row and the invariant that is broken.
     """
-    rules = rules_of(snapshot.options)
-    if not isinstance(snapshot.partitions, rules.table):
-        found = next(name for name, each in LAYOUTS.items() if isinstance(snapshot.partitions, each.table))
-        fail("partition table", None, f"is of layout {found}, the snapshot of layout {snapshot.options.layout}")
-    rules.check(snapshot)
+    rules = rules_of(segment.options)
+    if not isinstance(segment.partitions, rules.table):
+        found = next(name for name, each in LAYOUTS.items() if isinstance(segment.partitions, each.table))
+        fail("partition table", None, f"is of layout {found}, the snapshot of layout {segment.options.layout}")
+    rules.check(segment)

@@ -12,7 +12,7 @@ from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import count_firsts
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import PartitionTable, Snapshot
+from tagmatch.model.tables import PartitionTable, Segment
 
 
 class Balanced:
@@ -50,13 +50,13 @@ class Balanced:
         used = np.flatnonzero(np.diff(edges))
         return PartitionTable(table.masks[used], np.append(edges[used], edges[-1]))
 
-    def sets_by_rarest_tag(self, snapshot: Snapshot) -> I64Array:
+    def sets_by_rarest_tag(self, segment: Segment) -> I64Array:
         """As of `Rules`."""
-        return count_firsts(snapshot.tagsets.ranks, len(snapshot.vocabulary))
+        return count_firsts(segment.tagsets.ranks, len(segment.vocabulary))
 
-    def check(self, snapshot: Snapshot) -> None:
+    def check(self, segment: Segment) -> None:
         """As of `Rules`."""
-        tagsets, table, max_size = snapshot.tagsets, snapshot.partitions, snapshot.options.max_partition_size
+        tagsets, table, max_size = segment.tagsets, segment.partitions, segment.options.max_partition_size
         assert isinstance(table, PartitionTable)
         name = "partition table"
         first_rows, masks = table.first_rows, table.masks

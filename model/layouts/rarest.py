@@ -9,7 +9,7 @@ from tagmatch.model.arrays import I64Array, IntArray
 from tagmatch.model.arrow import to_numbers
 from tagmatch.model.invariants import fail, first_out_of_order, require
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import ClusterTable, Snapshot
+from tagmatch.model.tables import ClusterTable, Segment
 
 
 class Rarest:
@@ -42,13 +42,13 @@ class Rarest:
         """As of `Rules`."""
         return ClusterTable(edges.astype(table.first_rows.dtype))
 
-    def sets_by_rarest_tag(self, snapshot: Snapshot) -> I64Array:
+    def sets_by_rarest_tag(self, segment: Segment) -> I64Array:
         """As of `Rules`."""
-        return np.diff(snapshot.partitions.first_rows).astype(np.int64)
+        return np.diff(segment.partitions.first_rows).astype(np.int64)
 
-    def check(self, snapshot: Snapshot) -> None:
+    def check(self, segment: Segment) -> None:
         """As of `Rules`."""
-        tagsets, table, tags = snapshot.tagsets, snapshot.partitions, len(snapshot.vocabulary)
+        tagsets, table, tags = segment.tagsets, segment.partitions, len(segment.vocabulary)
         name = "partition table"
         first_rows, ranks = table.first_rows, tagsets.ranks
         if len(first_rows) != tags + 1 or first_rows[0] != int(tagsets.has_empty_set) or first_rows[-1] != len(tagsets):

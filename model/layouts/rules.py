@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, IntArray, U64Array
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import Partitions, Snapshot
+from tagmatch.model.tables import Partitions, Segment
 
 
 class Rules(Protocol):
@@ -43,8 +43,8 @@ class Rules(Protocol):
     def of_rows(self, table: Any, edges: IntArray) -> Partitions:
         """The table of some consecutive sets; `edges` are `first_rows`, clipped to these and counted from the first."""
 
-    def sets_by_rarest_tag(self, snapshot: Snapshot) -> I64Array:
+    def sets_by_rarest_tag(self, segment: Segment) -> I64Array:
         """How many sets have the tag of each rank as their rarest."""
 
-    def check(self, snapshot: Snapshot) -> None:
+    def check(self, segment: Segment) -> None:
         """Verify the order of sets and the table; raises `InvariantError`."""

@@ -38,7 +38,7 @@ from tagmatch.model.storage.format import (
     parse_manifest,
     reject_other_files,
 )
-from tagmatch.model.storage.snapshot_files import read_files, write_files
+from tagmatch.model.storage.snapshot_files import Check, read_files, write_files
 from tagmatch.model.tables import Snapshot
 
 
@@ -94,12 +94,12 @@ class Folder:
         except OSError as error:
             raise TagMatchError(f"cannot read {file}: {error}") from error
 
-    def open(self) -> tuple[str, Snapshot]:
+    def open(self) -> Snapshot:
         """As `Location` says."""
         while True:
             manifest = self.manifest()
             try:
-                return manifest["snapshot"], read_files(self.path / manifest["snapshot"], manifest, check_contents)
+                return self._snapshot(manifest, check_contents)
             except IndexCorruptError:
                 # Another process may have made a newer snapshot current and removed the files of this one.
                 if self.manifest() == manifest:
@@ -110,11 +110,15 @@ class Folder:
         manifest = self.manifest()
         if manifest["snapshot"] == name:
             try:
-                return read_files(self.path / name, manifest, check_size)
+                return self._snapshot(manifest, check_size)
             except IndexCorruptError:
                 if self.manifest() == manifest:
                     raise
         raise IndexNotFoundError(f"the index {self} no longer has {name}: a newer snapshot was saved; ask again")
+
+    def _snapshot(self, manifest: dict[str, Any], check: Check) -> Snapshot:
+        name = str(manifest["snapshot"])
+        return Snapshot((read_files(self.path / name, manifest, check),), name)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -146,7 +150,7 @@ class Folder:
                 check()
                 self._remove_unfinished()
                 with self.unfinished() as folder:
-                    manifest = write_files(snapshot, folder)
+                    manifest = write_files(snapshot.only, folder)
                     known.add(manifest["snapshot"])
                     self.commit(folder, manifest)
                     return str(manifest["snapshot"])

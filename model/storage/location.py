@@ -57,8 +57,8 @@ class Location(Protocol):
     def manifest(self) -> dict[str, Any]:
         """The manifest of the index: one small file; errors as `open`, but for damage to other files."""
 
-    def open(self) -> tuple[str, Snapshot]:
-        """The name of the current snapshot, and the snapshot, its files memory-mapped and their checksums verified.
+    def open(self) -> Snapshot:
+        """The current snapshot, its files memory-mapped and their checksums verified.
 
         Raises
         ------

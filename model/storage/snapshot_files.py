@@ -16,7 +16,7 @@ from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.durable import sync
 from tagmatch.model.storage.format import ADVICE, SNAPSHOT_PREFIX, checksum_of_file, key_type_of
-from tagmatch.model.tables import KeyTable, Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.tables import KeyTable, Segment, TagsetTable, Vocabulary
 
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 
@@ -24,12 +24,12 @@ _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 Check = Callable[[Path, dict[str, Any]], None]
 
 
-def write_files(snapshot: Snapshot, folder: Path) -> dict[str, Any]:
+def write_files(segment: Segment, folder: Path) -> dict[str, Any]:
     """Write and sync the tables; returns the manifest, without its own checksum."""
     folder.chmod(0o755)
     whole = xxhash.xxh3_64()
     files = {}
-    for name, table in tables_of(snapshot):
+    for name, table in tables_of(segment):
         file = folder / f"{name}.arrow"
         with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
@@ -40,20 +40,20 @@ def write_files(snapshot: Snapshot, folder: Path) -> dict[str, Any]:
     sync(folder)
     manifest = {
         "format": 1,
-        "layout": snapshot.options.layout,
-        "max_partition_size": snapshot.options.max_partition_size,
-        "seed": snapshot.vocabulary.seed,
-        "sets": len(snapshot),
-        "tags": len(snapshot.vocabulary),
+        "layout": segment.options.layout,
+        "max_partition_size": segment.options.max_partition_size,
+        "seed": segment.vocabulary.seed,
+        "sets": len(segment),
+        "tags": len(segment.vocabulary),
         "snapshot": SNAPSHOT_PREFIX + whole.hexdigest(),
         "files": files,
     }
-    return manifest if snapshot.keys.names is None else {**manifest, "format": 2, "key_type": snapshot.keys.type}
+    return manifest if segment.keys.names is None else {**manifest, "format": 2, "key_type": segment.keys.type}
 
 
-def tables_of(snapshot: Snapshot) -> Iterator[tuple[str, pa.Table]]:
+def tables_of(segment: Segment) -> Iterator[tuple[str, pa.Table]]:
     """The tables as they are written, by the names of their files."""
-    vocabulary, tagsets = snapshot.vocabulary, snapshot.tagsets
+    vocabulary, tagsets = segment.vocabulary, segment.tagsets
     yield (
         "vocabulary",
         _table(
@@ -66,17 +66,17 @@ def tables_of(snapshot: Snapshot) -> Iterator[tuple[str, pa.Table]]:
     if signatures is None:
         signatures = signatures_of(tagsets.ranks, vocabulary.hashes)
     yield "tagsets", _table(signature=from_words(signatures), ranks=from_lists(tagsets.ranks))
-    yield "keys", _table(keys=from_lists(snapshot.keys.keys))
-    if snapshot.keys.names is not None:
-        yield "key_names", _table(name=from_strings(snapshot.keys.names))
-    yield "partitions", _table(**rules_of(snapshot.options).to_arrow(snapshot.partitions))
+    yield "keys", _table(keys=from_lists(segment.keys.keys))
+    if segment.keys.names is not None:
+        yield "key_names", _table(name=from_strings(segment.keys.names))
+    yield "partitions", _table(**rules_of(segment.options).to_arrow(segment.partitions))
 
 
 def _table(**columns: pa.Array) -> pa.Table:
     return pa.table([*columns.values()], pa.schema([(name, array.type) for name, array in columns.items()]))
 
 
-def read_files(folder: Path, manifest: dict[str, Any], check: Check) -> Snapshot:
+def read_files(folder: Path, manifest: dict[str, Any], check: Check) -> Segment:
     """The snapshot of which a folder has the files that `manifest` names, each if `check` accepts it.
 
     Raises
@@ -92,7 +92,7 @@ def read_files(folder: Path, manifest: dict[str, Any], check: Check) -> Snapshot
     tables = {name: _read_table(folder / f"{name}.arrow", files[f"{name}.arrow"], check) for name in wanted}
     vocabulary, tagsets = tables["vocabulary"], tables["tagsets"]
     options = LayoutOptions(manifest["layout"], manifest["max_partition_size"])
-    return Snapshot(
+    return Segment(
         options,
         Vocabulary(
             to_strings(vocabulary["tag"]),

@@ -89,7 +89,7 @@ class Store:
         except FileNotFoundError:
             raise manifest_missing(self) from None
 
-    def open(self) -> tuple[str, Snapshot]:
+    def open(self) -> Snapshot:
         """As `Location` says; of a copy on this machine."""
         return self.local_copy().open()
 

@@ -14,7 +14,7 @@ from tagmatch.model.arrow import to_numbers, to_strings, to_words
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.location import Location
-from tagmatch.model.tables import Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.tables import Segment, Snapshot, TagsetTable, Vocabulary
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.plan import Slices
 from tagmatch.partitioner.spark.scratch import Scratch
@@ -37,12 +37,12 @@ def save_slices(
 def _save(
     scratch: Scratch, index: Location, options: LayoutOptions, slices: Slices, keys: Keys, _: int
 ) -> Iterator[pa.RecordBatch]:
-    snapshot = _snapshot(scratch, options, slices, keys)
-    index.save(snapshot)
-    yield one_row(count=len(snapshot.partitions))
+    segment = _segment(scratch, options, slices, keys)
+    index.save(Snapshot((segment,)))
+    yield one_row(count=len(segment.partitions))
 
 
-def _snapshot(scratch: Scratch, options: LayoutOptions, slices: Slices, keys: Keys) -> Snapshot:
+def _segment(scratch: Scratch, options: LayoutOptions, slices: Slices, keys: Keys) -> Segment:
     tags, hashes, frequencies = (scratch.read("vocabulary", 0, name) for name in ("strings", "hashes", "frequencies"))
     vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
 
@@ -52,4 +52,4 @@ def _snapshot(scratch: Scratch, options: LayoutOptions, slices: Slices, keys: Ke
     signatures = scratch.joined("slice", slices.numbers, "signatures", to_words, np.uint64).reshape(-1, SIGNATURE_WORDS)
     tagsets = TagsetTable(signatures, ranks)
     partitions = LAYOUTS[options.layout].partitions(scratch, slices, tagsets, len(vocabulary))
-    return Snapshot(options, vocabulary, tagsets, keys.table(numbers), partitions)
+    return Segment(options, vocabulary, tagsets, keys.table(numbers), partitions)

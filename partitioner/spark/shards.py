@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import I64Array, U8Array
 from tagmatch.model.arrow import from_lists, from_strings
 from tagmatch.model.columns import tag_lists
-from tagmatch.model.empty import empty_snapshot
+from tagmatch.model.empty import empty_segment
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import LayoutOptions
-from tagmatch.partitioner.local import build_snapshot
+from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.serialized import (
@@ -150,14 +150,14 @@ def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]
     if not (len(staged) or problems.any()):
         return
     shard = number_of_task()
-    snapshot = build_snapshot(empty_snapshot(options), staged.changes(), options)
-    vocabulary = snapshot.vocabulary
+    segment = build_segment(empty_segment(options), staged.changes(), options)
+    vocabulary = segment.vocabulary
     scratch.write(
         "shard",
         shard,
         tags=from_strings(vocabulary.tags),
         frequencies=pa.array(vocabulary.frequencies),
-        ranks=from_lists(snapshot.tagsets.ranks),
-        keys=from_lists(snapshot.keys.keys),
+        ranks=from_lists(segment.tagsets.ranks),
+        keys=from_lists(segment.keys.keys),
     )
-    yield one_row(shard=shard, sets=len(snapshot), problems=problems)
+    yield one_row(shard=shard, sets=len(segment), problems=problems)

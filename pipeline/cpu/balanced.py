@@ -13,7 +13,7 @@ import numpy as np
 from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
-from tagmatch.model.tables import PartitionTable, Snapshot
+from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.cpu.blocks import Blocks, signature_words
 from tagmatch.pipeline.cpu.partition_index import PartitionIndex
 from tagmatch.pipeline.cpu.subset_match import Matches
@@ -137,19 +137,19 @@ def grouped_by_query(found: Found, queries: int, has_empty: bool) -> Matches:
 class BalancedSubsetMatch:
     """Subset match over a snapshot in the `balanced` layout; exact, or by signature only."""
 
-    def __init__(self, snapshot: Snapshot, *, exact: bool, batch_size: int, threads: int = 1) -> None:
-        table = snapshot.partitions
+    def __init__(self, segment: Segment, *, exact: bool, batch_size: int, threads: int = 1) -> None:
+        table = segment.partitions
         assert isinstance(table, PartitionTable)
         self.partitions = len(table)
         self.batch_size = batch_size
-        self.has_empty = snapshot.tagsets.has_empty_set
+        self.has_empty = segment.tagsets.has_empty_set
         self._exact = exact
-        self._hashes = snapshot.vocabulary.hashes
+        self._hashes = segment.vocabulary.hashes
         self._index = PartitionIndex(table)
-        words, first_rows = signature_words(snapshot), table.first_rows
+        words, first_rows = signature_words(segment), table.first_rows
         blocks = Blocks(words, first_rows, _BLOCK_ROWS, threads=threads)
         groups = Blocks(words, first_rows, _BLOCK_ROWS * _GROUP_BLOCKS, threads=threads)
-        signatures, ranks = snapshot.tagsets.signatures, snapshot.tagsets.ranks
+        signatures, ranks = segment.tagsets.signatures, segment.tagsets.ranks
         self._tables: tuple[Any, ...] = (
             words, ranks.offsets, ranks.values, first_rows, blocks.firsts, groups.firsts, blocks.masks, groups.masks
         )  # fmt: skip

@@ -8,7 +8,7 @@ from tagmatch.model.arrays import I64Array, U64Array, frozen, offsets_of
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.parallel import even_ranges, run_rows
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import Segment
 
 _U = np.uint64
 
@@ -59,8 +59,8 @@ class Blocks:
         return np.append(np.repeat(self._first_rows[:-1], counts) + self._rows * numbers, self._first_rows[-1])
 
 
-def signature_words(snapshot: Snapshot) -> tuple[U64Array, ...]:
+def signature_words(segment: Segment) -> tuple[U64Array, ...]:
     """The three words of all signatures, a column each."""
-    signatures = snapshot.tagsets.signatures
+    signatures = segment.tagsets.signatures
     assert signatures is not None
     return tuple(frozen(np.ascontiguousarray(signatures[:, w])) for w in range(SIGNATURE_WORDS))

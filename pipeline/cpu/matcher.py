@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.options import Layout, MatchOptions
-from tagmatch.model.tables import KeyTable, Snapshot
+from tagmatch.model.tables import KeyTable, Segment
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
 from tagmatch.pipeline.cpu.preprocess import TagIndex
@@ -29,10 +29,10 @@ class LayoutMatch(SubsetMatch, Protocol):
         """Itself, or nothing."""
 
 
-LAYOUTS: dict[Layout, Callable[[Snapshot, MatchOptions], LayoutMatch]] = {
-    "rarest": lambda snapshot, options: RarestSubsetMatch(snapshot, threads=options.threads),
-    "balanced": lambda snapshot, options: BalancedSubsetMatch(
-        snapshot, exact=options.exact, batch_size=options.batch_size, threads=options.threads
+LAYOUTS: dict[Layout, Callable[[Segment, MatchOptions], LayoutMatch]] = {
+    "rarest": lambda segment, options: RarestSubsetMatch(segment, threads=options.threads),
+    "balanced": lambda segment, options: BalancedSubsetMatch(
+        segment, exact=options.exact, batch_size=options.batch_size, threads=options.threads
     ),
 }
 
@@ -114,7 +114,7 @@ class CpuStages:
 
     Parameters
     ----------
-    snapshot : Snapshot
+    segment : Segment
     subset_match : SubsetMatch
     by_partition : PartitionSubsetMatch, optional
         For a layout that gains from batches of one partition each.
@@ -123,23 +123,27 @@ class CpuStages:
     packet_size = _PACKET_SIZE
 
     def __init__(
-        self, snapshot: Snapshot, subset_match: SubsetMatch, by_partition: PartitionSubsetMatch | None = None
+        self, segment: Segment, subset_match: SubsetMatch, by_partition: PartitionSubsetMatch | None = None
     ) -> None:
-        self.snapshot = snapshot
-        self._tag_index = TagIndex(snapshot.vocabulary)
+        self.keys = segment.keys
+        self._sets = len(segment)
+        self._tag_index = TagIndex(segment.vocabulary)
         self._subset_match = subset_match
         self.by_partition: PartitionMatcher | None = (
-            None if by_partition is None else _ByPartition(self._tag_index, by_partition, snapshot.keys)
+            None if by_partition is None else _ByPartition(self._tag_index, by_partition, segment.keys)
         )
+
+    def __len__(self) -> int:
+        return self._sets
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the snapshot and of what is kept in memory beside it."""
-        return self.snapshot.nbytes + self._tag_index.nbytes + self._subset_match.nbytes
+        """Bytes of what is kept in memory beside the tables of the sets."""
+        return self._tag_index.nbytes + self._subset_match.nbytes
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Ranked:
         """Ranks of queries `first` to `last`."""
-        return Ranked(self._tag_index.ranks(tags, first, last), self._subset_match, self.snapshot.keys)
+        return Ranked(self._tag_index.ranks(tags, first, last), self._subset_match, self.keys)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""
@@ -147,11 +151,11 @@ class CpuStages:
 
 
 class CpuMatcher(CpuStages):
-    """Matches on the CPU within one snapshot. Immutable, so that any number of threads may share it.
+    """Matches on the CPU within one segment. Immutable, so that any number of threads may share it.
 
     Parameters
     ----------
-    snapshot : Snapshot
+    segment : Segment
     options : MatchOptions
     notes : tuple of str
         Why it is the CPU that matches, where one could expect another device.
@@ -159,7 +163,7 @@ class CpuMatcher(CpuStages):
 
     devices = ("cpu",)
 
-    def __init__(self, snapshot: Snapshot, options: MatchOptions, *, notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, segment: Segment, options: MatchOptions, *, notes: tuple[str, ...] = ()) -> None:
         self.notes = notes
-        match = LAYOUTS[snapshot.options.layout](snapshot, options)
-        super().__init__(snapshot, match, match.by_partition)
+        match = LAYOUTS[segment.options.layout](segment, options)
+        super().__init__(segment, match, match.by_partition)

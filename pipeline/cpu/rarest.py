@@ -12,7 +12,7 @@ import numpy as np
 from tagmatch.model.arrays import Lists, U32Array
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.parallel import even_ranges, run_rows
-from tagmatch.model.tables import ClusterTable, Snapshot
+from tagmatch.model.tables import ClusterTable, Segment
 from tagmatch.pipeline.cpu.subset_match import Matches
 from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.pipeline.rules.clusters import NO_RANK, SCAN_ROWS, next_candidates
@@ -27,9 +27,9 @@ def _second_ranks(offsets, ranks, first, last, out):
         out[row] = ranks[offsets[row] + 1] if offsets[row + 1] - offsets[row] > 1 else NO_RANK
 
 
-def second_ranks(snapshot: Snapshot, *, threads: int = 1) -> U32Array:
+def second_ranks(segment: Segment, *, threads: int = 1) -> U32Array:
     """The second-rarest rank of each row, `NO_RANK` for sets of one tag."""
-    ranks = snapshot.tagsets.ranks
+    ranks = segment.tagsets.ranks
     out = np.empty(len(ranks), np.uint32)
     run_rows(
         lambda first, last: _second_ranks(ranks.offsets, ranks.values, first, last, out),
@@ -126,13 +126,13 @@ class RarestSubsetMatch:
 
     by_partition = None
 
-    def __init__(self, snapshot: Snapshot, *, threads: int = 1) -> None:
-        assert isinstance(snapshot.partitions, ClusterTable)
-        ranks = snapshot.tagsets.ranks
+    def __init__(self, segment: Segment, *, threads: int = 1) -> None:
+        assert isinstance(segment.partitions, ClusterTable)
+        ranks = segment.tagsets.ranks
         self._ranks: tuple[Any, ...] = (ranks.offsets, ranks.values)
-        self._seconds = second_ranks(snapshot, threads=threads)
-        self._first_rows = snapshot.partitions.first_rows
-        self._has_empty = snapshot.tagsets.has_empty_set
+        self._seconds = second_ranks(segment, threads=threads)
+        self._first_rows = segment.partitions.first_rows
+        self._has_empty = segment.tagsets.has_empty_set
         self._longest = int(ranks.lengths().max(initial=0))
 
     @property

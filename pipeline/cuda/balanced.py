@@ -13,7 +13,7 @@ import numba.cuda
 import numpy as np
 
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS, add_tag
-from tagmatch.model.tables import PartitionTable, Snapshot
+from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.cpu.blocks import Blocks, signature_words
 from tagmatch.pipeline.cuda.jit import kernel
 from tagmatch.pipeline.cuda.memory import grid, to_device
@@ -93,14 +93,14 @@ class CudaBalanced:
 
     per_device = True
 
-    def __init__(self, snapshot: Snapshot, *, exact: bool, threads: int = 1) -> None:
-        table = snapshot.partitions
+    def __init__(self, segment: Segment, *, exact: bool, threads: int = 1) -> None:
+        table = segment.partitions
         assert isinstance(table, PartitionTable)
         self._exact = exact
-        words, ranks = signature_words(snapshot), snapshot.tagsets.ranks
+        words, ranks = signature_words(segment), segment.tagsets.ranks
         blocks = Blocks(words, table.first_rows, _BLOCK_ROWS, threads=threads)
         self._blocks = len(blocks.masks)
-        self._hashes = to_device(snapshot.vocabulary.hashes)
+        self._hashes = to_device(segment.vocabulary.hashes)
         self._tables = tuple(map(to_device, (blocks.masks, blocks.first_rows(), *words, ranks.offsets, ranks.values)))
         self.nbytes = sum(each.nbytes for each in (self._hashes, *self._tables))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tagmatch.model.options import Layout, MatchOptions
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.matcher import CpuStages
 from tagmatch.pipeline.cuda.published import PublishedSubsetMatch
 from tagmatch.pipeline.cuda.published_kernels import MOST_QUERIES
@@ -23,16 +23,16 @@ class PublishedMatcher(CpuStages):
     packet_size = PacketSize(queries=1 << 15, tags=1 << 18, fewest=512, at_once=1)
     notes: tuple[str, ...] = ()
 
-    def __init__(self, snapshot: Snapshot, options: MatchOptions, device: int = 0) -> None:
+    def __init__(self, segment: Segment, options: MatchOptions, device: int = 0) -> None:
         self.devices: tuple[str, ...] = (f"cuda:{device}",)
         match = PublishedSubsetMatch(
-            snapshot,
+            segment,
             exact=options.exact,
             batch_size=min(options.batch_size, MOST_QUERIES),
             streams=options.cuda.streams,
             device=device,
         )
-        super().__init__(snapshot, match, match)
+        super().__init__(segment, match, match)
 
 
 #: Layouts that the paper has kernels for

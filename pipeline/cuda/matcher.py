@@ -1,4 +1,4 @@
-"""Matching on CUDA: one snapshot's tables in the memory of one device."""
+"""Matching on CUDA: one segment's tables in the memory of one device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tagmatch.model.arrays import Lists, Strings, TagLists
 from tagmatch.model.errors import DeviceMemoryError
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.options import Layout, MatchOptions
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
 from tagmatch.pipeline.cuda.balanced import CudaBalanced
 from tagmatch.pipeline.cuda.memory import Workspace, to_device
@@ -129,14 +129,14 @@ class LayoutMatch(Protocol):
         """Append the matches of all queries to `results`, as `pairs.append` takes them."""
 
 
-LAYOUTS: dict[Layout, Callable[[Snapshot, MatchOptions], LayoutMatch]] = {
-    "rarest": lambda snapshot, options: CudaRarest(snapshot),  # noqa: ARG005
-    "balanced": lambda snapshot, options: CudaBalanced(snapshot, exact=options.exact, threads=options.threads),
+LAYOUTS: dict[Layout, Callable[[Segment, MatchOptions], LayoutMatch]] = {
+    "rarest": lambda segment, options: CudaRarest(segment),  # noqa: ARG005
+    "balanced": lambda segment, options: CudaBalanced(segment, exact=options.exact, threads=options.threads),
 }
 
 
 class CudaMatcher:
-    """Matches on one device within one snapshot. Any number of threads may share it.
+    """Matches on one device within one segment. Any number of threads may share it.
 
     Raises
     ------
@@ -147,21 +147,23 @@ class CudaMatcher:
 
     by_partition = None
 
-    def __init__(self, snapshot: Snapshot, options: MatchOptions, device: int = 0) -> None:
-        self.snapshot = snapshot
+    def __init__(self, segment: Segment, options: MatchOptions, device: int = 0) -> None:
+        self.keys = segment.keys
+        self._sets = len(segment)
+        self._has_empty_set = segment.tagsets.has_empty_set
         self.devices: tuple[str, ...] = (f"cuda:{device}",)
         self.notes: tuple[str, ...] = ()
         self._device = device
         self._free: queue.SimpleQueue[Workspace] = queue.SimpleQueue()
         self._room = Room(_FIRST_ROOM)
-        self._keys: tuple[Any, Any] | None = None
+        self._keys_there: tuple[Any, Any] | None = None
         with on_device(device):
-            self._tag_index = CudaTagIndex(snapshot.vocabulary)
-            self._match = LAYOUTS[snapshot.options.layout](snapshot, options)
+            self._tag_index = CudaTagIndex(segment.vocabulary)
+            self._match = LAYOUTS[segment.options.layout](segment, options)
             self.packet_size = replace(_PACKET_SIZE, per_device=self._match.per_device)
-            keys = snapshot.keys.keys
+            keys = segment.keys.keys
             if cuda.current_context().get_memory_info().free - keys.nbytes >= _LEFT_FOR_PACKETS:
-                self._keys = (to_device(keys.offsets), to_device(keys.values))
+                self._keys_there = (to_device(keys.offsets), to_device(keys.values))
             else:
                 self.notes = (f"the keys are looked up on the CPU: they do not fit the memory of CUDA device {device}",)
             for _ in range(options.cuda.streams):
@@ -170,11 +172,13 @@ class CudaMatcher:
         _log.info("compiling what CUDA kernels are not in the cache; this can take a minute")
         self.preprocess(_ONE_QUERY, 0, 1).subset_match().key_lookup()
 
+    def __len__(self) -> int:
+        return self._sets
+
     @property
     def nbytes(self) -> int:
-        """Bytes of the snapshot, and of device memory but for what packets take on their way."""
-        tables = (self._tag_index, self._match, *(self._keys or ()))
-        return self.snapshot.nbytes + sum(int(table.nbytes) for table in tables)
+        """Bytes of device memory, but for what packets take on their way."""
+        return sum(int(table.nbytes) for table in (self._tag_index, self._match, *(self._keys_there or ())))
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> DevicePacket:
         """Copy queries `first` to `last` to the device and look their tags up."""
@@ -194,7 +198,7 @@ class CudaMatcher:
         with packet.released_on_error():
             if packet.queries is not None:
                 try:
-                    packet.pairs, packet.found, packet.rejected = self._find(packet.queries, self._keys)
+                    packet.pairs, packet.found, packet.rejected = self._find(packet.queries, self._keys_there)
                 except DeviceMemoryError:
                     if packet.last - packet.first == 1:
                         raise
@@ -213,7 +217,7 @@ class CudaMatcher:
             with packet.released_on_error(), on_device(self._device):
                 lists = packet.pairs.lists()
         packet.release()
-        return lists if self._keys else look_up_keys(lists, self.snapshot.keys)
+        return lists if self._keys_there else look_up_keys(lists, self.keys)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""
@@ -228,7 +232,7 @@ class CudaMatcher:
 
     def _find(self, queries: DeviceQueries, keys: tuple[Any, Any] | None) -> tuple[Pairs, int, int]:
         with on_device(self._device):
-            pairs = Pairs(queries.count, self.snapshot.tagsets.has_empty_set, keys, queries.workspace, self._room)
+            pairs = Pairs(queries.count, self._has_empty_set, keys, queries.workspace, self._room)
             return pairs, *pairs.find(lambda *results: self._match.launch(queries, *results))
 
     def _halves(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> tuple[Lists, int, int]:
@@ -245,7 +249,7 @@ class CudaMatcher:
             with on_device(self._device):
                 workspace.clear()
                 queries = self._tag_index.ranks(tags, first, last, workspace)
-            pairs, found, rejected = self._find(queries, self._keys)
+            pairs, found, rejected = self._find(queries, self._keys_there)
             with on_device(self._device):
                 return pairs.lists(), found, rejected
         except DeviceMemoryError:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tagmatch.model.arrays import I64Array, U32Array, U64Array
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
-from tagmatch.model.tables import PartitionTable, Snapshot
+from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.cpu.balanced import grouped_by_query
 from tagmatch.pipeline.cpu.blocks import signature_words
 from tagmatch.pipeline.cpu.partition_index import PartitionIndex
@@ -238,7 +238,7 @@ class PublishedSubsetMatch:
 
     def __init__(
         self,
-        snapshot: Snapshot,
+        segment: Segment,
         *,
         exact: bool,
         batch_size: int = MOST_QUERIES,
@@ -249,18 +249,18 @@ class PublishedSubsetMatch:
     ) -> None:
         if not 1 <= batch_size <= MOST_QUERIES:
             raise InvalidValueError(f"batch_size must be in 1 ... {MOST_QUERIES}, not {batch_size}")
-        table = snapshot.partitions
+        table = segment.partitions
         assert isinstance(table, PartitionTable)
         self.partitions = len(table)
         self.batch_size = batch_size
-        self.has_empty = snapshot.tagsets.has_empty_set
-        self._hashes = snapshot.vocabulary.hashes
+        self.has_empty = segment.tagsets.has_empty_set
+        self._hashes = segment.vocabulary.hashes
         self._index = PartitionIndex(table)
         self._device = device
         self._free: queue.SimpleQueue[_Stream] = queue.SimpleQueue()
-        ranks = snapshot.tagsets.ranks
+        ranks = segment.tagsets.ranks
         with on_device(device):
-            self._tables = tuple(map(to_device, (*signature_words(snapshot), ranks.offsets, ranks.values)))
+            self._tables = tuple(map(to_device, (*signature_words(segment), ranks.offsets, ranks.values)))
             stored = _Partitions(table.first_rows.tolist(), self._tables, exact, block_threads)
             self._streams = [_Stream(stored, result_room) for _ in range(streams)]
         for stream in self._streams:

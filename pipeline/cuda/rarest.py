@@ -7,7 +7,7 @@ from typing import Any
 import numba.cuda
 import numpy as np
 
-from tagmatch.model.tables import ClusterTable, Snapshot
+from tagmatch.model.tables import ClusterTable, Segment
 from tagmatch.pipeline.cpu.rarest import second_ranks
 from tagmatch.pipeline.cuda.jit import kernel
 from tagmatch.pipeline.cuda.memory import grid, to_device
@@ -77,10 +77,10 @@ class CudaRarest:
     #: The interpreter is as busy as the device: six threads on two are half as fast as three on one
     per_device = False
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        assert isinstance(snapshot.partitions, ClusterTable)
-        ranks = snapshot.tagsets.ranks
-        tables = (ranks.offsets, ranks.values, second_ranks(snapshot), snapshot.partitions.first_rows)
+    def __init__(self, segment: Segment) -> None:
+        assert isinstance(segment.partitions, ClusterTable)
+        ranks = segment.tagsets.ranks
+        tables = (ranks.offsets, ranks.values, second_ranks(segment), segment.partitions.first_rows)
         self._tables = tuple(map(to_device, tables))
         self.nbytes = sum(table.nbytes for table in self._tables)
 

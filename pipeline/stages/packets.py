@@ -136,6 +136,6 @@ class Submitted(Packet):
 
     def answers(self) -> list[Keys]:
         """List each query's keys, or give them as a set where they are unique."""
-        ends, values = self.keys.offsets.tolist(), self.matcher.snapshot.keys.listed(self.keys.values)
+        ends, values = self.keys.offsets.tolist(), self.matcher.keys.listed(self.keys.values)
         parts = [values[first:last] for first, last in pairwise(ends)]
         return [set(keys) if caller.unique else keys for caller, keys in zip(self.callers, parts, strict=True)]

@@ -50,10 +50,10 @@ def export(
     if output is not None and output_option is not None:
         raise typer.BadParameter("stands for OUTPUT; give one of them", param_hint="--output")
     target = next((path for path in (output, output_option) if path is not None), STANDARD_STREAM)
-    _, snapshot = location_of(index, "INDEX").open()
+    snapshot = location_of(index, "INDEX").open()
     batches = pairs(snapshot)
     if not is_terminal_of_messages(target):
-        batches = with_progress("exporting", batches, len(snapshot.keys.keys.values))
+        batches = with_progress("exporting", batches, len(snapshot.only.keys.keys.values))
     with set_writer(target, schema_of(snapshot), form) as write:
         for batch in batches:
             write(batch)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tagmatch.model.arrays import BoolArray, I64Array, U64Array, UIntArray
 from tagmatch.model.layouts import rules_of
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import Segment
 from tagmatch.partitioner.spark.serialized import groups_by_hash
 
 
@@ -58,11 +58,11 @@ class Buckets:
         return spreads
 
 
-def buckets_for(snapshot: Snapshot, bucket_sets: int, *, at_least: int = 1) -> Buckets:
+def buckets_for(segment: Segment, bucket_sets: int, *, at_least: int = 1) -> Buckets:
     """As many buckets as a snapshot needs, of about `bucket_sets` sets each."""
-    sets = rules_of(snapshot.options).sets_by_rarest_tag(snapshot)
+    sets = rules_of(segment.options).sets_by_rarest_tag(segment)
     many = np.flatnonzero(sets > bucket_sets)
-    hashes = snapshot.vocabulary.hashes[many]
+    hashes = segment.vocabulary.hashes[many]
     order = np.argsort(hashes)
     spreads = -(-sets[many] // bucket_sets)
-    return Buckets(max(at_least, -(-len(snapshot) // bucket_sets), 1), hashes[order], spreads[order])
+    return Buckets(max(at_least, -(-len(segment) // bucket_sets), 1), hashes[order], spreads[order])

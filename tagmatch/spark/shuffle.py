@@ -32,7 +32,7 @@ from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.location import Location
-from tagmatch.model.tables import KeyTable, Snapshot
+from tagmatch.model.tables import KeyTable, Segment
 from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, deserialized, labels_for, sorted_by_number
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
 from tagmatch.spark.answers import Output, answer_field, reject_nulls, with_keys
@@ -84,14 +84,14 @@ def shuffle_join(
     """
     spark = queries.sparkSession
     name = index.manifest()["snapshot"]
-    snapshot = index.open_unverified(name)
+    segment = index.open_unverified(name).only
     parallelism = int(spark.conf.get("spark.default.parallelism", None) or 1)
-    buckets = buckets_for(snapshot, bucket_sets, at_least=parallelism)
+    buckets = buckets_for(segment, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)
-    plan = Shuffle(index, name, snapshot.vocabulary.seed, snapshot.keys.type, buckets, labels)
+    plan = Shuffle(index, name, segment.vocabulary.seed, segment.keys.type, buckets, labels)
     column, schema = queries.columns.index(tags), queries.schema
     merged = unique or output == "lists"
-    at_home = merged or snapshot.tagsets.has_empty_set
+    at_home = merged or segment.tagsets.has_empty_set
 
     def sets_of(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return sent_sets(chunks, plan, bucket_sets)
@@ -114,7 +114,7 @@ def shuffle_join(
         functions.xxhash64(_quoted(tags)).alias("spread"),
         functions.monotonically_increasing_id().alias("id"),
     )
-    count = max(1, -(-len(snapshot) // bucket_sets))
+    count = max(1, -(-len(segment) // bucket_sets))
     chunks = spark.range(0, count, 1, count)
     sent = chunks.mapInArrow(sets_of, SERIALIZED).union(numbered.mapInArrow(queries_of, SERIALIZED))
     met = sorted_by_number(sent, buckets.count)
@@ -143,36 +143,36 @@ def _quoted(column: str) -> str:
 
 def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) -> Iterator[pa.RecordBatch]:
     """One task: numbers of chunks, each of `chunk_sets` rows of the tagset table; gives batches of their sets."""
-    snapshot = plan.index.open_unverified(plan.snapshot)
+    segment = plan.index.open_unverified(plan.snapshot).only
     for batch in chunks:
         for chunk in batch.column(0).to_pylist():
             serializer = Serializer()
             first = chunk * chunk_sets
-            last = min(first + chunk_sets, len(snapshot))
-            if first == 0 and snapshot.tagsets.has_empty_set:
-                empty = _sets(snapshot, np.zeros(1, np.uint32))
+            last = min(first + chunk_sets, len(segment))
+            if first == 0 and segment.tagsets.has_empty_set:
+                empty = _sets(segment, np.zeros(1, np.uint32))
                 homes = slice(plan.buckets.count, None)
                 for label, number in zip(plan.labels[homes].tolist(), plan.numbers[homes].tolist(), strict=True):
                     serializer.add(label, number, empty)
                 first = 1
             rows = np.arange(first, last, dtype=np.uint32)
-            ranks = snapshot.tagsets.ranks
-            hashes = snapshot.vocabulary.hashes[ranks.values[ranks.offsets[first:last]]]
+            ranks = segment.tagsets.ranks
+            hashes = segment.vocabulary.hashes[ranks.values[ranks.offsets[first:last]]]
             buckets = plan.buckets.of_sets(hashes, rows).astype(np.uint32)
-            serializer.scatter(buckets, plan.labels, plan.numbers, partial(_sets_at, snapshot, rows))
+            serializer.scatter(buckets, plan.labels, plan.numbers, partial(_sets_at, segment, rows))
             yield from serializer.take()
 
 
-def _sets_at(snapshot: Snapshot, rows: U32Array, places: U32Array) -> pa.RecordBatch:
-    return _sets(snapshot, rows[places])
+def _sets_at(segment: Segment, rows: U32Array, places: U32Array) -> pa.RecordBatch:
+    return _sets(segment, rows[places])
 
 
-def _sets(snapshot: Snapshot, rows: UIntArray) -> pa.RecordBatch:
+def _sets(segment: Segment, rows: UIntArray) -> pa.RecordBatch:
     """Tags, as strings, and keys of these rows."""
-    ranks, keys = gather(snapshot.tagsets.ranks, rows), gather(snapshot.keys.keys, rows)
-    tags = from_strings(gather_strings(snapshot.vocabulary.tags, ranks.values))
+    ranks, keys = gather(segment.tagsets.ranks, rows), gather(segment.keys.keys, rows)
+    tags = from_strings(gather_strings(segment.vocabulary.tags, ranks.values))
     # Integers as they are stored, of 32 bits where they may be
-    values = pa.array(keys.values) if snapshot.keys.names is None else snapshot.keys.column(keys.values)
+    values = pa.array(keys.values) if segment.keys.names is None else segment.keys.column(keys.values)
     columns = [_lists(ranks.offsets, tags), _lists(keys.offsets, values)]
     return pa.RecordBatch.from_arrays(columns, names=["tags", "keys"])
 

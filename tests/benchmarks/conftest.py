@@ -11,7 +11,7 @@ from tagmatch.model.arrays import TagLists
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.folder import Folder
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.workloads.bench.harness.data import Workload, make_workload
@@ -38,7 +38,7 @@ def queries(workload: Workload) -> TagLists:
     return chunk
 
 
-def snapshot_of(workload: Workload, layout: Layout, folder: Path) -> Snapshot:
+def segment_of(workload: Workload, layout: Layout, folder: Path) -> Segment:
     with TagMatch(folder, layout=layout) as tm:
         tm.add_sets(workload.sets["tags"], workload.sets["key"])
         tm.consolidate()
@@ -46,16 +46,16 @@ def snapshot_of(workload: Workload, layout: Layout, folder: Path) -> Snapshot:
 
 
 @pytest.fixture(scope="session")
-def rarest(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return snapshot_of(workload, "rarest", tmp_path_factory.mktemp("index") / "rarest")
+def rarest(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> Segment:
+    return segment_of(workload, "rarest", tmp_path_factory.mktemp("index") / "rarest")
 
 
 @pytest.fixture(scope="session")
-def balanced(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
-    return snapshot_of(workload, "balanced", tmp_path_factory.mktemp("index") / "balanced")
+def balanced(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> Segment:
+    return segment_of(workload, "balanced", tmp_path_factory.mktemp("index") / "balanced")
 
 
 @pytest.fixture(scope="session")
-def query_ranks(rarest: Snapshot, queries: TagLists) -> QueryBatch:
+def query_ranks(rarest: Segment, queries: TagLists) -> QueryBatch:
     """The queries as ranks, which are the same in both layouts."""
     return TagIndex(rarest.vocabulary).ranks(queries, 0, len(queries))

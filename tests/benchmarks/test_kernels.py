@@ -9,7 +9,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.kernels.xxh64 import hash_strings
-from tagmatch.model.tables import PartitionTable, Snapshot
+from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys, merge_unique
 from tagmatch.pipeline.cpu.partition_index import PartitionIndex
@@ -24,19 +24,19 @@ def test_hashing(benchmark: BenchmarkFixture, stored: TagLists) -> None:
     assert len(hashes) == len(stored.tags)
 
 
-def test_signatures(benchmark: BenchmarkFixture, rarest: Snapshot) -> None:
+def test_signatures(benchmark: BenchmarkFixture, rarest: Segment) -> None:
     """All stored sets."""
     signatures = benchmark(signatures_of, rarest.tagsets.ranks, rarest.vocabulary.hashes)
     assert len(signatures) == len(rarest)
 
 
-def test_tag_look_up(benchmark: BenchmarkFixture, rarest: Snapshot, queries: TagLists) -> None:
+def test_tag_look_up(benchmark: BenchmarkFixture, rarest: Segment, queries: TagLists) -> None:
     """One task of queries, strings to ranks."""
     batch = benchmark(TagIndex(rarest.vocabulary).ranks, queries, 0, len(queries))
     assert len(batch) == len(queries)
 
 
-def test_partition_table(benchmark: BenchmarkFixture, balanced: Snapshot, query_ranks: QueryBatch) -> None:
+def test_partition_table(benchmark: BenchmarkFixture, balanced: Segment, query_ranks: QueryBatch) -> None:
     """One task of queries: Algorithm 2."""
     assert isinstance(balanced.partitions, PartitionTable)
     signatures = signatures_of(Lists(query_ranks.offsets, query_ranks.ranks), balanced.vocabulary.hashes)
@@ -45,26 +45,26 @@ def test_partition_table(benchmark: BenchmarkFixture, balanced: Snapshot, query_
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "by-signature"])
-def test_subset_check(benchmark: BenchmarkFixture, balanced: Snapshot, query_ranks: QueryBatch, exact: bool) -> None:
+def test_subset_check(benchmark: BenchmarkFixture, balanced: Segment, query_ranks: QueryBatch, exact: bool) -> None:
     """One task of queries: Algorithms 2 and 3."""
     matches = benchmark(BalancedSubsetMatch(balanced, exact=exact, batch_size=256), query_ranks)
     assert len(matches.sets.values) >= len(query_ranks)
 
 
-def test_cluster_look_up(benchmark: BenchmarkFixture, rarest: Snapshot, query_ranks: QueryBatch) -> None:
+def test_cluster_look_up(benchmark: BenchmarkFixture, rarest: Segment, query_ranks: QueryBatch) -> None:
     """One task of queries."""
     matches = benchmark(RarestSubsetMatch(rarest), query_ranks)
     assert len(matches.sets.values) >= len(query_ranks)
 
 
-def test_key_lookup(benchmark: BenchmarkFixture, rarest: Snapshot, query_ranks: QueryBatch) -> None:
+def test_key_lookup(benchmark: BenchmarkFixture, rarest: Segment, query_ranks: QueryBatch) -> None:
     """The matches of one task of queries."""
     matches = RarestSubsetMatch(rarest)(query_ranks).sets
     keys = benchmark(look_up_keys, matches, rarest.keys)
     assert len(keys) == len(query_ranks)
 
 
-def test_merge(benchmark: BenchmarkFixture, rarest: Snapshot, query_ranks: QueryBatch) -> None:
+def test_merge(benchmark: BenchmarkFixture, rarest: Segment, query_ranks: QueryBatch) -> None:
     """The keys of one task of queries, made unique."""
     keys = look_up_keys(RarestSubsetMatch(rarest)(query_ranks).sets, rarest.keys)
     unique = benchmark(merge_unique, keys, np.ones(len(keys), np.bool_))

@@ -21,6 +21,7 @@ from tagmatch import IndexVersionError, InvalidTypeError, InvalidValueError, Inv
 from tagmatch.model.columns import strings_of
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import manifest_text
+from tagmatch.model.tables import Snapshot
 
 PAIRS = [(["a"], "alice"), (["a", "b"], "bob"), (["a", "b"], "alice"), ([], "everyone")]
 
@@ -231,8 +232,9 @@ def test_an_index_of_integers_is_as_before(tmp_path):
 def test_check(tmp_path, names, told):
     tm, _ = loaded(PAIRS, key_type="string")
     tm.check()
-    snapshot = tm.snapshot
-    Folder(tmp_path / "index").save(replace(snapshot, keys=replace(snapshot.keys, names=strings_of(names))))
+    segment = tm.snapshot.only
+    damaged = replace(segment, keys=replace(segment.keys, names=strings_of(names)))
+    Folder(tmp_path / "index").save(Snapshot((damaged,)))
     with pytest.raises(InvariantError) as error:
         TagMatch.open(tmp_path / "index").check()
     assert told in str(error.value)

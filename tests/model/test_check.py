@@ -9,17 +9,17 @@ from support.collisions import colliding_tags
 
 from tagmatch import InvariantError, TagMatch
 from tagmatch.model.arrays import Lists, Strings
-from tagmatch.model.check import check_snapshot
+from tagmatch.model.check import check_segment
 from tagmatch.model.options import LayoutOptions
 
 
-def snapshot_of(layout):
+def segment_of(layout):
     with TagMatch(layout=layout, max_partition_size=2) as tm:
         sets = [[], ["a"], ["a", "b"], ["b", "c"], ["c"], ["a", "b", "c"], ["d", "a"], ["d", "b"]]
         tm.add_sets([*sets, ["a"]], range(9))
         tm.consolidate()
         tm.check()
-        return tm.snapshot
+        return tm.snapshot.only
 
 
 def changed(array, place, value):
@@ -34,17 +34,17 @@ def swapped(array, i, j):
     return copy
 
 
-def vocabulary(snapshot, **changes):
-    return replace(snapshot, vocabulary=replace(snapshot.vocabulary, **changes))
+def vocabulary(segment, **changes):
+    return replace(segment, vocabulary=replace(segment.vocabulary, **changes))
 
 
-def ranks(snapshot, values):
-    lists = Lists(snapshot.tagsets.ranks.offsets, values)
-    return replace(snapshot, tagsets=replace(snapshot.tagsets, ranks=lists))
+def ranks(segment, values):
+    lists = Lists(segment.tagsets.ranks.offsets, values)
+    return replace(segment, tagsets=replace(segment.tagsets, ranks=lists))
 
 
-def keys(snapshot, offsets, values):
-    return replace(snapshot, keys=replace(snapshot.keys, keys=Lists(offsets, values)))
+def keys(segment, offsets, values):
+    return replace(segment, keys=replace(segment.keys, keys=Lists(offsets, values)))
 
 
 BROKEN = {
@@ -101,7 +101,7 @@ CASES = [
 @pytest.mark.parametrize(("layout", "words", "break_it"), CASES, ids=[f"{c[0]}: {c[1]}" for c in CASES])
 def test_a_broken_invariant_is_named(layout, words, break_it):
     with pytest.raises(InvariantError, match=words):
-        check_snapshot(break_it(snapshot_of(layout)))
+        check_segment(break_it(segment_of(layout)))
 
 
 @pytest.mark.parametrize(("order", "words"), [([1, 0], "order of frequency, hash and bytes"), ([1, 1], "another row")])
@@ -109,21 +109,21 @@ def test_tags_with_one_hash(order, words):
     with TagMatch() as tm:
         tm.add_sets([[tag] for tag in colliding_tags(2)], [1, 2])
         tm.consolidate()
-        snapshot = tm.snapshot
-    tags = snapshot.vocabulary.tags
+        segment = tm.snapshot.only
+    tags = segment.vocabulary.tags
     data = tags.data.reshape(2, -1)[order].reshape(-1)
     with pytest.raises(InvariantError, match=words):
-        check_snapshot(vocabulary(snapshot, tags=Strings(tags.offsets, data)))
+        check_segment(vocabulary(segment, tags=Strings(tags.offsets, data)))
 
 
 def test_rows_in_another_order_are_noticed():
-    snapshot = snapshot_of("rarest")
-    offsets, values = snapshot.tagsets.ranks.offsets, snapshot.tagsets.ranks.values
+    segment = segment_of("rarest")
+    offsets, values = segment.tagsets.ranks.offsets, segment.tagsets.ranks.values
     rows = [values[a:b] for a, b in itertools.pairwise(offsets)]
     pairs = [i for i in range(2, len(rows)) if rows[i][0] == rows[i - 1][0] and len(rows[i]) == len(rows[i - 1])]
     assert pairs, "the example must have two rows of one length in a cluster"
     i = pairs[0]
     rows[i - 1], rows[i] = rows[i], rows[i - 1]
-    broken = replace(snapshot, tagsets=replace(snapshot.tagsets, ranks=Lists(offsets, np.concatenate(rows))))
+    broken = replace(segment, tagsets=replace(segment.tagsets, ranks=Lists(offsets, np.concatenate(rows))))
     with pytest.raises(InvariantError, match=f"row {i}: is not after"):
-        check_snapshot(broken)
+        check_segment(broken)

@@ -19,7 +19,7 @@ def snapshot_tables(sets, keys, layout, *, threads=1, max_partition_size=7, step
             tm.add_sets(sets[step::steps], keys[step::steps])
             tm.consolidate()
         tm.check()
-        return dict(tables_of(tm.snapshot))
+        return dict(tables_of(tm.snapshot.only))
 
 
 @LAYOUTS
@@ -54,8 +54,8 @@ def test_rows_of_the_rarest_layout_are_in_lexicographic_rank_order(monkeypatch, 
     with TagMatch() as tm:
         tm.add_sets(sets, range(len(sets)))
         tm.consolidate()
-        snapshot = tm.snapshot
-    vocabulary = snapshot.vocabulary
+        segment = tm.snapshot.only
+    vocabulary = segment.vocabulary
     text = vocabulary.tags.data.tobytes()
     ends = vocabulary.tags.offsets.tolist()
     tags = [text[a:b].decode() for a, b in itertools.pairwise(ends)]
@@ -63,10 +63,10 @@ def test_rows_of_the_rarest_layout_are_in_lexicographic_rank_order(monkeypatch, 
     assert dict(zip(tags, vocabulary.frequencies.tolist(), strict=True)) == counts
     order = list(zip(vocabulary.frequencies.tolist(), vocabulary.hashes.tolist(), strict=True))
     assert order == sorted(order)
-    ranks = snapshot.tagsets.ranks
+    ranks = segment.tagsets.ranks
     rows = [values.tolist() for values in np.split(ranks.values, ranks.offsets[1:-1])]
     assert rows == sorted(sorted(tags.index(tag) for tag in one) for one in set(sets))
-    first = snapshot.partitions.first_rows.tolist()
+    first = segment.partitions.first_rows.tolist()
     assert [row[0] for row in rows[1:]] == [r for r in range(len(tags)) for _ in range(first[r + 1] - first[r])]
 
 
@@ -75,5 +75,5 @@ def test_keys_are_stored_in_32_bits_where_all_fit():
         with TagMatch() as tm:
             tm.add_sets([["a"], ["b"]], [1, key])
             tm.consolidate()
-            assert tm.snapshot.keys.keys.values.dtype == dtype
+            assert tm.snapshot.only.keys.keys.values.dtype == dtype
             assert tm.match(["b"]) == [key]

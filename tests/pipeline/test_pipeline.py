@@ -128,7 +128,7 @@ def test_more_than_a_packet_is_announced() -> None:
     dropped: list[Caller] = []
     intake = Intake(8192, announce=lambda: announced.append(True), dropped=dropped.extend)
     with small() as tm:
-        matcher = CpuMatcher(tm.snapshot, MatchOptions())
+        matcher = CpuMatcher(tm.snapshot.only, MatchOptions())
         callers = [Caller(Future(), False) for _ in range(20_000)]
         for i, caller in enumerate(callers):
             assert intake.add(matcher, TAGS[:1], caller) == (i == 0)

@@ -273,7 +273,7 @@ def test_old_snapshots_are_let_go(layout: str, hand_over: int) -> None:
         for version in range(1, 6):
             consolidate_version(tm, version)
             assert set(tm.submit(ALL_TAGS).result(TIMEOUT)) == {version}
-            old.append(weakref.ref(tm.snapshot.keys.keys.values))
+            old.append(weakref.ref(tm.snapshot.only.keys.keys.values))
         with together([lambda: tm.submit(ALL_TAGS).result(TIMEOUT)] * 8):  # no thread is still at an old packet
             pass
         gc.collect()

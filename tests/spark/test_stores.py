@@ -191,8 +191,8 @@ def test_uris_are_strings() -> None:
 
 def test_copying_while_a_newer_snapshot_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
     location = location_of(uri, "index")
-    location.save(Folder(local(tmp_path / "local")).open()[1])
-    newer = Folder(local(tmp_path / "newer", layout="balanced")).open()[1]
+    location.save(Folder(local(tmp_path / "local")).open())
+    newer = Folder(local(tmp_path / "newer", layout="balanced")).open()
     download = StoreFolder.download
 
     def interrupted(*_: Any) -> None:
@@ -209,7 +209,7 @@ def test_saving_again_and_saving_in_vain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: Any, uri: str
 ) -> None:
     location = location_of(uri, "index")
-    snapshot = Folder(local(tmp_path / "local")).open()[1]
+    snapshot = Folder(local(tmp_path / "local")).open()
     location.save(snapshot)
     before, upload = names(bucket), StoreFolder.upload
 
@@ -221,7 +221,7 @@ def test_saving_again_and_saving_in_vain(
     monkeypatch.setattr(StoreFolder, "upload", fail)
     location.save(snapshot)  # is there already
     with pytest.raises(TagMatchError, match="no room"):
-        location.save(Folder(local(tmp_path / "newer", layout="balanced")).open()[1])
+        location.save(Folder(local(tmp_path / "newer", layout="balanced")).open())
     assert names(bucket) == before
 
 
@@ -242,7 +242,7 @@ def test_a_bucket_stays(bucket: Any, uri: str) -> None:
 def test_copies_of_this_process_go_with_it(tmp_path: Path, uri: str) -> None:
     """Those of workers are in folders of their executor, which removes them."""
     location = location_of(uri, "index")
-    location.save(Folder(local(tmp_path / "local")).open()[1])
+    location.save(Folder(local(tmp_path / "local")).open())
     copies = tmp_path / "temporary"
     copies.mkdir()
     program = """

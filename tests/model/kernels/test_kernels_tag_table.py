@@ -141,5 +141,5 @@ def test_the_vocabulary_does_not_depend_on_the_order_of_tags_with_one_hash():
             tm.add_sets([[tag] for tag in order], [tags.index(tag) for tag in order])
             tm.consolidate()
             tm.check()
-            found.append(as_text(tm.snapshot.vocabulary.tags))
+            found.append(as_text(tm.snapshot.only.vocabulary.tags))
     assert found[0] == found[1] == sorted(tag.encode() for tag in tags)

@@ -19,11 +19,11 @@ from support.agreement import loaded
 from support.simulator import SIMULATED
 
 from tagmatch.model.arrays import I64Array, offsets_of
-from tagmatch.model.empty import empty_snapshot
+from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.cuda import published
 from tagmatch.pipeline.cuda.published import PublishedSubsetMatch
@@ -44,15 +44,15 @@ some_tags = st.lists(st.sampled_from(TAGS[:6]), max_size=4)
 query_tags = st.lists(st.sampled_from(TAGS[:8]), max_size=8) | st.sampled_from([TAGS, TAGS[:4] + TAGS[8:]])
 
 
-def stored(sets: Sequence[Sequence[str]], **options: Any) -> Snapshot:
+def stored(sets: Sequence[Sequence[str]], **options: Any) -> Segment:
     """A snapshot of these sets and one of all tags, so that there is none that the vocabulary lacks."""
     tm, _ = loaded([(tags, 1) for tags in (*sets, TAGS)], layout="balanced", device="cpu", **options)
     with tm:
-        return tm.snapshot
+        return tm.snapshot.only
 
 
-def asked(snapshot: Snapshot, queries: Sequence[Sequence[str]]) -> QueryBatch:
-    tags = snapshot.vocabulary.tags
+def asked(segment: Segment, queries: Sequence[Sequence[str]]) -> QueryBatch:
+    tags = segment.vocabulary.tags
     names = [bytes(tags.data[a:b]).decode() for a, b in itertools.pairwise(tags.offsets)]
     rank = {name: i for i, name in enumerate(names)}
     offsets, ranks = flat([sorted({rank[tag] for tag in query}) for query in queries])
@@ -69,9 +69,9 @@ def pairs(found: Found) -> Counter[tuple[int, int]]:
     return Counter(zip(found.queries.tolist(), found.sets.tolist(), strict=True))
 
 
-def contained(snapshot: Snapshot, queries: QueryBatch) -> Counter[tuple[int, int]]:
+def contained(segment: Segment, queries: QueryBatch) -> Counter[tuple[int, int]]:
     """Pairs of a query and a set, the empty one excepted, by Python sets."""
-    held = snapshot.tagsets.ranks
+    held = segment.tagsets.ranks
     rows, asked_rows = (
         [set(values[a:b].tolist()) for a, b in itertools.pairwise(offsets)]
         for offsets, values in ((held.offsets, held.values), (queries.offsets, queries.ranks))
@@ -87,10 +87,8 @@ def chosen(batches: Batches, rng: random.Random) -> Batches:
     return Batches(batches.queries, batches.signatures, np.array(partitions, np.int64), *flat(queued))
 
 
-def assert_as_on_cpu(match: PublishedSubsetMatch, snapshot: Snapshot, batches: Batches, *, exact: bool = True) -> None:
-    found, expected = (
-        each.match(batches) for each in (match, BalancedSubsetMatch(snapshot, exact=exact, batch_size=7))
-    )
+def assert_as_on_cpu(match: PublishedSubsetMatch, segment: Segment, batches: Batches, *, exact: bool = True) -> None:
+    found, expected = (each.match(batches) for each in (match, BalancedSubsetMatch(segment, exact=exact, batch_size=7)))
     assert pairs(found) == pairs(expected)
     assert found.rejected == expected.rejected
 
@@ -179,64 +177,64 @@ def test_any_tables_and_batches(
     room: int,
     rng: random.Random,
 ) -> None:
-    snapshot = stored(sets, max_partition_size=size)
-    match = PublishedSubsetMatch(snapshot, exact=exact, batch_size=batch_size, result_room=room, **SMALL)
-    cpu = BalancedSubsetMatch(snapshot, exact=exact, batch_size=batch_size)
+    segment = stored(sets, max_partition_size=size)
+    match = PublishedSubsetMatch(segment, exact=exact, batch_size=batch_size, result_room=room, **SMALL)
+    cpu = BalancedSubsetMatch(segment, exact=exact, batch_size=batch_size)
     assert (match.partitions, match.batch_size, match.has_empty) == (cpu.partitions, batch_size, cpu.has_empty)
-    queries = asked(snapshot, asked_tags)
+    queries = asked(segment, asked_tags)
     batches, expected = match.route(queries), cpu.route(queries)
     for name in ("signatures", "partitions", "offsets", "queued"):
         assert np.array_equal(getattr(batches, name), getattr(expected, name))
     if exact:
-        assert pairs(match.match(batches)) == contained(snapshot, queries)
-    assert_as_on_cpu(match, snapshot, batches, exact=exact)
-    assert_as_on_cpu(match, snapshot, chosen(batches, rng), exact=exact)
+        assert pairs(match.match(batches)) == contained(segment, queries)
+    assert_as_on_cpu(match, segment, batches, exact=exact)
+    assert_as_on_cpu(match, segment, chosen(batches, rng), exact=exact)
 
 
 def test_verification_turns_candidates_away() -> None:
-    snapshot = stored([[tag] for tag in TAGS[:8]])
-    queries = asked(snapshot, [TAGS[8:]])
-    exact, by_signature = (PublishedSubsetMatch(snapshot, exact=exact, **SMALL) for exact in (True, False))
+    segment = stored([[tag] for tag in TAGS[:8]])
+    queries = asked(segment, [TAGS[8:]])
+    exact, by_signature = (PublishedSubsetMatch(segment, exact=exact, **SMALL) for exact in (True, False))
     found = exact.match(exact.route(queries))
     assert len(found.sets) == 0
     assert found.rejected > 0
     seeming = by_signature.match(by_signature.route(queries))
     assert (len(seeming.sets), seeming.rejected) == (found.rejected, 0)
-    assert_as_on_cpu(exact, snapshot, exact.route(queries))
+    assert_as_on_cpu(exact, segment, exact.route(queries))
 
 
 @pytest.mark.parametrize("queries", [1, 2, 3, 255, 256, 257, 600])
 def test_so_many_queries_a_batch(queries: int) -> None:
-    snapshot = stored([["t0"], ["t0", "t1"]])
-    match = PublishedSubsetMatch(snapshot, exact=True, **SMALL)
-    batch = asked(snapshot, [["t0", f"t{i % 3}"] if i % 5 else ["t2"] for i in range(queries)])
-    assert pairs(match.match(match.route(batch))) == contained(snapshot, batch)
+    segment = stored([["t0"], ["t0", "t1"]])
+    match = PublishedSubsetMatch(segment, exact=True, **SMALL)
+    batch = asked(segment, [["t0", f"t{i % 3}"] if i % 5 else ["t2"] for i in range(queries)])
+    assert pairs(match.match(match.route(batch))) == contained(segment, batch)
 
 
 def test_each_query_contains_one_row_of_a_block() -> None:
     sets = [["t0", tag] for tag in TAGS[1:20]]
-    snapshot = stored(sets)
-    match = PublishedSubsetMatch(snapshot, exact=True, streams=1, block_threads=4)
-    assert np.diff(snapshot.partitions.first_rows).max() > 4
-    queries = asked(snapshot, sets)
-    assert pairs(match.match(match.route(queries))) == contained(snapshot, queries)
+    segment = stored(sets)
+    match = PublishedSubsetMatch(segment, exact=True, streams=1, block_threads=4)
+    assert np.diff(segment.partitions.first_rows).max() > 4
+    queries = asked(segment, sets)
+    assert pairs(match.match(match.route(queries))) == contained(segment, queries)
 
 
 @pytest.mark.parametrize(("missing", "part"), [(0, 1), (1, 1), (0, 10), (-1, 1)])
 def test_results_that_just_fit_and_just_do_not(launches: Launches, missing: int, part: int) -> None:
     sets = [["t0", *(TAGS[1 + bit] for bit in range(4) if number >> bit & 1)] for number in range(16)]
-    snapshot = stored(sets)
-    queries = asked(snapshot, [TAGS[:5]] * 5 + [["t0"]])
-    cpu = BalancedSubsetMatch(snapshot, exact=True, batch_size=MOST_QUERIES)
+    segment = stored(sets)
+    queries = asked(segment, [TAGS[:5]] * 5 + [["t0"]])
+    cpu = BalancedSubsetMatch(segment, exact=True, batch_size=MOST_QUERIES)
     batches = cpu.route(queries)
-    partition_of = np.searchsorted(snapshot.partitions.first_rows, cpu.match(batches).sets, side="right")
+    partition_of = np.searchsorted(segment.partitions.first_rows, cpu.match(batches).sets, side="right")
     results = np.bincount(partition_of)
     greatest = int(results.max())
     assert greatest >= 20
     room = (greatest - missing) // part
-    match = PublishedSubsetMatch(snapshot, exact=True, result_room=room, **SMALL)
+    match = PublishedSubsetMatch(segment, exact=True, result_room=room, **SMALL)
     match_again, launches.count = int(np.count_nonzero(results > room)), 0
-    assert pairs(match.match(batches)) == contained(snapshot, queries)
+    assert pairs(match.match(batches)) == contained(segment, queries)
     assert launches.count == np.count_nonzero(np.diff(batches.offsets)) + match_again
     assert (match_again > 0) == (missing > 0 or part > 1)
 
@@ -244,48 +242,48 @@ def test_results_that_just_fit_and_just_do_not(launches: Launches, missing: int,
 @pytest.mark.usefixtures("late")
 @pytest.mark.parametrize("room", [2, 1000])
 def test_calls_of_many_cycles(rng: random.Random, room: int) -> None:
-    snapshot = stored([rng.sample(TAGS[:5], rng.randint(1, 4)) for _ in range(8)], max_partition_size=3)
-    match = PublishedSubsetMatch(snapshot, exact=True, batch_size=1, result_room=room, **SMALL)
+    segment = stored([rng.sample(TAGS[:5], rng.randint(1, 4)) for _ in range(8)], max_partition_size=3)
+    match = PublishedSubsetMatch(segment, exact=True, batch_size=1, result_room=room, **SMALL)
     for cycles in (0, 1, 2, 3, 12):
-        queries = asked(snapshot, [rng.sample(TAGS[:5], rng.randint(0, 5)) for _ in range(8)])
+        queries = asked(segment, [rng.sample(TAGS[:5], rng.randint(0, 5)) for _ in range(8)])
         batches = match.route(queries)
         # As many of the batches, which are of one query each
         offsets = np.minimum(batches.offsets, cycles)
         some = Batches(queries, batches.signatures, batches.partitions, offsets, batches.queued)
-        assert_as_on_cpu(match, snapshot, some)
+        assert_as_on_cpu(match, segment, some)
 
 
 @pytest.mark.usefixtures("launches")
 @pytest.mark.parametrize("streams", [1, 3])
 def test_calls_of_many_threads(rng: random.Random, streams: int) -> None:
-    snapshot = stored([rng.sample(TAGS[:5], rng.randint(1, 4)) for _ in range(8)], max_partition_size=4)
-    match = PublishedSubsetMatch(snapshot, exact=True, batch_size=2, result_room=2, streams=streams, block_threads=2)
-    calls = [asked(snapshot, [rng.sample(TAGS[:5], rng.randint(0, 5)) for _ in range(3)]) for _ in range(6)]
+    segment = stored([rng.sample(TAGS[:5], rng.randint(1, 4)) for _ in range(8)], max_partition_size=4)
+    match = PublishedSubsetMatch(segment, exact=True, batch_size=2, result_room=2, streams=streams, block_threads=2)
+    calls = [asked(segment, [rng.sample(TAGS[:5], rng.randint(0, 5)) for _ in range(3)]) for _ in range(6)]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda queries: match.match(match.route(queries)), calls))
-    assert list(map(pairs, found)) == [contained(snapshot, queries) for queries in calls]
+    assert list(map(pairs, found)) == [contained(segment, queries) for queries in calls]
 
 
 def test_after_a_failure_the_stream_works(launches: Launches) -> None:
-    snapshot = stored([["t0"], ["t1"], ["t0", "t1"]], max_partition_size=1)
-    match = PublishedSubsetMatch(snapshot, exact=True, result_room=1, **SMALL)
-    queries = asked(snapshot, [["t0", "t1"], ["t1"]])
+    segment = stored([["t0"], ["t1"], ["t0", "t1"]], max_partition_size=1)
+    match = PublishedSubsetMatch(segment, exact=True, result_room=1, **SMALL)
+    queries = asked(segment, [["t0", "t1"], ["t1"]])
     batches = match.route(queries)
     for failing in range(1, 4):
         launches.failing = launches.count + failing
         with pytest.raises(RuntimeError, match="no launch"):
             match.match(batches)
-        assert pairs(match.match(batches)) == contained(snapshot, queries)
+        assert pairs(match.match(batches)) == contained(segment, queries)
 
 
 @pytest.mark.parametrize("sets", [[], [[]]])
 def test_without_partitions(sets: list[list[str]]) -> None:
-    snapshot = empty_snapshot(LayoutOptions(layout="balanced"))
+    segment = empty_segment(LayoutOptions(layout="balanced"))
     if sets:
         tm, _ = loaded([([], 1)], layout="balanced", device="cpu")
         with tm:
-            snapshot = tm.snapshot
-    match = PublishedSubsetMatch(snapshot, exact=True, **SMALL)
+            segment = tm.snapshot.only
+    match = PublishedSubsetMatch(segment, exact=True, **SMALL)
     assert (match.partitions, match.has_empty) == (0, bool(sets))
     found = match.match(match.route(QueryBatch(np.zeros(3, np.int64), np.empty(0, np.uint32))))
     assert (len(found.queries), len(found.sets), found.rejected) == (0, 0, 0)
@@ -298,10 +296,10 @@ def test_batches_that_8_bits_cannot_number(batch_size: int) -> None:
 
 
 def test_memory() -> None:
-    snapshot = stored([["t0"], ["t1"]])
-    little, much = (PublishedSubsetMatch(snapshot, exact=True, result_room=room, **SMALL) for room in (400, 4000))
+    segment = stored([["t0"], ["t1"]])
+    little, much = (PublishedSubsetMatch(segment, exact=True, result_room=room, **SMALL) for room in (400, 4000))
     assert much.nbytes - little.nbytes == 2 * 5 * 3600
-    assert little.nbytes > snapshot.tagsets.nbytes
+    assert little.nbytes > segment.tagsets.nbytes
 
 
 def test_packed_results_are_unpacked() -> None:
