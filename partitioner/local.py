@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,7 +25,8 @@ from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.kernels.sorting import equal_to_previous, group_by, sort_rows
 from tagmatch.model.kernels.tag_table import UNKNOWN, build_slots, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings
-from tagmatch.model.options import Layout, LayoutOptions
+from tagmatch.model.layouts import implementations_of
+from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import ClusterTable, KeyTable, Segment, TagsetTable, Vocabulary
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.partitioner.key_names import in_common, only_used
@@ -96,7 +99,8 @@ def build_segment(base: Segment, changes: Changes, options: LayoutOptions, *, th
         del order
     del firsts, alive, keys, key_offsets
     table = _narrow(key_lists) if names is None else only_used(key_lists, names, threads=threads)
-    return LAYOUTS[options.layout](options, _Rows(vocabulary, rows, table, first_rows), threads)
+    lay_out: LayOut = resolve_name(implementations_of(options).lay_out)
+    return lay_out(options, Rows(vocabulary, rows, table, first_rows), threads)
 
 
 def _with_names_in_common(
@@ -172,7 +176,7 @@ def _narrow(keys: Lists) -> KeyTable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class Rows:
     """Distinct sets in the order of their ranks, with their keys; `first_rows` as `sort_rows` returns them."""
 
     vocabulary: Vocabulary
@@ -181,12 +185,14 @@ class _Rows:
     first_rows: I64Array
 
 
-def _by_rarest_tag(options: LayoutOptions, rows: _Rows, threads: int) -> Segment:  # noqa: ARG001
+def by_rarest_tag(options: LayoutOptions, rows: Rows, threads: int) -> Segment:  # noqa: ARG001
+    """Lay sets out in the layout `rarest`, in whose order they are."""
     clusters = ClusterTable(narrow_offsets(rows.first_rows[1:]))
     return Segment(options, rows.vocabulary, TagsetTable(None, rows.ranks), rows.keys, clusters)
 
 
-def _by_signature(options: LayoutOptions, rows: _Rows, threads: int) -> Segment:
+def by_signature(options: LayoutOptions, rows: Rows, threads: int) -> Segment:
+    """Lay sets out in the layout `balanced` (Algorithm 1)."""
     partitions, order, signatures = balanced_partitions(
         signatures_of(rows.ranks, rows.vocabulary.hashes, threads=threads),
         int(rows.first_rows[1]),
@@ -202,7 +208,5 @@ def _by_signature(options: LayoutOptions, rows: _Rows, threads: int) -> Segment:
     )
 
 
-LAYOUTS: dict[Layout, Callable[[LayoutOptions, _Rows, int], Segment]] = {
-    "rarest": _by_rarest_tag,
-    "balanced": _by_signature,
-}
+#: Gets options, sets, and the number of threads
+LayOut: TypeAlias = Callable[[LayoutOptions, Rows, int], Segment]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pkgutil import resolve_name
 from typing import TypeAlias
 
 import numpy as np
 
 from tagmatch.model.arrays import Lists
 from tagmatch.model.errors import DeviceError, DeviceMemoryError, DeviceWarning
-from tagmatch.model.layouts import rules_of
+from tagmatch.model.layouts import implementations_of, rules_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Segment, Snapshot, TagsetTable
@@ -66,13 +67,12 @@ MakeMatcher: TypeAlias = Callable[[Segment, MatchOptions, int], Matcher]
 
 
 def _on_cuda(segment: Segment, options: MatchOptions, chosen: Sequence[int]) -> Matcher:
-    # Importing these needs CUDA
-    from tagmatch.pipeline.cuda.by_partition import PUBLISHED
+    # Importing this needs CUDA
     from tagmatch.pipeline.cuda.matcher import CudaMatcher
 
     placement = options.cuda.placement
-    published = PUBLISHED if options.cuda.kernels == "published" else {}
-    make = published.get(segment.options.layout, CudaMatcher)
+    published = implementations_of(segment.options).published if options.cuda.kernels == "published" else None
+    make: MakeMatcher = CudaMatcher if published is None else resolve_name(published)
     if len(chosen) == 1:
         return make(segment, options, chosen[0])
     if placement == "split":

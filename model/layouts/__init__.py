@@ -5,7 +5,7 @@ from __future__ import annotations
 from tagmatch.model.invariants import fail
 from tagmatch.model.layouts.balanced import Balanced
 from tagmatch.model.layouts.rarest import Rarest
-from tagmatch.model.layouts.rules import Rules
+from tagmatch.model.layouts.rules import Implementations, Rules
 from tagmatch.model.options import Layout, LayoutOptions
 from tagmatch.model.tables import Segment
 
@@ -15,6 +15,11 @@ LAYOUTS: dict[Layout, Rules] = {"rarest": Rarest(), "balanced": Balanced()}
 def rules_of(options: LayoutOptions) -> Rules:
     """The layout that these options name."""
     return LAYOUTS[options.layout]
+
+
+def implementations_of(options: LayoutOptions) -> Implementations:
+    """Where the layers above have what they do for the layout that these options name."""
+    return rules_of(options).implementations
 
 
 def has_tables_for(have: LayoutOptions, want: LayoutOptions) -> bool:

@@ -11,6 +11,7 @@ from tagmatch.model.invariants import fail, first_out_of_order, require
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import count_firsts
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.layouts.rules import Implementations
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import PartitionTable, Segment
 
@@ -20,6 +21,13 @@ class Balanced:
 
     table = PartitionTable
     compares_tags = False
+    implementations = Implementations(
+        lay_out="tagmatch.partitioner.local:by_signature",
+        plan="tagmatch.partitioner.spark.subtrees:BalancedPlan",
+        subset_match="tagmatch.pipeline.cpu.balanced:BalancedSubsetMatch.of",
+        cuda="tagmatch.pipeline.cuda.balanced:CudaBalanced.of",
+        published="tagmatch.pipeline.cuda.by_partition:PublishedMatcher",
+    )
 
     def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:
         """As of `Rules`."""

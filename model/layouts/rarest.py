@@ -8,6 +8,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, IntArray
 from tagmatch.model.arrow import to_numbers
 from tagmatch.model.invariants import fail, first_out_of_order, require
+from tagmatch.model.layouts.rules import Implementations
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import ClusterTable, Segment
 
@@ -17,6 +18,12 @@ class Rarest:
 
     table = ClusterTable
     compares_tags = True
+    implementations = Implementations(
+        lay_out="tagmatch.partitioner.local:by_rarest_tag",
+        plan="tagmatch.partitioner.spark.rank_ranges:RarestPlan",
+        subset_match="tagmatch.pipeline.cpu.rarest:RarestSubsetMatch.of",
+        cuda="tagmatch.pipeline.cuda.rarest:CudaRarest.of",
+    )
 
     def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:  # noqa: ARG002 - sizes make no difference
         """As of `Rules`."""

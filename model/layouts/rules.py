@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -9,6 +10,33 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, IntArray, U64Array
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Partitions, Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Implementations:
+    """Where the layers above have what they do for a layout: names as `pkgutil.resolve_name` takes them.
+
+    By name, as imports run one way, and as some need what may not be installed.
+
+    Attributes
+    ----------
+    lay_out : str
+        Brings sets into the layout: `LayOut` of `tagmatch.partitioner.local`.
+    plan : str
+        Says how the Spark job does: a class as `LayoutPlan` of `tagmatch.partitioner.spark.plan`.
+    subset_match : str
+        Makes the subset match of a segment: `MakeSubsetMatch` of `tagmatch.pipeline.cpu.matcher`.
+    cuda : str
+        Makes that of a segment on a CUDA device: `MakeLayoutMatch` of `tagmatch.pipeline.cuda.matcher`.
+    published : str, optional
+        A matcher by the paper's kernels, where the paper has some for it.
+    """
+
+    lay_out: str
+    plan: str
+    subset_match: str
+    cuda: str
+    published: str | None = None
 
 
 class Rules(Protocol):
@@ -20,10 +48,13 @@ class Rules(Protocol):
         Of its table of partitions.
     compares_tags : bool
         Whether answers are exact also without `exact`.
+    implementations : Implementations
+        What lays sets out, and matches them.
     """
 
     table: type[Any]
     compares_tags: bool
+    implementations: Implementations
 
     def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:
         """Whether a snapshot has the same tables with these options of the layout as with those."""

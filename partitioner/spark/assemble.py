@@ -18,7 +18,7 @@ from tagmatch.model.tables import Segment, Snapshot, TagsetTable, Vocabulary
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.plan import Slices
 from tagmatch.partitioner.spark.scratch import Scratch
-from tagmatch.partitioner.spark.slices import LAYOUTS
+from tagmatch.partitioner.spark.slices import plan_of
 from tagmatch.partitioner.spark.tasks import for_each, one_row
 
 if TYPE_CHECKING:
@@ -51,5 +51,5 @@ def _segment(scratch: Scratch, options: LayoutOptions, slices: Slices, keys: Key
     numbers = Lists(*scratch.joined_lists("slice", slices.numbers, "keys", key_type))
     signatures = scratch.joined("slice", slices.numbers, "signatures", to_words, np.uint64).reshape(-1, SIGNATURE_WORDS)
     tagsets = TagsetTable(signatures, ranks)
-    partitions = LAYOUTS[options.layout].partitions(scratch, slices, tagsets, len(vocabulary))
+    partitions = plan_of(options).partitions(scratch, slices, tagsets, len(vocabulary))
     return Segment(options, vocabulary, tagsets, keys.table(numbers), partitions)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +18,12 @@ from tagmatch.model.arrow import from_lists, from_words, to_lists
 from tagmatch.model.kernels.lists import gather
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.kernels.sorting import sort_groups
-from tagmatch.model.options import Layout, LayoutOptions
+from tagmatch.model.layouts import implementations_of
+from tagmatch.model.options import LayoutOptions
 from tagmatch.partitioner.balanced_partitioning import Root, balanced_partitions
 from tagmatch.partitioner.spark.plan import LayoutPlan, Routes
-from tagmatch.partitioner.spark.rank_ranges import RarestPlan
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, by_number, labels_for
-from tagmatch.partitioner.spark.subtrees import BalancedPlan
 from tagmatch.partitioner.spark.tasks import for_each, one_row
 from tagmatch.partitioner.spark.vocabulary import rank_sets, vocabulary_hashes
 
@@ -34,7 +34,10 @@ _RANKED = "shard long, sets long, empty long, first array<long>, second array<lo
 _SLICE = "slice long, sets long, keys long, greatest_key string"
 
 
-LAYOUTS: dict[Layout, LayoutPlan] = {"rarest": RarestPlan(), "balanced": BalancedPlan()}
+def plan_of(options: LayoutOptions) -> LayoutPlan:
+    """How the job brings sets into a layout."""
+    plan: LayoutPlan = resolve_name(implementations_of(options).plan)()
+    return plan
 
 
 def lay_out_slices(
@@ -46,7 +49,7 @@ def lay_out_slices(
 ) -> list[Any]:
     """Leave each slice in the scratch folder; returns rows (`slice`, `sets`, `keys`, `greatest_key`) in order."""
     ranked = for_each(spark, shards, partial(_rank, scratch, options), _RANKED).collect()
-    plan = LAYOUTS[options.layout].plan(spark, scratch, shards, ranked, options, sets_per_task)
+    plan = plan_of(options).plan(spark, scratch, shards, ranked, options, sets_per_task)
     routed = for_each(
         spark, shards, partial(_route, scratch, plan.routes, labels_for(spark, plan.slices)[0]), SERIALIZED
     )
@@ -58,7 +61,7 @@ def _rank(scratch: Scratch, options: LayoutOptions, shard: int) -> Iterator[pa.R
     """Leave a shard's sets as ranks, and what they are routed by."""
     ranks = rank_sets(scratch, shard)
     scratch.write("ranked", shard, ranks=from_lists(ranks))
-    words = LAYOUTS[options.layout].prepare(scratch, shard, ranks)
+    words = plan_of(options).prepare(scratch, shard, ranks)
     first, second = (np.ascontiguousarray(words[:, i]).view(np.int64) for i in range(2))
     empty = int(np.count_nonzero(ranks.lengths() == 0))
     yield one_row(shard=shard, sets=len(ranks), empty=empty, first=first, second=second)

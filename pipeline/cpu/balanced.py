@@ -13,6 +13,7 @@ import numpy as np
 from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.cpu.blocks import Blocks, signature_words
 from tagmatch.pipeline.cpu.partition_index import PartitionIndex
@@ -156,6 +157,11 @@ class BalancedSubsetMatch:
         copied = 0 if signatures is None or np.shares_memory(words[0], signatures) else signatures.nbytes
         #: Bytes beside the snapshot's tables
         self.nbytes = copied + blocks.nbytes + groups.nbytes + self._index.nbytes
+
+    @classmethod
+    def of(cls, segment: Segment, options: MatchOptions) -> BalancedSubsetMatch:
+        """The subset match of a segment, with these options."""
+        return cls(segment, exact=options.exact, batch_size=options.batch_size, threads=options.threads)
 
     @property
     def by_partition(self) -> BalancedSubsetMatch:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from pkgutil import resolve_name
+from typing import Protocol, TypeAlias
 
 from tagmatch.model.arrays import Lists, TagLists
-from tagmatch.model.options import Layout, MatchOptions
+from tagmatch.model.layouts import implementations_of
+from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import KeyTable, Segment
-from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
 from tagmatch.pipeline.cpu.preprocess import TagIndex
-from tagmatch.pipeline.cpu.rarest import RarestSubsetMatch
 from tagmatch.pipeline.cpu.subset_match import PartitionSubsetMatch, SubsetMatch
 from tagmatch.pipeline.matcher import Batches, Found, PacketSize, PartitionMatcher, QueryBatch
 
@@ -29,12 +29,8 @@ class LayoutMatch(SubsetMatch, Protocol):
         """Itself, or nothing."""
 
 
-LAYOUTS: dict[Layout, Callable[[Segment, MatchOptions], LayoutMatch]] = {
-    "rarest": lambda segment, options: RarestSubsetMatch(segment, threads=options.threads),
-    "balanced": lambda segment, options: BalancedSubsetMatch(
-        segment, exact=options.exact, batch_size=options.batch_size, threads=options.threads
-    ),
-}
+#: Gets a segment, and options
+MakeSubsetMatch: TypeAlias = Callable[[Segment, MatchOptions], LayoutMatch]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,5 +161,6 @@ class CpuMatcher(CpuStages):
 
     def __init__(self, segment: Segment, options: MatchOptions, *, notes: tuple[str, ...] = ()) -> None:
         self.notes = notes
-        match = LAYOUTS[segment.options.layout](segment, options)
+        make: MakeSubsetMatch = resolve_name(implementations_of(segment.options).subset_match)
+        match = make(segment, options)
         super().__init__(segment, match, match.by_partition)

@@ -11,6 +11,7 @@ import numpy as np
 
 from tagmatch.model.arrays import Lists, U32Array
 from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import ClusterTable, Segment
 from tagmatch.pipeline.cpu.subset_match import Matches
@@ -134,6 +135,11 @@ class RarestSubsetMatch:
         self._first_rows = segment.partitions.first_rows
         self._has_empty = segment.tagsets.has_empty_set
         self._longest = int(ranks.lengths().max(initial=0))
+
+    @classmethod
+    def of(cls, segment: Segment, options: MatchOptions) -> RarestSubsetMatch:
+        """The subset match of a segment, with these options."""
+        return cls(segment, threads=options.threads)
 
     @property
     def nbytes(self) -> int:

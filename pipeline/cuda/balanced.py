@@ -13,6 +13,7 @@ import numba.cuda
 import numpy as np
 
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS, add_tag
+from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.cpu.blocks import Blocks, signature_words
 from tagmatch.pipeline.cuda.jit import kernel
@@ -103,6 +104,11 @@ class CudaBalanced:
         self._hashes = to_device(segment.vocabulary.hashes)
         self._tables = tuple(map(to_device, (blocks.masks, blocks.first_rows(), *words, ranks.offsets, ranks.values)))
         self.nbytes = sum(each.nbytes for each in (self._hashes, *self._tables))
+
+    @classmethod
+    def of(cls, segment: Segment, options: MatchOptions) -> CudaBalanced:
+        """The subset match of a segment, with these options."""
+        return cls(segment, exact=options.exact, threads=options.threads)
 
     def launch(self, queries: DeviceQueries, *results: Any) -> None:
         """Append the matches of all queries to `results`, as `pairs.append` takes them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tagmatch.model.options import Layout, MatchOptions
+from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.matcher import CpuStages
 from tagmatch.pipeline.cuda.published import PublishedSubsetMatch
@@ -33,7 +33,3 @@ class PublishedMatcher(CpuStages):
             device=device,
         )
         super().__init__(segment, match, match)
-
-
-#: Layouts that the paper has kernels for
-PUBLISHED: dict[Layout, type[PublishedMatcher]] = {"balanced": PublishedMatcher}

@@ -7,7 +7,8 @@ import logging
 import queue
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from pkgutil import resolve_name
+from typing import Any, Protocol, TypeAlias
 
 import numba.cuda
 import numpy as np
@@ -15,14 +16,13 @@ import numpy as np
 from tagmatch.model.arrays import Lists, Strings, TagLists
 from tagmatch.model.errors import DeviceMemoryError
 from tagmatch.model.kernels.lists import join_lists
-from tagmatch.model.options import Layout, MatchOptions
+from tagmatch.model.layouts import implementations_of
+from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
-from tagmatch.pipeline.cuda.balanced import CudaBalanced
 from tagmatch.pipeline.cuda.memory import Workspace, to_device
 from tagmatch.pipeline.cuda.pairs import Pairs, Room
 from tagmatch.pipeline.cuda.preprocess import CudaTagIndex, DeviceQueries
-from tagmatch.pipeline.cuda.rarest import CudaRarest
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch.pipeline.matcher import PacketSize
 
@@ -129,10 +129,8 @@ class LayoutMatch(Protocol):
         """Append the matches of all queries to `results`, as `pairs.append` takes them."""
 
 
-LAYOUTS: dict[Layout, Callable[[Segment, MatchOptions], LayoutMatch]] = {
-    "rarest": lambda segment, options: CudaRarest(segment),  # noqa: ARG005
-    "balanced": lambda segment, options: CudaBalanced(segment, exact=options.exact, threads=options.threads),
-}
+#: Gets a segment, and options
+MakeLayoutMatch: TypeAlias = Callable[[Segment, MatchOptions], LayoutMatch]
 
 
 class CudaMatcher:
@@ -159,7 +157,8 @@ class CudaMatcher:
         self._keys_there: tuple[Any, Any] | None = None
         with on_device(device):
             self._tag_index = CudaTagIndex(segment.vocabulary)
-            self._match = LAYOUTS[segment.options.layout](segment, options)
+            make: MakeLayoutMatch = resolve_name(implementations_of(segment.options).cuda)
+            self._match = make(segment, options)
             self.packet_size = replace(_PACKET_SIZE, per_device=self._match.per_device)
             keys = segment.keys.keys
             if cuda.current_context().get_memory_info().free - keys.nbytes >= _LEFT_FOR_PACKETS:

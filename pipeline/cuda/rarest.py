@@ -7,6 +7,7 @@ from typing import Any
 import numba.cuda
 import numpy as np
 
+from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import ClusterTable, Segment
 from tagmatch.pipeline.cpu.rarest import second_ranks
 from tagmatch.pipeline.cuda.jit import kernel
@@ -83,6 +84,11 @@ class CudaRarest:
         tables = (ranks.offsets, ranks.values, second_ranks(segment), segment.partitions.first_rows)
         self._tables = tuple(map(to_device, tables))
         self.nbytes = sum(table.nbytes for table in self._tables)
+
+    @classmethod
+    def of(cls, segment: Segment, options: MatchOptions) -> CudaRarest:  # noqa: ARG003 - compares tags in any case
+        """The subset match of a segment."""
+        return cls(segment)
 
     def launch(self, queries: DeviceQueries, *results: Any) -> None:
         """Append the matches of all queries to `results`, as `pairs.append` takes them."""

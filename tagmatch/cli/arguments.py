@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any, get_args
 
 import typer
 
 from tagmatch import __version__
 from tagmatch.files.formats import FormatName
-from tagmatch.model.options import MAX_PARTITION_SIZE, MAX_THREADS, Layout
+from tagmatch.model.options import MAX_PARTITION_SIZE, MAX_THREADS, KeyType, Layout
 
 
 def command_line(description: str) -> typer.Typer:
@@ -56,6 +57,22 @@ def _index_to_change(text: str) -> str:
     return location.address
 
 
+def one_of(names: Any) -> Callable[[str], str]:
+    """What reads an option that must be one of the names of a literal type."""
+
+    def read(text: str) -> str:
+        if text not in get_args(names):
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(map(repr, get_args(names)))}")
+        return text
+
+    return read
+
+
+def choices(names: Any) -> str:
+    """The names of a literal type, as help shows them."""
+    return f"<{'|'.join(get_args(names))}>"
+
+
 INPUT_HELP = (
     "Parquet, JSON Lines or CSV file (by suffix, the latter two also with .gz or .zst) with {columns}, a folder of "
     "such files, or a stream: - for standard input, or a pipe, of JSON Lines."
@@ -79,7 +96,13 @@ SkipInvalid = Annotated[
     bool,
     typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and say at the end how many there were."),
 ]
-LayoutName = Annotated[Layout, typer.Option(help="How stored sets are grouped and ordered.")]
+LayoutName = Annotated[
+    Layout,
+    typer.Option(parser=one_of(Layout), metavar=choices(Layout), help="How stored sets are grouped and ordered."),
+]
+KeyTypeName = Annotated[
+    KeyType, typer.Option(parser=one_of(KeyType), metavar=choices(KeyType), help="What the keys are.")
+]
 MaxPartitionSize = Annotated[
     int, typer.Option(min=1, max=MAX_PARTITION_SIZE, help="Most sets in a partition (layout balanced).")
 ]

@@ -11,6 +11,7 @@ from tagmatch.cli.arguments import (
     INPUT_HELP,
     IndexToChange,
     InputFormat,
+    KeyTypeName,
     LayoutName,
     MaxPartitionSize,
     SkipInvalid,
@@ -20,7 +21,7 @@ from tagmatch.cli.arguments import (
 from tagmatch.cli.progress import invalid_rows, note, note_compilation, status, with_progress
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import IndexChangedError, IndexExistsError, IndexNotFoundError, InputFileError
-from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType
+from tagmatch.model.options import LAYOUT_DEFAULTS
 
 _Sets = Annotated[
     str,
@@ -36,7 +37,7 @@ _Sets = Annotated[
 def build(
     sets: _Sets,
     index: IndexToChange,
-    key_type: Annotated[KeyType, typer.Option(help="What the keys are.")] = "integer",
+    key_type: KeyTypeName = "integer",
     layout: LayoutName = LAYOUT_DEFAULTS.layout,
     max_partition_size: MaxPartitionSize = LAYOUT_DEFAULTS.max_partition_size,
     form: InputFormat = None,

@@ -1,18 +1,24 @@
-"""Each layout stands in every table of layouts."""
+"""Each layout is one object, which knows where all layers have what they do for it."""
 
 from __future__ import annotations
 
-import importlib
+from dataclasses import asdict
+from pkgutil import resolve_name
 from typing import get_args
 
 import pytest
 
+from tagmatch.model.layouts import LAYOUTS
 from tagmatch.model.options import Layout
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["model.layouts", "partitioner.local", "partitioner.spark.slices", "pipeline.cpu.matcher", "pipeline.cuda.matcher"],
-)
-def test_every_layout_is_there(module):
-    assert set(importlib.import_module(f"tagmatch.{module}").LAYOUTS) == set(get_args(Layout))
+def test_every_layout_is_there() -> None:
+    assert set(LAYOUTS) == set(get_args(Layout))
+
+
+@pytest.mark.parametrize("layout", get_args(Layout))
+def test_every_implementation_is_there(layout: str) -> None:
+    named = {role: name for role, name in asdict(LAYOUTS[layout].implementations).items() if name is not None}
+    assert {"lay_out", "plan", "subset_match", "cuda"} <= set(named)
+    for name in named.values():
+        assert callable(resolve_name(name))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tagmatch.cli.arguments import Threads, command_line
+from tagmatch.cli.arguments import Threads, choices, command_line, one_of
 from tagmatch.cli.run import run
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import Layout, MatchOptions, available_threads
@@ -187,7 +187,13 @@ def latency(
         typer.Option(metavar="SECONDS", help="A `flush_timeout`, or `never`; again for each.  [default: five values]"),
     ] = None,
     layout: Annotated[
-        list[Layout] | None, typer.Option(help="Again for each.  [default: both]", show_default=False)
+        list[str] | None,
+        typer.Option(
+            parser=one_of(Layout),
+            metavar=choices(Layout),
+            help="Again for each.  [default: both]",
+            show_default=False,
+        ),
     ] = None,
     threads: Threads = None,
     seed: _Seed = 1,
