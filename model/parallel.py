@@ -6,6 +6,7 @@ enter it at once, and every method of `TagMatch` may be called from many threads
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import threading
@@ -111,8 +112,8 @@ _threads = _Threads()
 
 
 def _begin_anew() -> None:
-    global _threads
-    _threads = _Threads()
+    global _threads, _starting
+    _threads, _starting = _Threads(), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's threads
@@ -120,19 +121,50 @@ if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's t
 
 
 def start(thread: threading.Thread) -> None:
-    """Start a thread.
+    """Start a thread that has not begun; of two calls for the same thread, the second does nothing.
+
+    Ctrl-C may come to the main thread at any moment, also within `Thread.start`: then the new thread may wait for ever
+    for a lock, or be started twice. So the main thread has another one do it.
 
     Raises
     ------
     MemoryError
         The system has no room for another one.
     """
+    errors: list[BaseException] = []
+    done = _thread.allocate_lock()
+    done.acquire()
+    if threading.current_thread() is threading.main_thread():
+        try:
+            _thread.start_new_thread(_start, (thread, errors, done))
+        except RuntimeError as error:
+            raise _no_room(error) from None
+        done.acquire()
+    else:
+        _start(thread, errors, done)
+    if errors:
+        raise errors[0]
+
+
+# Never taken by the main thread
+_starting = threading.Lock()
+
+
+def _start(thread: threading.Thread, errors: list[BaseException], done: _thread.LockType) -> None:
     try:
-        thread.start()
+        with _starting:
+            if thread.ident is None:
+                thread.start()
     except RuntimeError as error:
-        if isinstance(error.__context__, KeyboardInterrupt):  # which came within a lock of Python's own
-            raise error.__context__ from None
-        raise MemoryError(f"{error}: use fewer threads, or allow the process more") from None
+        errors.append(_no_room(error))
+    except BaseException as error:
+        errors.append(error)
+    finally:
+        done.release()
+
+
+def _no_room(error: RuntimeError) -> MemoryError:
+    return MemoryError(f"{error}: use fewer threads, or allow the process more")
 
 
 def join(thread: threading.Thread) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 
 import pytest
 
@@ -35,16 +37,36 @@ def test_a_thread_that_was_not_started_is_not():
     join(threading.Thread())
 
 
-class Interrupted(threading.Thread):
-    """Ctrl-C comes while it waits to hear that the thread runs, when the lock for that is not held."""
+class Slow(threading.Thread):
+    """Takes a while to begin, as threads of a busy machine do."""
 
-    def start(self) -> None:
-        try:
-            raise KeyboardInterrupt
-        finally:
-            threading.Lock().release()
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.begun = 0
+
+    def _set_ident(self) -> None:  # the first that a new thread does
+        self.begun += 1
+        time.sleep(0.5)
+        super()._set_ident()
 
 
-def test_ctrl_c_stays_ctrl_c():
+def test_ctrl_c_stays_ctrl_c_and_a_thread_begins_once():
+    """`start` is called again, as by one who could not see whether the thread had begun."""
+    thread = Slow()
+    main = threading.main_thread().ident
+    threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        start(Interrupted())
+        start(thread)
+    assert thread.ident is None
+    start(thread)
+    thread.join()
+    assert thread.begun == 1
+
+
+def test_a_thread_that_has_begun_is_not_started_again():
+    thread = Slow()
+    for _ in range(2):
+        start(thread)
+    thread.join()
+    start(thread)
+    assert thread.begun == 1
