@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test torture lint bench bench-paper format clean help
+.PHONY: demo test quick torture lint bench bench-paper format clean help
 help:
 	@echo "make demo   build and query the example data set"
 	@echo "make test   run the tests"
+	@echo "make quick  run those that take two minutes: no Spark, databases, simulated GPU and faults"
 	@echo "make torture  thousands of faults: no memory, full and damaged disks, Ctrl-C, killed writers, several at once"
 	@echo "make lint   style, types and import rules"
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
@@ -24,8 +25,13 @@ demo: $(VENV)/.installed
 	$(BIN)/python examples/debian.py
 
 # Files share the cores; more than four at once would wait for each other's threads
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+quick: $(VENV)/.installed
+	$(PYTEST) -m 'not gpu and not slow' --hypothesis-profile quick --ignore tests/faults --ignore tests/spark
 
 torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.machine --steps 10000

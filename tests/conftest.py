@@ -12,6 +12,7 @@ from hypothesis import settings
 from support.agreement import assert_agree, loaded
 
 settings.register_profile("dev", max_examples=25, deadline=None, print_blob=True)
+settings.register_profile("quick", settings.get_profile("dev"), max_examples=5)
 settings.register_profile("ci", settings.get_profile("dev"), max_examples=50)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 

@@ -14,6 +14,8 @@ from support.oracle import Oracle
 
 from tagmatch import TagMatch
 
+pytestmark = pytest.mark.slow
+
 SETS: list[Record] = [{"tags": ["a"], "key": 1}, {"tags": ["a"], "key": 2}, {"tags": ["b", "é"], "key": 2**64 - 1}]
 MORE: list[Record] = [{"tags": ["a"], "key": 2}, {"tags": ["c"], "key": 4}, {"tags": [], "key": 5}]
 

@@ -21,6 +21,8 @@ from tagmatch import TagMatch
 from tagmatch.files.inputs import read_sets
 from tagmatch.files.sets import set_writer
 
+pytestmark = pytest.mark.slow
+
 ODD_TAGS = [
     ",", '"', '""', "'", "|", "[", "]", "[]", '["a"]', "{}", "\n", "\r", "\r\n", "\n\n", "a\nb", "\\", "\\n", "\\u0041",
     "\t", " ", " a ", "\x7f", "\u2028", "\ufeff", "NULL", "null", "1", "-1", *strategies.COMMON_TAGS,

@@ -24,6 +24,8 @@ from tagmatch.files.csv_lines import CsvLines
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.lines import LineReader
 
+pytestmark = pytest.mark.slow
+
 SETS: list[Record] = [{"tags": ["a"], "key": 1}, {"tags": ["b", "c"], "key": 2**64 - 1}, {"tags": [], "key": 3}]
 QUERIES: list[Record] = [{"tags": ["a", "é"], "id": "x"}, {"tags": ["c", "b"]}, {"tags": []}]
 ANSWERS: list[Record] = [{"id": "x", "keys": [1, 3]}, {"id": 1, "keys": [3, 2**64 - 1]}, {"id": 2, "keys": [3]}]

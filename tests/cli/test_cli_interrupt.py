@@ -13,6 +13,8 @@ from support.command import COMMAND, INTERRUPTED, as_json_lines, begun, from_jso
 
 from tagmatch import TagMatch
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -15,6 +15,8 @@ from support.command import COMMAND, as_json_lines, from_json_lines, write
 from tagmatch import TagMatch
 from tagmatch.cli.progress import steps
 
+pytestmark = pytest.mark.slow
+
 ROWS = 5_000
 
 

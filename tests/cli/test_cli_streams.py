@@ -21,6 +21,8 @@ from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.json_lines import JsonLines
 from tagmatch.files.lines import LineReader
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:

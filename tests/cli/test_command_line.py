@@ -231,6 +231,7 @@ def long_queries(data: Data) -> dict[str, Path]:
     return {suffix: write(data.folder / f"long{suffix}", records) for suffix in (".parquet", ".jsonl")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 def test_many_queries(index, data, long_queries, suffix):
     output = from_json_lines(tagmatch("match", index, long_queries[suffix], "--unique"))

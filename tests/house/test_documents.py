@@ -30,6 +30,7 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_examples_run(name: str) -> None:
     compared = run([block for block in blocks_in(DOCUMENTS[name]) if block.reason is None])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CLIENT = Path(__file__).parent / "client" / "client.py"
 
 

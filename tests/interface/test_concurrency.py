@@ -14,6 +14,8 @@ from support.agreement import assert_keys, loaded
 
 from tagmatch import ClosedError, StagedChangesWarning, TagMatch
 
+pytestmark = pytest.mark.slow
+
 TAGS = [f"a{i}" for i in range(40)]
 VERSIONS = range(2, 27)
 #: enough that the work is split

@@ -154,6 +154,7 @@ def workload(seed: int) -> tuple[list[tuple[list[str], int]], list[list[str]], l
     return pairs, queries, [oracle.match(query) for query in queries]
 
 
+@pytest.mark.slow
 def test_large_workload(engine, workload):
     pairs, queries, expected = workload
     tm, oracle = loaded(pairs, **engine)
@@ -165,6 +166,7 @@ def test_large_workload(engine, workload):
         assert sorted(tm.match(query)) == keys
 
 
+@pytest.mark.slow
 def test_large_workload_in_two_halves(layout, workload):
     pairs, queries, expected = workload
     half = len(pairs) // 2
@@ -175,6 +177,7 @@ def test_large_workload_in_two_halves(layout, workload):
     assert_keys(tm.match_many(queries), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 4])
 def test_signature_answers_contain_the_exact_ones(layout, threads, workload):
     pairs, queries, expected = workload
@@ -208,6 +211,7 @@ def test_signature_answers_are_by_signature():
     assert 0 in by_signature.match(sets[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [5_000, 40_000])
 def test_queries_of_thousands_of_tags(engine, rng, size):
     tags = numbers(size, "a")
@@ -257,6 +261,7 @@ def test_chain_of_sets(engine):
     assert_agree(tm, oracle, [tags, tags[:150], tags[:150] + tags[151:], tags[1:], []])
 
 
+@pytest.mark.slow
 def test_options_change_no_answer(layout: str, workload: Any):
     pairs, queries, expected = workload
     for options in ({"batch_size": 1}, {"batch_size": 1_000}, {"flush_timeout": None}, {"flush_timeout": 0}):

@@ -79,6 +79,7 @@ print(len(compiled), "kernels")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])
 def test_kernels_compile(capability: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_cuda_tests_under_the_simulator() -> None:
     folder = Path(__file__).parent

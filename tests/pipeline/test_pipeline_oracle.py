@@ -177,6 +177,7 @@ def inject_failures(monkeypatch: pytest.MonkeyPatch, rng: random.Random, share: 
         monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "flush_timeout"), LAYOUTS_WITH_TIMEOUTS)
 @pytest.mark.parametrize("share", [0, 0.05], ids=["", "failing"])
 def test_every_query_gets_its_own_answer(
@@ -221,6 +222,7 @@ def consolidate_version(tm: TagMatch, version: int) -> None:
     tm.consolidate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flush_timeout", [0, 0.001, None])
 def test_consolidation_while_queries_are_on_their_way(
     rng: random.Random, layout: str, flush_timeout: float | None

@@ -64,7 +64,8 @@ class Oracle:
         return ((stored, tuple(sorted(keys))) for group in self._groups.values() for stored, keys in group.items())
 
     def __contains__(self, tags: Iterable[str]) -> bool:
-        return any(stored == frozenset(tags) for stored, _ in self._matching(tags))
+        wanted = frozenset(tags)
+        return any(stored == wanted for stored, _ in self._matching(wanted))
 
     @property
     def staged(self) -> int:

@@ -21,6 +21,8 @@ from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 from tagmatch.workloads.bench.harness.load import closed_loop_rate, poisson_times, serve
 from tagmatch.workloads.commands.bench import app
 
+pytestmark = pytest.mark.slow
+
 
 class Clock:
     """Time passes when somebody sleeps or works."""

@@ -6,10 +6,13 @@ import json
 import threading
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from tagmatch.workloads.bench.harness.load import callers_rate
 from tagmatch.workloads.commands.bench import app
+
+pytestmark = pytest.mark.slow
 
 
 def test_command(tmp_path: Path) -> None:

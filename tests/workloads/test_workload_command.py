@@ -27,6 +27,8 @@ from tagmatch.workloads.commands.workload import main
 from tagmatch.workloads.twitter import Twitter, TwitterOptions
 from tagmatch.workloads.twitter.corpus import read_tweets
 
+pytestmark = pytest.mark.slow
+
 
 def tagmatch_main() -> None:
     run_app(tagmatch_app)

@@ -22,6 +22,8 @@ from tagmatch.workloads.bench.harness.timing import Samples, alternate, rates
 from tagmatch.workloads.commands.bench import app
 from tagmatch.workloads.commands.workload import app as workload_app
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["cpu", "--sets", "300", "--queries", "50", "--threads", "2"]
 
 

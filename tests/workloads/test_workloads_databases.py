@@ -32,6 +32,8 @@ from tagmatch.workloads.systems.postgres_server import PostgresServer
 from tagmatch.workloads.systems.postgresql import PostgresGin, PostgresScan
 from tagmatch.workloads.systems.sharded import Sharded
 
+pytestmark = pytest.mark.slow
+
 Build = Callable[[pa.Table], Matcher[Any]]
 
 # Characters that mean something in arrays or strings of some database

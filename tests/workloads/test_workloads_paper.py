@@ -31,6 +31,8 @@ from tagmatch.workloads.systems.catalogue import RAREST, SYSTEMS
 from tagmatch.workloads.systems.matcher import UnavailableError
 from tagmatch.workloads.systems.python import RarestTagDict
 
+pytestmark = pytest.mark.slow
+
 TINY = BenchOptions(scale=0.0005, threads=2, queries=60, rounds=1, seconds=0.001)
 
 

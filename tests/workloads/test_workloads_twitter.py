@@ -20,6 +20,8 @@ from tagmatch.workloads.twitter import Followed, Twitter, TwitterOptions, sets
 from tagmatch.workloads.twitter.laws import followed_law, geometric_ratio, tweets_exponent
 from tagmatch.workloads.twitter.options import LANGUAGES, SECOND_LANGUAGES
 
+pytestmark = pytest.mark.slow
+
 USERS = 12_000
 OPTIONS = TwitterOptions(seed=5)
 FIRST, SECOND = (

@@ -12,6 +12,8 @@ import pytest
 
 import tagmatch
 
+pytestmark = pytest.mark.slow
+
 # Prints each kernel that is compiled; then does what a program would do, in shapes that `warm_up` does not have
 PROGRAM = """
 import random, sys, tempfile

@@ -36,6 +36,7 @@ def test_what_is_opened_is_what_was_saved(index):
         assert sorted(tm.match(["a", "b", "é"])) == [0, 1, 3]
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_is_noticed(index):
     for file in files_of(index):
         good = file.read_bytes()

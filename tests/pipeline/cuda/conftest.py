@@ -15,6 +15,7 @@ from support.simulator import SIMULATED, set_up
 
 import tagmatch.pipeline.cuda
 from tagmatch import CudaOptions
+from tagmatch.pipeline.cuda.published import PublishedSubsetMatch
 
 ENGINES = {
     f"{layout}-size{size}": {"layout": layout, "device": "cuda", "threads": 2, "max_partition_size": size}
@@ -52,6 +53,7 @@ def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture(scope="session", autouse=SIMULATED)
 def simulator() -> None:
-    """Kernels run as Python."""
+    """Kernels run as Python, in few threads: a partition has two rows at most."""
+    PublishedSubsetMatch.__init__.__kwdefaults__["block_threads"] = 4
     names = (module.name for module in pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__, "tagmatch.pipeline.cuda."))
     set_up(map(importlib.import_module, names))
