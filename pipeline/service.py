@@ -20,7 +20,7 @@ from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.matcher import Matcher
 from tagmatch.pipeline.stages.counts import Counts
 from tagmatch.pipeline.stages.inline import match_inline
-from tagmatch.pipeline.stages.packets import Caller, Packet
+from tagmatch.pipeline.stages.packets import Answer, Caller, Packet
 from tagmatch.pipeline.stages.queues import Fifo, QueuePolicy
 from tagmatch.pipeline.stages.stage import at_work
 from tagmatch.pipeline.stages.threaded import Threaded
@@ -58,7 +58,7 @@ class Pipeline:
     def submit(self, matcher: Matcher, tags: list[str], *, unique: bool, timeout: float | None) -> Future[Any]:
         """Ask one query; waits at most `timeout` seconds for its turn to enter."""
         self._start()
-        caller = Caller(Future(), unique)
+        caller = Caller(Answer(), unique)
         try:
             if self._enter(caller, matcher, tags, timeout) and not self._stages.first.nudge():
                 self._stages.limits.leave(self._stages.intake.cancel())
@@ -77,7 +77,7 @@ class Pipeline:
             keys = matcher.keys.listed(answers.values)
             return set(keys) if unique else keys
         self._start()
-        caller = Caller(Future(), unique)
+        caller = Caller(Answer(), unique)
         future = caller.future
         try:
             self._enter(caller, matcher, tags, None)

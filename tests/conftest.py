@@ -5,11 +5,13 @@ import os
 import random
 import secrets
 import signal
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import settings
 from support.agreement import assert_agree, loaded
+
+from tagmatch.model.options import Layout
 
 settings.register_profile("dev", max_examples=25, deadline=None, print_blob=True)
 settings.register_profile("quick", settings.get_profile("dev"), max_examples=5)
@@ -41,7 +43,7 @@ def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
     return request.param
 
 
-@pytest.fixture(scope="session", params=["rarest", "balanced"])
+@pytest.fixture(scope="session", params=get_args(Layout))
 def layout(request: pytest.FixtureRequest) -> str:
     return request.param
 

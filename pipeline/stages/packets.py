@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -20,6 +21,26 @@ from tagmatch.pipeline.stages.order import StageName
 Keys = list[Any] | set[Any]
 
 _log = logging.getLogger(__name__)
+
+
+class _Condition(threading.Condition):
+    """Entered by C code alone.
+
+    The usual one is entered by Python code, which Ctrl-C may interrupt when the lock is taken already. Who gives an
+    answer to a future that somebody waits for would then wait for that lock for ever.
+    """
+
+    @property
+    def __enter__(self) -> Any:
+        return self._lock.__enter__  # type: ignore[attr-defined]
+
+
+class Answer(Future[Any]):
+    """The future of a query; waiting for it can be interrupted at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition = _Condition()
 
 
 class Caller(NamedTuple):

@@ -142,6 +142,30 @@ def test_more_than_a_packet_is_announced() -> None:
     assert len(dropped) == 8192
 
 
+def test_ctrl_c_of_one_who_waits_leaves_no_lock_taken(gate: Gate) -> None:
+    """Ctrl-C comes at the end of whatever Python code enters a lock, before the block that gives it back begins."""
+
+    def interrupt(*arguments: Any) -> Any:
+        if arguments[1] == "return":
+            raise KeyboardInterrupt
+        return interrupt
+
+    def wait_interrupted(future: Future[Any]) -> None:
+        sys.settrace(lambda frame, *_: interrupt if frame.f_code.co_name == "__enter__" else None)
+        try:
+            future.result(TIMEOUT)
+        finally:
+            sys.settrace(None)
+
+    with small(pipeline=PipelineOptions(hand_over_queries=0)) as tm:
+        future = tm.submit(["t1"])
+        with pytest.raises(KeyboardInterrupt):
+            wait_interrupted(future)
+        gate.open()
+        assert tm.submit(["t2", "t3"]).result(TIMEOUT) == [2, 3]
+        assert future.result(TIMEOUT) == [1]
+
+
 def test_failure_before_the_first_stage_reaches_its_future(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> None:
         raise MemoryError("injected")
