@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from tagmatch.interface import TagMatch
 from tagmatch.model.options import Layout
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 # More tags than a small table of tags has room for, so that it grows
 _SETS = [["a", "b"], ["a"], [], *([f"tag{number}", "a"] for number in range(3_000))]
 _QUERIES = [["a", "b"], *([f"tag{number}", "a", "b"] for number in range(3_000))]
-_LAYOUTS: tuple[tuple[Layout, bool], ...] = (("rarest", True), ("balanced", True), ("balanced", False))
+_LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 # Keys are kept in 32 bits where all fit
 _LAST_KEYS = (3, 2**64 - 1)
 _KEYS_A_SET = (1, 2)
 
 
 def warm_up() -> None:
-    """Compile all kernels that both layouts need on the CPU, and keep them for the processes that come.
+    """Compile all kernels that the layouts need on the CPU, and keep them for the processes that come.
 
     That takes about a minute, once: an image for containers that was built with it answers its first query at once, if
     its processes run as the same user, with the same `XDG_CACHE_HOME`, on processors with the same features. Where all
@@ -35,8 +35,8 @@ def warm_up() -> None:
     >>> tagmatch.warm_up()
     """
     with tempfile.TemporaryDirectory() as folder:
-        ways = itertools.product(_LAYOUTS, _LAST_KEYS, _KEYS_A_SET)
-        for number, ((layout, exact), last_key, keys_a_set) in enumerate(ways):
+        ways = itertools.product(_LAYOUTS, (True, False), _LAST_KEYS, _KEYS_A_SET)
+        for number, (layout, exact, last_key, keys_a_set) in enumerate(ways):
             _go_through(Path(folder, str(number)), layout, exact, last_key, keys_a_set)
 
 
@@ -59,7 +59,7 @@ def _go_through(path: Path, layout: Layout, exact: bool, last_key: int, keys_a_s
         tm.add_set(["another"], last_key)
         tm.remove_sets(sets[1], keys)
         tm.consolidate()
-    for other in ("rarest", "balanced"):
+    for other in _LAYOUTS:
         TagMatch.open(path, layout=other, **options).close()
 
 

@@ -28,7 +28,7 @@ os.environ["TEST_SEED"] = str(SEED)
 ENGINES = [
     {"layout": layout, "threads": threads, **size}
     for layout, threads, size in itertools.product(
-        ("rarest", "balanced"), (1, 4), ({"max_partition_size": 1}, {"max_partition_size": 7}, {})
+        get_args(Layout), (1, 4), ({"max_partition_size": 1}, {"max_partition_size": 7}, {})
     )
 ]
 
@@ -51,7 +51,7 @@ def layout(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def compiled() -> None:
     """Kernels that build and match in either layout are compiled, in one thread, before a test counts seconds."""
-    for each in ("rarest", "balanced"):
+    for each in get_args(Layout):
         tm, oracle = loaded([(["a"], 1), (["a", "b"], 2), ([], 3)], layout=each, threads=1, max_partition_size=1)
         with tm:
             assert_agree(tm, oracle, [["a", "b"], ["c"], []])

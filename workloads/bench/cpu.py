@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from tagmatch.cli.progress import status
+from tagmatch.model.options import Layout
 from tagmatch.workloads.bench.harness.data import KEYS_PER_SET, Workload, make_workload
 from tagmatch.workloads.bench.harness.memory import peak_of_build
 from tagmatch.workloads.bench.harness.results import Result, Target
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tagmatch import TagMatch
-    from tagmatch.model.options import Layout
 
 _DICT = "RarestTagDict"
 _SCAN = "SignatureScan"
-_LAYOUTS: tuple[Layout, ...] = ("rarest", "balanced")
+_LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 _INDEXES: tuple[tuple[Layout, bool], ...] = (("rarest", True), ("balanced", True), ("balanced", False))
 _GROWTH = 8
 _MATCH_ROUNDS = 7

@@ -28,9 +28,11 @@ class Shown(event.Listener):
         pass
 
 event.register("numba:compile", Shown())
+from typing import get_args
 import pyarrow as pa
 import tagmatch
 from tagmatch import TagMatch
+from tagmatch.model.options import Layout
 
 assert Path(tagmatch.__file__).is_relative_to(sys.argv[1])
 rng = random.Random(1)
@@ -39,7 +41,7 @@ sets = [rng.sample(tags, rng.randint(0, 5)) for _ in range(3000)]
 arrays = [pa.array(sets), pa.array(sets, pa.large_list(pa.string()))]
 arrays.append(pa.array(sets, pa.list_(pa.large_string())).slice(5))
 arrays.append(pa.chunked_array([arrays[0].slice(5, 100), arrays[0]]))
-for each in ("rarest", "balanced"):
+for each in get_args(Layout):
     for exact, last_key, threads in ((True, 9, 1), (False, 2**64 - 1, 4), (True, 2**40, 3)):
         options = {"exact": exact, "threads": threads, "device": "cpu"}
         with tempfile.TemporaryDirectory() as folder:
