@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 
 import pytest
 
@@ -38,15 +37,16 @@ def test_a_thread_that_was_not_started_is_not():
 
 
 class Slow(threading.Thread):
-    """Takes a while to begin, as threads of a busy machine do."""
+    """Begins when it may, as threads of a busy machine do."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.begun = 0
+        self.may_begin = threading.Event()
 
     def _set_ident(self) -> None:  # the first that a new thread does
         self.begun += 1
-        time.sleep(0.5)
+        assert self.may_begin.wait(60)
         super()._set_ident()
 
 
@@ -58,6 +58,7 @@ def test_ctrl_c_stays_ctrl_c_and_a_thread_begins_once():
     with pytest.raises(KeyboardInterrupt):
         start(thread)
     assert thread.ident is None
+    threading.Timer(0.3, thread.may_begin.set).start()
     start(thread)
     thread.join()
     assert thread.begun == 1
@@ -65,6 +66,7 @@ def test_ctrl_c_stays_ctrl_c_and_a_thread_begins_once():
 
 def test_a_thread_that_has_begun_is_not_started_again():
     thread = Slow()
+    thread.may_begin.set()
     for _ in range(2):
         start(thread)
     thread.join()
