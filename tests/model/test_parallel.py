@@ -42,24 +42,32 @@ class Slow(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.begun = 0
-        self.may_begin = threading.Event()
+        self.begins, self.may_begin = threading.Event(), threading.Event()
 
     def _set_ident(self) -> None:  # the first that a new thread does
         self.begun += 1
-        assert self.may_begin.wait(60)
+        self.begins.set()
+        self.may_begin.wait(60)
         super()._set_ident()
 
 
 def test_ctrl_c_stays_ctrl_c_and_a_thread_begins_once():
     """`start` is called again, as by one who could not see whether the thread had begun."""
-    thread = Slow()
-    main = threading.main_thread().ident
-    threading.Timer(0.1, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
+    thread, main = Slow(), threading.main_thread().ident
+
+    def interrupt() -> None:
+        thread.begins.wait(60)  # so the main thread is within `start`
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start(thread)
+        assert thread.ident is None
+        threading.Timer(0.3, thread.may_begin.set).start()
         start(thread)
-    assert thread.ident is None
-    threading.Timer(0.3, thread.may_begin.set).start()
-    start(thread)
+    finally:
+        thread.may_begin.set()
     thread.join()
     assert thread.begun == 1
 
