@@ -34,9 +34,12 @@ def warm_up() -> None:
     >>> import tagmatch
     >>> tagmatch.warm_up()
     """
+    from tagmatch.model.layouts import LAYOUTS
+
+    answers = [(name, exact) for name, rules in LAYOUTS.items() for exact in {True, rules.compares_tags}]
     with tempfile.TemporaryDirectory() as folder:
-        ways = itertools.product(_LAYOUTS, (True, False), _LAST_KEYS, _KEYS_A_SET)
-        for number, (layout, exact, last_key, keys_a_set) in enumerate(ways):
+        ways = itertools.product(answers, _LAST_KEYS, _KEYS_A_SET)
+        for number, ((layout, exact), last_key, keys_a_set) in enumerate(ways):
             _go_through(Path(folder, str(number)), layout, exact, last_key, keys_a_set)
 
 

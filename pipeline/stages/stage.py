@@ -88,10 +88,9 @@ class Stage(Generic[Work]):
         ]
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads, but those that an earlier call has started, which did not come to the end."""
         for thread in self.threads:
-            if thread.ident is None:  # else an earlier call has started it, which did not come to the end
-                start(thread)
+            start(thread)
 
     def send(self, work: Work) -> None:
         """Have a piece of work done: at once, in the calling thread, if it is small; else as `put`."""
