@@ -119,9 +119,9 @@ def _match_rate(matcher: Tagmatch, queries: pa.ListArray) -> float:
     seconds = 0.0
     for chunk in tag_lists(queries, "queries"):
         for first, last in packet_ranges(chunk, index.packet_size, threads=1):
-            queries = index.preprocess(chunk, first, last)
+            preprocessed = index.preprocess(chunk, first, last)
             cuda.synchronize()
-            seconds += seconds_of(queries.subset_match)
+            seconds += seconds_of(preprocessed.subset_match)
     return len(queries) / seconds
 
 
