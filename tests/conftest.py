@@ -71,9 +71,21 @@ def rng(seed: int) -> random.Random:
     return random.Random(seed)
 
 
+# Where several processes share the tests, none is left waiting for the longest file, which compiles most kernels first;
+# the others compile none meanwhile, or keep them for themselves.
+_FIRST = ("test_cuda_simulator", "test_kernel_cache", "test_cuda_ptx", "test_pipeline_load", "test_types")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest file, so that where several processes share the tests, none is left waiting for it."""
-    items.sort(key=lambda item: item.path.stem != "test_cuda_simulator")
+    """Begin with files that take long or need no kernels."""
+    places = {name: place for place, name in enumerate(_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores, as tests often wait; more than four would wait for each other's threads."""
+    return min(4, (os.cpu_count() or 1) + 1)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

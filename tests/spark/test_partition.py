@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions
 from support.collisions import colliding_tags
+from support.jvm import Jvm
 from support.killed import run_killed_job
 from support.strategies import COMMON_NAMES
 
@@ -271,7 +272,7 @@ def test_steps_are_told(
 
 
 @pytest.mark.timeout(600)
-def test_a_job_that_is_killed_leaves_the_index_as_it_was(spark: Any, tmp_path: Path) -> None:
+def test_a_job_that_is_killed_leaves_the_index_as_it_was(spark: Any, tmp_path: Path, jvm: Jvm) -> None:
     """At the beginning of each step, and of none: then it has not come to an end either, but to another one."""
     index, sets = tmp_path / "index", tmp_path / "sets.parquet"
     pq.write_table(pa.table({"tags": [["new"]], "key": ["ana"]}), sets)
@@ -279,7 +280,8 @@ def test_a_job_that_is_killed_leaves_the_index_as_it_was(spark: Any, tmp_path: P
         existed = step != "keys"
         if existed:
             before = local([(["old"], 1)], index)
-        run_killed_job(sets, index, step)
+        run_killed_job(sets, index, step, jvm.environment)
+        jvm.stop_spark()
         assert any(name.startswith("unfinished-job-") for name in os.listdir(index))
         if existed:
             assert manifest(index) == before
@@ -329,7 +331,7 @@ def test_spark_connect(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keys", [(1, 2), ("ana", "bo")], ids=KEY_TYPES)
-def test_command(tmp_path: Path, keys: tuple[Any, Any]) -> None:
+def test_command(tmp_path: Path, jvm: Jvm, keys: tuple[Any, Any]) -> None:
     sets, index = tmp_path / "sets.jsonl", tmp_path / "index"
     rows = [{"tags": ["a", "b"], "key": keys[0]}, {"tags": None, "key": keys[1]}]
     sets.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -337,7 +339,7 @@ def test_command(tmp_path: Path, keys: tuple[Any, Any]) -> None:
     command += ["--master", "local[2]", "--layout", "balanced"]
 
     def run(*more: str) -> tuple[int, str]:
-        done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+        done = subprocess.run([*command, *more], env=jvm.environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stderr.splitlines()[-1]
 
     code, told = run()

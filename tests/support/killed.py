@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 _KILLED = """
@@ -24,7 +25,8 @@ partition(spark.read.parquet(sys.argv[1]), sys.argv[2])
 """
 
 
-def run_killed_job(sets: Path, index: Path | str, step: str) -> None:
+def run_killed_job(sets: Path, index: Path | str, step: str, environment: Mapping[str, str] | None = None) -> None:
     """Partition sets in a process of its own, until it is killed."""
-    run = subprocess.run([sys.executable, "-c", _KILLED, str(sets), str(index), step], capture_output=True, check=False)
+    command = [sys.executable, "-c", _KILLED, str(sets), str(index), step]
+    run = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert run.returncode == -signal.SIGKILL, run.stderr.decode()
