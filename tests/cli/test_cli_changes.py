@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.command import COMMAND, FORMATS, Record, as_json_lines, done, from_json_lines, tagmatch, write
+from support.command import COMMAND, FORMATS, Record, as_json_lines, done, ended, from_json_lines, tagmatch, write
 from support.oracle import Oracle
 
 from tagmatch import TagMatch
@@ -122,7 +122,7 @@ def test_a_bad_row_changes_nothing(index, tmp_path, command, form):
     for word in (str(sets), f"column '{column}'", "row 3"):
         assert word in message
     assert files(index) == before
-    output = subprocess.run([COMMAND, command, index, sets, "--skip-invalid"], capture_output=True, text=True)
+    output = ended(command, index, sets, "--skip-invalid")
     assert "skipped 1 invalid row; the first:" in output.stderr
     assert contents(index) == stored(("add_sets", SETS), (f"{command}_sets", MORE))
 

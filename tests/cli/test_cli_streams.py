@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command import COMMAND, as_json_lines, from_json_lines, started, tagmatch, write
+from support.command import COMMAND, as_json_lines, ended, from_json_lines, started, tagmatch, write
 
 from tagmatch import TagMatch
 from tagmatch.files.columns import ID, QUERY_TAGS
@@ -209,19 +209,17 @@ GOOD, BAD = {"tags": ["a"]}, {"tags": [None]}
 
 def test_good_lines_are_answered_before_the_error(index):
     stdin = as_json_lines([GOOD] * 5 + [BAD] + [GOOD])
-    done = subprocess.run([COMMAND, "match", index, "-"], input=stdin, capture_output=True, timeout=120)
+    done = ended("match", index, "-", stdin=stdin)
     assert done.returncode == 1
-    assert from_json_lines(done.stdout.decode()) == [{"id": row, "keys": [1]} for row in range(5)]
-    assert "standard input: line 6: column 'tags': row 5" in done.stderr.decode()
+    assert from_json_lines(done.stdout) == [{"id": row, "keys": [1]} for row in range(5)]
+    assert "standard input: line 6: column 'tags': row 5" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_skip_invalid(index, tmp_path, suffix):
     queries = write(tmp_path / f"queries{suffix}", [GOOD, BAD, GOOD, {"tags": None}, BAD, GOOD])
-    done = subprocess.run(
-        [COMMAND, "match", index, queries, "--skip-invalid"], capture_output=True, timeout=120, text=True
-    )
+    done = ended("match", index, queries, "--skip-invalid")
     assert done.returncode == 0
     assert from_json_lines(done.stdout) == [{"id": row, "keys": [1]} for row in (0, 2, 5)]
     (line,) = done.stderr.splitlines()
@@ -232,14 +230,9 @@ def test_skip_invalid(index, tmp_path, suffix):
 
 def test_skip_invalid_sets(tmp_path):
     sets = [{"tags": ["a"], "key": 1}, {"tags": ["a"], "key": -1}, {"tags": ["b"]}, {"tags": ["b"], "key": 2}]
-    done = subprocess.run(
-        [COMMAND, "build", "-", tmp_path / "index", "--skip-invalid"],
-        input=as_json_lines(sets),
-        capture_output=True,
-        timeout=120,
-    )
+    done = ended("build", "-", tmp_path / "index", "--skip-invalid", stdin=as_json_lines(sets))
     assert done.returncode == 0
-    assert done.stderr.decode().startswith("tagmatch: skipped 2 invalid rows; the first: standard input: line 2: ")
+    assert done.stderr.startswith("tagmatch: skipped 2 invalid rows; the first: standard input: line 2: ")
     with TagMatch.open(tmp_path / "index") as tm:
         assert sorted(tm.match(["a", "b"])) == [1, 2]
 

@@ -44,24 +44,29 @@ main()
 
 def tagmatch(*arguments: object, stdin: bytes = b"", code: int = 0) -> str:
     """Run the command; returns its standard output, or the one line of standard error if it is to fail."""
-    return _as_expected(code, *run_forked(list(map(str, arguments)), stdin))
+    return _as_expected(code, ended(*arguments, stdin=stdin))
+
+
+def ended(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+    """Run the command, which may end in any way and say anything."""
+    return run_forked(list(map(str, arguments)), stdin)
 
 
 def tagmatch_alone(*arguments: object, code: int = 0) -> str:
     """As `tagmatch`, but in a process that this one starts: for a process that was forked itself."""
     done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=120)
-    return _as_expected(code, done.returncode, done.stdout, done.stderr)
+    return _as_expected(code, done)
 
 
-def _as_expected(code: int, found: int, stdout: str, stderr: str) -> str:
-    assert found == code, stderr
-    assert "Traceback" not in stderr
+def _as_expected(code: int, done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
     if code == 0:
-        assert stderr == ""
-        return stdout
+        assert done.stderr == ""
+        return done.stdout
     if code == 1:
-        assert len(stderr.splitlines()) == 1, stderr
-    return stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+    return done.stderr
 
 
 def done(*arguments: object) -> str:

@@ -11,6 +11,7 @@ import tempfile
 from functools import cache
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from tagmatch.cli import main
 
@@ -43,8 +44,8 @@ def _run(arguments: list[str], streams: list[Path], folder: str, environment: di
     main()
 
 
-def run_forked(arguments: list[str], stdin: bytes) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of the command; its input comes through a pipe."""
+def run_forked(arguments: list[str], stdin: bytes) -> CompletedProcess[str]:
+    """How the command ended, and what it wrote; its input comes through a pipe."""
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
         os.mkfifo(streams[0])
@@ -58,4 +59,4 @@ def run_forked(arguments: list[str], stdin: bytes) -> tuple[int, str, str]:
         if process.exitcode is None:
             process.kill()
         assert process.exitcode is not None, f"{arguments} hangs"
-        return process.exitcode, streams[1].read_text(), streams[2].read_text()
+        return CompletedProcess(arguments, process.exitcode, streams[1].read_text(), streams[2].read_text())

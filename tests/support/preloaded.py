@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import get_args
 
+from typer.testing import CliRunner
+
 import tagmatch.cli.descriptors
 import tagmatch.cli.imports
 import tagmatch.cli.interrupt
@@ -16,7 +18,6 @@ import tagmatch.files.csv_lines
 import tagmatch.files.parquet  # noqa: F401 - for the forks
 from tagmatch.cli.app import app
 from tagmatch.model.options import Layout
-from typer.testing import CliRunner
 
 
 def _load() -> None:
