@@ -54,6 +54,26 @@ def tag_list(tags: object, name: str = "tags") -> list[str]:
     return found
 
 
+def joined_tags(tags: object) -> tuple[bytes, int] | None:
+    r"""The tags of one query, with a zero byte between each and the next, and how many they are.
+
+    `None` where they cannot be told apart then, or where `tag_list` must say what is wrong.
+
+    Examples
+    --------
+    >>> joined_tags(["a", "bc"])
+    (b'a\x00bc', 2)
+    """
+    if type(tags) not in _SEQUENCES:
+        return None
+    try:
+        text = "\0".join(tags).encode()  # type: ignore[arg-type]
+    except (TypeError, UnicodeEncodeError):
+        return None
+    count = len(tags)  # type: ignore[arg-type]
+    return (text, count) if text.count(0) == max(count - 1, 0) else None
+
+
 def one_row(tags: list[str]) -> TagLists:
     """One row with these tags, as `tag_list` returned them."""
     return rows_of_tags([tags])

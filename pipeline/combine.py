@@ -14,7 +14,16 @@ import numpy as np
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.errors import DeviceError
 from tagmatch.model.kernels.lists import side_by_side
-from tagmatch.pipeline.matcher import Batches, Found, Matched, Matcher, PacketSize, PartitionMatcher, Preprocessed
+from tagmatch.pipeline.matcher import (
+    Batches,
+    Found,
+    Matched,
+    Matcher,
+    OneQuery,
+    PacketSize,
+    PartitionMatcher,
+    Preprocessed,
+)
 
 Result = TypeVar("Result")
 
@@ -33,6 +42,7 @@ class _Several:
     """
 
     by_partition = None
+    one_query = None
 
     def __init__(self, matchers: Sequence[Matcher], notes: tuple[str, ...] = ()) -> None:
         self.keys = matchers[0].keys
@@ -140,6 +150,11 @@ class Failover:
 
     def __len__(self) -> int:
         return self._sets
+
+    @property
+    def one_query(self) -> OneQuery | None:
+        """That of the CPU, once it is in use."""
+        return self.in_use().one_query
 
     @property
     def packet_size(self) -> PacketSize:

@@ -59,6 +59,20 @@ class PacketSize:
     per_device: bool = False
 
 
+class OneQuery(Protocol):
+    """Answers single queries in the calling thread, by one call of a kernel each."""
+
+    def keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array:
+        """Keys of the sets that a query contains, ascending and each once if `unique`.
+
+        `text` has the query's `count` tags, UTF-8, with a zero byte between each and the next. To `counts`, int64[4],
+        queries, keys, sets found and candidates turned away are added.
+        """
+
+    def set_ids(self, text: bytes, count: int) -> U32Array:
+        """Ids of the sets that a query contains."""
+
+
 class Matcher(Protocol):
     """What answers queries about some sets. Any number of threads may share it."""
 
@@ -76,6 +90,10 @@ class Matcher(Protocol):
     @property
     def by_partition(self) -> PartitionMatcher | None:
         """For a layout that gains from batches of one partition each."""
+
+    @property
+    def one_query(self) -> OneQuery | None:
+        """For a matcher to which a single query need not come in a packet."""
 
     @property
     def devices(self) -> tuple[str, ...]:

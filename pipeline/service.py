@@ -10,12 +10,12 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from tagmatch.model.arrays import Lists, TagLists
-from tagmatch.model.columns import one_row
+from tagmatch.model.columns import joined_tags, one_row, tag_list
 from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.matcher import Matcher
 from tagmatch.pipeline.stages.counts import Counts
@@ -67,11 +67,21 @@ class Pipeline:
             raise
         return caller.future
 
-    def match(self, matcher: Matcher, tags: list[str], *, unique: bool) -> Any:
-        """`submit` and wait; meanwhile the calling thread does the work for which another would have to be woken.
+    def match(self, matcher: Matcher, tags: Iterable[str], *, unique: bool) -> Any:
+        """Ask one query and wait for its keys.
 
-        The main thread, which Ctrl-C may interrupt at any moment, has no part in the work for others.
+        The calling thread does it all where the matcher has a way for single queries. Else this is `submit`; meanwhile
+        the calling thread does the work for which another would have to be woken.
         """
+        one = matcher.one_query
+        joined = None if one is None else joined_tags(tags)
+        if one is None or joined is None:
+            return self._match_in_packet(matcher, tag_list(tags), unique=unique)
+        keys = matcher.keys.listed(one.keys(*joined, unique, self._counts.of_kernels))
+        return set(keys) if unique else keys
+
+    def _match_in_packet(self, matcher: Matcher, tags: list[str], *, unique: bool) -> Any:
+        """The main thread, which Ctrl-C may interrupt at any moment, has no part in the work for others."""
         if at_work() or threading.current_thread() is threading.main_thread():
             (answers,) = self.match_many(matcher, [one_row(tags)], unique=unique)
             keys = matcher.keys.listed(answers.values)

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.contents import every_set, is_among, pairs, schema_of, sets_at
-from tagmatch.model.arrays import Lists
+from tagmatch.model.arrays import Lists, UIntArray
 from tagmatch.model.check import check_segment
-from tagmatch.model.columns import KEY_CHECKS, one_row, tag_list, tag_lists
+from tagmatch.model.columns import KEY_CHECKS, joined_tags, one_row, tag_list, tag_lists
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import (
     ClosedError,
@@ -241,7 +241,7 @@ class Engine:
     @_interrupted_plainly
     def match(self, tags: Iterable[str], *, unique: bool) -> Any:
         """Keys of one query."""
-        return self._pipeline.match(self.matcher, tag_list(tags), unique=unique)
+        return self._pipeline.match(self.matcher, tags, unique=unique)
 
     @_interrupted_plainly
     def match_many(self, queries: Any, *, unique: bool) -> pa.ListArray:
@@ -259,7 +259,7 @@ class Engine:
     def explain(self, tags: Iterable[str]) -> list[Any]:
         """Matching sets with their keys."""
         snapshot, matcher = self.current
-        return list(sets_at(snapshot, matcher.set_ids(one_row(tag_list(tags)), 0, 1).values))
+        return list(sets_at(snapshot, _set_ids(matcher, tags)))
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ class Engine:
         """Whether exactly this set is stored."""
         snapshot, matcher = self.current
         query = tag_list(tags)
-        return is_among(snapshot, matcher.set_ids(one_row(query), 0, 1).values, frozenset(query))
+        return is_among(snapshot, _set_ids(matcher, query), frozenset(query))
 
     def to_arrow(self) -> pa.Table:
         """Stored sets and keys as columns."""
@@ -375,6 +375,15 @@ def _warn_of_loss(staged: StagedChanges, location: Location | None) -> None:
             StagedChangesWarning,
             stacklevel=5,
         )
+
+
+def _set_ids(matcher: Matcher, tags: Iterable[str]) -> UIntArray:
+    """Ids of the sets that one query contains."""
+    one = matcher.one_query
+    joined = None if one is None else joined_tags(tags)
+    if one is None or joined is None:
+        return matcher.set_ids(one_row(tag_list(tags)), 0, 1).values
+    return one.set_ids(*joined)
 
 
 def _no_changes() -> Changes:

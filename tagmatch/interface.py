@@ -294,6 +294,8 @@ class TagMatch(Generic[K]):
     def match(self, tags: Iterable[str]) -> list[K]:
         """Keys of all stored sets contained in `tags`, in no particular order; a key once per set that carries it.
 
+        On the CPU, the calling thread does it all, by one call of a kernel.
+
         Raises
         ------
         TypeError, ValueError
@@ -474,8 +476,8 @@ class TagMatch(Generic[K]):
             `devices`, `device_notes` (why not on others), `threads`, `exact`; `index_bytes` with, among them,
             `key_bytes`. Work since the opening: `queries` answered, `matches` (keys that they got), `verified` (sets
             that were compared with a query and are contained in it), `rejected` (candidates that are not). Now:
-            `queries_in_flight`,
-            `result_bytes_in_flight`, and `stages`, by name, with their queues and times in seconds.
+            `queries_in_flight`, `result_bytes_in_flight`, and `stages`, by name, with their queues and times in
+            seconds; what `match` does in its own thread is in none of these three.
         """
         return self._engine.stats()
 

@@ -79,6 +79,7 @@ def _use(tm: TagMatch, queries: list[Any]) -> None:
         tm.match_many(many, unique=unique)
     tm.match(["a", "b"])
     tm.match_unique(["a", "b"])
+    tm.match([tag for query in queries[0] for tag in query])
     for future in [tm.submit(query, unique=number % 2 == 0) for number, query in enumerate(queries[0])]:
         future.result()
     tm.explain(["a", "b"])

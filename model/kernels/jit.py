@@ -21,7 +21,7 @@ from tagmatch.model.version import VERSION
 
 config: Any = numba.config
 
-_MARKS = (b"@kernel", b"@inlined")
+_MARKS = (b"@kernel", b"@brief_kernel", b"@inlined")
 _ROOT = 0
 
 
@@ -125,15 +125,23 @@ class _Cache(FunctionCache):
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile on first use, without the interpreter lock; cached on disk. Integer division by zero is not checked."""
-    compiled = inlined(function)
-    if cache_folder() is not None:
-        compiled._cache = _Cache(function)
-    return compiled
+    return _cached(inlined(function), function)
+
+
+def brief_kernel(function: Callable[..., Any]) -> Any:
+    """A kernel that keeps the interpreter lock, as it takes microseconds: to get it back may take longer."""
+    return _cached(numba.njit(error_model="numpy")(function), function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
     """A helper, compiled only as part of the kernels that call it."""
     return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+def _cached(compiled: Any, function: Callable[..., Any]) -> Any:
+    if cache_folder() is not None:
+        compiled._cache = _Cache(function)
+    return compiled
 
 
 class _FirstCompilation(event.Listener):

@@ -6,17 +6,34 @@ bits that the block's sets have in common, which include the prefix's one-bits, 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.kernels.prepared import array_at
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS, add_tag
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.cpu.blocks import Blocks, signature_words
-from tagmatch.pipeline.cpu.partition_index import PartitionIndex
+from tagmatch.pipeline.cpu.one_query import (
+    ALL,
+    LAYOUT,
+    LAYOUT_SCALAR,
+    RANK_OFFSETS,
+    RANKS,
+    DTypes,
+    OneQuery,
+    has_empty,
+    keys_of,
+    prepare,
+    ranks_of,
+    scalar,
+)
+from tagmatch.pipeline.cpu.partition_index import PartitionIndex, relevant_to
+from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cpu.subset_match import Matches
 from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
 from tagmatch.pipeline.rules.verify import contains_ranks
@@ -127,6 +144,60 @@ def _by_query(found_query, found_set, has_empty, ends, out):
         places[query] += 1
 
 
+_HASHES, _FIRST_MASKS, _MASKS, _PARTITIONS, _WORDS = range(LAYOUT, LAYOUT + 5)
+_FIRST_ROWS, _FIRST_BLOCKS, _FIRST_GROUPS, _OF_BLOCKS, _OF_GROUPS = range(_WORDS + 3, _WORDS + 8)
+_EXACT = LAYOUT_SCALAR
+
+
+@kernel
+def _three_words(tables, place):
+    return array_at(tables, place, np.uint64).reshape((-1, SIGNATURE_WORDS))
+
+
+@kernel
+def _sets_of(tables, ranks, rank_offset):
+    """Sets that one query contains, and how many candidates were turned away."""
+    hashes, masks = array_at(tables, _HASHES, np.uint64), _three_words(tables, _MASKS)
+    signature = np.zeros((1, SIGNATURE_WORDS), np.uint64)
+    for rank in ranks:
+        add_tag(hashes[rank], signature[0])
+    partitions = np.empty(len(masks), np.int64)
+    first_masks, by_mask = array_at(tables, _FIRST_MASKS, np.int64), array_at(tables, _PARTITIONS, np.int64)
+    partitions = partitions[: relevant_to(signature[0], first_masks, masks, by_mask, partitions)]
+    words = (
+        array_at(tables, _WORDS, np.uint64),
+        array_at(tables, _WORDS + 1, np.uint64),
+        array_at(tables, _WORDS + 2, np.uint64),
+    )
+    _, found, rejected = _match_batches(
+        signature, np.array([0, len(ranks)]), ranks, partitions, np.arange(len(partitions) + 1),
+        np.zeros(len(partitions), np.int64), 1, scalar(tables, _EXACT) != 0, words,
+        array_at(tables, RANK_OFFSETS, rank_offset), array_at(tables, RANKS, np.uint32),
+        array_at(tables, _FIRST_ROWS, np.int64), array_at(tables, _FIRST_BLOCKS, np.int64),
+        array_at(tables, _FIRST_GROUPS, np.int64), _three_words(tables, _OF_BLOCKS), _three_words(tables, _OF_GROUPS),
+    )  # fmt: skip
+    empty = has_empty(tables)
+    sets = np.zeros(empty + len(found), np.uint32)
+    sets[empty:] = found
+    return sets, rejected
+
+
+@cache
+def _one_query(dtypes: DTypes) -> tuple[Any, Any]:
+    tag_offset, rank_offset, key_offset, key = dtypes
+
+    @kernel
+    def keys(tables, text, count, unique, counts):
+        sets, rejected = _sets_of(tables, ranks_of(tables, text, count, tag_offset), rank_offset)
+        return keys_of(tables, sets, rejected, ALL, unique, counts, key_offset, key)
+
+    @kernel
+    def sets(tables, text, count):
+        return _sets_of(tables, ranks_of(tables, text, count, tag_offset), rank_offset)[0]
+
+    return keys, sets
+
+
 def grouped_by_query(found: Found, queries: int, has_empty: bool) -> Matches:
     """What was found in all partitions, and the empty set, where it is stored, as lists of each query's sets."""
     ends = np.zeros(queries + 1, np.int64)
@@ -155,6 +226,8 @@ class BalancedSubsetMatch:
             words, ranks.offsets, ranks.values, first_rows, blocks.firsts, groups.firsts, blocks.masks, groups.masks
         )  # fmt: skip
         copied = 0 if signatures is None or np.shares_memory(words[0], signatures) else signatures.nbytes
+        self._of_one_query = [self._hashes, self._index.first_masks, self._index.masks, self._index.partitions, *words]
+        self._of_one_query += [first_rows, blocks.firsts, groups.firsts, blocks.masks, groups.masks]
         #: Bytes beside the snapshot's tables
         self.nbytes = copied + blocks.nbytes + groups.nbytes + self._index.nbytes
 
@@ -162,6 +235,11 @@ class BalancedSubsetMatch:
     def of(cls, segment: Segment, options: MatchOptions) -> BalancedSubsetMatch:
         """The subset match of a segment, with these options."""
         return cls(segment, exact=options.exact, batch_size=options.batch_size, threads=options.threads)
+
+    def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
+        """What answers single queries about the segment."""
+        prepared, dtypes = prepare(segment, tags, self._of_one_query, [self._exact])
+        return OneQuery(prepared, *_one_query(dtypes))
 
     @property
     def by_partition(self) -> BalancedSubsetMatch:

@@ -10,7 +10,8 @@ from tagmatch.model.tables import KeyTable
 
 
 @kernel
-def _key_ends(ends, set_ids, key_offsets, out):
+def key_ends(ends, set_ids, key_offsets, out):
+    """Write where each query's keys end, from `out[1]` on."""
     total = 0
     for query in range(len(ends) - 1):
         for i in range(ends[query], ends[query + 1]):
@@ -19,7 +20,8 @@ def _key_ends(ends, set_ids, key_offsets, out):
 
 
 @kernel
-def _copy_keys(set_ids, key_offsets, keys, out):
+def copy_keys(set_ids, key_offsets, keys, out):
+    """Write the keys of the sets, one set's after the other's."""
     at = 0
     for set_id in set_ids:
         for i in range(key_offsets[set_id], key_offsets[set_id + 1]):
@@ -40,14 +42,15 @@ def look_up_keys(matches: Lists, table: KeyTable) -> Lists:
         _only_keys(matches.values, table.keys.values, keys)
         return Lists(matches.offsets, keys)
     ends = np.zeros(len(matches) + 1, np.int64)
-    _key_ends(matches.offsets, matches.values, table.keys.offsets, ends)
+    key_ends(matches.offsets, matches.values, table.keys.offsets, ends)
     keys = np.empty(int(ends[-1]), np.uint64)
-    _copy_keys(matches.values, table.keys.offsets, table.keys.values, keys)
+    copy_keys(matches.values, table.keys.offsets, table.keys.values, keys)
     return Lists(ends, keys)
 
 
 @kernel
-def _unique(ends, keys, wanted, new_ends, out):
+def unique_keys(ends, keys, wanted, new_ends, out):
+    """Write the keys, those of wanted queries ascending and each once; returns how many there are."""
     used = 0
     for query in range(len(ends) - 1):
         found = keys[ends[query] : ends[query + 1]]
@@ -65,5 +68,5 @@ def merge_unique(answers: Lists, wanted: BoolArray) -> Lists:
     """Each wanted query's keys ascending, each once (the merge stage of `match-unique`); others' keys as they are."""
     ends = np.zeros(len(answers) + 1, np.int64)
     out = np.empty(len(answers.values), np.uint64)
-    used = _unique(answers.offsets, answers.values, wanted, ends, out)
+    used = unique_keys(answers.offsets, answers.values, wanted, ends, out)
     return Lists(ends, out[:used])

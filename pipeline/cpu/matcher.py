@@ -12,6 +12,7 @@ from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import KeyTable, Segment
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
+from tagmatch.pipeline.cpu.one_query import OneQuery
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cpu.subset_match import PartitionSubsetMatch, SubsetMatch
 from tagmatch.pipeline.matcher import Batches, Found, PacketSize, PartitionMatcher, QueryBatch
@@ -27,6 +28,9 @@ class LayoutMatch(SubsetMatch, Protocol):
     @property
     def by_partition(self) -> PartitionSubsetMatch | None:
         """Itself, or nothing."""
+
+    def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
+        """What answers single queries about the segment."""
 
 
 #: Gets a segment, and options
@@ -117,6 +121,7 @@ class CpuStages:
     """
 
     packet_size = _PACKET_SIZE
+    one_query: OneQuery | None = None
 
     def __init__(
         self, segment: Segment, subset_match: SubsetMatch, by_partition: PartitionSubsetMatch | None = None
@@ -164,3 +169,4 @@ class CpuMatcher(CpuStages):
         make: MakeSubsetMatch = resolve_name(implementations_of(segment.options).subset_match)
         match = make(segment, options)
         super().__init__(segment, match, match.by_partition)
+        self.one_query = match.one_query(segment, self._tag_index)

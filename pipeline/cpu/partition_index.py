@@ -28,36 +28,55 @@ def _leftmost_bits(masks, out):
 
 
 @kernel
+def relevant_to(query, first_masks, masks, partitions, out):
+    """Algorithm 2: write the partitions in which there may be sets that a query contains; returns how many."""
+    found = 0
+    for bit in range(SIGNATURE_BITS):
+        if (query[bit >> 6] >> _U(63 - (bit & 63))) & _U(1) == _U(0):
+            continue
+        for m in range(first_masks[bit], first_masks[bit + 1]):
+            if contains(query, masks[m]):
+                out[found] = partitions[m]
+                found += 1
+    return found
+
+
+@kernel
 def _relevant(queries, first_masks, masks, partitions, counts, places, out):
-    """Algorithm 2. Counts each partition's queries in `counts`; with `places`, writes them to `out` instead."""
+    """Count each partition's queries in `counts`; with `places`, write them to `out` instead."""
+    relevant = np.empty(len(masks), np.int64)
     for i in range(len(queries)):
-        for bit in range(SIGNATURE_BITS):
-            if (queries[i, bit >> 6] >> _U(63 - (bit & 63))) & _U(1) == _U(0):
-                continue
-            for m in range(first_masks[bit], first_masks[bit + 1]):
-                if contains(queries[i], masks[m]):
-                    partition = partitions[m]
-                    if len(places):
-                        out[places[partition]] = i
-                        places[partition] += 1
-                    else:
-                        counts[partition] += 1
+        for partition in relevant[: relevant_to(queries[i], first_masks, masks, partitions, relevant)]:
+            if len(places):
+                out[places[partition]] = i
+                places[partition] += 1
+            else:
+                counts[partition] += 1
 
 
 class PartitionIndex:
-    """The partition table as 192 vectors of masks, by the mask's leftmost one-bit (§3.2)."""
+    """The partition table as 192 vectors of masks, by the mask's leftmost one-bit (§3.2).
+
+    Attributes
+    ----------
+    first_masks : int64[193] array
+        Vector `b` has the masks `first_masks[b]` to `first_masks[b + 1]`.
+    masks : uint64 array, partitions x 3
+    partitions : int64 array
+        The partition of each mask.
+    """
 
     def __init__(self, table: PartitionTable) -> None:
         leftmost = np.empty(len(table), np.int64)
         _leftmost_bits(table.masks, leftmost)
-        self._partitions: I64Array = np.argsort(leftmost, kind="stable")
-        self._masks: U64Array = table.masks[self._partitions]
-        self._first_masks = offsets_of(np.bincount(leftmost, minlength=SIGNATURE_BITS))
+        self.partitions: I64Array = np.argsort(leftmost, kind="stable")
+        self.masks: U64Array = table.masks[self.partitions]
+        self.first_masks: I64Array = offsets_of(np.bincount(leftmost, minlength=SIGNATURE_BITS))
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self._partitions.nbytes + self._masks.nbytes + self._first_masks.nbytes
+        return self.partitions.nbytes + self.masks.nbytes + self.first_masks.nbytes
 
     def route(self, queries: QueryBatch, hashes: U64Array) -> Batches:
         """Queries, with a batch for each partition in which there may be sets that they contain.
@@ -69,13 +88,13 @@ class PartitionIndex:
             Those of the vocabulary's tags.
         """
         signatures = signatures_of(Lists(queries.offsets, queries.ranks), hashes)
-        return Batches(queries, signatures, np.arange(len(self._masks)), *self.relevant(signatures))
+        return Batches(queries, signatures, np.arange(len(self.masks)), *self.relevant(signatures))
 
     def relevant(self, signatures: U64Array) -> tuple[I64Array, I64Array]:
         """Queries to be matched within each partition, as list offsets and query numbers."""
-        counts = np.zeros(len(self._masks), np.int64)
+        counts = np.zeros(len(self.masks), np.int64)
         none = np.empty(0, np.int64)
-        tables = (signatures, self._first_masks, self._masks, self._partitions)
+        tables = (signatures, self.first_masks, self.masks, self.partitions)
         _relevant(*tables, counts, none, none)
         offsets = offsets_of(counts)
         queued = np.empty(int(offsets[-1]), np.int64)

@@ -5,15 +5,33 @@ Rows that the search does not turn away become candidates, and all candidates of
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tagmatch.model.arrays import Lists, U32Array
-from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.jit import brief_kernel, kernel
+from tagmatch.model.kernels.prepared import array_at
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import ClusterTable, Segment
+from tagmatch.pipeline.cpu.one_query import (
+    ALL,
+    FEW,
+    LAYOUT,
+    LAYOUT_SCALAR,
+    RANK_OFFSETS,
+    RANKS,
+    DTypes,
+    OneQuery,
+    has_empty,
+    keys_of,
+    prepare,
+    ranks_of,
+    scalar,
+)
+from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cpu.subset_match import Matches
 from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.pipeline.rules.clusters import NO_RANK, SCAN_ROWS, next_candidates
@@ -122,6 +140,52 @@ def _verify(query_offsets, query_ranks, offsets, ranks, rows, places, candidate_
     return used, touched
 
 
+_SECONDS, _FIRST_ROWS = LAYOUT, LAYOUT + 1
+_LONGEST = LAYOUT_SCALAR
+
+
+@kernel
+def _sets_of(tables, ranks, most, rank_offset, first_row):
+    """Sets that one query contains, and how many candidates were turned away; -1 where there are more than `most`."""
+    seconds = array_at(tables, _SECONDS, np.uint32)
+    offsets, values = array_at(tables, RANK_OFFSETS, rank_offset), array_at(tables, RANKS, np.uint32)
+    queries = np.array([0, len(ranks)])
+    candidates, ends = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    empty = has_empty(tables)
+    if len(seconds) == 0:
+        return np.empty(0, np.uint32), 0
+    rows, places, used, _ = _find_candidates(
+        queries, ranks, offsets, values, seconds, array_at(tables, _FIRST_ROWS, first_row),
+        scalar(tables, _LONGEST), candidates,
+    )  # fmt: skip
+    if used > most:
+        return np.empty(0, np.uint32), -1
+    out = np.empty(used + empty, np.uint32)
+    found, _ = _verify(queries, ranks, offsets, values, rows, places, candidates, empty != 0, ends, out)
+    return out[:found], len(out) - found
+
+
+@cache
+def _one_query(dtypes: DTypes, first_row: Any) -> tuple[Any, Any, Any]:
+    tag_offset, rank_offset, key_offset, key = dtypes
+
+    @kernel
+    def keys(tables, text, count, unique, counts):
+        sets, rejected = _sets_of(tables, ranks_of(tables, text, count, tag_offset), ALL, rank_offset, first_row)
+        return keys_of(tables, sets, rejected, ALL, unique, counts, key_offset, key)
+
+    @brief_kernel
+    def few_keys(tables, text, count, unique, counts):
+        sets, rejected = _sets_of(tables, ranks_of(tables, text, count, tag_offset), FEW, rank_offset, first_row)
+        return None if rejected < 0 else keys_of(tables, sets, rejected, FEW, unique, counts, key_offset, key)
+
+    @kernel
+    def sets(tables, text, count):
+        return _sets_of(tables, ranks_of(tables, text, count, tag_offset), ALL, rank_offset, first_row)[0]
+
+    return keys, sets, few_keys
+
+
 class RarestSubsetMatch:
     """Subset match over a snapshot in the `rarest` layout. Always exact: tags are compared, not signatures."""
 
@@ -145,6 +209,12 @@ class RarestSubsetMatch:
     def nbytes(self) -> int:
         """Bytes beside the snapshot's tables."""
         return self._seconds.nbytes
+
+    def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
+        """What answers single queries about the segment."""
+        prepared, dtypes = prepare(segment, tags, [self._seconds, self._first_rows], [self._longest])
+        first_row: Any = self._first_rows.dtype.type
+        return OneQuery(prepared, *_one_query(dtypes, first_row))
 
     def __call__(self, batch: QueryBatch) -> Matches:
         """Sets that each query contains."""

@@ -144,6 +144,7 @@ class CudaMatcher:
     """
 
     by_partition = None
+    one_query = None
 
     def __init__(self, segment: Segment, options: MatchOptions, device: int = 0) -> None:
         self.keys = segment.keys

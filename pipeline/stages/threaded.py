@@ -187,8 +187,7 @@ class Threaded:
         if isinstance(work, Taken):
             # Noted before the batches count as finished: the thread that finishes a query's last batch must know that
             # one failed
-            for caller in self._batcher.callers(work):
-                caller.fail(error)
+            self.lose(self._batcher.callers(work), error)
             work = self._batcher.finish(work, None)
         self._release(work)
         self.lose(work.callers, error)

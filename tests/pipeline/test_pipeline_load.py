@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.pipelines import TIMEOUT, figures, held_packet, our_threads, random_options, stacks, together, watched
+from support.pipelines import (
+    IN_PACKET,
+    TIMEOUT,
+    figures,
+    held_packet,
+    our_threads,
+    random_options,
+    stacks,
+    together,
+    watched,
+)
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
@@ -113,12 +123,17 @@ class Load:
 
     def ask_in_turn(self) -> None:
         """Wait for room, and for each answer."""
-        for ask in itertools.cycle((self.tm.match, lambda tags: self.tm.submit(tags).result(TIMEOUT))):
+        for ask in itertools.cycle(
+            (self.tm.match, self._match_in_packet, lambda tags: self.tm.submit(tags).result(TIMEOUT))
+        ):
             assert sorted(ask(TAGS)) == KEYS
             self._count(answered=1)
             self._check_in_flight()
             if self.ends.is_set():
                 return
+
+    def _match_in_packet(self, tags: list[str]) -> list[int]:
+        return self.tm.match([*tags, IN_PACKET])
 
     def _check_in_flight(self) -> None:
         stats = self.tm.stats()
@@ -245,7 +260,7 @@ def test_nothing_is_left_of_many_lives_with_partition_queues() -> None:
     def live(number: int) -> None:
         tm = index(layout="balanced", flush_timeout=(None, 0, 0.001)[number % 3], batch_size=2, pipeline=options)
         futures = [tm.submit(TAGS) for _ in range(10)]
-        assert sorted(tm.match(TAGS)) == KEYS
+        assert sorted(tm.match(TAGS)) == sorted(tm.match([*TAGS, IN_PACKET])) == KEYS
         tm.close(drain=number % 2 == 0)
         assert number % 2 or all(sorted(future.result(0)) == KEYS for future in futures)
         assert all(future.done() for future in futures)
@@ -321,7 +336,7 @@ class Life:
     def match(self) -> None:
         with suppress(ClosedError, CancelledError):
             while True:
-                assert sorted(self.tm.match(TAGS)) == KEYS
+                assert sorted(self.tm.match([*TAGS, IN_PACKET])) == KEYS
                 self._asked.release()
 
     def close(self, after: int, *, drain: bool) -> None:
@@ -371,7 +386,7 @@ def test_close_while_a_caller_helps(monkeypatch: pytest.MonkeyPatch, layout: str
 
     def ask() -> None:
         with suppress(ClosedError, CancelledError):
-            assert tm.match(["t1"]) == [1]
+            assert tm.match(["t1", IN_PACKET]) == [1]
 
     with together([ask]):
         assert gate.entered.wait(TIMEOUT)
@@ -392,7 +407,7 @@ def test_close_comes_after_all_answers(monkeypatch: pytest.MonkeyPatch, layout: 
         assert release.wait(TIMEOUT)
 
     futures[0].add_done_callback(slow)
-    with together([lambda: tm.match(["t3"])]):
+    with together([lambda: tm.match(["t3", IN_PACKET])]):
         assert called.wait(TIMEOUT)
         let_go()
         with together([tm.close]) as closing:

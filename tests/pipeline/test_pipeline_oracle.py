@@ -16,7 +16,17 @@ from typing import Any
 
 import pytest
 from support.oracle import Oracle
-from support.pipelines import TIMEOUT, figures, held_packet, our_threads, random_options, stacks, together, watched
+from support.pipelines import (
+    IN_PACKET,
+    TIMEOUT,
+    figures,
+    held_packet,
+    our_threads,
+    random_options,
+    stacks,
+    together,
+    watched,
+)
 
 from tagmatch import Overloaded, PipelineOptions, TagMatch
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
@@ -47,7 +57,7 @@ class Workload:
         tags = [f"t{i}" for i in range(25)]
         pairs = [(rng.choices(tags, k=rng.randint(1, 4)), rng.randrange(60) << rng.choice((0, 40))) for _ in range(300)]
         pairs += [([], 7), ([], 8)] if rng.random() < 0.5 else []
-        queries = [rng.choices([*tags, "unknown"], k=rng.randint(1, 12)) for _ in range(30)]
+        queries = [rng.choices([*tags, "unknown", IN_PACKET], k=rng.randint(1, 12)) for _ in range(30)]
         queries += [rng.choice(pairs)[0] for _ in range(10)] + [tags, [], ["unknown"], ["nothing", "of", "these"]]
         queries += queries[:1] * 20
         oracle = Oracle()
@@ -243,7 +253,7 @@ def test_consolidation_while_queries_are_on_their_way(
         while not done.is_set():
             oldest = there
             if number % 4 == 0:
-                answers = [tm.match(ALL_TAGS)]
+                answers = [tm.match(ALL_TAGS), tm.match([*ALL_TAGS, IN_PACKET])]
             elif number % 4 == 1:
                 answers = tm.match_many([ALL_TAGS] * 3).to_pylist()
             else:
@@ -299,7 +309,8 @@ def test_callbacks_ask_while_others_do(layout: str, threads: int, hand_over: int
 
     def ask_again(left: int) -> Callable[[Future[Any]], None]:
         def called(future: Future[Any]) -> None:
-            answers = [future.result(), tm.match(query), tm.match_many([query]).to_pylist()[0]]
+            answers = [future.result(), *map(tm.match, (query, [*query, IN_PACKET]))]
+            answers += tm.match_many([query]).to_pylist()
             wrong.extend(answer for answer in answers if sorted(answer) != expected)
             if tm.match_unique(query) != set(expected):
                 wrong.append("unique")
@@ -312,7 +323,7 @@ def test_callbacks_ask_while_others_do(layout: str, threads: int, hand_over: int
     def ask() -> None:
         for _ in range(5):
             tm.submit(query).add_done_callback(ask_again(depth))
-            assert sorted(tm.match(query)) == expected
+            assert sorted(tm.match(query)) == sorted(tm.match([*query, IN_PACKET])) == expected
 
     with together([ask] * 4):
         pass
@@ -354,11 +365,11 @@ def test_nobody_waits_for_the_callbacks_of_another_thread(monkeypatch: pytest.Mo
     tm = watched([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
     (future,), let_go = held_packet(monkeypatch, tm, [["a"]])
     future.add_done_callback(slow)
-    with together([lambda: tm.match(["b"])]) as helping:
+    with together([lambda: tm.match(["b", IN_PACKET])]) as helping:
         try:
             assert called.wait(TIMEOUT)  # in the thread that helps, as the pipeline's is held
             let_go()
-            with together([lambda: tm.match(["a", "b"])]) as waiting:
+            with together([lambda: tm.match(["a", "b", IN_PACKET])]) as waiting:
                 assert sorted(waiting[0].result(TIMEOUT / 2)) == [1, 2]
         finally:
             release.set()
@@ -377,7 +388,7 @@ def test_match_returns_while_others_go_on_asking(monkeypatch: pytest.MonkeyPatch
     tm = watched([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
     (future,), let_go = held_packet(monkeypatch, tm, [["b"]])
     future.add_done_callback(ask_again)
-    with together([lambda: tm.match(["a"])]) as asking:
+    with together([lambda: tm.match(["a", IN_PACKET])]) as asking:
         try:
             assert asking[0].result(TIMEOUT / 2) == [1]
         finally:

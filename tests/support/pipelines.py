@@ -23,6 +23,10 @@ from tagmatch.pipeline.service import Pipeline
 #: Seconds after which something hangs
 TIMEOUT = 30
 
+#: A tag that no set has. A query with it goes through the pipeline, also of `match`, as all do where the matcher has no
+#: other way for single ones.
+IN_PACKET = "in a packet\0"
+
 _PIPELINES: WeakKeyDictionary[TagMatch[Any], Pipeline] = WeakKeyDictionary()
 
 

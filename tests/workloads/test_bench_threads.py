@@ -30,14 +30,21 @@ def test_command(tmp_path: Path) -> None:
         "match, called again and again": {1, 2, 10, 50},
         "match by many callers": {1, 2, 10, 50},
     }
-    assert all(len(panel["values"]) == 2 * len(places[panel["title"]]) for panel in found["panels"])
+    systems = {"match, called again and again": 3, "match by many callers": 3}
+    assert all(
+        len(panel["values"]) == systems.get(panel["title"], 2) * len(places[panel["title"]])
+        for panel in found["panels"]
+    )
     assert all(value["value"] > 0 for panel in found["panels"] for value in panel["values"])
     limits = {line["what"]: line["target"] and line["target"]["limit"] for line in found["lines"]}
     assert limits == {
         "rarest: match_many against its kernels": 0.9,
         "balanced: match_many against its kernels": 0.9,
-        "tagmatch, rarest: 50 callers of match against one": 5,
+        "tagmatch, rarest: one caller of match against a dict": 2,
+        "tagmatch, balanced: one caller of match against a dict": None,
+        "tagmatch, rarest: 50 callers of match against one": 0.9,
         "tagmatch, balanced: 50 callers of match against one": None,
+        "Python dict of rarest tags: 50 callers of match against one": None,
     }
     assert {row["system"] for row in found["answers"]} >= {"kernels alone, rarest", "kernels alone, balanced"}
     assert all(row["missing"] == row["wrong"] == 0 for row in found["answers"])

@@ -60,6 +60,7 @@ ON_CPU = '`tagmatch` and *CPU-only TagMatch* match on the CPU (`device="cpu"`).'
 
 PREFIX_TREE = "prefix tree"
 ICN = "ICN tree"
+PYTHON_DICT = "Python dict of rarest tags"
 GPU_BATCH_SCAN = "GPU scan, batched"
 POSTGRESQL_GIN, POSTGRESQL_SCAN = "PostgreSQL, GIN", "PostgreSQL, scan"
 MONGODB = "MongoDB"
@@ -72,7 +73,7 @@ SYSTEMS: Mapping[str, System] = {
     ICN: System("icn_tree:IcnTree"),
     "GPU scan, one by one": System("gpu_scan:GpuScan", needs="gpu"),
     GPU_BATCH_SCAN: System("gpu_scan:GpuBatchScan", needs="gpu"),
-    "Python dict of rarest tags": System("python:RarestTagDict"),
+    PYTHON_DICT: System("python:RarestTagDict"),
     "hash table of subsets": System("subset_enumeration:SubsetEnumeration"),
 }
 

@@ -57,6 +57,10 @@ class RarestTagDict:
             answers.append(keys)
         return unique_lists(answers) if unique else answers
 
+    def match(self, query: list[str]) -> list[int]:
+        """Return the keys of the stored sets that match one query."""
+        return self.match_many([query])[0]
+
     def nbytes(self) -> int | None:
         """Not known: Python's objects share parts."""
         return None

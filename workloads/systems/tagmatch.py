@@ -36,6 +36,10 @@ class Tagmatch:
         """Return the keys of the stored sets that match, for each query in order."""
         return self.index.match_many(queries, unique=unique)
 
+    def match(self, query: list[str]) -> list[int]:
+        """Return the keys of the stored sets that match one query."""
+        return self.index.match(query)
+
     def nbytes(self) -> int | None:
         """Bytes of memory."""
         return int(self.index.stats()["index_bytes"])

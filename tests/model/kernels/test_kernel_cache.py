@@ -54,6 +54,10 @@ for each in get_args(Layout):
                 tm.remove_set(sets[0], 1)
                 tm.consolidate()
             with TagMatch.open(folder + "/index", **options) as tm:
+                for few_or_many in (1, 2):
+                    tm.match(tags * few_or_many)
+                    tm.match_unique(tags * few_or_many)
+                tm.explain(tags)
                 for array in arrays:
                     tm.match_many(array)
                     tm.match_many(array, unique=True)

@@ -1,0 +1,71 @@
+"""Arrays that a kernel gets with every call, as one argument: to hand over each by itself takes longer than a query."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba.core import types
+from numba.extending import intrinsic
+from numba.np import arrayobj
+
+from tagmatch.model.arrays import U64Array
+
+
+class Prepared:
+    """Arrays whose addresses are handed over, and which stay as long as this object.
+
+    Attributes
+    ----------
+    arrays : tuple of arrays
+        In the order of C, of one dimension as the kernel sees them.
+    addresses : uint64 array
+        Where each begins, and how many elements it has; `array_at` makes them arrays again.
+    """
+
+    def __init__(self, *arrays: npt.NDArray[Any]) -> None:
+        assert all(array.flags.c_contiguous for array in arrays)
+        self.arrays = arrays
+        self.addresses: U64Array = np.array([(array.ctypes.data, array.size) for array in arrays], np.uint64).ravel()
+
+
+def _array_at(typing: Any, addresses: Any, place: Any, dtype: Any) -> Any:  # noqa: ARG001
+    result = types.Array(dtype.dtype, 1, "C", readonly=True)
+    signature = result(addresses, types.intp, dtype)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        table = context.make_array(signature.args[0])(context, builder, arguments[0])
+        at = builder.shl(arguments[1], arguments[1].type(1))
+        address, size = (builder.load(builder.gep(table.data, [builder.add(at, at.type(i))])) for i in range(2))
+        array = context.make_array(result)(context, builder)
+        item_size = context.get_abi_sizeof(context.get_data_type(result.dtype))
+        arrayobj.populate_array(
+            array,
+            data=builder.inttoptr(address, array.data.type),
+            shape=[size],
+            strides=[context.get_constant(types.intp, item_size)],
+            itemsize=item_size,
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return signature, generate
+
+
+def _count_up(typing: Any, counts: Any, place: Any, more: Any) -> Any:  # noqa: ARG001
+    signature = types.void(types.Array(types.int64, 1, "C"), types.intp, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        counts = context.make_array(signature.args[0])(context, builder, arguments[0])
+        builder.atomic_rmw("add", builder.gep(counts.data, [arguments[1]]), arguments[2], "monotonic")
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+#: In a kernel, `array_at(addresses, place, dtype)`: array `place` of `Prepared`, read-only; `dtype` is its elements'
+array_at: Any = intrinsic(_array_at)
+
+#: In a kernel, `count_up(counts, place, more)`: add to one of `counts`, int64, in one step, whatever other threads add
+count_up: Any = intrinsic(_count_up)

@@ -1,0 +1,177 @@
+"""One query, from its tags to its keys, by one call of a kernel in the thread that asks.
+
+A packet goes through stages, each a few calls of kernels with arrays of columns in between; for a single query these
+calls and arrays take far longer than the matching. Here the very same kernels are called by a kernel. What they need of
+the segment they get as one argument (`Prepared`), and the tags of the query as one, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tagmatch.model.arrays import I64Array, U32Array, U64Array
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.prepared import Prepared, array_at, count_up
+from tagmatch.model.kernels.rows import ascending_row
+from tagmatch.model.kernels.tag_table import find_all
+from tagmatch.model.kernels.xxh64 import xxh64
+from tagmatch.model.tables import Segment
+from tagmatch.pipeline.cpu.key_lookup import copy_keys, key_ends, unique_keys
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+
+# Places of what all layouts need in `Prepared`; what a layout adds follows
+_SCALARS, _SLOTS, _TAG_OFFSETS, _TAG_DATA, RANK_OFFSETS, RANKS, _KEY_OFFSETS, _KEYS = range(8)
+#: Place of the first array that a layout adds
+LAYOUT = 8
+
+# Places in the scalars
+_SEED, _HAS_EMPTY = range(2)
+#: Place of the first scalar that a layout adds
+LAYOUT_SCALAR = 2
+
+#: Most candidates, and most keys, that are looked at with the interpreter lock, and a bound that stands for none
+FEW, ALL = 1 << 12, 1 << 62
+# Most tags of such a query
+_FEW_TAGS = 64
+
+# Places in the counts
+QUERIES, MATCHES, VERIFIED, REJECTED = range(4)
+
+DType = type[Any]
+
+
+class DTypes(NamedTuple):
+    """Types of the elements of arrays that are not the same in all segments; kernels are compiled for each."""
+
+    tag_offset: DType
+    rank_offset: DType
+    key_offset: DType
+    key: DType
+
+
+@kernel
+def scalar(tables, place):
+    """A number of the segment."""
+    return array_at(tables, _SCALARS, np.int64)[place]
+
+
+@kernel
+def has_empty(tables):
+    """How many empty sets are stored: one or none."""
+    return scalar(tables, _HAS_EMPTY)
+
+
+@kernel
+def ranks_of(tables, text, count, tag_offset):
+    """Ascending ranks of `count` tags, which stand in `text` with a zero byte between each and the next (§3.2)."""
+    packed = np.frombuffer(text, np.uint8)
+    data = np.empty(len(packed), np.uint8)
+    offsets = np.zeros(count + 1, np.int64)
+    tag = used = 0
+    for byte in packed:
+        if byte == 0:
+            tag += 1
+            offsets[tag] = used
+        else:
+            data[used] = byte
+            used += 1
+    offsets[count] = used
+    hashes = np.empty(count, np.uint64)
+    seed = np.uint64(scalar(tables, _SEED))
+    for i in range(count):
+        hashes[i] = xxh64(data, offsets[i], offsets[i + 1], seed)
+    numbers = np.empty(count, np.uint32)
+    known_offsets, known_data = array_at(tables, _TAG_OFFSETS, tag_offset), array_at(tables, _TAG_DATA, np.uint8)
+    find_all(hashes, offsets, data, 0, array_at(tables, _SLOTS, np.uint64), known_offsets, known_data, numbers)
+    return numbers[: ascending_row(numbers, 0, count, 0)]
+
+
+@kernel
+def keys_of(tables, sets, rejected, most, unique, counts, key_offset, key):
+    """Keys of the sets that were found (§3.4), ascending and each once if `unique`; counted.
+
+    `None`, and nothing is counted, where they are more than `most`.
+    """
+    offsets, keys = array_at(tables, _KEY_OFFSETS, key_offset), array_at(tables, _KEYS, key)
+    ends = np.zeros(2, np.int64)
+    ends[1] = len(sets)
+    places = np.zeros(2, np.int64)
+    key_ends(ends, sets, offsets, places)
+    if places[1] > most:
+        return None
+    found = np.empty(places[1], np.uint64)
+    copy_keys(sets, offsets, keys, found)
+    if unique:
+        once = np.empty(len(found), np.uint64)
+        found = once[: unique_keys(places, found, np.ones(1, np.bool_), ends, once)]
+    count_up(counts, QUERIES, 1)
+    count_up(counts, MATCHES, len(found))
+    count_up(counts, VERIFIED, len(sets))
+    count_up(counts, REJECTED, rejected)
+    return found
+
+
+class OneQuery:
+    """Answers single queries about a segment; any number of threads may share it.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        As of `prepare`.
+    keys, sets : callables
+        Kernels: of `(tables, text, count, unique, counts)`, and of `(tables, text, count)`.
+    few_keys : callable, optional
+        A brief kernel, as `keys`; gives `None` where it would take long. Without it, every call lets go of the
+        interpreter lock, and to get it back takes longer than most queries where many threads ask.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        keys: Callable[..., U64Array],
+        sets: Callable[..., U32Array],
+        few_keys: Callable[..., U64Array | None] | None = None,
+    ) -> None:
+        self._prepared = prepared  # what the tables' addresses point to
+        self._tables = prepared.addresses
+        self._keys, self._sets, self._few_keys = keys, sets, few_keys
+
+    def keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array:
+        """Keys of the sets that a query contains.
+
+        Parameters
+        ----------
+        text : bytes
+            The query's tags, UTF-8, with a zero byte between each and the next.
+        count : int
+            How many there are.
+        unique : bool
+            Ascending and each once.
+        counts : int64[4] array
+            Of queries, keys, sets found and candidates turned away; added to.
+        """
+        if self._few_keys is not None and count <= _FEW_TAGS:
+            keys = self._few_keys(self._tables, text, count, unique, counts)
+            if keys is not None:
+                return keys
+        return self._keys(self._tables, text, count, unique, counts)
+
+    def set_ids(self, text: bytes, count: int) -> U32Array:
+        """Ids of the sets that a query contains."""
+        return self._sets(self._tables, text, count)
+
+
+def prepare(
+    segment: Segment, tags: TagIndex, arrays: list[npt.NDArray[Any]], scalars: list[int]
+) -> tuple[Prepared, DTypes]:
+    """What `ranks_of` and `keys_of` need, followed by arrays and scalars of the layout."""
+    known, ranks, keys = segment.vocabulary.tags, segment.tagsets.ranks, segment.keys.keys
+    # A seed may need all 64 bits
+    numbers = np.array([segment.vocabulary.seed, segment.tagsets.has_empty_set, *scalars], np.uint64).view(np.int64)
+    common = (tags.slots, known.offsets, known.data, ranks.offsets, ranks.values, keys.offsets, keys.values)
+    varying = (known.offsets, ranks.offsets, keys.offsets, keys.values)
+    return Prepared(numbers, *common, *arrays), DTypes(*(array.dtype.type for array in varying))

@@ -1,0 +1,129 @@
+"""A query that is asked alone is answered by one kernel, as all others are: by the oracle, and counted alike."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.agreement import loaded
+from support.pipelines import together
+
+from tagmatch import ClosedError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch.model.columns import joined_tags
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.prepared import Prepared, array_at, count_up
+
+TAGS = ["a", "b", "c", "", " ", "é", "日本", "a" * 40, "\0", "a\0b", "\0\0"]
+
+tag_sets = st.lists(st.sampled_from(TAGS), max_size=6)
+
+
+def counted(tm: TagMatch[Any]) -> tuple[int, ...]:
+    stats = tm.stats()
+    return tuple(stats[name] for name in ("queries", "matches", "verified", "rejected"))
+
+
+@given(
+    pairs=st.lists(st.tuples(tag_sets, st.sampled_from([1, 2, 2**40])), min_size=1),
+    query=st.lists(st.sampled_from([*TAGS, "unknown"]), max_size=90),
+)
+@pytest.mark.parametrize("shape", [list, tuple, set, frozenset, iter])
+@pytest.mark.parametrize("exact", [True, False])
+def test_any_tags_in_any_shape(
+    layout: str, exact: bool, shape: Callable[[Iterable[str]], Any], pairs: list[Any], query: list[str]
+) -> None:
+    tm, oracle = loaded(pairs, layout=layout, exact=exact, max_partition_size=2)
+    expected = oracle.match(query) if exact or layout == "rarest" else tm.match_many([query]).to_pylist()[0]
+    assert sorted(tm.match(shape(query))) == sorted(expected)
+    assert tm.match_unique(shape(query)) == set(expected)
+    assert (query in tm) == (query in oracle)
+    if exact:
+        assert dict(tm.explain(shape(query))) == dict(oracle.explain(query))
+
+
+@pytest.mark.parametrize("keys_a_set", [1, 2])
+@pytest.mark.parametrize("largest", [1, 2**40])
+@pytest.mark.parametrize("tags", [["a"], ["a", *(f"t{i}" for i in range(100))]], ids=["one tag", "many tags"])
+@pytest.mark.parametrize("sets", [10, 5_000, 20_000])
+def test_few_and_many_answers(layout: str, keys_a_set: int, largest: int, tags: list[str], sets: int) -> None:
+    """On both sides of the bounds up to which the interpreter lock is kept."""
+    rows = [["a", f"u{i}"] if i % 2 else ["a", *{f"t{i % 100}", f"t{i // 100 % 100}"}] for i in range(sets)]
+    pairs = [(row, (i + sets * each) * largest) for i, row in enumerate(rows) for each in range(keys_a_set)]
+    pairs += [(["a"], key * largest) for key in range(sets)]
+    tm, oracle = loaded(pairs, layout=layout)
+    expected = oracle.match(tags)
+    assert sorted(tm.match(tags)) == expected
+    assert tm.match_unique(tags) == set(expected)
+
+
+def test_counts_are_those_of_packets(layout: str, rng: random.Random) -> None:
+    tags = [f"t{i}" for i in range(30)]
+    pairs = [(rng.sample(tags, rng.randint(0, 4)), key) for key in range(500)]
+    queries = [rng.sample([*tags, "unknown"], rng.randint(0, 12)) for _ in range(100)]
+    alone, together_, oracle = *(loaded(pairs, layout=layout)[0] for _ in range(2)), loaded(pairs)[1]
+    for query in queries:
+        alone.match(query)
+    together_.match_many(queries)
+    assert counted(alone) == counted(together_)
+    assert counted(alone)[:2] == (len(queries), sum(len(oracle.match(query)) for query in queries))
+
+
+def test_threads_count_every_query(layout: str) -> None:
+    tm, _ = loaded([(["a"], 1), (["b"], 2), (["a", "b"], 3)], layout=layout)
+
+    def ask() -> None:
+        for _ in range(500):
+            assert sorted(tm.match(["a", "b"])) == [1, 2, 3]
+
+    with together([ask] * 8):
+        pass
+    assert counted(tm) == (4_000, 12_000, 12_000, 0)
+
+
+def test_what_is_wrong_is_said(layout: str) -> None:
+    tm, _ = loaded([(["a"], 1)], layout=layout)
+    for bad, message in ((["a", 1], r"must hold strings only, not 1 \(int\)"), (["a", None], "None"), ("a", "str")):
+        with pytest.raises(InvalidTypeError, match=message):
+            tm.match(bad)
+    with pytest.raises(InvalidValueError, match="UTF-8"):
+        tm.match(["a", "\ud800"])
+    assert counted(tm)[0] == 0
+    tm.close()
+    with pytest.raises(ClosedError):
+        tm.match(["a"])
+
+
+def test_tags_that_cannot_be_told_apart_are_not_joined() -> None:
+    assert joined_tags([]) == (b"", 0)
+    assert joined_tags([""]) == (b"", 1)
+    assert joined_tags(["", "é"]) == (b"\0\xc3\xa9", 2)
+    assert joined_tags(["a\0", "b"]) is None
+    assert joined_tags(["\0"]) is None
+    assert joined_tags(iter(["a"])) is None
+
+
+@kernel
+def _sum_all(addresses, counts):
+    total = 0.0
+    for value in array_at(addresses, 0, np.uint8):
+        total += value
+    for value in array_at(addresses, 1, np.float64):
+        total += value
+    for _ in range(1000):
+        count_up(counts, 1, 2)
+    return total, len(array_at(addresses, 2, np.int32))
+
+
+def test_prepared_arrays_are_the_arrays() -> None:
+    prepared = Prepared(np.arange(5, dtype=np.uint8), np.array([[0.5, 1.5], [2.5, -8.0]]), np.empty(0, np.int32))
+    counts = np.zeros(3, np.int64)
+    results: list[Any] = []
+    with together([lambda: results.append(_sum_all(prepared.addresses, counts))] * 4):
+        pass
+    assert results == [(6.5, 0)] * 4
+    assert counts.tolist() == [0, 8_000, 0]
