@@ -6,7 +6,13 @@ import numpy as np
 
 from tagmatch.model.arrays import BoolArray, Lists
 from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.rows import sort_values
 from tagmatch.model.tables import KeyTable
+
+_U = np.uint64
+
+# Up to this many keys comparing them beats counting their bytes
+_FEW_KEYS = 32
 
 
 @kernel
@@ -49,17 +55,60 @@ def look_up_keys(matches: Lists, table: KeyTable) -> Lists:
 
 
 @kernel
+def _sort_keys(keys, swap):
+    """Sort keys in place, least significant byte first; bytes that all have in common take no time."""
+    count = len(keys)
+    if count <= _FEW_KEYS:
+        sort_values(keys, 0, count)
+        return
+    varying = _U(0)
+    for i in range(1, count):
+        varying |= keys[i] ^ keys[0]
+    source, target = keys, swap
+    ends = np.empty(257, np.int64)
+    for byte in range(8):
+        shift = _U(8 * byte)
+        if (varying >> shift) & _U(255) == _U(0):
+            continue
+        ends[:] = 0
+        for i in range(count):
+            ends[((source[i] >> shift) & _U(255)) + _U(1)] += 1
+        for digit in range(1, 256):
+            ends[digit] += ends[digit - 1]
+        for i in range(count):
+            digit = (source[i] >> shift) & _U(255)
+            target[ends[digit]] = source[i]
+            ends[digit] += 1
+        source, target = target, source
+    if varying != _U(0):
+        keys[:] = source[:count]
+
+
+@kernel
 def unique_keys(ends, keys, wanted, new_ends, out):
     """Write the keys, those of wanted queries ascending and each once; returns how many there are."""
+    longest = 0
+    for query in range(len(ends) - 1):
+        if wanted[query]:
+            longest = max(longest, ends[query + 1] - ends[query])
+    swap = np.empty(longest, np.uint64)
     used = 0
     for query in range(len(ends) - 1):
-        found = keys[ends[query] : ends[query + 1]]
+        begin = used
+        ascending = True
+        for i in range(ends[query], ends[query + 1]):
+            out[used] = keys[i]
+            ascending &= used == begin or keys[i] >= out[used - 1]
+            used += 1
         if wanted[query]:
-            found = np.sort(found)
-        for i in range(len(found)):
-            if i == 0 or not wanted[query] or found[i] != found[i - 1]:
-                out[used] = found[i]
-                used += 1
+            if not ascending:
+                _sort_keys(out[begin:used], swap[: used - begin])
+            once = begin
+            for i in range(begin, used):
+                if i == begin or out[i] != out[once - 1]:
+                    out[once] = out[i]
+                    once += 1
+            used = once
         new_ends[query + 1] = used
     return used
 

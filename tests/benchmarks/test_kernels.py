@@ -69,3 +69,13 @@ def test_merge(benchmark: BenchmarkFixture, rarest: Segment, query_ranks: QueryB
     keys = look_up_keys(RarestSubsetMatch(rarest)(query_ranks).sets, rarest.keys)
     unique = benchmark(merge_unique, keys, np.ones(len(keys), np.bool_))
     assert len(unique.values) <= len(keys.values)
+
+
+@pytest.mark.parametrize("keys", [10, 100, 3_500, 100_000])
+def test_merge_of_answers(benchmark: BenchmarkFixture, keys: int) -> None:
+    """A million keys of 20 bits, in answers of some length."""
+    answers = 1_000_000 // keys
+    drawn = np.random.default_rng(1).integers(0, 1 << 20, answers * keys).astype(np.uint64)
+    found = Lists(np.arange(answers + 1) * keys, drawn)
+    unique = benchmark(merge_unique, found, np.ones(answers, np.bool_))
+    assert len(unique.values) <= len(drawn)

@@ -1,0 +1,47 @@
+"""The merge stage: keys ascending and each once, of the queries that want that."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tagmatch.model.arrays import Lists, offsets_of
+from tagmatch.pipeline.cpu.key_lookup import merge_unique
+
+LARGEST = [1, 100, 2**8, 2**20, 2**32, 2**63, 2**64]
+
+
+def merged(answers: list[list[int]], wanted: list[bool]) -> list[list[int]]:
+    lists = Lists(
+        offsets_of(np.array([len(keys) for keys in answers], np.int64)),
+        np.array([key for keys in answers for key in keys], np.uint64),
+    )
+    found = merge_unique(lists, np.array(wanted, np.bool_))
+    assert found.values.dtype == np.uint64
+    return [found.values[first:last].tolist() for first, last in zip(found.offsets, found.offsets[1:], strict=False)]
+
+
+def expected(answers: list[list[int]], wanted: list[bool]) -> list[list[int]]:
+    return [sorted(set(keys)) if once else keys for keys, once in zip(answers, wanted, strict=True)]
+
+
+@given(st.data(), st.sampled_from(LARGEST))
+def test_any_answers(data: st.DataObject, largest: int) -> None:
+    answers = data.draw(st.lists(st.lists(st.integers(0, largest - 1), max_size=80), max_size=6))
+    wanted = data.draw(st.lists(st.booleans(), min_size=len(answers), max_size=len(answers)))
+    assert merged(answers, wanted) == expected(answers, wanted)
+
+
+@pytest.mark.parametrize("length", [1, 31, 32, 33, 255, 256, 257, 5_000])
+@pytest.mark.parametrize("largest", LARGEST)
+def test_answers_of_any_length(rng: random.Random, largest: int, length: int) -> None:
+    """Drawn, ascending and descending, beside one that is wanted as it is, and with high bytes in common."""
+    drawn = [rng.randrange(largest) for _ in range(length)]
+    alike = [2**64 - largest + key for key in drawn]
+    answers = [drawn, sorted(drawn), sorted(drawn, reverse=True), drawn, alike, [drawn[0]] * length]
+    wanted = [True, True, True, False, True, True]
+    assert merged(answers, wanted) == expected(answers, wanted)
