@@ -25,6 +25,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _PAUSE_S = 0.001
+_WAIT_S = 0.1
 
 
 class _Job(Generic[T, R]):
@@ -139,7 +140,9 @@ def start(thread: threading.Thread) -> None:
             _thread.start_new_thread(_start, (thread, errors, done))
         except RuntimeError as error:
             raise _no_room(error) from None
-        done.acquire()
+        # Not for ever: Ctrl-C that comes just before this waits does not wake it
+        while not done.acquire(timeout=_WAIT_S):
+            pass
     else:
         _start(thread, errors, done)
     if errors:
