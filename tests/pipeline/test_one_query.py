@@ -46,13 +46,18 @@ def test_any_tags_in_any_shape(
         assert dict(tm.explain(shape(query))) == dict(oracle.explain(query))
 
 
+EVERY = ["a", *(f"{digit}{i}" for digit in "pqrs" for i in range(12))]
+
+
 @pytest.mark.parametrize("keys_a_set", [1, 2])
 @pytest.mark.parametrize("largest", [1, 2**40])
-@pytest.mark.parametrize("tags", [["a"], ["a", *(f"t{i}" for i in range(100))]], ids=["one tag", "many tags"])
-@pytest.mark.parametrize("sets", [10, 5_000, 20_000])
+@pytest.mark.parametrize(
+    "tags", [["a"], EVERY, [*EVERY, *(f"unknown {i}" for i in range(50))]], ids=["one tag", "few tags", "many tags"]
+)
+@pytest.mark.parametrize("sets", [10, 20_000])
 def test_few_and_many_answers(layout: str, keys_a_set: int, largest: int, tags: list[str], sets: int) -> None:
-    """On both sides of the bounds up to which the interpreter lock is kept."""
-    rows = [["a", f"u{i}"] if i % 2 else ["a", *{f"t{i % 100}", f"t{i // 100 % 100}"}] for i in range(sets)]
+    """On both sides of the bounds of tags, candidates and keys up to which the interpreter lock is kept."""
+    rows = [["a", *(f"{digit}{i // 12**place % 12}" for place, digit in enumerate("pqrs"))] for i in range(sets)]
     pairs = [(row, (i + sets * each) * largest) for i, row in enumerate(rows) for each in range(keys_a_set)]
     pairs += [(["a"], key * largest) for key in range(sets)]
     tm, oracle = loaded(pairs, layout=layout)
