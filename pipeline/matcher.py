@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array
+from tagmatch.model.columns import joined_tags
 from tagmatch.model.tables import KeyTable
 
 
@@ -112,6 +113,13 @@ class Matcher(Protocol):
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids, uint32, of the sets that each of queries `first` to `last` contains."""
+
+
+def alone(matcher: Matcher, tags: object) -> tuple[OneQuery, bytes, int] | None:
+    """What answers one query without a packet, and the query's tags as it takes them; `None` if it needs a packet."""
+    one = matcher.one_query
+    joined = None if one is None else joined_tags(tags)
+    return None if one is None or joined is None else (one, *joined)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from tagmatch.model.arrays import Lists, TagLists
-from tagmatch.model.columns import joined_tags, one_row, tag_list
+from tagmatch.model.columns import one_row, tag_list
 from tagmatch.model.options import MatchOptions
-from tagmatch.pipeline.matcher import Matcher
+from tagmatch.pipeline.matcher import Matcher, alone
 from tagmatch.pipeline.stages.counts import Counts
 from tagmatch.pipeline.stages.inline import match_inline
 from tagmatch.pipeline.stages.packets import Answer, Caller, Packet
@@ -73,11 +73,11 @@ class Pipeline:
         The calling thread does it all where the matcher has a way for single queries. Else this is `submit`; meanwhile
         the calling thread does the work for which another would have to be woken.
         """
-        one = matcher.one_query
-        joined = None if one is None else joined_tags(tags)
-        if one is None or joined is None:
+        asked = alone(matcher, tags)
+        if asked is None:
             return self._match_in_packet(matcher, tag_list(tags), unique=unique)
-        keys = matcher.keys.listed(one.keys(*joined, unique, self._counts.of_kernels))
+        one, text, count = asked
+        keys = matcher.keys.listed(one.keys(text, count, unique, self._counts.of_kernels))
         return set(keys) if unique else keys
 
     def _match_in_packet(self, matcher: Matcher, tags: list[str], *, unique: bool) -> Any:

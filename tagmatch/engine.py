@@ -17,7 +17,7 @@ import pyarrow as pa
 from tagmatch.contents import every_set, is_among, pairs, schema_of, sets_at
 from tagmatch.model.arrays import Lists, UIntArray
 from tagmatch.model.check import check_segment
-from tagmatch.model.columns import KEY_CHECKS, joined_tags, one_row, tag_list, tag_lists
+from tagmatch.model.columns import KEY_CHECKS, one_row, tag_list, tag_lists
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import (
     ClosedError,
@@ -33,7 +33,7 @@ from tagmatch.model.tables import KeyTable, Snapshot
 from tagmatch.partitioner.local import Changes, build_segment
 from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.pipeline.devices import matcher_for
-from tagmatch.pipeline.matcher import Matcher
+from tagmatch.pipeline.matcher import Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 
 #: Keys that one call of `match_many` can give
@@ -379,11 +379,11 @@ def _warn_of_loss(staged: StagedChanges, location: Location | None) -> None:
 
 def _set_ids(matcher: Matcher, tags: Iterable[str]) -> UIntArray:
     """Ids of the sets that one query contains."""
-    one = matcher.one_query
-    joined = None if one is None else joined_tags(tags)
-    if one is None or joined is None:
+    asked = alone(matcher, tags)
+    if asked is None:
         return matcher.set_ids(one_row(tag_list(tags)), 0, 1).values
-    return one.set_ids(*joined)
+    one, text, count = asked
+    return one.set_ids(text, count)
 
 
 def _no_changes() -> Changes:
