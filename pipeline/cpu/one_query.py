@@ -3,6 +3,9 @@
 A packet goes through stages, each a few calls of kernels with arrays of columns in between; for a single query these
 calls and arrays take far longer than the matching. Here the very same kernels are called by a kernel. What they need of
 the segment they get as one argument (`Prepared`), and the tags of the query as one, too.
+
+The kernels that are called from Python stand in each layout's module, though they look alike: one that got a layout's
+kernel from a function around it would never be found in the cache, and be compiled by every process.
 """
 
 from __future__ import annotations
