@@ -12,7 +12,6 @@ Layout = Literal["rarest", "balanced"]
 KeyType = Literal["integer", "string"]
 Device = Literal["auto", "cpu", "cuda"]
 Placement = Literal["auto", "replicate", "split"]
-CudaKernels = Literal["fused", "published"]
 
 MAX_THREADS = 1024
 MAX_PARTITION_SIZE = 2**32 - 1
@@ -49,16 +48,16 @@ class CudaOptions:
     placement : {"auto", "replicate", "split"}
         Of several devices: `replicate` gives each all tables, and they take packets of queries in turn; `split` gives
         each some of the sets, and every query goes to all. `auto` splits only what does not fit.
-    kernels : {"fused", "published"}
-        `fused` does all stages on the device, a packet at a time. `published` is the paper's way for the `balanced`
-        layout (§3.3): the device only matches batches of up to 256 queries, each with one partition.
+    fewest_queries : int, optional
+        Packets of fewer queries are matched on the CPU, which is faster for few. `None`: a number that is measured when
+        an index is opened or consolidated; 0 leaves the CPU nothing.
     streams : int
         Packets that one device has at once, each on a stream of its own (§3.3.2).
     """
 
     devices: tuple[int, ...] | None = None
     placement: Placement = "auto"
-    kernels: CudaKernels = "fused"
+    fewest_queries: int | None = None
     streams: int = 10
 
     def __post_init__(self) -> None:
@@ -70,7 +69,8 @@ class CudaOptions:
             if len(set(self.devices)) < len(self.devices):
                 raise InvalidValueError(f"devices must name each CUDA device once, not {self.devices!r}")
         _one_of("placement", self.placement, get_args(Placement))
-        _one_of("kernels", self.kernels, get_args(CudaKernels))
+        if self.fewest_queries is not None:
+            _integer("fewest_queries", self.fewest_queries, 0, 2**40)
         _integer("streams", self.streams, 1, 1024)
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, U64Array, UIntArray, frozen
+from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, TagLists, U64Array, UIntArray, frozen
 from tagmatch.model.arrow import from_strings
+from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.options import KeyType, LayoutOptions
 
 
@@ -208,6 +209,11 @@ class Segment:
     def nbytes(self) -> int:
         """Bytes of all tables."""
         return self.vocabulary.nbytes + self.tagsets.nbytes + self.keys.nbytes + self.partitions.nbytes
+
+    def sets(self, rows: UIntArray) -> TagLists:
+        """The tags of the sets with these ids."""
+        ranks = gather(self.tagsets.ranks, rows)
+        return TagLists(ranks.offsets, gather_strings(self.vocabulary.tags, ranks.values))
 
 
 @dataclass(frozen=True, slots=True)

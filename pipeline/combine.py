@@ -1,9 +1,10 @@
-"""Matchers made of matchers: of parts of the sets, of replicas that take turns, and of one that may fail (§3.3)."""
+"""Matchers made of matchers: of parts of the sets, of replicas that take turns, and of a device and the CPU (§3.3)."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count
@@ -11,12 +12,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.arrays import I64Array, Lists, TagLists, offsets_of
 from tagmatch.model.errors import DeviceError
 from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.pipeline.matcher import (
     Batches,
+    DeviceMatcher,
     Found,
+    MatchBatches,
     Matched,
     Matcher,
     OneQuery,
@@ -56,16 +59,23 @@ class _Several:
         """Bytes of what all matchers keep in memory beside the tables of the sets."""
         return sum(matcher.nbytes for matcher in self._matchers)
 
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """The sums of all matchers."""
+        return dict(sum((Counter(matcher.matched_by) for matcher in self._matchers), Counter[str]()))
+
 
 class RoundRobin(_Several):
-    """Matchers of the same sets, which take packets in turn."""
+    """Matchers of the same sets on several devices, which take packets in turn."""
 
-    def __init__(self, matchers: Sequence[Matcher], notes: tuple[str, ...] = ()) -> None:
+    def __init__(self, matchers: Sequence[DeviceMatcher], notes: tuple[str, ...] = ()) -> None:
         super().__init__(matchers, notes)
         size = self.packet_size
         if size.at_once is not None and size.per_device:
             self.packet_size = replace(size, at_once=size.at_once * len(matchers))
         self._turns = count()
+        self._in_turn = _of_batches(matchers)
+        self.match_batches = None if self._in_turn is None else self._match_batches
 
     def __len__(self) -> int:
         return len(self._matchers[0])
@@ -73,6 +83,10 @@ class RoundRobin(_Several):
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` with the matcher whose turn it is."""
         return self._matchers[next(self._turns) % len(self._matchers)].preprocess(tags, first, last)
+
+    def _match_batches(self, batches: Batches) -> Found:
+        assert self._in_turn is not None
+        return self._in_turn[next(self._turns) % len(self._in_turn)](batches)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""
@@ -101,6 +115,56 @@ class Union(_Several):
         )
 
 
+class Split(Union):
+    """Matchers of consecutive rows of one segment on several devices.
+
+    Parameters
+    ----------
+    matchers : sequence of DeviceMatcher
+    partitions : sequence of int64 array
+        Of each matcher, the numbers that its partitions have in the segment, ascending.
+    notes : tuple of str
+    """
+
+    def __init__(
+        self, matchers: Sequence[DeviceMatcher], partitions: Sequence[I64Array], notes: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(matchers, notes)
+        self._partitions = partitions
+        self._in_parts = _of_batches(matchers)
+        self.match_batches = None if self._in_parts is None else self._match_batches
+
+    def _match_batches(self, batches: Batches) -> Found:
+        """Each device gets the batches of partitions of which it has rows."""
+        assert self._in_parts is not None
+        first_rows = accumulate(map(len, self._matchers), initial=0)
+        found = [
+            (match(_of_partitions(batches, partitions)), row)
+            for match, partitions, row in zip(self._in_parts, self._partitions, first_rows, strict=False)
+        ]
+        return Found(
+            np.concatenate([each.queries for each, _ in found]),
+            np.concatenate([each.sets + np.uint32(row) for each, row in found]),
+            sum(each.rejected for each, _ in found),
+        )
+
+
+def _of_batches(matchers: Sequence[DeviceMatcher]) -> list[MatchBatches] | None:
+    """What matches batches in each, where the layout has partitions."""
+    matches = [matcher.match_batches for matcher in matchers]
+    return None if None in matches else [match for match in matches if match is not None]
+
+
+def _of_partitions(batches: Batches, partitions: I64Array) -> Batches:
+    """The batches of some partitions, which are numbered anew."""
+    places = np.searchsorted(partitions, batches.partitions)
+    among = np.flatnonzero(np.isin(batches.partitions, partitions))
+    sizes = np.diff(batches.offsets)[among]
+    offsets = offsets_of(sizes)
+    queued = batches.queued[np.arange(int(offsets[-1])) + np.repeat(batches.offsets[among] - offsets[:-1], sizes)]
+    return Batches(batches.queries, batches.signatures, places[among], offsets, queued)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _InAllParts:
     queries: list[Preprocessed]
@@ -125,106 +189,139 @@ class _FoundInParts:
         return side_by_side([part.key_lookup() for part in self.parts])
 
 
-class Failover:
-    """A device's matcher and, from the moment when the device fails, the CPU's.
+class Hybrid:
+    """A device's matcher beside the CPU's of the same sets: small packets are the CPU's, and all once the device fails.
 
-    The packets that are on the device then fail.
+    The packets that are on the device when it fails, fail.
 
     Parameters
     ----------
-    matcher : Matcher
+    device : DeviceMatcher
         Raises `DeviceError` when it can do no more.
-    on_cpu : callable
-        Gets the reason and returns the CPU's matcher of the same sets, in seconds; not called before it is needed.
+    cpu : callable
+        Returns the CPU's matcher of the same sets, in seconds; not called before it is needed.
+    fewest : int
+        Packets of fewer queries are the CPU's.
     """
 
-    def __init__(self, matcher: Matcher, on_cpu: Callable[[str], Matcher]) -> None:
-        self.keys = matcher.keys
-        self._sets = len(matcher)
-        by_partition = matcher.by_partition
-        self.by_partition = None if by_partition is None else _FailoverByPartition(self, by_partition)
-        self._on_cpu = on_cpu
-        self._moving = threading.Lock()
-        self._matcher: Matcher | None = matcher
+    def __init__(self, device: DeviceMatcher, cpu: Callable[[], Matcher], fewest: int) -> None:
+        self.keys = device.keys
+        self.fewest_queries = fewest
+        self._sets = len(device)
+        self._make_cpu = cpu
+        self._making = threading.Lock()
+        self._cpu: Matcher | None = None
+        self._device: DeviceMatcher | None = device
         self._reason = ""
+        self._counting = threading.Lock()
+        self._matched_by = {"cuda": 0, "cpu": 0}
+        match_batches = device.match_batches
+        self.by_partition = None if match_batches is None else _HybridByPartition(self, match_batches)
 
     def __len__(self) -> int:
         return self._sets
 
     @property
+    def cpu(self) -> Matcher:
+        """The CPU's matcher."""
+        matcher = self._cpu
+        if matcher is None:
+            with self._making:
+                matcher = self._cpu = self._cpu or self._make_cpu()
+        return matcher
+
+    @property
     def one_query(self) -> OneQuery | None:
-        """That of the CPU, once it is in use."""
-        return self.in_use().one_query
+        """That of the CPU, unless even single queries are the device's."""
+        return self.cpu.one_query if self._device is None or self.fewest_queries > 1 else None
 
     @property
     def packet_size(self) -> PacketSize:
         """Of what size packets should be now."""
-        return self.in_use().packet_size
+        return self._in_use().packet_size
 
     @property
     def devices(self) -> tuple[str, ...]:
         """Names of the devices that match now."""
-        return self.in_use().devices
+        return self._in_use().devices
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why the devices are not those that were asked for."""
-        return self.in_use().notes
+        """Why the devices are not those that were asked for, and what the CPU has to do."""
+        if self._device is None:
+            return (self._reason, *self.cpu.notes)
+        small = f"packets of fewer than {self.fewest_queries} queries are matched on the CPU, which is faster for few"
+        return (*self._device.notes, *([small] if self.fewest_queries > 1 else []))
 
     @property
     def nbytes(self) -> int:
         """Bytes of what is kept in memory beside the tables of the sets."""
-        return self.in_use().nbytes
+        return sum(matcher.nbytes for matcher in (self._device, self._cpu) if matcher is not None)
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """How many queries of packets went to the device and how many to the CPU.
+
+        Where queries wait by partition, it is how many (query, partition) pairs.
+        """
+        with self._counting:
+            return dict(self._matched_by)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last`."""
-        matcher = self.in_use()
-        return _Guarded(self, matcher, self.ask(matcher, lambda: matcher.preprocess(tags, first, last)))
+        device = self.device_for(last - first, last - first)
+        if device is None:
+            return self.cpu.preprocess(tags, first, last)
+        return _Guarded(self, device, self.ask(device, lambda: device.preprocess(tags, first, last)))
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""
-        matcher = self.in_use()
-        return self.ask(matcher, lambda: matcher.set_ids(tags, first, last))
+        device = self.device_for(last - first, 0)
+        if device is None:
+            return self.cpu.set_ids(tags, first, last)
+        return self.ask(device, lambda: device.set_ids(tags, first, last))
 
-    def in_use(self) -> Matcher:
-        """Return the device's matcher or, after it has failed, the CPU's."""
-        matcher = self._matcher
-        if matcher is None:
-            with self._moving:
-                matcher = self._matcher = self._matcher or self._on_cpu(self._reason)
-        return matcher
+    def device_for(self, queries: int, count: int) -> DeviceMatcher | None:
+        """The device's matcher, or `None` where the CPU is to match these queries, which are counted as `count`."""
+        device = self._device if queries >= self.fewest_queries else None
+        with self._counting:
+            self._matched_by["cpu" if device is None else "cuda"] += count
+        return device
 
-    def ask(self, matcher: Matcher, do: Callable[[], Result]) -> Result:
-        """Return what a matcher gives; if it fails, the CPU is in use from then on."""
+    def ask(self, device: DeviceMatcher, do: Callable[[], Result]) -> Result:
+        """Return what the device's matcher gives; if it fails, the CPU is in use from then on."""
         try:
             return do()
         except DeviceError as error:
-            with self._moving:
-                if self._matcher is matcher:
-                    self._matcher, self._reason = None, str(error)
+            with self._making:
+                if self._device is device:
+                    self._device, self._reason = None, str(error)
                     _log.error("%s; the CPU goes on", error)
             raise
+
+    def _in_use(self) -> Matcher:
+        return self._device or self.cpu
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Guarded:
     """Queries of a matcher that may fail."""
 
-    failover: Failover
-    matcher: Matcher
+    hybrid: Hybrid
+    device: DeviceMatcher
     queries: Preprocessed
 
     def subset_match(self) -> Matched:
-        found = self.failover.ask(self.matcher, self.queries.subset_match)
-        return _GuardedSets(self.failover, self.matcher, found)
+        found = self.hybrid.ask(self.device, self.queries.subset_match)
+        return _GuardedSets(self.hybrid, self.device, found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _GuardedSets:
     """Sets found by a matcher that may fail."""
 
-    failover: Failover
-    matcher: Matcher
+    hybrid: Hybrid
+    device: DeviceMatcher
     sets: Matched
 
     @property
@@ -236,31 +333,31 @@ class _GuardedSets:
         return self.sets.rejected
 
     def key_lookup(self) -> Lists:
-        return self.failover.ask(self.matcher, self.sets.key_lookup)
+        return self.hybrid.ask(self.device, self.sets.key_lookup)
 
 
-class _FailoverByPartition:
-    """Batches of one partition each, on the device or on the CPU: both have the same partitions."""
+class _HybridByPartition:
+    """Queries wait on the CPU, which routes them and keeps their results; their batches are the device's or its own."""
 
-    def __init__(self, failover: Failover, match: PartitionMatcher) -> None:
-        self.partitions, self.batch_size, self.has_empty = match.partitions, match.batch_size, match.has_empty
-        self._failover = failover
+    def __init__(self, hybrid: Hybrid, match_batches: MatchBatches) -> None:
+        on_cpu = hybrid.cpu.by_partition
+        assert on_cpu is not None
+        self.partitions, self.batch_size, self.has_empty = on_cpu.partitions, on_cpu.batch_size, on_cpu.has_empty
+        self._hybrid = hybrid
+        self._on_cpu: PartitionMatcher = on_cpu
+        self._match_batches = match_batches
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Batches:
-        """Find the partitions in which sets may be that queries `first` to `last` contain."""
-        matcher = self._failover.in_use()
-        return self._failover.ask(matcher, lambda: _by_partition(matcher).preprocess(tags, first, last))
+        """Find the partitions in which sets may be that queries `first` to `last` contain (Algorithm 2)."""
+        return self._on_cpu.preprocess(tags, first, last)
 
     def match(self, batches: Batches) -> Found:
         """Match batches with their partitions."""
-        matcher = self._failover.in_use()
-        return self._failover.ask(matcher, lambda: _by_partition(matcher).match(batches))
+        device = self._hybrid.device_for(len(batches.queries), len(batches.queued))
+        if device is None:
+            return self._on_cpu.match(batches)
+        return self._hybrid.ask(device, lambda: self._match_batches(batches))
 
     def matched(self, sets: Lists) -> Matched:
         """Sets, by id, that were found for each query in all partitions."""
-        return _by_partition(self._failover.in_use()).matched(sets)
-
-
-def _by_partition(matcher: Matcher) -> PartitionMatcher:
-    assert matcher.by_partition is not None
-    return matcher.by_partition
+        return self._on_cpu.matched(sets)

@@ -5,21 +5,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pkgutil import resolve_name
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 
 from tagmatch.model.arrays import Lists
 from tagmatch.model.errors import DeviceError, DeviceMemoryError, DeviceWarning
-from tagmatch.model.layouts import implementations_of, rules_of
+from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Segment, Snapshot, TagsetTable
-from tagmatch.pipeline.combine import Failover, RoundRobin, Union
+from tagmatch.pipeline.break_even import break_even
+from tagmatch.pipeline.combine import Hybrid, RoundRobin, Split, Union
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
 from tagmatch.pipeline.cuda.support import devices
-from tagmatch.pipeline.matcher import Matcher
+from tagmatch.pipeline.matcher import DeviceMatcher, Matcher
 
 
 def matcher_for(snapshot: Snapshot, options: MatchOptions) -> Matcher:
@@ -35,14 +36,16 @@ def matcher_for(snapshot: Snapshot, options: MatchOptions) -> Matcher:
 
 
 def _of_segment(segment: Segment, options: MatchOptions) -> Matcher:
+    def on_cpu(*notes: str) -> Matcher:
+        return CpuMatcher(segment, options, notes=notes)
+
     if options.device == "cpu":
-        return CpuMatcher(segment, options)
-
-    def on_cpu(reason: str) -> Matcher:
-        return CpuMatcher(segment, options, notes=(reason,))
-
+        return on_cpu()
     try:
-        matcher = _on_cuda(segment, options, _chosen(options))
+        device = _on_cuda(segment, options, _chosen(options))
+        cpu = cache(on_cpu)
+        fewest = options.cuda.fewest_queries
+        return Hybrid(device, cpu, break_even(device, cpu(), segment) if fewest is None else fewest)
     except DeviceMemoryError as error:
         warnings.warn(f"{error}; the CPU matches", DeviceWarning, stacklevel=3)
         return on_cpu(str(error))
@@ -50,7 +53,6 @@ def _of_segment(segment: Segment, options: MatchOptions) -> Matcher:
         if options.device == "cuda":
             raise
         return on_cpu(str(error))
-    return Failover(matcher, on_cpu)
 
 
 def _chosen(options: MatchOptions) -> Sequence[int]:
@@ -63,28 +65,26 @@ def _chosen(options: MatchOptions) -> Sequence[int]:
 
 
 #: Gets a segment, options, and the number of a device
-MakeMatcher: TypeAlias = Callable[[Segment, MatchOptions, int], Matcher]
+MakeMatcher: TypeAlias = Callable[[Segment, MatchOptions, int], DeviceMatcher]
 
 
-def _on_cuda(segment: Segment, options: MatchOptions, chosen: Sequence[int]) -> Matcher:
+def _on_cuda(segment: Segment, options: MatchOptions, chosen: Sequence[int]) -> DeviceMatcher:
     # Importing this needs CUDA
     from tagmatch.pipeline.cuda.matcher import CudaMatcher
 
     placement = options.cuda.placement
-    published = implementations_of(segment.options).published if options.cuda.kernels == "published" else None
-    make: MakeMatcher = CudaMatcher if published is None else resolve_name(published)
     if len(chosen) == 1:
-        return make(segment, options, chosen[0])
+        return CudaMatcher(segment, options, chosen[0])
     if placement == "split":
-        return split(segment, options, chosen, make)
+        return split(segment, options, chosen, CudaMatcher)
     try:
-        return replicated(segment, options, chosen, make)
+        return replicated(segment, options, chosen, CudaMatcher)
     except DeviceMemoryError as error:
         if placement == "replicate":
             raise
         reason = f"{error}; each device has some of the sets"
         warnings.warn(reason, DeviceWarning, stacklevel=4)
-    return split(segment, options, chosen, make, notes=(reason,))
+    return split(segment, options, chosen, CudaMatcher, notes=(reason,))
 
 
 def replicated(segment: Segment, options: MatchOptions, devices: Sequence[int], make: MakeMatcher) -> RoundRobin:
@@ -99,11 +99,16 @@ def split(
     make: MakeMatcher,
     *,
     notes: tuple[str, ...] = (),
-) -> Union:
+) -> Split:
     """Devices with about as many sets each; every packet goes to all of them (§3.3)."""
     rows = even_ranges(len(segment), len(devices)) or [(0, 0)]
     parts = zip(rows, devices, strict=False)
-    return Union([make(rows_of(segment, *part), options, device) for part, device in parts], notes)
+    first_rows = segment.partitions.first_rows
+    return Split(
+        [make(rows_of(segment, *part), options, device) for part, device in parts],
+        [np.flatnonzero(np.diff(np.clip(first_rows, *part))) for part in rows],
+        notes,
+    )
 
 
 def rows_of(segment: Segment, first: int, last: int) -> Segment:

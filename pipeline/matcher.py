@@ -7,8 +7,9 @@ in the memory of a device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array
 from tagmatch.model.columns import joined_tags
@@ -103,6 +104,10 @@ class Matcher(Protocol):
     @property
     def notes(self) -> tuple[str, ...]:
         """What is not as one would expect, in sentences."""
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """How many queries went to which kind of device, where there are several."""
 
     @property
     def nbytes(self) -> int:
@@ -201,3 +206,15 @@ class PartitionMatcher(Protocol):
 
     def matched(self, sets: Lists) -> Matched:
         """Sets, by id, that were found for each query in all partitions."""
+
+
+#: Matches batches with their partitions (Algorithm 3)
+MatchBatches: TypeAlias = Callable[[Batches], Found]
+
+
+class DeviceMatcher(Matcher, Protocol):
+    """What answers queries on another device than the CPU."""
+
+    @property
+    def match_batches(self) -> MatchBatches | None:
+        """For a layout that has partitions."""

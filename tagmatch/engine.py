@@ -298,6 +298,7 @@ class Engine:
             "device": matcher.devices[0].partition(":")[0],
             "devices": list(matcher.devices),
             "device_notes": list(matcher.notes),
+            "matched_by": matcher.matched_by,
             "threads": self._options.threads,
             "seed": segment.vocabulary.seed,
             "index_bytes": snapshot.nbytes + matcher.nbytes,

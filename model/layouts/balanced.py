@@ -26,7 +26,6 @@ class Balanced:
         plan="tagmatch.partitioner.spark.subtrees:BalancedPlan",
         subset_match="tagmatch.pipeline.cpu.balanced:BalancedSubsetMatch.of",
         cuda="tagmatch.pipeline.cuda.balanced:CudaBalanced.of",
-        published="tagmatch.pipeline.cuda.by_partition:PublishedMatcher",
     )
 
     def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:

@@ -28,15 +28,12 @@ class Implementations:
         Makes the subset match of a segment: `MakeSubsetMatch` of `tagmatch.pipeline.cpu.matcher`.
     cuda : str
         Makes that of a segment on a CUDA device: `MakeLayoutMatch` of `tagmatch.pipeline.cuda.matcher`.
-    published : str, optional
-        A matcher by the paper's kernels, where the paper has some for it.
     """
 
     lay_out: str
     plan: str
     subset_match: str
     cuda: str
-    published: str | None = None
 
 
 class Rules(Protocol):

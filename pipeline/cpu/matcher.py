@@ -109,49 +109,7 @@ class _ByPartition:
         return SetIds(sets, self.keys)
 
 
-class CpuStages:
-    """Preprocess and key lookup on the CPU, around a subset match that may be elsewhere. Threads may share it.
-
-    Parameters
-    ----------
-    segment : Segment
-    subset_match : SubsetMatch
-    by_partition : PartitionSubsetMatch, optional
-        For a layout that gains from batches of one partition each.
-    """
-
-    packet_size = _PACKET_SIZE
-    one_query: OneQuery | None = None
-
-    def __init__(
-        self, segment: Segment, subset_match: SubsetMatch, by_partition: PartitionSubsetMatch | None = None
-    ) -> None:
-        self.keys = segment.keys
-        self._sets = len(segment)
-        self._tag_index = TagIndex(segment.vocabulary)
-        self._subset_match = subset_match
-        self.by_partition: PartitionMatcher | None = (
-            None if by_partition is None else _ByPartition(self._tag_index, by_partition, segment.keys)
-        )
-
-    def __len__(self) -> int:
-        return self._sets
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what is kept in memory beside the tables of the sets."""
-        return self._tag_index.nbytes + self._subset_match.nbytes
-
-    def preprocess(self, tags: TagLists, first: int, last: int) -> Ranked:
-        """Ranks of queries `first` to `last`."""
-        return Ranked(self._tag_index.ranks(tags, first, last), self._subset_match, self.keys)
-
-    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
-        """Ids of the sets that each of queries `first` to `last` contains."""
-        return self.preprocess(tags, first, last).subset_match().sets
-
-
-class CpuMatcher(CpuStages):
+class CpuMatcher:
     """Matches on the CPU within one segment. Immutable, so that any number of threads may share it.
 
     Parameters
@@ -163,10 +121,38 @@ class CpuMatcher(CpuStages):
     """
 
     devices = ("cpu",)
+    packet_size = _PACKET_SIZE
 
     def __init__(self, segment: Segment, options: MatchOptions, *, notes: tuple[str, ...] = ()) -> None:
+        self.keys = segment.keys
         self.notes = notes
+        self._sets = len(segment)
+        self._tag_index = TagIndex(segment.vocabulary)
         make: MakeSubsetMatch = resolve_name(implementations_of(segment.options).subset_match)
-        match = make(segment, options)
-        super().__init__(segment, match, match.by_partition)
-        self.one_query = match.one_query(segment, self._tag_index)
+        self._subset_match = make(segment, options)
+        by_partition = self._subset_match.by_partition
+        self.by_partition: PartitionMatcher | None = (
+            None if by_partition is None else _ByPartition(self._tag_index, by_partition, segment.keys)
+        )
+        self.one_query = self._subset_match.one_query(segment, self._tag_index)
+
+    def __len__(self) -> int:
+        return self._sets
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept in memory beside the tables of the sets."""
+        return self._tag_index.nbytes + self._subset_match.nbytes
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """Nothing: all queries go to the CPU."""
+        return {}
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Ranked:
+        """Ranks of queries `first` to `last`."""
+        return Ranked(self._tag_index.ranks(tags, first, last), self._subset_match, self.keys)
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids of the sets that each of queries `first` to `last` contains."""
+        return self.preprocess(tags, first, last).subset_match().sets

@@ -24,7 +24,7 @@ from tagmatch.pipeline.cuda.memory import Workspace, to_device
 from tagmatch.pipeline.cuda.pairs import Pairs, Room
 from tagmatch.pipeline.cuda.preprocess import CudaTagIndex, DeviceQueries
 from tagmatch.pipeline.cuda.support import on_device
-from tagmatch.pipeline.matcher import PacketSize
+from tagmatch.pipeline.matcher import Batches, Found, PacketSize
 
 cuda: Any = numba.cuda
 
@@ -120,10 +120,13 @@ class LayoutMatch(Protocol):
         Bytes of device memory.
     per_device : bool
         As of `PacketSize`.
+    match_batches : callable or None
+        Matches batches with their partitions, in a workspace, where the layout has partitions.
     """
 
     nbytes: int
     per_device: bool
+    match_batches: Callable[[Batches, Workspace], Found] | None
 
     def launch(self, queries: DeviceQueries, *results: Any) -> None:
         """Append the matches of all queries to `results`, as `pairs.append` takes them."""
@@ -160,6 +163,7 @@ class CudaMatcher:
             self._tag_index = CudaTagIndex(segment.vocabulary)
             make: MakeLayoutMatch = resolve_name(implementations_of(segment.options).cuda)
             self._match = make(segment, options)
+            self.match_batches = None if self._match.match_batches is None else self._match_batches
             self.packet_size = replace(_PACKET_SIZE, per_device=self._match.per_device)
             keys = segment.keys.keys
             if cuda.current_context().get_memory_info().free - keys.nbytes >= _LEFT_FOR_PACKETS:
@@ -170,10 +174,16 @@ class CudaMatcher:
                 self._free.put(Workspace())
         # All kernels are compiled by this thread, before others want them
         _log.info("compiling what CUDA kernels are not in the cache; this can take a minute")
-        self.preprocess(_ONE_QUERY, 0, 1).subset_match().key_lookup()
+        query = segment.sets(np.array([len(segment) - 1], np.uint64)) if len(segment) else _ONE_QUERY
+        self.preprocess(query, 0, 1).subset_match().key_lookup()
 
     def __len__(self) -> int:
         return self._sets
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """Nothing: all queries go to the device."""
+        return {}
 
     @property
     def nbytes(self) -> int:
@@ -229,6 +239,17 @@ class CudaMatcher:
                 lists = pairs.lists()
         packet.release()
         return lists
+
+    def _match_batches(self, batches: Batches) -> Found:
+        match = self._match.match_batches
+        assert match is not None
+        workspace = self._free.get()
+        try:
+            with on_device(self._device):
+                workspace.stream.synchronize()  # a call that failed may have left something behind
+                return match(batches, workspace)
+        finally:
+            self._free.put(workspace)
 
     def _find(self, queries: DeviceQueries, keys: tuple[Any, Any] | None) -> tuple[Pairs, int, int]:
         with on_device(self._device):

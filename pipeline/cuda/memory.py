@@ -47,6 +47,12 @@ class Workspace:
             array[: len(values)].copy_to_device(values, stream=self.stream)
         return array
 
+    def send(self, name: str, values: npt.NDArray[Any]) -> Any:
+        """Copy any array to the device array of that name, by way of the pinned one."""
+        pinned = self.pinned(name, values.dtype, len(values))
+        pinned[:] = values
+        return self.upload(name, pinned)
+
     def download(self, name: str, array: Any, count: int) -> npt.NDArray[Any]:
         """Begin to copy the first elements of a device array to the pinned array of that name."""
         values = self.pinned(name, array.dtype, count)

@@ -18,9 +18,10 @@ cuda: Any = numba.cuda
 _BLOCK = 128
 _MOST_BLOCKS = 4096
 
-# Places in the array of counters: matches, and candidates that verification turned away
-PAIRS, REJECTED = 0, 1
-_COUNTERS = 2
+# Places in the array of counters: matches; candidates that verification turned away; (query, block) pairs that pass
+# Algorithm 4; words of packed results
+PAIRS, REJECTED, PASSED, WORDS = range(4)
+COUNTERS = 4
 
 
 @inlined
@@ -37,8 +38,10 @@ def _clear(queries, has_empty, counts, counters, pair_queries, pair_sets):
     """No matches but the empty set's, whose id is 0."""
     i = cuda.grid(1)
     if i == 0:
-        counters[PAIRS] = queries if has_empty else 0
-        counters[REJECTED] = 0
+        for place in range(COUNTERS):
+            counters[place] = 0
+        if has_empty:
+            counters[PAIRS] = queries
     if i < queries:
         counts[i] = 0
         if has_empty and i < len(pair_queries) and i < len(pair_sets):
@@ -134,7 +137,7 @@ class Pairs:
             queries = workspace.device("pair queries", np.uint32, self._room.pairs)
             sets = workspace.device("pair sets", np.uint32, self._room.pairs)
             counts = workspace.device("counts of results", np.int32, self._queries)
-            counters = workspace.device("counters", np.int64, _COUNTERS)
+            counters = workspace.device("counters", np.int64, COUNTERS)
             _clear[(*grid(self._queries, _BLOCK), workspace.stream)](
                 self._queries, self._has_empty, counts, counters, queries, sets
             )
@@ -144,11 +147,11 @@ class Pairs:
                 _count_sets[(*self._grid(self._room.pairs), workspace.stream)](*self._arrays, counts)
             else:
                 _count_keys[(*self._grid(self._room.pairs), workspace.stream)](*self._arrays, self._keys[0], counts)
-            found = workspace.download("counters", counters, _COUNTERS)
-            ends = prefix_sums(counts, self._queries, workspace)
+            found = workspace.download("counters", counters, COUNTERS)
+            ends = prefix_sums("ends", counts, self._queries, workspace)
             total = workspace.download("total", ends[self._queries :], 1)
             workspace.stream.synchronize()
-            self._found, rejected = map(int, found)
+            self._found, rejected = int(found[PAIRS]), int(found[REJECTED])
             if self._found <= min(len(queries), len(sets)):
                 self._counts, self._ends, self._results = counts, ends, int(total[0])
                 return self._found, rejected

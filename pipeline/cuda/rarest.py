@@ -77,6 +77,7 @@ class CudaRarest:
 
     #: The interpreter is as busy as the device: six threads on two are half as fast as three on one
     per_device = False
+    match_batches = None
 
     def __init__(self, segment: Segment) -> None:
         assert isinstance(segment.partitions, ClusterTable)

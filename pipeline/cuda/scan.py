@@ -60,9 +60,9 @@ def _add_totals(count, ends, totals):
         ends[i + 1] += totals[i // _TILE - 1]
 
 
-def prefix_sums(values: Any, count: int, workspace: Workspace) -> Any:
-    """Ends, int64 device array of at least `count + 1`, of lists with these lengths; the first is 0."""
-    ends = workspace.device("ends", np.int64, count + 1)
+def prefix_sums(name: str, values: Any, count: int, workspace: Workspace) -> Any:
+    """Ends, the int64 device array `name` of at least `count + 1`, of lists with these lengths; the first is 0."""
+    ends = workspace.device(name, np.int64, count + 1)
     tiles, threads = grid(count, _TILE)[0], _THREADS
     totals = workspace.device("totals", np.int64, tiles)
     _scan_tiles[tiles, threads, workspace.stream](count, values, ends, totals)

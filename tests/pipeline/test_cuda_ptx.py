@@ -50,13 +50,21 @@ def kernels(offsets):
             "_match": (n, i32, i32, u32, u32, u64, offsets, u32, u32, offsets, *results),
         },
         "balanced": {
-            "_signatures": (n, i32, i32, u32, u64, signatures),
-            "_match": (
-                n, signatures, n, i32, i32, u32, yes, signatures, i64, u64, u64, u64, offsets, u32, *results
-            ),
+            "_signatures": (n, i32, i32, u32, u64, signatures, u64),
+            "_check_rows": (n, offsets, u32, u8),
         },
-        "published_kernels": {
-            "match_batch": (n, n, u64, u64, u64, offsets, u32, yes, u64, n, i64, u32, i64, i64, u8, u32),
+        "routing": {
+            "_clear": (n, i32, i32),
+            "_count": (n, signatures, n, signatures, i32),
+            "_queue": (n, signatures, n, signatures, i64, i32, u32),
+            "_count_items": (n, i32, n, i32),
+            "_make_items": (n, i64, i64, n, u32, i64, i32),
+        },
+        "items": {
+            "match_items": (
+                u32, i64, i32, u32, signatures, i64, i64, signatures, u64, u64, u64,
+                yes, u8, offsets, u32, u64, i32, i32, u32, yes, u32, u32, u8, i64,
+            ),
         },
     }
 

@@ -54,7 +54,6 @@ class System:
 OURS: Mapping[Layout, str] = {layout: f"tagmatch, {layout}" for layout in get_args(Layout)}
 RAREST, BALANCED = OURS["rarest"], OURS["balanced"]
 CPU_ONLY = "CPU-only TagMatch (balanced, exact=False)"
-PUBLISHED = f"{BALANCED}, published kernels"
 #: What is to be said of our own where a reader may think of a GPU
 ON_CPU = '`tagmatch` and *CPU-only TagMatch* match on the CPU (`device="cpu"`).'
 

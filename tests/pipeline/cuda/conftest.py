@@ -14,15 +14,12 @@ from hypothesis import settings
 from support.simulator import SIMULATED, set_up
 
 import tagmatch.pipeline.cuda
-from tagmatch import CudaOptions
-from tagmatch.pipeline.cuda.published import PublishedSubsetMatch
+import tagmatch.pipeline.devices
 
 ENGINES = {
     f"{layout}-size{size}": {"layout": layout, "device": "cuda", "threads": 2, "max_partition_size": size}
     for layout, size in itertools.product(("rarest", "balanced"), (2,) if SIMULATED else (1, 7, 200_000))
 }
-PUBLISHED = {"layout": "balanced", "device": "cuda", "threads": 2, "cuda": CudaOptions(kernels="published")}
-ENGINES["published"] = PUBLISHED | {"max_partition_size": 2}
 
 if SIMULATED:
     settings.register_profile("simulator", settings.get_profile("dev"), max_examples=2)
@@ -51,9 +48,14 @@ def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
     return request.param
 
 
+@pytest.fixture(autouse=True)
+def nothing_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device gets packets of any size, but where a test says of how many queries they must be."""
+    monkeypatch.setattr(tagmatch.pipeline.devices, "break_even", lambda *_: 0)
+
+
 @pytest.fixture(scope="session", autouse=SIMULATED)
 def simulator() -> None:
     """Kernels run as Python, in few threads: a partition has two rows at most."""
-    PublishedSubsetMatch.__init__.__kwdefaults__["block_threads"] = 4
     names = (module.name for module in pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__, "tagmatch.pipeline.cuda."))
     set_up(map(importlib.import_module, names))

@@ -31,7 +31,6 @@ from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
 from tagmatch.pipeline.cuda import memory, pairs
-from tagmatch.pipeline.cuda.by_partition import PublishedMatcher
 from tagmatch.pipeline.cuda.matcher import CudaMatcher
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch.pipeline.devices import replicated, split
@@ -200,15 +199,14 @@ def test_tables_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, layout: str) ->
 # -- several devices ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [CudaMatcher, PublishedMatcher])
 @pytest.mark.parametrize("several", [replicated, split])
 @pytest.mark.parametrize("size", [1, 3, 200_000])
-def test_several_devices(rng: random.Random, make: Any, several: Callable[..., Any], size: int) -> None:
+def test_several_devices(rng: random.Random, several: Callable[..., Any], size: int) -> None:
     """Here they are one, several times."""
     for count in (0, 1, 20):
         sets, queries = random_sets(rng, count), random_queries(rng, 5)
         segment = segment_of(sets, "balanced", max_partition_size=size)
-        matcher, oracle = several(segment, MatchOptions(device="cuda"), [0, 0], make), oracle_of(sets)
+        matcher, oracle = several(segment, MatchOptions(device="cuda"), [0, 0], CudaMatcher), oracle_of(sets)
         for _ in range(2):
             assert answers(matcher, queries) == [oracle.match(query) for query in queries]
         (lists,) = tag_lists(queries, "queries")
@@ -303,17 +301,17 @@ def test_who_keeps_packets_does_not_keep_their_memory(layout: str) -> None:
         assert len(matcher.set_ids(lists, 0, 1).values) == 2
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"layout": "rarest"}, {"layout": "balanced"}, {"layout": "balanced", "cuda": CudaOptions(kernels="published")}],
-)
-def test_every_allocation_may_fail(monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+def test_every_allocation_may_fail(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     """Errors are kept, as futures keep them, and with them the frames that had the packet."""
-    cuda_options = replace(options.get("cuda", CudaOptions()), streams=1)
     pairs = [([f"t{i}"], i) for i in range(10)]
-    tm, oracle = loaded(pairs, **options | {"device": "cuda", "threads": 1, "cuda": cuda_options})
+    tm, oracle = loaded(pairs, layout=layout, device="cuda", threads=1, cuda=CudaOptions(streams=1))
     queries = [[f"t{i}" for i in range(10)], ["t3", "t4", "x"], []]
-    asked = [lambda: tm.match_many(queries), lambda: tm.match(queries[0]), lambda: tm.explain(queries[1])]
+    asked = [
+        lambda: tm.match_many(queries),
+        lambda: tm.match(queries[0]),
+        lambda: tm.explain(queries[1]),
+        lambda: tm.submit(queries[0]).result(TIMEOUT),
+    ]
     kept = []
     for ask, name in itertools.product(asked, ["device", "pinned"]):
         for number in itertools.count():

@@ -7,15 +7,13 @@ import random
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.agreement import assert_agree, loaded
 
-from tagmatch.pipeline.cuda import by_partition, matcher
-from tagmatch.pipeline.cuda.published import PublishedSubsetMatch
+from tagmatch.pipeline.cuda import balanced, matcher
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
@@ -29,13 +27,14 @@ CLEAN = {
 def test_small_run(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any], rng: random.Random) -> None:
     """Sets, the empty one and equal ones among them; queries with more results than there is room for at first."""
     monkeypatch.setattr(matcher, "_FIRST_ROOM", 64)
-    monkeypatch.setattr(by_partition, "PublishedSubsetMatch", partial(PublishedSubsetMatch, result_room=64))
+    monkeypatch.setattr(balanced, "_FIRST_ROOM", 16)
     tags = [f"tag{i}" for i in range(20)]
     sets = [(rng.sample(tags, rng.randint(0, 4)), key) for key in range(40)]
     queries = [rng.sample([*tags, "unknown"], rng.randint(0, 12)) for _ in range(12)]
     tm, oracle = loaded(sets, **engine)
     with tm:
         assert_agree(tm, oracle, queries)
+        assert [sorted(future.result()) for future in map(tm.submit, queries)] == list(map(oracle.match, queries))
         assert tm.stats()["device"] == "cuda"
 
 

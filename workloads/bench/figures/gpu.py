@@ -17,7 +17,6 @@ from tagmatch.workloads.systems.catalogue import (
     BALANCED,
     GPU_BATCH_SCAN,
     OURS,
-    PUBLISHED,
     RAREST,
     some,
     tagmatch,
@@ -55,8 +54,7 @@ def gpu(bench: Bench) -> Result:
         "gpu",
         "CUDA",
         f"""{bench.in_words(sets)}. *End to end* is `match_many`, from Arrow strings in host memory to Arrow keys in
-        host memory, on one device unless said. *Published kernels* match batch by batch within partitions, as the
-        paper does; preprocess, routing and key lookup are the CPU's then. *Subset match* begins with the queries'
+        host memory, on one device unless said. *Subset match* begins with the queries'
         ranks and ends with the pairs of queries and sets, both in device memory. The batched scan tests every
         signature, on one stream, and looks keys up on the host, with one thread; it shows what a simple scan does, not
         the best. Bytes are those of the queries' tags and of the answers, with their offsets, and are compared with
@@ -68,8 +66,7 @@ def gpu(bench: Bench) -> Result:
     on_all: dict[str, Build] = {}
     if devices > 1:
         on_all = {_on_all(name, devices): tagmatch(name, device="cuda") for name in on_one}
-    published = tagmatch(BALANCED, device="cuda", cuda=CudaOptions(devices=(0,), kernels="published"))
-    systems = on_one | on_all | {PUBLISHED: published} | some([GPU_BATCH_SCAN])
+    systems = on_one | on_all | some([GPU_BATCH_SCAN])
     workload = bench.workload(sets)
     with bench.built(systems, workload.sets, result) as matchers:
         found = bench.throughput(result, "end to end", matchers, workload.sets, workload.queries)

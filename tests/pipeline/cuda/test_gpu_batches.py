@@ -1,0 +1,374 @@
+"""Algorithms 2, 3 and 4 on the device: routing, the prefilter, batches of partitions, and how results are packed."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numba.cuda
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.agreement import loaded
+from support.simulator import SIMULATED
+
+from tagmatch import CudaOptions
+from tagmatch.model.arrays import I64Array, U64Array, offsets_of
+from tagmatch.model.empty import empty_segment
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.options import LayoutOptions, MatchOptions
+from tagmatch.model.tables import Segment
+from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.cuda import balanced, items, pairs, routing
+from tagmatch.pipeline.cuda.matcher import CudaMatcher
+from tagmatch.pipeline.cuda.memory import Workspace
+from tagmatch.pipeline.devices import replicated, split
+from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
+from tagmatch.pipeline.rules.packing import packed_words, unpack
+
+# Small tables make small grids on purpose
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*(Grid size|Host array)")]
+
+cuda: Any = numba.cuda
+
+
+TAGS = [f"t{i}" for i in range(60)]
+
+some_tags = st.lists(st.sampled_from(TAGS[:6]), max_size=4)
+# All tags together set so many bits that sets of other tags seem to be contained
+query_tags = st.lists(st.sampled_from(TAGS[:8]), max_size=8) | st.sampled_from([TAGS, TAGS[:4] + TAGS[8:]])
+
+
+def stored(sets: Sequence[Sequence[str]], **options: Any) -> Segment:
+    """A snapshot of these sets and one of all tags, so that there is none that the vocabulary lacks."""
+    tm, _ = loaded([(tags, 1) for tags in (*sets, TAGS)], layout="balanced", device="cpu", **options)
+    with tm:
+        return tm.snapshot.only
+
+
+def asked(segment: Segment, queries: Sequence[Sequence[str]]) -> QueryBatch:
+    tags = segment.vocabulary.tags
+    names = [bytes(tags.data[a:b]).decode() for a, b in itertools.pairwise(tags.offsets)]
+    rank = {name: i for i, name in enumerate(names)}
+    offsets, ranks = flat([sorted({rank[tag] for tag in query}) for query in queries])
+    return QueryBatch(offsets, ranks.astype(np.uint32))
+
+
+def flat(lists: Sequence[Sequence[int]]) -> tuple[I64Array, I64Array]:
+    lengths = np.array(list(map(len, lists)), np.int64)
+    return offsets_of(lengths), np.array([value for each in lists for value in each], np.int64)
+
+
+def found_pairs(found: Found) -> Counter[tuple[int, int]]:
+    assert found.queries.dtype == found.sets.dtype == np.uint32
+    return Counter(zip(found.queries.tolist(), found.sets.tolist(), strict=True))
+
+
+def contained(segment: Segment, queries: QueryBatch) -> Counter[tuple[int, int]]:
+    """Pairs of a query and a set, the empty one excepted, by Python sets."""
+    held = segment.tagsets.ranks
+    rows, asked_rows = (
+        [set(values[a:b].tolist()) for a, b in itertools.pairwise(offsets)]
+        for offsets, values in ((held.offsets, held.values), (queries.offsets, queries.ranks))
+    )
+    return Counter((q, s) for q, query in enumerate(asked_rows) for s, row in enumerate(rows) if row and row <= query)
+
+
+def chosen(batches: Batches, rng: random.Random) -> Batches:
+    """Some of the batches, in another order, with some of their queries, also in another order."""
+    partitions = rng.sample(range(len(batches.partitions)), rng.randint(0, len(batches.partitions)))
+    queued = [batches.queued[batches.offsets[p] : batches.offsets[p + 1]].tolist() for p in partitions]
+    queued = [rng.sample(queries, rng.randint(0, len(queries))) for queries in queued]
+    return Batches(batches.queries, batches.signatures, np.array(partitions, np.int64), *flat(queued))
+
+
+def on_device(segment: Segment, *, exact: bool = True, streams: int = 1) -> CudaMatcher:
+    return CudaMatcher(segment, MatchOptions(device="cuda", exact=exact, cuda=CudaOptions(streams=streams)))
+
+
+def matched(device: Any, batches: Batches) -> Found:
+    found: Found = device.match_batches(batches)
+    return found
+
+
+def assert_as_on_cpu(device: Any, segment: Segment, batches: Batches, *, exact: bool = True) -> None:
+    found, expected = matched(device, batches), BalancedSubsetMatch(segment, exact=exact, batch_size=7).match(batches)
+    assert found_pairs(found) == found_pairs(expected)
+    assert found.rejected == expected.rejected
+
+
+def routed(segment: Segment, queries: QueryBatch) -> Batches:
+    return BalancedSubsetMatch(segment, exact=True, batch_size=7).route(queries)
+
+
+@pytest.fixture(params=[1, 6, 1000])
+def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Words of results that there is room for at first."""
+    monkeypatch.setattr(balanced, "_FIRST_ROOM", request.param)
+    return request.param
+
+
+# -- batches that were routed on the CPU -------------------------------------------------------------------------------
+
+
+@settings(max_examples=10)
+@given(
+    sets=st.lists(some_tags, max_size=8),
+    asked_tags=st.lists(query_tags, max_size=5),
+    exact=st.booleans(),
+    size=st.sampled_from([1, 3, 200]),
+    rng=st.randoms(use_true_random=False),
+)
+def test_any_tables_and_batches(
+    sets: list[list[str]], asked_tags: list[list[str]], exact: bool, size: int, rng: random.Random
+) -> None:
+    segment = stored(sets, max_partition_size=size)
+    device = on_device(segment, exact=exact)
+    queries = asked(segment, asked_tags)
+    batches = routed(segment, queries)
+    if exact:
+        assert found_pairs(matched(device, batches)) == contained(segment, queries)
+    assert_as_on_cpu(device, segment, batches, exact=exact)
+    assert_as_on_cpu(device, segment, chosen(batches, rng), exact=exact)
+
+
+def test_verification_turns_candidates_away() -> None:
+    segment = stored([[tag] for tag in TAGS[:8]])
+    queries = asked(segment, [TAGS[8:]])
+    batches = routed(segment, queries)
+    found = matched(on_device(segment), batches)
+    assert len(found.sets) == 0
+    assert found.rejected > 0
+    seeming = matched(on_device(segment, exact=False), batches)
+    assert (len(seeming.sets), seeming.rejected) == (found.rejected, 0)
+    assert_as_on_cpu(on_device(segment), segment, batches)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_query_with_all_bits(exact: bool) -> None:
+    """It has even those of threads that have no row, which are all."""
+    many = [f"t{i}" for i in range(300)]
+    tm, _ = loaded([(["t0"], 1), (["t1"], 2), (many, 3)], layout="balanced", device="cpu")
+    with tm:
+        segment = tm.snapshot.only
+    batches = routed(segment, asked(segment, [many, ["t1"]]))
+    assert (batches.signatures[0] == 2**64 - 1).all()
+    found = matched(on_device(segment, exact=exact), batches)
+    assert sorted(found.sets[found.queries == 0].tolist()) == [0, 1, 2]
+    assert_as_on_cpu(on_device(segment, exact=exact), segment, batches, exact=exact)
+
+
+@pytest.mark.parametrize("queries", [1, 2, 3, 127, 128, 129, 257])
+def test_so_many_queries_a_batch(queries: int) -> None:
+    segment = stored([["t0"], ["t0", "t1"]])
+    batch = asked(segment, [["t0", f"t{i % 3}"] if i % 5 else ["t2"] for i in range(queries)])
+    assert found_pairs(matched(on_device(segment), routed(segment, batch))) == contained(segment, batch)
+
+
+@pytest.mark.usefixtures("room")
+@pytest.mark.parametrize("exact", [True, False])
+def test_more_candidates_than_can_wait(exact: bool) -> None:
+    """Some wait for verification, some find no room to, and results have no room at first."""
+    tags = TAGS[:4]
+    sets = [list(some) for count in (1, 2, 3) for some in itertools.combinations(tags, count)]
+    segment = stored(sets)
+    queries = asked(segment, [tags, tags[:3], TAGS, tags])
+    assert_as_on_cpu(on_device(segment, exact=exact), segment, routed(segment, queries), exact=exact)
+
+
+@pytest.mark.usefixtures("room")
+@pytest.mark.parametrize("streams", [1, 3])
+def test_calls_of_many_threads(rng: random.Random, streams: int) -> None:
+    segment = stored([rng.sample(TAGS[:5], rng.randint(1, 4)) for _ in range(8)], max_partition_size=4)
+    device = on_device(segment, streams=streams)
+    calls = [asked(segment, [rng.sample(TAGS[:5], rng.randint(0, 5)) for _ in range(3)]) for _ in range(6)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda queries: matched(device, routed(segment, queries)), calls))
+    assert list(map(found_pairs, found)) == [contained(segment, queries) for queries in calls]
+
+
+@pytest.mark.parametrize("several", [replicated, split])
+@pytest.mark.parametrize("size", [1, 3, 200])
+def test_several_devices(rng: random.Random, several: Callable[..., Any], size: int) -> None:
+    """Here they are one, three times; a split may go through a partition."""
+    sets = [[], *(rng.sample(TAGS[:6], rng.randint(1, 4)) for _ in range(12))]
+    segment = stored(sets, max_partition_size=size)
+    devices = several(segment, MatchOptions(device="cuda"), [0, 0, 0], CudaMatcher)
+    queries = asked(segment, [rng.sample(TAGS[:6], rng.randint(0, 6)) for _ in range(6)])
+    batches = routed(segment, queries)
+    for _ in range(4):
+        assert found_pairs(matched(devices, batches)) == contained(segment, queries)
+        assert_as_on_cpu(devices, segment, chosen(batches, rng))
+
+
+def test_after_a_failure_the_stream_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    segment = stored([["t0"], ["t1"], ["t0", "t1"]], max_partition_size=1)
+    device = on_device(segment)
+    queries = asked(segment, [["t0", "t1"], ["t1"]])
+    batches = routed(segment, queries)
+
+    class NoLaunch:
+        def __getitem__(self, _: Any) -> Any:
+            raise RuntimeError("no launch")
+
+    for _ in range(3):
+        with monkeypatch.context() as failing:
+            failing.setattr(balanced, "match_items", NoLaunch())
+            with pytest.raises(RuntimeError, match="no launch"):
+                matched(device, batches)
+        assert found_pairs(matched(device, batches)) == contained(segment, queries)
+
+
+@pytest.mark.parametrize("sets", [[], [[]]])
+def test_without_partitions(sets: list[list[str]]) -> None:
+    segment = empty_segment(LayoutOptions(layout="balanced"))
+    if sets:
+        tm, _ = loaded([([], 1)], layout="balanced", device="cpu")
+        with tm:
+            segment = tm.snapshot.only
+    none = QueryBatch(np.zeros(3, np.int64), np.empty(0, np.uint32))
+    found = matched(on_device(segment), routed(segment, none))
+    assert (len(found.queries), len(found.sets), found.rejected) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("flush_timeout", [0.0, 0.05])
+def test_queries_wait_in_the_queues_of_partitions(rng: random.Random, flush_timeout: float) -> None:
+    """Until a batch is full, or has waited for the flush timeout."""
+    sets = [(rng.sample(TAGS[:8], rng.randint(1, 4)), key) for key in range(20)]
+    options = {"layout": "balanced", "device": "cuda", "threads": 1, "max_partition_size": 3, "batch_size": 2}
+    tm, oracle = loaded(sets, **options, flush_timeout=flush_timeout)
+    with tm:
+        asked_tags = [rng.sample(TAGS[:8], rng.randint(0, 8)) for _ in range(12)]
+        futures = [tm.submit(tags) for tags in asked_tags]
+        assert [sorted(future.result(60)) for future in futures] == [oracle.match(tags) for tags in asked_tags]
+        stats = tm.stats()
+        assert stats["stages"]["batch"]["batches"] > 0
+        assert stats["matched_by"]["cpu"] == 0 < stats["matched_by"]["cuda"]
+
+
+# -- packed results ----------------------------------------------------------------------------------------------------
+
+
+@given(
+    sizes=st.lists(st.integers(0, 9), max_size=5),
+    rng=st.randoms(use_true_random=False),
+)
+def test_packed_results_are_unpacked(sizes: list[int], rng: random.Random) -> None:
+    """Records of items in any order: an item, a number of pairs, and groups of four of these (§3.3.1)."""
+    firsts = np.array([rng.randrange(1000) for _ in range(7)], np.int64)
+    queued = np.array([rng.randrange(2**31) for _ in range(1300)], np.int64)
+    packed, expected = b"", []
+    for size in sizes:
+        item = rng.randrange(7)
+        ids = np.array([rng.randrange(256) for _ in range(size)], np.uint8)
+        found = np.array([rng.randrange(2**32) for _ in range(size)], np.uint32)
+        groups = (ids[i : i + 4].tobytes().ljust(4) + found[i : i + 4].tobytes() for i in range(0, size, 4))
+        record = b"".join(groups)
+        assert len(record) == 4 * packed_words(size) <= 5 * size + 3
+        packed += np.array([item, size], np.uint32).tobytes() + record
+        expected += [(queued[firsts[item] + i], s) for i, s in zip(ids, found, strict=True)]
+    words = np.frombuffer(packed, np.uint32)
+    queries, found_sets = unpack(words, len(expected), firsts, queued)
+    assert list(zip(queries, found_sets, strict=True)) == expected
+
+
+# -- routing on the device (Algorithm 2) -------------------------------------------------------------------------------
+
+bits = st.lists(st.sampled_from([0, 1, 62, 63, 64, 65, 127, 128, 190, 191]), max_size=6).map(
+    lambda chosen_bits: sum({1 << bit for bit in chosen_bits})
+)
+signatures = bits | st.integers(0, 2**192 - 1)
+
+
+def words_of(values: Sequence[int]) -> U64Array:
+    """Integers of 192 bits as rows of three words."""
+    split_up = [[value >> shift & 2**64 - 1 for shift in (128, 64, 0)] for value in values]
+    return np.array(split_up, np.uint64).reshape(-1, SIGNATURE_WORDS)
+
+
+@settings(max_examples=25)
+@given(
+    masks=st.lists(signatures, min_size=1, max_size=6),
+    queries=st.lists(signatures, min_size=1, max_size=7),
+    item_queries=st.integers(1, 4),
+)
+def test_routing_gives_each_run_the_queries_with_its_mask(
+    masks: list[int], queries: list[int], item_queries: int
+) -> None:
+    queries = [*queries, masks[0], masks[-1] | queries[0]]
+    workspace = Workspace()
+    made = routing.route(
+        len(queries), cuda.to_device(~words_of(queries)), len(masks), cuda.to_device(words_of(masks)),
+        item_queries, workspace,
+    )  # fmt: skip
+    workspace.stream.synchronize()
+    arrays = (made.runs, made.firsts, made.sizes, made.queued)
+    runs, firsts, sizes, queued = (array.copy_to_host().tolist() for array in arrays)
+    found: dict[int, list[int]] = {run: [] for run in range(len(masks))}
+    for run, first, size in zip(runs[: made.count], firsts, sizes, strict=False):
+        assert 1 <= size <= item_queries
+        found[run] += queued[first : first + size]
+    expected = {run: [q for q, query in enumerate(queries) if mask & ~query == 0] for run, mask in enumerate(masks)}
+    assert {run: sorted(numbers) for run, numbers in found.items()} == expected
+    assert made.count == sum(-(-len(numbers) // item_queries) for numbers in expected.values())
+
+
+# -- the prefilter (Algorithm 4) ---------------------------------------------------------------------------------------
+
+
+def integers(rows: U64Array) -> list[int]:
+    return [sum(int(word) << shift for word, shift in zip(row, (128, 64, 0), strict=True)) for row in rows]
+
+
+@pytest.mark.parametrize("count", [1, 9, 60 if SIMULATED else 3000])
+def test_queries_pass_the_prefilter_by_the_bits_that_a_block_shares(
+    monkeypatch: pytest.MonkeyPatch, rng: random.Random, count: int
+) -> None:
+    """As many as have, by an independent count, all bits that are common to the rows of a block of their partition."""
+    counted: list[int] = []
+    kernel = balanced.match_items
+
+    class Counted:
+        def __getitem__(self, configuration: Any) -> Any:
+            def launch(*arguments: Any) -> None:
+                before = arguments[-1].copy_to_host()
+                kernel[configuration](*arguments)
+                cuda.synchronize()
+                counted.append(int(arguments[-1].copy_to_host()[pairs.PASSED] - before[pairs.PASSED]))
+
+            return launch
+
+    monkeypatch.setattr(balanced, "match_items", Counted())
+    segment = stored(
+        [rng.sample(TAGS[:20], rng.randint(1, 5)) for _ in range(count)], max_partition_size=count // 3 + 1
+    )
+    queries = asked(segment, [rng.sample(TAGS[:20], rng.randint(0, 20)) for _ in range(9)])
+    batches = routed(segment, queries)
+    device = on_device(segment)
+    counted.clear()
+    matched(device, batches)
+    assert segment.tagsets.signatures is not None
+    rows, asked_signatures = integers(segment.tagsets.signatures), integers(batches.signatures)
+    first_rows = segment.partitions.first_rows.tolist()
+    expected = 0
+    run_rows = balanced._RUN_BLOCKS * items.BLOCK_ROWS
+    for partition, first, last in zip(batches.partitions, batches.offsets, batches.offsets[1:], strict=False):
+        begin, end = first_rows[partition : partition + 2]
+        for run in range(begin, end, run_rows):
+            for block in range(run, min(run + run_rows, end), items.BLOCK_ROWS):
+                common = 2**192 - 1
+                for row in rows[block : min(block + items.BLOCK_ROWS, run + run_rows, end)]:
+                    common &= row
+                expected += sum(common & ~asked_signatures[q] == 0 for q in batches.queued[first:last])
+    # Each launch, as there may have been too little room for the results of the first
+    assert set(counted) == {expected}
+    # What the rows of a block share is more than what a partition shares
+    assert expected <= sum(
+        -(-(first_rows[p + 1] - first_rows[p]) // items.BLOCK_ROWS) * int(last - first)
+        for p, first, last in zip(batches.partitions, batches.offsets, batches.offsets[1:], strict=False)
+    )

@@ -1,0 +1,90 @@
+"""A device and the CPU beside it: which of them answers, and that both answer alike."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+from support.agreement import assert_agree, assert_keys, loaded
+
+import tagmatch.pipeline.devices
+from tagmatch import CudaOptions, InvalidValueError
+from tagmatch.pipeline import break_even
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
+
+SETS = [([], 0), (["a"], 1), (["b"], 2), (["a", "b"], 3), (["a", "c"], 4)]
+QUERIES = [["a"], ["a", "b"], ["c"], [], ["a", "b", "c"], ["x"]]
+
+
+def hybrid(layout: str, fewest: int | None, **options: Any) -> Any:
+    return loaded(SETS, layout=layout, device="cuda", threads=1, cuda=CudaOptions(fewest_queries=fewest), **options)
+
+
+def test_small_packets_are_the_cpus(layout: str) -> None:
+    tm, oracle = hybrid(layout, 4)
+    with tm:
+        assert tm.stats()["matched_by"] == {"cuda": 0, "cpu": 0}
+        assert tm.stats()["device_notes"] == [
+            "packets of fewer than 4 queries are matched on the CPU, which is faster for few"
+        ]
+        for count, expected in ((3, {"cuda": 0, "cpu": 3}), (4, {"cuda": 4, "cpu": 3}), (6, {"cuda": 10, "cpu": 3})):
+            assert_keys(tm.match_many(QUERIES[:count]), [oracle.match(query) for query in QUERIES[:count]])
+            assert tm.stats()["matched_by"] == expected
+        # In the calling thread, by a kernel of the CPU
+        assert sorted(tm.match(["a", "b"])) == oracle.match(["a", "b"])
+        assert tm.stats()["matched_by"] == expected
+        assert tm.stats()["device"] == "cuda"
+        assert_agree(tm, oracle, QUERIES)
+
+
+@pytest.mark.parametrize("fewest", [0, 1])
+def test_the_device_may_get_all(layout: str, fewest: int) -> None:
+    tm, oracle = hybrid(layout, fewest)
+    with tm:
+        assert_agree(tm, oracle, QUERIES)
+        assert tm.stats()["matched_by"]["cpu"] == 0 < tm.stats()["matched_by"]["cuda"]
+        assert tm.stats()["device_notes"] == []
+
+
+def test_measured(monkeypatch: pytest.MonkeyPatch, layout: str, rng: random.Random) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(break_even, "_MOST_QUERIES", 8)
+    tm, oracle = hybrid(layout, None)
+    with tm:
+        (note,) = tm.stats()["device_notes"] or [""]
+        assert not note or "matched on the CPU" in note
+        assert_agree(tm, oracle, QUERIES)
+        before = tm.stats()["matched_by"]["cuda"]
+        many = rng.choices(QUERIES, k=30)
+        assert_keys(tm.match_many(many), [oracle.match(query) for query in many])
+        assert tm.stats()["matched_by"]["cuda"] == before + 30
+
+
+def test_measured_anew_for_each_snapshot(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    found = itertools.count(2)
+    monkeypatch.setattr(tagmatch.pipeline.devices, "break_even", lambda *_: next(found))
+    tm, _ = hybrid(layout, None)
+    with tm:
+        (before,) = tm.stats()["device_notes"]
+        tm.add_set(["d"], 9)
+        tm.consolidate()
+        (after,) = tm.stats()["device_notes"]
+        assert "matched on the CPU" in after != before
+
+
+def test_queries_that_wait_together_go_to_the_device(rng: random.Random) -> None:
+    """In batches of partitions, which are small or not by the queries in them."""
+    tm, oracle = hybrid("balanced", 4, max_partition_size=1, batch_size=8, flush_timeout=None)
+    with tm:
+        asked = rng.choices(QUERIES, k=60)
+        futures = [tm.submit(query) for query in asked]
+        assert [sorted(future.result(60)) for future in futures] == [oracle.match(query) for query in asked]
+
+
+@pytest.mark.parametrize("wrong", [-1, 2.5, "all"])
+def test_wrong_numbers(wrong: Any) -> None:
+    with pytest.raises((InvalidValueError, TypeError), match="fewest_queries"):
+        CudaOptions(fewest_queries=wrong)
