@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick torture lint bench bench-paper format clean help
+.PHONY: demo test quick torture mutants lint bench bench-paper format clean help
 help:
 	@echo "make demo   build and query the example data set"
 	@echo "make test   run the tests"
 	@echo "make quick  run those that take two minutes: no Spark, databases, simulated GPU and faults"
 	@echo "make torture  thousands of faults: no memory, full and damaged disks, Ctrl-C, killed writers, several at once"
+	@echo "make mutants  mistakes that only make more work: each has to fail a test"
 	@echo "make lint   style, types and import rules"
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
 	@echo "make format  format and fix style"
@@ -39,6 +40,9 @@ torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.damage
 	cd tests && ../$(BIN)/python -m faults.full_disks
 	cd tests && ../$(BIN)/python -m faults.ctrl_c
+
+mutants: $(VENV)/.installed
+	cd tests && ../$(BIN)/python mutants.py
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

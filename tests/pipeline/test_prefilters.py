@@ -1,0 +1,67 @@
+"""Algorithm 2 and the masks of blocks, which turn queries away before sets are looked at, against plain integers."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tagmatch.model.arrays import U64Array
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.tables import PartitionTable
+from tagmatch.pipeline.cpu.blocks import Blocks
+from tagmatch.pipeline.cpu.partition_index import PartitionIndex
+
+_SHIFTS = (128, 64, 0)
+
+# Around the ends of words, where a mistake of one bit shows
+signatures = st.lists(st.sampled_from([0, 1, 62, 63, 64, 65, 127, 128, 190, 191]), max_size=6).map(
+    lambda bits: sum({1 << bit for bit in bits})
+) | st.integers(0, 2**192 - 1)
+masks = signatures.filter(bool)
+
+
+def words_of(values: list[int]) -> U64Array:
+    """Integers of 192 bits as rows of three words."""
+    rows = [[value >> shift & 2**64 - 1 for shift in _SHIFTS] for value in values]
+    return np.array(rows, np.uint64).reshape(-1, SIGNATURE_WORDS)
+
+
+def integers_of(rows: U64Array) -> list[int]:
+    return [sum(int(word) << shift for word, shift in zip(row, _SHIFTS, strict=True)) for row in rows]
+
+
+@given(stored=st.lists(masks, max_size=8), asked=st.lists(signatures, max_size=8))
+def test_algorithm_2_finds_exactly_the_masks_within_a_query(stored: list[int], asked: list[int]) -> None:
+    asked = [*asked, *stored[:2], *(mask | query for mask, query in zip(stored, asked, strict=False))]
+    index = PartitionIndex(PartitionTable(words_of(stored), np.arange(len(stored) + 1)))
+    offsets, queued = index.relevant(words_of(asked))
+    found = [sorted(queued[first:last].tolist()) for first, last in itertools.pairwise(offsets)]
+    assert found == [[q for q, query in enumerate(asked) if mask & ~query == 0] for mask in stored]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@given(partitions=st.lists(st.lists(signatures, min_size=1, max_size=7), max_size=4), rows=st.integers(1, 4))
+def test_masks_of_blocks_are_what_all_their_rows_share(partitions: list[list[int]], rows: int, threads: int) -> None:
+    first_rows = np.array([0, *itertools.accumulate(map(len, partitions))], np.int64)
+    words = words_of(list(itertools.chain(*partitions)))
+    columns = tuple(np.ascontiguousarray(words[:, w]) for w in range(SIGNATURE_WORDS))
+    blocks = Blocks(columns, first_rows, rows, threads=threads)
+    pieces = [
+        (first + at, partition[at : at + rows])
+        for first, partition in zip(first_rows.tolist(), partitions, strict=False)
+        for at in range(0, len(partition), rows)
+    ]
+    shared = []
+    for _, piece in pieces:
+        common = piece[0]
+        for row in piece:
+            common &= row
+        shared.append(common)
+    assert integers_of(blocks.masks) == shared
+    assert blocks.first_rows().tolist() == [*(first for first, _ in pieces), len(words)]
+    counts = [len(range(0, len(partition), rows)) for partition in partitions]
+    assert blocks.firsts.tolist() == [0, *itertools.accumulate(counts)]
