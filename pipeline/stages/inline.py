@@ -57,7 +57,7 @@ def match_inline(
 def packet_ranges(chunk: TagLists, size: PacketSize, threads: int) -> list[tuple[int, int]]:
     """Ranges of queries, each of which is to be a packet."""
     offsets = chunk.offsets
-    marks = np.arange(int(offsets[0]), int(offsets[-1]), size.tags).astype(offsets.dtype)
+    marks = np.arange(int(offsets[0]) + size.tags, int(offsets[-1]), size.tags).astype(offsets.dtype)
     by_tags = np.searchsorted(offsets, marks, side="right") - 1
     step = min(size.queries, max(size.fewest, len(chunk) // (_PACKETS_PER_THREAD * threads)))
     by_queries = np.arange(0, len(chunk), step)
