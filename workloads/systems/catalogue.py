@@ -54,8 +54,13 @@ class System:
 OURS: Mapping[Layout, str] = {layout: f"tagmatch, {layout}" for layout in get_args(Layout)}
 RAREST, BALANCED = OURS["rarest"], OURS["balanced"]
 CPU_ONLY = "CPU-only TagMatch (balanced, exact=False)"
+#: The same on CUDA devices
+OURS_ON_GPU: Mapping[Layout, str] = {layout: f"{name}, GPU" for layout, name in OURS.items()}
+RAREST_GPU, BALANCED_GPU = OURS_ON_GPU["rarest"], OURS_ON_GPU["balanced"]
+TAGMATCH_GPU = "TagMatch (balanced, exact=False), GPU"
 #: What is to be said of our own where a reader may think of a GPU
 ON_CPU = '`tagmatch` and *CPU-only TagMatch* match on the CPU (`device="cpu"`).'
+ON_BOTH = f'{ON_CPU[:-1]}, those named *GPU* on CUDA devices (`device="cuda"`).'
 
 PREFIX_TREE = "prefix tree"
 ICN = "ICN tree"
@@ -68,6 +73,8 @@ MONGODB = "MongoDB"
 SYSTEMS: Mapping[str, System] = {
     **{name: System("tagmatch:Tagmatch", {"layout": layout, "device": "cpu"}) for layout, name in OURS.items()},
     CPU_ONLY: System("tagmatch:Tagmatch", {"layout": "balanced", "exact": False, "device": "cpu"}),
+    **{name: System("tagmatch:TagmatchOnGpu", {"layout": layout}, needs="gpu") for layout, name in OURS_ON_GPU.items()},
+    TAGMATCH_GPU: System("tagmatch:TagmatchOnGpu", {"layout": "balanced", "exact": False}, needs="gpu"),
     PREFIX_TREE: System("prefix_tree:PrefixTree"),
     ICN: System("icn_tree:IcnTree"),
     "GPU scan, one by one": System("gpu_scan:GpuScan", needs="gpu"),

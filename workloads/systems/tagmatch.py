@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tagmatch import TagMatch
+from tagmatch import DeviceError, TagMatch
+from tagmatch.workloads.systems.matcher import UnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,3 +48,21 @@ class Tagmatch:
     def close(self) -> None:
         """Close the index."""
         self.index.close()
+
+
+class TagmatchOnGpu(Tagmatch):
+    """The same on CUDA devices.
+
+    The `balanced` layout with `exact=False` is the paper's *TagMatch* (Table 1).
+
+    Raises
+    ------
+    UnavailableError
+        There is no CUDA device.
+    """
+
+    def __init__(self, sets: pa.Table, **options: Any) -> None:
+        try:
+            super().__init__(sets, **(options | {"device": "cuda"}))
+        except DeviceError as error:
+            raise UnavailableError(str(error)) from error
