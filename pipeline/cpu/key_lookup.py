@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, Lists
+from tagmatch.model.kernels.bits import trailing_zeros
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
 from tagmatch.model.tables import KeyTable
@@ -85,6 +86,51 @@ def _sort_keys(keys, swap):
 
 
 @kernel
+def _each_once(keys, out):
+    """Write ascending keys, each once; returns how many there are."""
+    used = 0
+    for i in range(len(keys)):
+        if i == 0 or keys[i] != keys[i - 1]:
+            out[used] = keys[i]
+            used += 1
+    return used
+
+
+@kernel
+def _by_bits(keys, low, words, out):
+    """Write the keys, which begin at `low`, ascending and each once: a bit for each is set in `words`; how many."""
+    words[:] = _U(0)
+    for key in keys:
+        words[(key - low) >> _U(6)] |= _U(1) << ((key - low) & _U(63))
+    used = 0
+    for place in range(len(words)):
+        word = words[place]
+        while word != _U(0):
+            out[used] = low + (_U(place) << _U(6)) + trailing_zeros(word)
+            word &= word - _U(1)
+            used += 1
+    return used
+
+
+@kernel
+def _ascending_unique(keys, swap, out):
+    """Write keys ascending and each once; returns how many there are. `swap` has as much room."""
+    ascending, low, high = True, keys[0], keys[0]
+    for i in range(1, len(keys)):
+        ascending &= keys[i] >= keys[i - 1]
+        low, high = min(low, keys[i]), max(high, keys[i])
+    if ascending:
+        return _each_once(keys, out)
+    # With more words than keys, most of them empty, sorting is faster
+    words = ((high - low) >> _U(6)) + _U(1)
+    if words <= _U(len(keys)):
+        return _by_bits(keys, low, swap[: np.int64(words)], out)
+    out[:] = keys
+    _sort_keys(out, swap)
+    return _each_once(out, out)
+
+
+@kernel
 def unique_keys(ends, keys, wanted, new_ends, out):
     """Write the keys, those of wanted queries ascending and each once; returns how many there are."""
     longest = 0
@@ -94,21 +140,13 @@ def unique_keys(ends, keys, wanted, new_ends, out):
     swap = np.empty(longest, np.uint64)
     used = 0
     for query in range(len(ends) - 1):
-        begin = used
-        ascending = True
-        for i in range(ends[query], ends[query + 1]):
-            out[used] = keys[i]
-            ascending &= used == begin or keys[i] >= out[used - 1]
-            used += 1
-        if wanted[query]:
-            if not ascending:
-                _sort_keys(out[begin:used], swap[: used - begin])
-            once = begin
-            for i in range(begin, used):
-                if i == begin or out[i] != out[once - 1]:
-                    out[once] = out[i]
-                    once += 1
-            used = once
+        found = keys[ends[query] : ends[query + 1]]
+        target = out[used : used + len(found)]
+        if wanted[query] and len(found) > 0:
+            used += _ascending_unique(found, swap[: len(found)], target)
+        else:
+            target[:] = found
+            used += len(found)
         new_ends[query + 1] = used
     return used
 

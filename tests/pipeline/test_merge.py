@@ -45,3 +45,15 @@ def test_answers_of_any_length(rng: random.Random, largest: int, length: int) ->
     answers = [drawn, sorted(drawn), sorted(drawn, reverse=True), drawn, alike, [drawn[0]] * length]
     wanted = [True, True, True, False, True, True]
     assert merged(answers, wanted) == expected(answers, wanted)
+
+
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+@pytest.mark.parametrize("length", [1, 2, 33, 1_000])
+def test_as_many_words_as_keys(rng: random.Random, length: int, beyond: int) -> None:
+    """From the least to the greatest there are about 64 numbers for each key, at both ends of what keys can be."""
+    span = max(64 * length + beyond, 1)
+    drawn = [rng.randrange(span) for _ in range(length)]
+    ends = [0, span - 1] * 2 + drawn[4:]
+    answers = [[key + low for key in ends[:length]] for low in (0, 2**32 - 7, 2**64 - span)]
+    answers += [keys[::-1] for keys in answers]
+    assert merged(answers, [True] * 6) == expected(answers, [True] * 6)
