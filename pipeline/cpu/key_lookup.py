@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, Lists
+from tagmatch.model.arrays import BoolArray, Lists, pooled
 from tagmatch.model.kernels.bits import trailing_zeros
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
@@ -43,14 +43,15 @@ def _only_keys(set_ids, keys, out):
 
 
 def look_up_keys(matches: Lists, table: KeyTable) -> Lists:
-    """Keys, uint64, of each query's set ids; a key once for each matching set that carries it."""
+    """Keys, as wide as the table's, of each query's set ids; a key once for each matching set that carries it."""
+    dtype = table.keys.values.dtype
     if len(table.keys.values) == len(table):  # one key a set
-        keys = np.empty(len(matches.values), np.uint64)
+        keys = pooled(len(matches.values), dtype)
         _only_keys(matches.values, table.keys.values, keys)
         return Lists(matches.offsets, keys)
     ends = np.zeros(len(matches) + 1, np.int64)
     key_ends(matches.offsets, matches.values, table.keys.offsets, ends)
-    keys = np.empty(int(ends[-1]), np.uint64)
+    keys = pooled(int(ends[-1]), dtype)
     copy_keys(matches.values, table.keys.offsets, table.keys.values, keys)
     return Lists(ends, keys)
 
@@ -101,7 +102,8 @@ def _by_bits(keys, low, words, out):
     """Write the keys, which begin at `low`, ascending and each once: a bit for each is set in `words`; how many."""
     words[:] = _U(0)
     for key in keys:
-        words[(key - low) >> _U(6)] |= _U(1) << ((key - low) & _U(63))
+        above = _U(key) - low
+        words[above >> _U(6)] |= _U(1) << (above & _U(63))
     used = 0
     for place in range(len(words)):
         word = words[place]
@@ -113,8 +115,8 @@ def _by_bits(keys, low, words, out):
 
 
 @kernel
-def _ascending_unique(keys, swap, out):
-    """Write keys ascending and each once; returns how many there are. `swap` has as much room."""
+def _ascending_unique(keys, words, swap, out):
+    """Write keys ascending and each once; returns how many there are. `words` and `swap` are as long."""
     ascending, low, high = True, keys[0], keys[0]
     for i in range(1, len(keys)):
         ascending &= keys[i] >= keys[i - 1]
@@ -122,9 +124,9 @@ def _ascending_unique(keys, swap, out):
     if ascending:
         return _each_once(keys, out)
     # With more words than keys, most of them empty, sorting is faster
-    words = ((high - low) >> _U(6)) + _U(1)
-    if words <= _U(len(keys)):
-        return _by_bits(keys, low, swap[: np.int64(words)], out)
+    spanned = ((_U(high) - _U(low)) >> _U(6)) + _U(1)
+    if spanned <= _U(len(keys)):
+        return _by_bits(keys, _U(low), words[: np.int64(spanned)], out)
     out[:] = keys
     _sort_keys(out, swap)
     return _each_once(out, out)
@@ -137,13 +139,13 @@ def unique_keys(ends, keys, wanted, new_ends, out):
     for query in range(len(ends) - 1):
         if wanted[query]:
             longest = max(longest, ends[query + 1] - ends[query])
-    swap = np.empty(longest, np.uint64)
+    words, swap = np.empty(longest, np.uint64), np.empty(longest, keys.dtype)
     used = 0
     for query in range(len(ends) - 1):
         found = keys[ends[query] : ends[query + 1]]
         target = out[used : used + len(found)]
         if wanted[query] and len(found) > 0:
-            used += _ascending_unique(found, swap[: len(found)], target)
+            used += _ascending_unique(found, words[: len(found)], swap[: len(found)], target)
         else:
             target[:] = found
             used += len(found)
@@ -154,6 +156,6 @@ def unique_keys(ends, keys, wanted, new_ends, out):
 def merge_unique(answers: Lists, wanted: BoolArray) -> Lists:
     """Each wanted query's keys ascending, each once (the merge stage of `match-unique`); others' keys as they are."""
     ends = np.zeros(len(answers) + 1, np.int64)
-    out = np.empty(len(answers.values), np.uint64)
+    out = pooled(len(answers.values), answers.values.dtype)
     used = unique_keys(answers.offsets, answers.values, wanted, ends, out)
     return Lists(ends, out[:used])

@@ -81,7 +81,7 @@ class Packet(ABC):
         From the preprocess stage on.
     matched : Matched
         From the subset match on.
-    keys : Lists of uint64
+    keys : Lists of uint32 or uint64
         From the key lookup on: those of each query.
     """
 
