@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 U8Array = npt.NDArray[np.uint8]
 U32Array = npt.NDArray[np.uint32]
@@ -27,6 +28,14 @@ def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def pooled(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """An array, not initialized, in memory that Arrow keeps for a while for other such arrays when nobody has it.
+
+    Memory that is new to the process takes longer to get than answers take to write.
+    """
+    return np.frombuffer(pa.allocate_buffer(count * np.dtype(dtype).itemsize), dtype)
 
 
 def narrow_offsets(offsets: npt.NDArray[Any]) -> IntArray:

@@ -43,15 +43,21 @@ def tag_list(tags: object, name: str = "tags") -> list[str]:
         A tag has no UTF-8 form (a lone surrogate).
     """
     found = _strings_in(tags, name)
-    for tag in found:
+    try:
+        "".join(found).encode()
+    except (TypeError, UnicodeEncodeError):
+        _reject_tags(found, name)
+    return found
+
+
+def _reject_tags(tags: list[Any], name: str) -> None:
+    for tag in tags:
         if not isinstance(tag, str):
             raise _null_or_type(tag, f"{name} must hold strings only, not {_shown(tag)}")
-        if not tag.isascii():
-            try:
-                tag.encode()
-            except UnicodeEncodeError:
-                raise InvalidValueError(_no_utf8(name, "tag", tag)) from None
-    return found
+        try:
+            tag.encode()
+        except UnicodeEncodeError:
+            raise InvalidValueError(_no_utf8(name, "tag", tag)) from None
 
 
 def joined_tags(tags: object) -> tuple[bytes, int] | None:
@@ -81,13 +87,12 @@ def one_row(tags: list[str]) -> TagLists:
 
 def rows_of_tags(rows: Sequence[list[str]]) -> TagLists:
     """Rows with these tags, each as `tag_list` returned it."""
-    return TagLists(_offsets_of(rows), strings_of([tag for tags in rows for tag in tags]))
+    return TagLists(_offsets_of(rows), strings_of(list(chain.from_iterable(rows))))
 
 
 def strings_of(texts: Iterable[str]) -> Strings:
     """A column of these strings, which have been validated."""
-    encoded = [text.encode() for text in texts]
-    return Strings(_offsets_of(encoded), np.frombuffer(b"".join(encoded), np.uint8))
+    return _strings(pa.array(texts, pa.large_string()))
 
 
 def _offsets_of(parts: Sequence[Sized]) -> I64Array:

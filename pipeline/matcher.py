@@ -28,7 +28,7 @@ class Matched(Protocol):
         """Candidates that exact verification turned away."""
 
     def key_lookup(self) -> Lists:
-        """Keys, uint64, of the sets of each query; can be asked for once."""
+        """Keys, uint32 or uint64, of the sets of each query; can be asked for once."""
 
 
 class Preprocessed(Protocol):

@@ -6,6 +6,7 @@ many queries is cut into packets, each of which one thread takes through all sta
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import threading
@@ -18,6 +19,7 @@ from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.columns import one_row, tag_list
 from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.matcher import Matcher, alone
+from tagmatch.pipeline.stages.awaited import Awaited
 from tagmatch.pipeline.stages.counts import Counts
 from tagmatch.pipeline.stages.inline import match_inline
 from tagmatch.pipeline.stages.packets import Answer, Caller, Packet
@@ -57,15 +59,24 @@ class Pipeline:
 
     def submit(self, matcher: Matcher, tags: list[str], *, unique: bool, timeout: float | None) -> Future[Any]:
         """Ask one query; waits at most `timeout` seconds for its turn to enter."""
+        answer = Answer()
+        self._ask(Caller(answer, unique), matcher, tags, timeout)
+        return answer
+
+    def awaited(self, matcher: Matcher, tags: list[str], *, unique: bool) -> asyncio.Future[Any]:
+        """Ask one query for a task of the running event loop; does not wait for its turn to enter."""
+        answer = Awaited()
+        self._ask(Caller(answer, unique), matcher, tags, 0.0)
+        return answer.future
+
+    def _ask(self, caller: Caller, matcher: Matcher, tags: list[str], timeout: float | None) -> None:
         self._start()
-        caller = Caller(Answer(), unique)
         try:
             if self._enter(caller, matcher, tags, timeout) and not self._stages.first.nudge():
                 self._stages.limits.leave(self._stages.intake.cancel())
         except BaseException:
             self._leave_behind(caller)
             raise
-        return caller.future
 
     def match(self, matcher: Matcher, tags: Iterable[str], *, unique: bool) -> Any:
         """Ask one query and wait for its keys.
@@ -87,8 +98,8 @@ class Pipeline:
             keys = matcher.keys.listed(answers.values)
             return set(keys) if unique else keys
         self._start()
-        caller = Caller(Answer(), unique)
-        future = caller.future
+        future = Answer()
+        caller = Caller(future, unique)
         try:
             self._enter(caller, matcher, tags, None)
         except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 import warnings
@@ -254,6 +255,11 @@ class Engine:
         """Keys of one query, in the future."""
         query = tag_list(tags)
         return self._pipeline.submit(self.matcher, query, unique=unique, timeout=timeout)
+
+    def awaited(self, tags: Iterable[str], *, unique: bool) -> asyncio.Future[Any]:
+        """Keys of one query, for a task of the running event loop."""
+        query = tag_list(tags)
+        return self._pipeline.awaited(self.matcher, query, unique=unique)
 
     @_interrupted_plainly
     def explain(self, tags: Iterable[str]) -> list[Any]:

@@ -6,7 +6,6 @@ imported with the engine, when the first index is made or opened.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 from tagmatch.model.options import (
@@ -382,8 +381,7 @@ class TagMatch(Generic[K]):
 
     async def amatch(self, tags: Iterable[str], *, unique: bool = False) -> list[K] | set[K]:
         """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting."""
-        future: Future[Any] = self.submit(tags, unique=unique, block=False)
-        found: list[K] | set[K] = await asyncio.wrap_future(future)
+        found: list[K] | set[K] = await self._engine.awaited(tags, unique=bool(unique))
         return found
 
     def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[K, ...]]]:

@@ -17,6 +17,7 @@ from tagmatch.model.arrays import (
     UIntArray,
     list_offsets,
     offsets_of,
+    pooled,
 )
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
@@ -122,17 +123,23 @@ def count_firsts(rows: Lists, count: int) -> I64Array:
 
 
 def join_lists(parts: list[Lists], dtype: np.dtype[np.unsignedinteger], threads: int) -> Lists:
-    """One column of lists, with values of type `dtype`; every thread copies some of the parts."""
+    """One column of lists, with values of type `dtype`; every thread copies some of the parts.
+
+    The list of parts is empty afterwards: each part's memory is free for what comes next as soon as it is copied.
+    """
     first_rows = offsets_of(np.array([len(part) for part in parts], np.int64))
     starts = offsets_of(np.array([len(part.values) for part in parts], np.int64))
     offsets = np.zeros(int(first_rows[-1]) + 1, np.int64)
-    values = np.empty(int(starts[-1]), dtype)
+    values = pooled(int(starts[-1]), dtype)
 
     def copy(i: int) -> None:
-        offsets[first_rows[i] + 1 : first_rows[i + 1] + 1] = parts[i].offsets[1:] + starts[i]
-        values[starts[i] : starts[i + 1]] = parts[i].values
+        part = left.pop(i)
+        offsets[first_rows[i] + 1 : first_rows[i + 1] + 1] = part.offsets[1:] + starts[i]
+        values[starts[i] : starts[i + 1]] = part.values
 
-    run(copy, range(len(parts)), threads)
+    left = dict(enumerate(parts))
+    parts.clear()
+    run(copy, range(len(left)), threads)
     return Lists(offsets, values)
 
 
@@ -149,7 +156,7 @@ def side_by_side(parts: Sequence[Lists]) -> Lists:
     ends = np.zeros(len(parts[0]) + 1, np.int64)
     for part in parts:
         ends += part.offsets
-    out = np.empty(int(ends[-1]), parts[0].values.dtype)
+    out = np.empty(int(ends[-1]), np.result_type(*(part.values.dtype for part in parts)))
     places = ends[:-1].copy()
     for part in parts:
         _append(part.offsets, part.values, places, out)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, Lists
+from tagmatch.model.arrays import BoolArray, Lists, pooled
+from tagmatch.model.kernels.bits import trailing_zeros
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
 from tagmatch.model.tables import KeyTable
@@ -42,14 +43,15 @@ def _only_keys(set_ids, keys, out):
 
 
 def look_up_keys(matches: Lists, table: KeyTable) -> Lists:
-    """Keys, uint64, of each query's set ids; a key once for each matching set that carries it."""
+    """Keys, as wide as the table's, of each query's set ids; a key once for each matching set that carries it."""
+    dtype = table.keys.values.dtype
     if len(table.keys.values) == len(table):  # one key a set
-        keys = np.empty(len(matches.values), np.uint64)
+        keys = pooled(len(matches.values), dtype)
         _only_keys(matches.values, table.keys.values, keys)
         return Lists(matches.offsets, keys)
     ends = np.zeros(len(matches) + 1, np.int64)
     key_ends(matches.offsets, matches.values, table.keys.offsets, ends)
-    keys = np.empty(int(ends[-1]), np.uint64)
+    keys = pooled(int(ends[-1]), dtype)
     copy_keys(matches.values, table.keys.offsets, table.keys.values, keys)
     return Lists(ends, keys)
 
@@ -85,30 +87,68 @@ def _sort_keys(keys, swap):
 
 
 @kernel
+def _each_once(keys, out):
+    """Write ascending keys, each once; returns how many there are."""
+    used = 0
+    for i in range(len(keys)):
+        if i == 0 or keys[i] != keys[i - 1]:
+            out[used] = keys[i]
+            used += 1
+    return used
+
+
+@kernel
+def _by_bits(keys, low, words, out):
+    """Write the keys, which begin at `low`, ascending and each once: a bit for each is set in `words`; how many."""
+    words[:] = _U(0)
+    for key in keys:
+        above = _U(key) - low
+        words[above >> _U(6)] |= _U(1) << (above & _U(63))
+    used = 0
+    for place in range(len(words)):
+        word = words[place]
+        while word != _U(0):
+            out[used] = low + (_U(place) << _U(6)) + trailing_zeros(word)
+            word &= word - _U(1)
+            used += 1
+    return used
+
+
+@kernel
+def _ascending_unique(keys, words, swap, out):
+    """Write keys ascending and each once; returns how many there are. `words` and `swap` are as long."""
+    ascending, low, high = True, keys[0], keys[0]
+    for i in range(1, len(keys)):
+        ascending &= keys[i] >= keys[i - 1]
+        low, high = min(low, keys[i]), max(high, keys[i])
+    if ascending:
+        return _each_once(keys, out)
+    # With more words than keys, most of them empty, sorting is faster
+    spanned = ((_U(high) - _U(low)) >> _U(6)) + _U(1)
+    if spanned <= _U(len(keys)):
+        return _by_bits(keys, _U(low), words[: np.int64(spanned)], out)
+    out[:] = keys
+    _sort_keys(out, swap)
+    return _each_once(out, out)
+
+
+@kernel
 def unique_keys(ends, keys, wanted, new_ends, out):
     """Write the keys, those of wanted queries ascending and each once; returns how many there are."""
     longest = 0
     for query in range(len(ends) - 1):
         if wanted[query]:
             longest = max(longest, ends[query + 1] - ends[query])
-    swap = np.empty(longest, np.uint64)
+    words, swap = np.empty(longest, np.uint64), np.empty(longest, keys.dtype)
     used = 0
     for query in range(len(ends) - 1):
-        begin = used
-        ascending = True
-        for i in range(ends[query], ends[query + 1]):
-            out[used] = keys[i]
-            ascending &= used == begin or keys[i] >= out[used - 1]
-            used += 1
-        if wanted[query]:
-            if not ascending:
-                _sort_keys(out[begin:used], swap[: used - begin])
-            once = begin
-            for i in range(begin, used):
-                if i == begin or out[i] != out[once - 1]:
-                    out[once] = out[i]
-                    once += 1
-            used = once
+        found = keys[ends[query] : ends[query + 1]]
+        target = out[used : used + len(found)]
+        if wanted[query] and len(found) > 0:
+            used += _ascending_unique(found, words[: len(found)], swap[: len(found)], target)
+        else:
+            target[:] = found
+            used += len(found)
         new_ends[query + 1] = used
     return used
 
@@ -116,6 +156,6 @@ def unique_keys(ends, keys, wanted, new_ends, out):
 def merge_unique(answers: Lists, wanted: BoolArray) -> Lists:
     """Each wanted query's keys ascending, each once (the merge stage of `match-unique`); others' keys as they are."""
     ends = np.zeros(len(answers) + 1, np.int64)
-    out = np.empty(len(answers.values), np.uint64)
+    out = pooled(len(answers.values), answers.values.dtype)
     used = unique_keys(answers.offsets, answers.values, wanted, ends, out)
     return Lists(ends, out[:used])

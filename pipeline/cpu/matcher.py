@@ -61,7 +61,7 @@ class SetIds:
         return len(self.sets.values)
 
     def key_lookup(self) -> Lists:
-        """Keys, uint64, of the sets of each query."""
+        """Keys of the sets of each query."""
         return look_up_keys(self.sets, self.keys)
 
 

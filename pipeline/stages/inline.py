@@ -34,7 +34,7 @@ def match_inline(
     threads: int,
     through: Callable[[Packet], object] = through_all_stages,
 ) -> list[Lists]:
-    """Keys, uint64, of many queries, in order, in parts.
+    """Keys, uint32 or uint64, of many queries, in order, in parts.
 
     Parameters
     ----------

@@ -98,10 +98,11 @@ class Limits:
                 self._changed.notify_all()
 
     def _too_much(self) -> str | None:
-        if self.queries >= self._most_queries:
-            return f"{self.queries} queries are being answered, as many as max_queries"
+        queries = len(self._inside)
+        if queries >= self._most_queries:
+            return f"{queries} queries are being answered, as many as max_queries"
         # Where nothing is in flight there is nothing to wait for
-        if self.queries and (made := self.result_bytes + self._partial_bytes) >= self._most_bytes:
+        if queries and (made := self.result_bytes + self._partial_bytes) >= self._most_bytes:
             return f"answers of {made} bytes are being made, as many as max_result_bytes"
         return None
 

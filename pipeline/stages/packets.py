@@ -15,6 +15,7 @@ from tagmatch.model.arrays import BoolArray, Lists, TagLists
 from tagmatch.model.columns import rows_of_tags
 from tagmatch.pipeline.cpu.key_lookup import merge_unique
 from tagmatch.pipeline.matcher import Matched, Matcher, Preprocessed
+from tagmatch.pipeline.stages.awaited import Awaited
 from tagmatch.pipeline.stages.order import StageName
 
 #: Integers or strings
@@ -40,13 +41,13 @@ class Answer(Future[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._condition = _Condition()
+        self._condition.__class__ = _Condition  # to make another one takes longer than all else here
 
 
 class Caller(NamedTuple):
-    """The future of a query that was submitted, and whether its answer is a set of keys."""
+    """What a query that was submitted gives its answer to, and whether that is a set of keys."""
 
-    future: Future[Any]
+    future: Future[Any] | Awaited
     unique: bool
 
     def answer(self, keys: Keys) -> None:
@@ -81,7 +82,7 @@ class Packet(ABC):
         From the preprocess stage on.
     matched : Matched
         From the subset match on.
-    keys : Lists of uint64
+    keys : Lists of uint32 or uint64
         From the key lookup on: those of each query.
     """
 

@@ -9,19 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagmatch.model.arrays import Lists, offsets_of
+from tagmatch.model.arrays import Lists, UIntArray, offsets_of
 from tagmatch.pipeline.cpu.key_lookup import merge_unique
 
 LARGEST = [1, 100, 2**8, 2**20, 2**32, 2**63, 2**64]
 
 
 def merged(answers: list[list[int]], wanted: list[bool]) -> list[list[int]]:
-    lists = Lists(
-        offsets_of(np.array([len(keys) for keys in answers], np.int64)),
-        np.array([key for keys in answers for key in keys], np.uint64),
-    )
+    """Of keys of 64 bits and, where all fit, of 32 bits."""
+    keys = np.array([key for keys in answers for key in keys], np.uint64)
+    found = merged_columns(answers, keys, wanted)
+    if not keys.max(initial=0) >> np.uint64(32):
+        assert merged_columns(answers, keys.astype(np.uint32), wanted) == found
+    return found
+
+
+def merged_columns(answers: list[list[int]], keys: UIntArray, wanted: list[bool]) -> list[list[int]]:
+    lists = Lists(offsets_of(np.array([len(keys) for keys in answers], np.int64)), keys)
     found = merge_unique(lists, np.array(wanted, np.bool_))
-    assert found.values.dtype == np.uint64
+    assert found.values.dtype == keys.dtype
     return [found.values[first:last].tolist() for first, last in zip(found.offsets, found.offsets[1:], strict=False)]
 
 
@@ -45,3 +51,15 @@ def test_answers_of_any_length(rng: random.Random, largest: int, length: int) ->
     answers = [drawn, sorted(drawn), sorted(drawn, reverse=True), drawn, alike, [drawn[0]] * length]
     wanted = [True, True, True, False, True, True]
     assert merged(answers, wanted) == expected(answers, wanted)
+
+
+@pytest.mark.parametrize("beyond", [-1, 0, 1])
+@pytest.mark.parametrize("length", [1, 2, 33, 1_000])
+def test_as_many_words_as_keys(rng: random.Random, length: int, beyond: int) -> None:
+    """From the least to the greatest there are about 64 numbers for each key, at both ends of what keys can be."""
+    span = max(64 * length + beyond, 1)
+    drawn = [rng.randrange(span) for _ in range(length)]
+    ends = [0, span - 1] * 2 + drawn[4:]
+    answers = [[key + low for key in ends[:length]] for low in (0, 2**32 - 7, 2**64 - span)]
+    answers += [keys[::-1] for keys in answers]
+    assert merged(answers, [True] * 6) == expected(answers, [True] * 6)

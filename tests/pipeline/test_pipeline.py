@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
-from support.pipelines import IN_PACKET, figures, our_threads, watched
+from support.pipelines import IN_PACKET, Gate, figures, our_threads, watched
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 from tagmatch.model.options import MatchOptions
@@ -28,25 +28,6 @@ TAGS = [f"t{i}" for i in range(50)]
 def small(**options: Any) -> TagMatch:
     """Set {t_i} has key i."""
     return watched([([tag], i) for i, tag in enumerate(TAGS)], **{"threads": 2} | options)
-
-
-class Gate:
-    """Holds the subset match up until it is opened."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._open = threading.Event()
-        self.entered = threading.Event()
-        subset_match = Ranked.subset_match
-
-        def gated(queries: Ranked) -> Any:
-            self.entered.set()
-            assert self._open.wait(TIMEOUT)
-            return subset_match(queries)
-
-        monkeypatch.setattr(Ranked, "subset_match", gated)
-
-    def open(self) -> None:
-        self._open.set()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from support.agreement import loaded
 
 import tagmatch.engine
 from tagmatch import PipelineOptions, TagMatch
+from tagmatch.pipeline.cpu.matcher import Ranked
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.service import Pipeline
 
@@ -48,6 +49,25 @@ def watched(pairs: Any, **options: Any) -> TagMatch[Any]:
 def figures(tm: TagMatch[Any]) -> dict[str, Any]:
     """What `stats` tells of the pipeline of a watched index, also of one that is closed."""
     return _PIPELINES[tm].stats()
+
+
+class Gate:
+    """Holds the subset match up until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._open = threading.Event()
+        self.entered = threading.Event()
+        subset_match = Ranked.subset_match
+
+        def gated(queries: Ranked) -> Any:
+            self.entered.set()
+            assert self._open.wait(TIMEOUT)
+            return subset_match(queries)
+
+        monkeypatch.setattr(Ranked, "subset_match", gated)
+
+    def open(self) -> None:
+        self._open.set()
 
 
 def our_threads() -> list[threading.Thread]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tagmatch.workloads.bench.harness.load import callers_rate
+from tagmatch.workloads.bench.harness.load import callers_rate, gather_rate
 from tagmatch.workloads.commands.bench import app
 
 pytestmark = pytest.mark.slow
@@ -45,6 +46,8 @@ def test_command(tmp_path: Path) -> None:
         "tagmatch, rarest: 50 callers of match against one": 0.9,
         "tagmatch, balanced: 50 callers of match against one": None,
         "Python dict of rarest tags: 50 callers of match against one": None,
+        "tagmatch, rarest: amatch, 1,000 at a time": 60_000,
+        "tagmatch, balanced: amatch, 1,000 at a time": None,
     }
     assert {row["system"] for row in found["answers"]} >= {"kernels alone, rarest", "kernels alone, balanced"}
     assert all(row["missing"] == row["wrong"] == 0 for row in found["answers"])
@@ -59,3 +62,23 @@ def test_every_caller_asks() -> None:
     assert rate > 0
     assert len({thread for thread, _ in asked}) == 7
     assert {tag for _, tag in asked} == {"a", "b", "c"}
+
+
+def test_tasks_ask_together() -> None:
+    asked: list[str] = []
+    together: set[int] = set()
+    running = 0
+
+    async def ask(query: list[str]) -> None:
+        nonlocal running
+        running += 1
+        asked.append(query[0])
+        await asyncio.sleep(0)
+        together.add(running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    assert gather_rate(ask, [["a"], ["b"], ["c"]], 5, 0.001) > 0
+    assert asked[:10] == list("abcabcabca")
+    assert len(asked) % 5 == 0
+    assert together == {5}

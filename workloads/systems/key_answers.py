@@ -48,7 +48,7 @@ def keys_of_matches(
 
 
 def keys_of(matches: Lists, keys: KeyTable, *, unique: bool) -> Lists:
-    """Look up the keys, uint64, of each query's rows, uint32; `unique` ones once each."""
+    """Look up the keys of each query's rows, uint32; `unique` ones once each."""
     found = look_up_keys(matches, keys)
     return merge_unique(found, np.ones(len(found), np.bool_)) if unique else found
 

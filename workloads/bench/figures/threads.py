@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tagmatch.workloads.bench.figures.throughput import by_threads
-from tagmatch.workloads.bench.harness.load import callers_rate
+from tagmatch.workloads.bench.harness.load import callers_rate, gather_rate
 from tagmatch.workloads.bench.harness.results import Target
 from tagmatch.workloads.bench.harness.timing import Samples
 from tagmatch.workloads.systems.catalogue import BALANCED, ON_CPU, OURS, PYTHON_DICT, RAREST, Build, some, tagmatch
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _CALLERS = (1, 2, 10, 50)
 _IN_WORDS = f"{', '.join(map(str, _CALLERS[:-1]))} and {_CALLERS[-1]}"
 _MANY_CALLERS = Target(0.9)
+_GATHERED = 1000
+#: Queries a second, of small answers
+_BY_TASKS = Target(60_000)
 _ONE_CALLER = Target(2)
 _AGAINST_KERNELS = Target(0.9)
 
@@ -35,11 +38,13 @@ def threads(bench: Bench) -> Result:
         paper. Then, with {bench.options.threads}, what the pipeline costs: `match_many` beside the kernels that it
         calls, called by plain threads on packets of the same size. Then callers: {_IN_WORDS} Python threads, each of
         which calls `match` again and again and waits for the answer; they share the interpreter lock. So do those that
-        ask a Python dict from each set's rarest tag to the sets.""",
+        ask a Python dict from each set's rarest tag to the sets. Last, one event loop gathers `amatch` of {_GATHERED:,}
+        queries at a time; its target is for small answers (`--keys 1`).""",
     )
     by_threads(bench, result, (RAREST, BALANCED))
     _beside_kernels(bench, result)
     _by_callers(bench, result)
+    _by_tasks(bench, result)
     return result
 
 
@@ -94,3 +99,19 @@ def _by_callers(bench: Bench, result: Result) -> None:
         if row.x == _CALLERS[-1]:
             what = f"{row.what}: {row.x:g} callers of match against one"
             result.add(what, row.value, "times", _MANY_CALLERS if row.what == RAREST else None)
+
+
+def _by_tasks(bench: Bench, result: Result) -> None:
+    workload, options = bench.workload(bench.sets()), bench.options
+    queries = workload.queries.to_pylist()
+    systems: dict[str, Build] = {name: tagmatch(name) for name in OURS.values()}
+    with bench.built(systems, workload.sets, result) as matchers:
+        each: Any
+        for name, each in matchers.items():
+            with bench.doing(f"threads: tasks that ask {name}"):
+                gather_rate(each.index.amatch, queries, _GATHERED, 0)  # starts threads
+                rates = [
+                    gather_rate(each.index.amatch, queries, _GATHERED, options.seconds) for _ in range(options.rounds)
+                ]
+            what = f"{name}: amatch, {_GATHERED:,} at a time"
+            result.add(what, Samples(tuple(rates)), "queries/s", _BY_TASKS if name == RAREST else None)

@@ -6,6 +6,7 @@ queries late, would hide its slowness from their latencies (G. Tene's "coordinat
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
@@ -23,7 +24,7 @@ from tagmatch.workloads.bench.harness.timing import without_garbage_collection
 from tagmatch.workloads.pacing import arrival_times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
     from concurrent.futures import Future
 
     from tagmatch.model.arrays import F64Array
@@ -151,6 +152,24 @@ def callers_rate(
     with without_garbage_collection(), ThreadPoolExecutor(callers) as pool:
         asked = sum(pool.map(call, range(callers)))
         return asked / (time.perf_counter() - starts[0])
+
+
+def gather_rate(
+    ask: Callable[[list[str]], Awaitable[object]], queries: Sequence[list[str]], at_once: int, seconds: float
+) -> float:
+    """Measure how many queries a second one event loop gets answered that asks some together, again and again."""
+
+    async def again() -> float:
+        start = time.perf_counter()
+        for asked in count(0, at_once):
+            elapsed = time.perf_counter() - start
+            if asked and elapsed >= seconds:
+                break
+            await asyncio.gather(*(ask(queries[(asked + i) % len(queries)]) for i in range(at_once)))
+        return asked / elapsed
+
+    with without_garbage_collection():
+        return asyncio.run(again())
 
 
 def poisson_times(rate: float, seconds: float, seed: int) -> F64Array:
