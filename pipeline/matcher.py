@@ -45,7 +45,7 @@ class PacketSize:
     Attributes
     ----------
     queries, tags : int
-        The most queries, and tags but for those of the last query.
+        The most queries, and tags but for those of one of them.
     fewest : int
         Not fewer queries, though more threads would get some.
     at_once : int, optional

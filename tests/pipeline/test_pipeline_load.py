@@ -29,7 +29,7 @@ from support.pipelines import (
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
-from tagmatch.pipeline.cpu.matcher import CpuStages, Ranked
+from tagmatch.pipeline.cpu.matcher import CpuMatcher, Ranked
 from tagmatch.pipeline.stages.batcher import Batcher
 
 # Compiling may take minutes where others use the machine too: that is no test's time
@@ -382,7 +382,9 @@ def test_close_while_a_caller_helps(monkeypatch: pytest.MonkeyPatch, layout: str
     """`match` does work of the pipeline in its own thread, which `close` cannot end."""
     tm = index(layout=layout)
     assert tm.submit(["t1"]).result(TIMEOUT) == [1]
-    gate = Gate(monkeypatch, *{"rarest": (CpuStages, "preprocess"), "balanced": (BalancedSubsetMatch, "route")}[layout])
+    gate = Gate(
+        monkeypatch, *{"rarest": (CpuMatcher, "preprocess"), "balanced": (BalancedSubsetMatch, "route")}[layout]
+    )
 
     def ask() -> None:
         with suppress(ClosedError, CancelledError):
