@@ -85,13 +85,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file for each process; all of Spark for one, as it takes long to start and to warm up."""
+    """A file for each process. One has the tests that share a Spark, which takes long to start and to warm up."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "spark" if "/spark/" in file else file
+            return "spark" if "/spark/" in file and "test_spark_" not in nodeid else file
 
     return Scheduling(config, log)
 
