@@ -25,6 +25,9 @@ $(VENV)/.installed: pyproject.toml
 demo: $(VENV)/.installed
 	$(BIN)/python examples/debian.py
 
+# Tests start hundreds of processes, each of which would compile all modules
+unexport PYTHONDONTWRITEBYTECODE
+
 # Files share the cores
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 

@@ -71,15 +71,29 @@ def rng(seed: int) -> random.Random:
     return random.Random(seed)
 
 
-# Where several processes share the tests, none is left waiting for the longest file, which compiles most kernels first;
-# the others compile none meanwhile, or keep them for themselves.
-_FIRST = ("test_cuda_simulator", "test_kernel_cache", "test_cuda_ptx", "test_pipeline_load", "test_types")
+# Where several processes share the tests, none is left waiting for the longest files. The simulator's compiles most
+# kernels first; the next ones compile none meanwhile, or keep them for themselves.
+_FIRST = ("spark", "test_cuda_simulator", "test_kernel_cache", "test_cuda_ptx", "test_pipeline_load", "test_types")
+_FIRST += ("test_memory", "test_pipeline_oracle", "test_workloads_paper", "test_workloads_databases", "test_documents")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with files that take long or need no kernels."""
     places = {name: place for place, name in enumerate(_FIRST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    items.sort(key=lambda item: min(places.get(name, len(places)) for name in (item.path.parent.name, item.path.stem)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file for each process. One has the tests that share a Spark, which takes long to start and to warm up."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return "spark" if "/spark/" in file and "test_spark_" not in nodeid else file
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -36,6 +36,9 @@ _DEFAULT_PARTITIONS = 200
 
 _HALF = np.uint64(32)
 
+# Of the first numbers, by how many partitions there are: the same in every session
+_partitions: dict[int, I64Array] = {}
+
 
 class Serializer:
     """Collects batches as bytes."""
@@ -137,9 +140,11 @@ def labels_for(spark: SparkSession, count: int, each: int = 1) -> I64Array:
 
     Other labels would not be spread evenly: of two, both come to one partition half of the time.
     """
-    # With that many numbers, fewer than two for a partition are out of the question. Spark answers this without a job.
-    text = f"SELECT transform(sequence(0, {64 * count}), number -> pmod(hash(number), {count})) AS partitions"
-    partitions = np.array(spark.sql(text).first()["partitions"])  # type: ignore[index]
+    if count not in _partitions:
+        # With that many numbers, fewer than two for a partition are out of the question. Spark answers without a job.
+        text = f"SELECT transform(sequence(0, {64 * count}), number -> pmod(hash(number), {count})) AS partitions"
+        _partitions[count] = np.array(spark.sql(text).first()["partitions"])  # type: ignore[index]
+    partitions = _partitions[count]
     order = np.argsort(partitions, kind="stable")
     firsts = np.searchsorted(partitions[order], np.arange(count))
     return np.stack([order[firsts + i] for i in range(each)])

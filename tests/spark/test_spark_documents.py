@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,9 @@ RUNNER = Path(__file__).parents[1] / "support" / "documents.py"
 )
 def test_examples(tmp_path: Path, document: str, index: str) -> None:
     command = [sys.executable, str(RUNNER), document, "needs Java"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    # As those have it who set nothing
+    environment = os.environ | {"PYSPARK_SUBMIT_ARGS": "--conf spark.python.daemon.module=pyspark.daemon pyspark-shell"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     with TagMatch.open(tmp_path / index) as tm:
         assert sorted(tm.match(["cat", "fr"])) == [7, 8]

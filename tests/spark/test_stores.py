@@ -15,6 +15,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PythonException
+from support.jvm import Jvm
 from support.killed import run_killed_job
 
 from tagmatch import (
@@ -113,11 +114,12 @@ def test_jobs_that_fail(spark: Any, bucket: Any, uri: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_job_that_is_killed(spark: Any, tmp_path: Path, bucket: Any, uri: str) -> None:
+def test_a_job_that_is_killed(spark: Any, tmp_path: Path, bucket: Any, uri: str, jvm: Jvm) -> None:
     partition(spark.createDataFrame(ROWS, SCHEMA), uri)
     before, sets = names(bucket), tmp_path / "sets.parquet"
     pq.write_table(pa.table({"tags": [["new"]], "key": [2]}), sets)
-    run_killed_job(sets, uri, "index")
+    run_killed_job(sets, uri, "index", jvm.environment)
+    jvm.stop_spark()
     assert set(before) < set(names(bucket))
     queries = spark.createDataFrame(QUERIES, "id long, tags array<string>")
     joined = subset_join(queries, uri, output="lists")

@@ -65,7 +65,7 @@ class Oracle:
 
     def __contains__(self, tags: Iterable[str]) -> bool:
         wanted = frozenset(tags)
-        return any(stored == wanted for stored, _ in self._matching(wanted))
+        return wanted in self._groups.get(max(wanted, default=None), {})
 
     @property
     def staged(self) -> int:

@@ -6,7 +6,8 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from functools import wraps
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, wraps
 from types import ModuleType
 from typing import Any
 
@@ -25,12 +26,20 @@ _SMALL |= {"_FIRST_ROOM": 2, "_FEWEST": 1, "_STAGE": 2, "_RUN_BLOCKS": 2}
 _SMALL |= {"ITEM_THREADS": 2, "ITEM_QUERIES": 8, "BLOCK_ROWS": 4}
 
 
+#: As many as a block may have
+_MOST_THREADS = 1024
+
+#: What kernels ask the thread that runs them
+_ASKED = ("blockIdx", "threadIdx", "thread_id", "syncthreads")
+
+
 def set_up(modules: Iterable[ModuleType]) -> None:
     """Prepare the simulator and the modules with kernels."""
     _launch_one_after_another()
+    _wait_without_polling()
     _share_arrays_safely()
     np.seterr(over="ignore")
-    sys.setswitchinterval(1e-4)  # it polls its threads
+    sys.setswitchinterval(1e-4)  # a block's threads take turns
     for module in modules:
         members = vars(module)
         for name, member in list(members.items()):
@@ -71,6 +80,51 @@ def _launch_one_after_another() -> None:
         return functions[function]
 
     FakeCUDAKernel.__getitem__, FakeCUDAKernel.__call__ = configured, call
+
+
+def _wait_without_polling() -> None:
+    """A block's threads tell when they wait for each other and when they end; else it looks at them all the time.
+
+    They are run by threads that stay.
+    """
+    from numba.cuda.simulator.kernel import BlockManager, BlockThread
+
+    pool = ThreadPoolExecutor(_MOST_THREADS)
+
+    def run_and_tell(thread: Any) -> None:
+        vars(threading.current_thread()).update({name: getattr(thread, name) for name in _ASKED})
+        thread.run()
+        thread._manager.told.release()
+
+    def tell_and_wait(thread: Any) -> None:
+        thread.syncthreads_blocked = True
+        thread._manager.told.release()
+        thread.syncthreads_event.wait()
+        thread.syncthreads_event.clear()
+        if thread.abort:
+            raise RuntimeError("another thread of the block has failed")
+
+    def run_block(block: Any, place: tuple[int, ...], *arguments: Any) -> None:
+        block.told = threading.Semaphore(0)
+        work = partial(block._f, *arguments)
+        threads = [BlockThread(work, block, place, each, block._debug) for each in np.ndindex(*block._block_dim)]
+        for thread in threads:
+            pool.submit(run_and_tell, thread)
+        running = threads
+        while running:
+            for _ in running:
+                block.told.acquire()
+            running = [thread for thread in running if thread.syncthreads_blocked]
+            failed = [thread.exception for thread in threads if thread.exception]
+            for thread in running:
+                thread.abort = bool(failed)
+                thread.syncthreads_blocked = False
+                thread.syncthreads_event.set()
+            if failed:
+                error, trace = failed[0]
+                raise error.with_traceback(trace)
+
+    BlockThread.syncthreads, BlockManager.run = tell_and_wait, run_block
 
 
 def _share_arrays_safely() -> None:

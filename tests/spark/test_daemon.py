@@ -1,0 +1,34 @@
+"""Spark's Python workers as forks of a process that has loaded what they need; all tests of Spark run in such."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+
+def test_workers_have_all_and_no_garbage_is_looked_for_among_it(spark: Any) -> None:
+    def told(_: Any) -> Iterator[pa.RecordBatch]:
+        from numba.core import event
+
+        with event.install_recorder("numba:compile") as compiled:
+            from tagmatch import TagMatch
+
+            loaded = len(sys.modules)
+            with TagMatch(threads=1) as tm:
+                tm.add_sets([["a"]], [1])
+                tm.consolidate()
+        modules = {"tagmatch.partitioner.spark.job", "tagmatch.spark.join"} <= sys.modules.keys()
+        yield pa.record_batch({
+            "frozen": [gc.get_freeze_count()], "living": [len(gc.get_objects())],
+            "modules": [modules], "more": [len(sys.modules) - loaded], "compiled": [len(compiled.buffer)],
+        })  # fmt: skip
+
+    schema = "frozen long, living long, modules boolean, more long, compiled long"
+    (row,) = spark.range(1).repartition(1).mapInArrow(told, schema).collect()
+    assert row.modules
+    assert row.more == row.compiled == 0
+    assert row.frozen > 100_000 > row.living
