@@ -31,7 +31,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # Files share the cores
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
+# Else processes that begin at the same time would each compile the same kernels
 test: $(VENV)/.installed
+	@$(BIN)/tagmatch warmup
 	$(PYTEST)
 
 quick: $(VENV)/.installed
