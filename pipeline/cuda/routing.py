@@ -24,8 +24,14 @@ _TILE = 1024
 
 
 @inlined
-def _count_in_block(query, queries, not_queries, first, last, masks, counts):
-    """Count this block's queries that have all bits of each mask from `first` to `last`."""
+def _count_in_block(queries, not_queries, runs, masks, counts):
+    """Count this block's queries that have the mask of each run of a tile.
+
+    Returns the first run of the tile, the end of the last, and this thread's query.
+    """
+    first = cuda.blockIdx.y * _TILE
+    last = min(first + _TILE, runs)
+    query = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
     for run in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
         counts[run - first] = 0
     cuda.syncthreads()
@@ -35,16 +41,14 @@ def _count_in_block(query, queries, not_queries, first, last, masks, counts):
             if (masks[run, 0] & x) | (masks[run, 1] & y) | (masks[run, 2] & z) == _U(0):
                 cuda.atomic.add(counts, run - first, 1)
     cuda.syncthreads()
+    return first, last, query
 
 
 @kernel
 def _count(queries, not_queries, runs, masks, totals):
     """Add to `totals` how many queries each run gets."""
     counts = cuda.shared.array(_TILE, np.int32)
-    first = cuda.blockIdx.y * _TILE
-    last = min(first + _TILE, runs)
-    query = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-    _count_in_block(query, queries, not_queries, first, last, masks, counts)
+    first, last, _ = _count_in_block(queries, not_queries, runs, masks, counts)
     for run in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
         if counts[run - first]:
             cuda.atomic.add(totals, run, counts[run - first])
@@ -54,10 +58,7 @@ def _count(queries, not_queries, runs, masks, totals):
 def _queue(queries, not_queries, runs, masks, offsets, used, queued):
     """Write each run's queries to its place in `queued`; `used`, zeros before, has how many stand there already."""
     counts = cuda.shared.array(_TILE, np.int32)
-    first = cuda.blockIdx.y * _TILE
-    last = min(first + _TILE, runs)
-    query = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-    _count_in_block(query, queries, not_queries, first, last, masks, counts)
+    first, last, query = _count_in_block(queries, not_queries, runs, masks, counts)
     for run in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
         if counts[run - first]:
             counts[run - first] = cuda.atomic.add(used, run, counts[run - first])

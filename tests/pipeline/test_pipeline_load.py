@@ -18,6 +18,7 @@ import pytest
 from support.pipelines import (
     IN_PACKET,
     TIMEOUT,
+    Gate,
     figures,
     held_packet,
     our_threads,
@@ -66,25 +67,6 @@ def close(tm: TagMatch, *, drain: bool) -> None:
     with together([lambda: tm.close(drain=drain)]):
         pass
     assert_nothing_in_flight(tm)
-
-
-class Gate:
-    """Holds a method up until it is opened."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
-        self._open = threading.Event()
-        self.entered = threading.Event()
-        do = getattr(owner, name)
-
-        def gated(*arguments: Any) -> Any:
-            self.entered.set()
-            assert self._open.wait(TIMEOUT)
-            return do(*arguments)
-
-        monkeypatch.setattr(owner, name, gated)
-
-    def open(self) -> None:
-        self._open.set()
 
 
 # -- load --------------------------------------------------------------------------------------------------------------

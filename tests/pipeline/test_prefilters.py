@@ -8,30 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.signatures import integers_of, signatures, words_of
 
-from tagmatch.model.arrays import U64Array
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.tables import PartitionTable
 from tagmatch.pipeline.cpu.blocks import Blocks
 from tagmatch.pipeline.cpu.partition_index import PartitionIndex
 
-_SHIFTS = (128, 64, 0)
-
-# Around the ends of words, where a mistake of one bit shows
-signatures = st.lists(st.sampled_from([0, 1, 62, 63, 64, 65, 127, 128, 190, 191]), max_size=6).map(
-    lambda bits: sum({1 << bit for bit in bits})
-) | st.integers(0, 2**192 - 1)
 masks = signatures.filter(bool)
-
-
-def words_of(values: list[int]) -> U64Array:
-    """Integers of 192 bits as rows of three words."""
-    rows = [[value >> shift & 2**64 - 1 for shift in _SHIFTS] for value in values]
-    return np.array(rows, np.uint64).reshape(-1, SIGNATURE_WORDS)
-
-
-def integers_of(rows: U64Array) -> list[int]:
-    return [sum(int(word) << shift for word, shift in zip(row, _SHIFTS, strict=True)) for row in rows]
 
 
 @given(stored=st.lists(masks, max_size=8), asked=st.lists(signatures, max_size=8))

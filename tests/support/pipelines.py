@@ -52,19 +52,19 @@ def figures(tm: TagMatch[Any]) -> dict[str, Any]:
 
 
 class Gate:
-    """Holds the subset match up until it is opened."""
+    """Holds a method up until it is opened."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type = Ranked, name: str = "subset_match") -> None:
         self._open = threading.Event()
         self.entered = threading.Event()
-        subset_match = Ranked.subset_match
+        do = getattr(owner, name)
 
-        def gated(queries: Ranked) -> Any:
+        def gated(*arguments: Any) -> Any:
             self.entered.set()
             assert self._open.wait(TIMEOUT)
-            return subset_match(queries)
+            return do(*arguments)
 
-        monkeypatch.setattr(Ranked, "subset_match", gated)
+        monkeypatch.setattr(owner, name, gated)
 
     def open(self) -> None:
         self._open.set()

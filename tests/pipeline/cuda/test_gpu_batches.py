@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.agreement import loaded
+from support.signatures import integers_of, signatures, words_of
 from support.simulator import SIMULATED
 
 from tagmatch import CudaOptions
-from tagmatch.model.arrays import I64Array, U64Array, offsets_of
+from tagmatch.model.arrays import I64Array, offsets_of
 from tagmatch.model.empty import empty_segment
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions, MatchOptions
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
@@ -279,17 +279,6 @@ def test_packed_results_are_unpacked(sizes: list[int], rng: random.Random) -> No
 
 # -- routing on the device (Algorithm 2) -------------------------------------------------------------------------------
 
-bits = st.lists(st.sampled_from([0, 1, 62, 63, 64, 65, 127, 128, 190, 191]), max_size=6).map(
-    lambda chosen_bits: sum({1 << bit for bit in chosen_bits})
-)
-signatures = bits | st.integers(0, 2**192 - 1)
-
-
-def words_of(values: Sequence[int]) -> U64Array:
-    """Integers of 192 bits as rows of three words."""
-    split_up = [[value >> shift & 2**64 - 1 for shift in (128, 64, 0)] for value in values]
-    return np.array(split_up, np.uint64).reshape(-1, SIGNATURE_WORDS)
-
 
 @settings(max_examples=25)
 @given(
@@ -321,10 +310,6 @@ def test_routing_gives_each_run_the_queries_with_its_mask(
 # -- the prefilter (Algorithm 4) ---------------------------------------------------------------------------------------
 
 
-def integers(rows: U64Array) -> list[int]:
-    return [sum(int(word) << shift for word, shift in zip(row, (128, 64, 0), strict=True)) for row in rows]
-
-
 @pytest.mark.parametrize("count", [1, 9, 60 if SIMULATED else 3000])
 def test_queries_pass_the_prefilter_by_the_bits_that_a_block_shares(
     monkeypatch: pytest.MonkeyPatch, rng: random.Random, count: int
@@ -353,7 +338,7 @@ def test_queries_pass_the_prefilter_by_the_bits_that_a_block_shares(
     counted.clear()
     matched(device, batches)
     assert segment.tagsets.signatures is not None
-    rows, asked_signatures = integers(segment.tagsets.signatures), integers(batches.signatures)
+    rows, asked_signatures = integers_of(segment.tagsets.signatures), integers_of(batches.signatures)
     first_rows = segment.partitions.first_rows.tolist()
     expected = 0
     run_rows = balanced._RUN_BLOCKS * items.BLOCK_ROWS
