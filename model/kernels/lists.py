@@ -128,13 +128,15 @@ def join_lists(parts: list[Lists], dtype: np.dtype[np.unsignedinteger], threads:
     The list of parts is empty afterwards: each part's memory is free for what comes next as soon as it is copied.
     """
     first_rows = offsets_of(np.array([len(part) for part in parts], np.int64))
-    starts = offsets_of(np.array([len(part.values) for part in parts], np.int64))
-    offsets = np.zeros(int(first_rows[-1]) + 1, np.int64)
+    starts = list_offsets(np.array([len(part.values) for part in parts], np.int64))
+    offsets = pooled(int(first_rows[-1]) + 1, starts.dtype)
     values = pooled(int(starts[-1]), dtype)
+    offsets[0] = 0
 
     def copy(i: int) -> None:
         part = left.pop(i)
-        offsets[first_rows[i] + 1 : first_rows[i + 1] + 1] = part.offsets[1:] + starts[i]
+        ends = offsets[first_rows[i] + 1 : first_rows[i + 1] + 1]
+        np.add(part.offsets[1:], starts[i], out=ends, casting="same_kind")
         values[starts[i] : starts[i + 1]] = part.values
 
     left = dict(enumerate(parts))

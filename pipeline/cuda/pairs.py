@@ -7,8 +7,9 @@ from typing import Any
 
 import numba.cuda
 import numpy as np
+import numpy.typing as npt
 
-from tagmatch.model.arrays import Lists
+from tagmatch.model.arrays import Lists, narrow_offsets, pooled
 from tagmatch.pipeline.cuda.jit import inlined, kernel
 from tagmatch.pipeline.cuda.memory import Workspace, grid
 from tagmatch.pipeline.cuda.scan import prefix_sums
@@ -31,6 +32,19 @@ def append(query, set_id, pair_queries, pair_sets, counters):
     if at < len(pair_queries) and at < len(pair_sets):
         pair_queries[at] = query
         pair_sets[at] = set_id
+
+
+@inlined
+def append_all(count, queries, rows, first, pair_queries, pair_sets, counters):
+    """Append so many matches that a block has in shared memory, as `first` is, with one global atomic; all threads."""
+    if cuda.threadIdx.x == 0 and count:
+        first[0] = cuda.atomic.add(counters, PAIRS, count)
+    cuda.syncthreads()
+    for i in range(cuda.threadIdx.x, count, cuda.blockDim.x):
+        at = first[0] + i
+        if at < len(pair_queries) and at < len(pair_sets):
+            pair_queries[at] = queries[i]
+            pair_sets[at] = rows[i]
 
 
 @kernel
@@ -158,20 +172,27 @@ class Pairs:
             self._room.ask(self._found)
 
     def lists(self) -> Lists:
-        """Each query's keys, uint64, or set ids, uint32, in no particular order; can be asked for once."""
+        """Each query's keys, as wide as the table's, or set ids, uint32, in no order; can be asked for once."""
         workspace, ends, counts = self._workspace, self._ends, self._counts
         launched = (*self._grid(self._found), workspace.stream)
         if self._keys is None:
             out = workspace.device("sets", np.uint32, self._results)
             _copy_sets[launched](*self._arrays, ends, counts, out)
         else:
-            out = workspace.device("keys", np.uint64, self._results)
+            out = workspace.device("keys", self._keys[1].dtype, self._results)
             _copy_keys[launched](*self._arrays, self._keys[0], ends, counts, self._keys[1], out)
         host_ends = workspace.download("host ends", ends, self._queries + 1)
         host_values = workspace.download("host results", out, self._results)
         workspace.stream.synchronize()
-        return Lists(host_ends.copy(), host_values.copy())
+        return Lists(_kept(host_ends, narrow_offsets(host_ends[-1:]).dtype), _kept(host_values, host_values.dtype))
 
     def _grid(self, pairs: int) -> tuple[int, int]:
         blocks, threads = grid(pairs, _BLOCK)
         return min(blocks, _MOST_BLOCKS), threads
+
+
+def _kept(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """A copy of pinned memory, which the next packet gets."""
+    out = pooled(len(values), dtype)
+    np.copyto(out, values, casting="same_kind")
+    return out

@@ -10,10 +10,11 @@ import numpy as np
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import ClusterTable, Segment
 from tagmatch.pipeline.cpu.rarest import second_ranks
-from tagmatch.pipeline.cuda.jit import kernel
+from tagmatch.pipeline.cuda.jit import inlined, kernel
 from tagmatch.pipeline.cuda.memory import grid, to_device
-from tagmatch.pipeline.cuda.pairs import REJECTED, append
+from tagmatch.pipeline.cuda.pairs import REJECTED, append, append_all
 from tagmatch.pipeline.cuda.preprocess import DeviceQueries
+from tagmatch.pipeline.cuda.subclusters import Subclusters, find_subcluster, is_large
 from tagmatch.pipeline.rules.clusters import NO_RANK, next_candidates
 from tagmatch.pipeline.rules.verify import contains_ranks
 
@@ -24,6 +25,8 @@ _BLOCK = 128
 # Ranks by which clusters are searched; what is left then is scanned
 _DEEPEST = 12
 _PATH = _DEEPEST + 1
+# Candidates that wait for verification; a block of queries of tweets has some 300
+_STAGE = 1024
 
 
 @kernel
@@ -37,39 +40,117 @@ def _query_bits(queries, offsets, counts, ranks, bits):
         bits[i] = found
 
 
+@inlined
+def _contained(query, place, row, offsets, counts, query_ranks, row_offsets, ranks):
+    """Whether what comes after the rarest tag of a row is in a query, from a place of the query on."""
+    last = offsets[query] + counts[query]
+    return contains_ranks(query_ranks, place, last, ranks, row_offsets[row] + 1, row_offsets[row + np.uint32(1)])
+
+
+@inlined
+def _stage(
+    place, row, staged, staged_places, staged_rows,
+    owners, offsets, counts, query_ranks, row_offsets, ranks, pair_queries, pair_sets, counters,
+):  # fmt: skip
+    """Have a candidate wait for verification from a place on, not its query's first; without room it does not wait."""
+    at = cuda.atomic.add(staged, 0, 1)
+    if at < _STAGE:
+        staged_places[at] = place
+        staged_rows[at] = row
+        return
+    query = owners[place - 1]
+    if _contained(query, place, np.uint32(row), offsets, counts, query_ranks, row_offsets, ranks):
+        append(query, row, pair_queries, pair_sets, counters)
+    else:
+        cuda.atomic.add(counters, REJECTED, 1)
+
+
+@inlined
+def _flush(
+    staged, staged_places, staged_rows, first,
+    owners, offsets, counts, query_ranks, row_offsets, ranks, pair_queries, pair_sets, counters,
+):  # fmt: skip
+    """Verify what is staged, a candidate a thread, and append what is left."""
+    waiting = min(staged[0], _STAGE)
+    if waiting == 0:
+        return
+    for start in range(0, waiting, cuda.blockDim.x):
+        at = start + cuda.threadIdx.x
+        good = False
+        query = np.uint32(0)
+        row = np.uint32(0)
+        if at < waiting:
+            place = np.int64(staged_places[at])
+            row = staged_rows[at]
+            query = owners[place - 1]
+            good = _contained(query, place, row, offsets, counts, query_ranks, row_offsets, ranks)
+        cuda.syncthreads()
+        # Those before have been read
+        if good:
+            at = cuda.atomic.add(staged, 1, 1)
+            staged_places[at] = query
+            staged_rows[at] = row
+    cuda.syncthreads()
+    left = staged[1]
+    if cuda.threadIdx.x == 0:
+        cuda.atomic.add(counters, REJECTED, waiting - left)
+    append_all(left, staged_places, staged_rows, first, pair_queries, pair_sets, counters)
+
+
 @kernel
 def _match(
     places, offsets, counts, query_ranks, owners, bits,
-    row_offsets, ranks, seconds, first_rows,
+    row_offsets, ranks, seconds, first_rows, slots, shift,
     pair_queries, pair_sets, counters,
 ):  # fmt: skip
-    """Append the sets whose rarest tag stands at one place of a query and whose others come after it."""
+    """Append the sets whose rarest tag stands at a place of a query, a thread each, and whose others come after it.
+
+    Threads find very different numbers of candidates, so that a block's share the verification.
+    """
+    staged = cuda.shared.array(2, np.int32)
+    staged_places = cuda.shared.array(_STAGE, np.uint32)
+    staged_rows = cuda.shared.array(_STAGE, np.uint32)
+    first = cuda.shared.array(1, np.int64)
+    if cuda.threadIdx.x == 0:
+        staged[0] = staged[1] = 0
+    cuda.syncthreads()
     place = cuda.grid(1)
-    if place >= places:
-        return
-    query = owners[place]
+    query = owners[place] if place < places else np.uint32(0)
     begin = offsets[query]
     last = begin + counts[query]
-    if place >= last:
-        return
-    rank = query_ranks[place]
-    path = cuda.local.array((_PATH, 3), np.int64)
-    path[1, 0], path[1, 1], path[1, 2] = first_rows[rank], first_rows[rank + np.uint32(1)], place + 1 - begin
-    depth = 1
-    rejected = 0
-    while depth > 0:
-        row, end, depth = next_candidates(row_offsets, ranks, seconds, query_ranks[begin:last], path, depth)
-        for candidate in range(row, end):
-            if (bits[query] >> (_U(seconds[candidate]) & _U(63))) & _U(1) == _U(0):
-                continue
-            if contains_ranks(
-                query_ranks, place + 1, last, ranks, row_offsets[candidate] + 1, row_offsets[candidate + 1]
-            ):
-                append(query, candidate, pair_queries, pair_sets, counters)
-            else:
-                rejected += 1
-    if rejected:
-        cuda.atomic.add(counters, REJECTED, rejected)
+    if place < places and place < last:
+        rank = query_ranks[place]
+        row, end = np.int64(first_rows[rank]), np.int64(first_rows[rank + np.uint32(1)])
+        if is_large(rank, first_rows):
+            if seconds[row] == NO_RANK:
+                _stage(
+                    place + 1, row, staged, staged_places, staged_rows,
+                    owners, offsets, counts, query_ranks, row_offsets, ranks, pair_queries, pair_sets, counters,
+                )  # fmt: skip
+            path = cuda.local.array((_PATH, 3), np.int64)
+            for second in range(place + 1, last):
+                path[2, 0], path[2, 1] = find_subcluster(rank, query_ranks[second], slots, shift)
+                path[2, 2] = second + 1 - begin
+                depth = 2
+                while depth > 1:
+                    row, end, depth = next_candidates(row_offsets, ranks, seconds, query_ranks[begin:last], path, depth)
+                    for candidate in range(row, end):
+                        _stage(
+                            second, candidate, staged, staged_places, staged_rows,
+                            owners, offsets, counts, query_ranks, row_offsets, ranks, pair_queries, pair_sets, counters,
+                        )  # fmt: skip
+        else:
+            for candidate in range(row, end):
+                if (bits[query] >> (_U(seconds[candidate]) & _U(63))) & _U(1) != _U(0):
+                    _stage(
+                        place + 1, candidate, staged, staged_places, staged_rows,
+                        owners, offsets, counts, query_ranks, row_offsets, ranks, pair_queries, pair_sets, counters,
+                    )  # fmt: skip
+    cuda.syncthreads()
+    _flush(
+        staged, staged_places, staged_rows, first,
+        owners, offsets, counts, query_ranks, row_offsets, ranks, pair_queries, pair_sets, counters,
+    )  # fmt: skip
 
 
 class CudaRarest:
@@ -83,8 +164,10 @@ class CudaRarest:
         assert isinstance(segment.partitions, ClusterTable)
         ranks = segment.tagsets.ranks
         tables = (ranks.offsets, ranks.values, second_ranks(segment), segment.partitions.first_rows)
-        self._tables = tuple(map(to_device, tables))
-        self.nbytes = sum(table.nbytes for table in self._tables)
+        on_device = tuple(map(to_device, tables))
+        subclusters = Subclusters(len(segment), *on_device)
+        self._tables = (*on_device, *subclusters.table)
+        self.nbytes = sum(table.nbytes for table in on_device) + subclusters.nbytes
 
     @classmethod
     def of(cls, segment: Segment, options: MatchOptions) -> CudaRarest:  # noqa: ARG003 - compares tags in any case

@@ -27,7 +27,7 @@ def _rank_at(offsets, ranks, seconds, row, depth):
 
 
 @kernel
-def _seek_row(offsets, ranks, seconds, row, end, depth, rank):
+def seek_row(offsets, ranks, seconds, row, end, depth, rank):
     """First row from `row` on, below `end`, whose rank at `depth` is not below `rank`; else `end`. Galloping."""
     step = 1
     while row + step <= end and _rank_at(offsets, ranks, seconds, row + step - 1, depth) < rank:
@@ -71,11 +71,11 @@ def next_candidates(offsets, ranks, seconds, query, path, depth):
         while row < end and at < len(query):
             rank = _rank_at(offsets, ranks, seconds, row, depth)
             if rank < query[at]:
-                row = _seek_row(offsets, ranks, seconds, row, end, depth, query[at])
+                row = seek_row(offsets, ranks, seconds, row, end, depth, query[at])
             elif rank > query[at]:
                 at = seek(query, at, len(query), rank)
             else:
-                child_end = _seek_row(offsets, ranks, seconds, row, end, depth, rank + np.uint32(1))
+                child_end = seek_row(offsets, ranks, seconds, row, end, depth, rank + np.uint32(1))
                 break
         if child_end > row:
             at += 1

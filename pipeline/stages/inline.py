@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from tagmatch.model.arrays import Lists, TagLists
-from tagmatch.model.parallel import run
+from tagmatch.model.arrays import Lists, TagLists, offsets_of
+from tagmatch.model.parallel import even_ranges, run
 from tagmatch.pipeline.matcher import Matcher, PacketSize
 from tagmatch.pipeline.stages.order import STAGES
 from tagmatch.pipeline.stages.packets import Asked, Packet
@@ -55,11 +55,17 @@ def match_inline(
 
 
 def packet_ranges(chunk: TagLists, size: PacketSize, threads: int) -> list[tuple[int, int]]:
-    """Ranges of queries, each of which is to be a packet."""
+    """Ranges of queries, each of which is to be a packet: as many queries in each, but where they have many tags."""
     offsets = chunk.offsets
-    marks = np.arange(int(offsets[0]) + size.tags, int(offsets[-1]), size.tags).astype(offsets.dtype)
-    by_tags = np.searchsorted(offsets, marks, side="right") - 1
-    step = min(size.queries, max(size.fewest, len(chunk) // (_PACKETS_PER_THREAD * threads)))
-    by_queries = np.arange(0, len(chunk), step)
-    edges = np.unique(np.concatenate([by_tags, by_queries, [len(chunk)]])).tolist()
+    wanted = min(_PACKETS_PER_THREAD * threads, len(chunk) // size.fewest)
+    tags = int(offsets[-1]) - int(offsets[0])
+    even = np.array(even_ranges(len(chunk), max(wanted, -(-len(chunk) // size.queries), -(-tags // size.tags))))
+    if not len(even):
+        return []
+    begins, ends = offsets[even[:, 0]].astype(np.int64), offsets[even[:, 1]].astype(np.int64)
+    # Where a range has too many tags, it is cut behind each so many of its own
+    cuts = np.maximum(-(-(ends - begins) // size.tags), 1) - 1
+    marks = np.repeat(begins - size.tags * offsets_of(cuts)[:-1], cuts) + size.tags * np.arange(1, cuts.sum() + 1)
+    by_tags = np.searchsorted(offsets, marks.astype(offsets.dtype), side="right") - 1
+    edges = np.unique(np.concatenate([even[:, 0], by_tags, [len(chunk)]])).tolist()
     return list(pairwise(edges))

@@ -24,7 +24,7 @@ def array(dtype, dimensions=1):
     return t.Array(dtype, dimensions, "C")
 
 u8, u32, u64, i32, i64 = map(array, (t.uint8, t.uint32, t.uint64, t.int32, t.int64))
-signatures, n, yes = array(t.uint64, 2), t.int64, t.boolean
+words, n, yes = array(t.uint64, 2), t.int64, t.boolean
 
 def kernels(offsets):
     results = (u32, u32, i64)
@@ -41,28 +41,32 @@ def kernels(offsets):
         "pairs": {
             "_clear": (n, yes, i32, i64, u32, u32),
             "_count_keys": (*results, offsets, i32),
-            "_copy_keys": (*results, offsets, i64, i32, u32 if offsets is i32 else u64, u64),
+            "_copy_keys": (*results, offsets, i64, i32, *((u32, u32) if offsets is i32 else (u64, u64))),
             "_count_sets": (*results, i32),
             "_copy_sets": (*results, i64, i32, u32),
         },
         "rarest": {
             "_query_bits": (n, i32, i32, u32, u64),
-            "_match": (n, i32, i32, u32, u32, u64, offsets, u32, u32, offsets, *results),
+            "_match": (n, i32, i32, u32, u32, u64, offsets, u32, u32, offsets, words, t.uint64, *results),
+        },
+        "subclusters": {
+            "_count": (offsets, u32, u32, offsets, i64),
+            "_fill": (offsets, u32, u32, offsets, words, t.uint64),
         },
         "balanced": {
-            "_signatures": (n, i32, i32, u32, u64, signatures, u64),
+            "_signatures": (n, i32, i32, u32, u64, words, u64),
             "_check_rows": (n, offsets, u32, u8),
         },
         "routing": {
             "_clear": (n, i32, i32),
-            "_count": (n, signatures, n, signatures, i32),
-            "_queue": (n, signatures, n, signatures, i64, i32, u32),
+            "_count": (n, words, n, words, i32),
+            "_queue": (n, words, n, words, i64, i32, u32),
             "_count_items": (n, i32, n, i32),
             "_make_items": (n, i64, i64, n, u32, i64, i32),
         },
         "items": {
             "match_items": (
-                u32, i64, i32, u32, signatures, i64, i64, signatures, u64, u64, u64,
+                u32, i64, i32, u32, words, i64, i64, words, u64, u64, u64,
                 yes, u8, offsets, u32, u64, i32, i32, u32, yes, u32, u32, u8, i64,
             ),
         },

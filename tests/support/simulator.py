@@ -23,7 +23,7 @@ SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 #: that there is too little.
 _SMALL = {"_BLOCK": 2, "_THREADS": 2, "_EACH": 2, "_TILE": 4, "_BLOCK_ROWS": 2, "_MOST_BLOCKS": 2}
 _SMALL |= {"_FIRST_ROOM": 2, "_FEWEST": 1, "_STAGE": 2, "_RUN_BLOCKS": 2}
-_SMALL |= {"ITEM_THREADS": 2, "ITEM_QUERIES": 8, "BLOCK_ROWS": 4}
+_SMALL |= {"ITEM_THREADS": 2, "ITEM_QUERIES": 8, "BLOCK_ROWS": 4, "SCAN_ROWS": 2}
 
 
 #: As many as a block may have
