@@ -13,14 +13,16 @@ import threading
 import weakref
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.columns import one_row, tag_list
 from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.matcher import Matcher, alone
-from tagmatch.pipeline.stages.awaited import Awaited
 from tagmatch.pipeline.stages.counts import Counts
+from tagmatch.pipeline.stages.gathering import Gatherings, Query
 from tagmatch.pipeline.stages.inline import match_inline
 from tagmatch.pipeline.stages.packets import Answer, Caller, Packet
 from tagmatch.pipeline.stages.queues import Fifo, QueuePolicy
@@ -51,6 +53,7 @@ class Pipeline:
     def _set_up(self) -> None:
         self._counts = Counts()
         self._stages = Threaded(self._options, self._counts, self._queue)
+        self._gatherings = Gatherings(self._ask_all)
         self._starting = threading.Lock()
         self._helping = threading.Lock()
         self._started = self._closed = False
@@ -65,18 +68,41 @@ class Pipeline:
 
     def awaited(self, matcher: Matcher, tags: list[str], *, unique: bool) -> asyncio.Future[Any]:
         """Ask one query for a task of the running event loop; does not wait for its turn to enter."""
-        answer = Awaited()
-        self._ask(Caller(answer, unique), matcher, tags, 0.0)
-        return answer.future
+        return self._gatherings.of_running_loop().ask(matcher, tags, unique=unique)
+
+    def _ask_all(self, queries: list[Query]) -> None:
+        """Ask queries for tasks of an event loop."""
+        try:
+            self._start()
+            for matcher, group in groupby(queries, itemgetter(0)):
+                asked = [(tags, caller) for _, tags, caller in group]
+                overloaded = self._stages.limits.admit_some([caller for _, caller in asked])
+                admitted = len(asked) - len(overloaded)
+                if admitted and self._stages.intake.extend(matcher, asked[:admitted]):
+                    self._see_to_intake()
+                for (_, caller), error in zip(asked[admitted:], overloaded, strict=True):
+                    caller.fail(error)
+        except BaseException as error:
+            callers = [caller for *_, caller in queries]
+            self._leave_behind(callers)
+            for caller in callers:
+                caller.fail(error)
+            if not isinstance(error, Exception):
+                raise
 
     def _ask(self, caller: Caller, matcher: Matcher, tags: list[str], timeout: float | None) -> None:
         self._start()
         try:
-            if self._enter(caller, matcher, tags, timeout) and not self._stages.first.nudge():
-                self._stages.limits.leave(self._stages.intake.cancel())
+            if self._enter(caller, matcher, tags, timeout):
+                self._see_to_intake()
         except BaseException:
-            self._leave_behind(caller)
+            self._leave_behind([caller])
             raise
+
+    def _see_to_intake(self) -> None:
+        """Have a thread take what is in the intake; where none will any more, it is cancelled."""
+        if not self._stages.first.nudge():
+            self._stages.limits.leave(self._stages.intake.cancel())
 
     def match(self, matcher: Matcher, tags: Iterable[str], *, unique: bool) -> Any:
         """Ask one query and wait for its keys.
@@ -103,7 +129,7 @@ class Pipeline:
         try:
             self._enter(caller, matcher, tags, None)
         except BaseException:
-            self._leave_behind(caller)
+            self._leave_behind([caller])
             raise
         # One at a time helps, so that the queries of the others gather. A caller that finds another at it leaves its
         # query to that one, which sees to it that somebody takes what is left.
@@ -126,11 +152,11 @@ class Pipeline:
             self._stages.limits.admit_at_once(caller)
         else:
             self._stages.limits.admit(caller, timeout=timeout)
-        return self._stages.intake.add(matcher, tags, caller)
+        return self._stages.intake.extend(matcher, [(tags, caller)])
 
-    def _leave_behind(self, caller: Caller) -> None:
-        """After an error it is not known how far a query came. Others, which count on its being seen to, go on."""
-        self._stages.limits.leave([caller])
+    def _leave_behind(self, callers: list[Caller]) -> None:
+        """After an error it is not known how far queries came. Others, which count on their being seen to, go on."""
+        self._stages.limits.leave(callers)
         if self._stages.intake:
             self._stages.first.nudge()
 
@@ -157,6 +183,7 @@ class Pipeline:
 
         In a callback of a future, whose thread is one of those to end, the closing goes on in the background.
         """
+        self._gatherings.submit()
         with self._starting:
             self._closed = True
         self._stages.limits.close()
@@ -173,7 +200,7 @@ class Pipeline:
         self._stages.stop()
         self._stages.join()
         with self._helping:  # the thread of a caller may be at giving answers to others
-            pass
+            self._gatherings.submit()
         self._stages.abandon()
         _running.discard(self)
 

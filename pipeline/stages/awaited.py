@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import InvalidStateError
@@ -13,12 +11,10 @@ from typing import Any
 _Giving = tuple["asyncio.Future[Any]", Callable[..., object], tuple[Any, ...]]
 
 
-class _Outcomes:
+class Outcomes:
     """What is to be given to futures of one loop, by that loop's own thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        #: Gives the loop, which this does not keep alive
-        self.loop = weakref.ref(loop)
+    def __init__(self) -> None:
         self._waiting: deque[_Giving] = deque()
         self._called = False
 
@@ -43,37 +39,22 @@ class _Outcomes:
                 give(*outcome)
 
 
-class _OfThread(threading.local):
-    """Those of the loop that the thread has run last."""
-
-    outcomes: _Outcomes | None = None
-
-    def of(self, loop: asyncio.AbstractEventLoop) -> _Outcomes:
-        """Those of the loop that the thread runs."""
-        outcomes = self.outcomes
-        if outcomes is None or outcomes.loop() is not loop:
-            outcomes = self.outcomes = _Outcomes(loop)
-        return outcomes
-
-
-_of_thread = _OfThread()
-
-
 class Awaited:
-    """The answer to a query for a task of the running event loop; to the stages it is what a future is to them.
+    """The answer to a query for a task of an event loop; to the stages it is what a future is to them.
 
     Attributes
     ----------
     future : asyncio.Future
         What the task awaits.
+    outcomes : Outcomes
+        Of the future's loop.
     """
 
     __slots__ = ("_cancelled", "_given", "_outcomes", "future")
 
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = loop.create_future()
-        self._outcomes = _of_thread.of(loop)
+    def __init__(self, future: asyncio.Future[Any], outcomes: Outcomes) -> None:
+        self.future = future
+        self._outcomes = outcomes
         self._given = self._cancelled = False
 
     def set_running_or_notify_cancel(self) -> bool:

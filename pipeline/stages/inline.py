@@ -57,7 +57,7 @@ def match_inline(
 def packet_ranges(chunk: TagLists, size: PacketSize, threads: int) -> list[tuple[int, int]]:
     """Ranges of queries, each of which is to be a packet: as many queries in each, but where they have many tags."""
     offsets = chunk.offsets
-    wanted = min(_PACKETS_PER_THREAD * threads, len(chunk) // size.fewest)
+    wanted = min(_PACKETS_PER_THREAD * threads, -(-len(chunk) // size.fewest))
     tags = int(offsets[-1]) - int(offsets[0])
     even = np.array(even_ranges(len(chunk), max(wanted, -(-len(chunk) // size.queries), -(-tags // size.tags))))
     if not len(even):

@@ -37,15 +37,15 @@ class Intake:
         """Return whether there is something to take."""
         return bool(self._groups)
 
-    def add(self, matcher: Matcher, tags: list[str], caller: Caller) -> bool:
-        """Append a query to which `matcher` has the answer; returns whether its taking must be seen to.
+    def extend(self, matcher: Matcher, queries: list[tuple[list[str], Caller]]) -> bool:
+        """Append queries to which `matcher` has the answers; returns whether their taking must be seen to.
 
         If not, there are others whose taking has been seen to.
         """
         with self._lock:
             waiting = self._groups.setdefault(matcher, [])
-            waiting.append((tags, caller))
-            return len(waiting) == 1
+            waiting += queries
+            return len(waiting) == len(queries)
 
     def take(self) -> Submitted | None:
         """Return some of what has been gathered, without what was cancelled; `None` if there is nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tagmatch.model.errors import ClosedError, Overloaded
 from tagmatch.pipeline.stages.packets import Caller
@@ -53,11 +53,28 @@ class Limits:
             while not self._closed and (too_much := self._too_much()):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    raise Overloaded(f"{too_much} allows; try again later, or use `submit`, which waits")
+                    raise _overloaded(too_much)
                 self._changed.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
             if self._closed:
                 raise ClosedError
             self._inside.add(caller)
+
+    def admit_some(self, callers: Sequence[Caller]) -> list[Overloaded]:
+        """Let queries in, the first ones first, while there is room; returns an error for each of the others.
+
+        Raises
+        ------
+        ClosedError
+            Nothing is admitted any more.
+        """
+        with self._lock:
+            if self._closed:
+                raise ClosedError
+            for at, caller in enumerate(callers):
+                if too_much := self._too_much():
+                    return [_overloaded(too_much) for _ in callers[at:]]
+                self._inside.add(caller)
+        return []
 
     def admit_at_once(self, caller: Caller) -> None:
         """Let a query in, though there may be too many."""
@@ -123,3 +140,7 @@ class Limits:
         with self._lock:
             self._given_up = True
             self._changed.notify_all()
+
+
+def _overloaded(too_much: str) -> Overloaded:
+    return Overloaded(f"{too_much} allows; try again later, or use `submit`, which waits")

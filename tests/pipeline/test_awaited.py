@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.pipelines import Gate, figures, together, watched
 
-from tagmatch import ClosedError, TagMatch
+from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 from tagmatch.pipeline.cpu.matcher import Ranked
 
 TIMEOUT = 60
@@ -157,4 +157,34 @@ def test_a_loop_that_is_gone_does_not_disturb_others(gate: Gate) -> None:
         gate.open()
         assert other.result(TIMEOUT) == [2]
         tm.close()
+        assert figures(tm)["queries_in_flight"] == 0
+
+
+@pytest.mark.parametrize("in_another_thread", [False, True])
+def test_close_answers_what_has_been_asked_in_the_same_turn_of_the_loop(in_another_thread: bool) -> None:
+    async def ask(tm: TagMatch) -> list[Any]:
+        asked = [asyncio.ensure_future(tm.amatch([tag])) for tag in TAGS]
+        await asyncio.sleep(0)
+        if in_another_thread:
+            await asyncio.to_thread(tm.close)
+        else:
+            tm.close()
+        return await within(asyncio.gather(*asked))
+
+    tm = small()
+    assert asyncio.run(ask(tm)) == [[i] for i in range(len(TAGS))]
+    assert figures(tm)["queries_in_flight"] == 0
+
+
+def test_tasks_that_ask_together_are_let_in_while_there_is_room(gate: Gate) -> None:
+    async def ask(tm: TagMatch) -> list[Any]:
+        asked = [asyncio.ensure_future(tm.amatch([tag])) for tag in TAGS]
+        await entered(gate)
+        gate.open()
+        return await within(asyncio.gather(*asked, return_exceptions=True))
+
+    with small(pipeline=PipelineOptions(max_queries=20)) as tm:
+        found = asyncio.run(ask(tm))
+        assert found[:20] == [[i] for i in range(20)]
+        assert all(isinstance(each, Overloaded) and "20 queries" in str(each) for each in found[20:])
         assert figures(tm)["queries_in_flight"] == 0

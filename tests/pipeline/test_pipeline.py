@@ -112,7 +112,7 @@ def test_more_than_a_packet_is_announced() -> None:
         matcher = CpuMatcher(tm.snapshot.only, MatchOptions())
         callers = [Caller(Future(), False) for _ in range(20_000)]
         for i, caller in enumerate(callers):
-            assert intake.add(matcher, TAGS[:1], caller) == (i == 0)
+            assert intake.extend(matcher, [(TAGS[:1], caller)]) == (i == 0)
             if 8192 <= i < 2 * 8192:  # all of the second packet
                 caller.future.cancel()
         assert not announced
