@@ -56,16 +56,16 @@ def _scan(rows, first, second, third, queries, begin, end, batch, counts, room, 
     row = cuda.grid(1)
     if row < rows:
         x, y, z = first[row], second[row], third[row]
-        query, queries_here = np.uint32(0), np.uint32(end - begin)
-        while query < queries_here:  # unsigned, as an index that cannot be negative takes fewer instructions
-            if x & inverted[0, query] == 0 and y & inverted[1, query] == 0 and z & inverted[2, query] == 0:
+        number, many = np.uint32(0), np.uint32(end - begin)
+        while number < many:  # unsigned, as an index that cannot be negative takes fewer instructions
+            if x & inverted[0, number] == 0 and y & inverted[1, number] == 0 and z & inverted[2, number] == 0:
                 at = cuda.atomic.add(counts, batch, 1)
                 for earlier in range(batch):
                     at += counts[earlier]
                 if at < room:
-                    pair_queries[at] = query
+                    pair_queries[at] = number
                     pair_rows[at] = row
-            query += np.uint32(1)
+            number += np.uint32(1)
 
 
 class GpuBatchScan(SignatureMatcher):
