@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tagmatch.workloads.bench.harness.results import Result, Target
 from tagmatch.workloads.bench.harness.timing import Samples, alternate, rates
 from tagmatch.workloads.commands.bench import app
 from tagmatch.workloads.commands.workload import app as workload_app
+from tagmatch.workloads.systems.matcher import CallSize
 
 pytestmark = pytest.mark.slow
 
@@ -175,3 +177,30 @@ def test_rates() -> None:
     assert len(found["fast"].values) == 3
     assert all(1 <= count <= 1000 for count in asked)
     assert found["fast"].over(found["fast"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("items", "size", "expected"),
+    [
+        (1000, CallSize(), 20),
+        (1000, CallSize(whole=8), 16),
+        (1000, CallSize(whole=40), 40),
+        (30, CallSize(whole=40), 30),
+        (1000, CallSize(full=100), 100),
+        (1000, CallSize(whole=30, full=100), 90),
+        (1000, CallSize(full=500), 200),
+    ],
+)
+def test_calls_have_whole_batches(items: int, size: CallSize, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which an item takes a millisecond, with 20 ms a call and up to ten times as long for full ones."""
+    asked: list[int] = []
+
+    def seconds_of(work: Callable[[], object]) -> float:
+        work()
+        return asked[-1] / 1000
+
+    monkeypatch.setattr("tagmatch.workloads.bench.harness.timing.seconds_of", seconds_of)
+    found = rates({"x": asked.append}, items, rounds=3, seconds=0.02, sizes={"x": size})
+    assert found["x"].items == expected
+    assert asked[-3:] == [expected] * 3
+    assert found["x"].median == pytest.approx(1000)

@@ -28,7 +28,7 @@ from tagmatch.workloads.bench.harness.results import Answers, Panel, Result, Row
 from tagmatch.workloads.bench.harness.timing import Samples
 from tagmatch.workloads.commands.bench import app
 from tagmatch.workloads.systems.catalogue import RAREST, SYSTEMS
-from tagmatch.workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
 from tagmatch.workloads.systems.python import RarestTagDict
 
 pytestmark = pytest.mark.slow
@@ -138,6 +138,29 @@ def test_wrong_answers_are_found(system: type[RarestTagDict], fault: str, name: 
     (found,) = result.faults()
     assert f"fig2, here: {name}" in found
     assert fault in found
+
+
+class InBatches(Guesser):
+    """Is wrong where it gets whole batches."""
+
+    call_size = CallSize(whole=50)
+
+    def match_many(self, queries: list[list[str]], *, unique: bool = False) -> list[list[int]]:
+        if len(queries) < self.call_size.whole:
+            return RarestTagDict.match_many(self, queries, unique=unique)
+        return super().match_many(queries, unique=unique)
+
+
+def test_answers_of_whole_batches_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tagmatch.workloads.bench.harness.bench._MOST_CHECKED", 30)
+    bench = new_bench()
+    workload = make_workload(300, 60, 1, 1)
+    result = bench.result("fig2", "title", "about")
+    with bench.built({"other": lambda sets, _: InBatches(sets)}, workload.sets, result) as matchers:
+        bench.options = BenchOptions(queries=60, rounds=1, seconds=1e-9)
+        bench.throughput(result, "here", matchers, workload.sets, workload.queries)
+    (compared,) = result.answers
+    assert (compared.queries, compared.wrong) == (30, 30)
 
 
 def test_what_is_not_available_is_told() -> None:

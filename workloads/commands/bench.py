@@ -89,6 +89,15 @@ _Output = Annotated[
 ]
 _Scale = Annotated[float, typer.Option(min=0.0005, max=_MAX_SETS / 1e6, help="Millions of distinct sets.")]
 _Queries = Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Most queries of a call.")]
+_QueriesOfDevices = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=2**31 - 1,
+        help="Most queries of a call.  [default: 200,000; with CUDA devices so many that their packets are full]",
+        show_default=False,
+    ),
+]
 _KeysPerSet = Annotated[
     float, typer.Option("--keys", min=1, max=1000, help="Keys that a set has in the mean; with 1, each has one.")
 ]
@@ -121,7 +130,7 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
     def command(
         scale: _Scale = 1.0,
         threads: Threads = None,
-        queries: _Queries = 200_000,
+        queries: _QueriesOfDevices = None,
         rounds: _Rounds = 3,
         seconds: _Seconds = 0.2,
         seed: _Seed = 1,
@@ -131,12 +140,12 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
         output: _Output = Path("bench-results/paper"),
         allow_changes: _AllowChanges = False,
     ) -> None:
-        from tagmatch.workloads.bench.harness.bench import BenchOptions
+        from tagmatch.workloads.bench.harness.bench import BenchOptions, usual_queries
 
         options = BenchOptions(
             scale,
             threads or available_threads(),
-            queries,
+            queries or usual_queries(),
             rounds,
             seconds,
             seed,
@@ -253,7 +262,7 @@ def threads(
 @app.command()
 def gpu(
     sets: _Sets = 16_000_000,
-    queries: _Queries = 2_000_000,
+    queries: _QueriesOfDevices = None,
     rounds: _Rounds = 5,
     seconds: _Seconds = 0.5,
     threads: Threads = None,
@@ -268,12 +277,12 @@ def gpu(
 
     devices()  # before numba.cuda is imported
     from tagmatch.workloads.bench.figures.gpu import gpu as experiment
-    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions
+    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions, usual_queries
 
     options = BenchOptions(
         sets / FULL_SETS,
         threads or available_threads(),
-        queries,
+        queries or usual_queries(),
         rounds,
         seconds,
         seed,

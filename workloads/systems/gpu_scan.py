@@ -19,7 +19,7 @@ from tagmatch.pipeline.cuda.jit import kernel
 from tagmatch.pipeline.cuda.memory import Workspace, grid, to_device
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch.workloads.systems.key_answers import keys_of, list_array
-from tagmatch.workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
 from tagmatch.workloads.systems.signatures import SignatureMatcher, signature_table
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ BATCH_SIZE = 256
 
 #: Batches that go to the device together, and whose results come back together
 PACKET_BATCHES = 4
+
+# Of a call that is large enough
+_PACKETS_PER_STREAM = 4
 
 _DEVICE = 0
 _BLOCK_THREADS = 256
@@ -109,6 +112,8 @@ class GpuBatchScan(SignatureMatcher):
             raise UnavailableError("needs an NVIDIA GPU that numba.cuda can use")
         table = signature_table(sets, threads=threads)
         super().__init__(table.keys, threads=threads)
+        packet = PACKET_BATCHES * self.batch_size
+        self.call_size = CallSize(streams * packet, _PACKETS_PER_STREAM * streams * packet)
         self.rows = len(table)
         self.grid = grid(self.rows, block_threads)
         self.room = room

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tagmatch import DeviceError, TagMatch
-from tagmatch.workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+# So many packets each thread gets of a call that is large enough (`packet_ranges`)
+_PACKETS_PER_THREAD = 4
 
 
 def build_index(sets: pa.Table, **options: Any) -> TagMatch:
@@ -66,3 +69,10 @@ class TagmatchOnGpu(Tagmatch):
             super().__init__(sets, **(options | {"device": "cuda"}))
         except DeviceError as error:
             raise UnavailableError(str(error)) from error
+
+    @property
+    def call_size(self) -> CallSize:
+        """So many queries that all threads have packets, which are then full."""
+        size = self.index._engine.matcher.packet_size
+        packets = _PACKETS_PER_THREAD * (size.at_once or 1)
+        return CallSize(packets * size.fewest, packets * size.queries)

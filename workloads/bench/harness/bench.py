@@ -9,11 +9,20 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tagmatch.cli.progress import status
+from tagmatch.model.errors import DeviceError
+from tagmatch.pipeline.cuda.support import devices
 from tagmatch.workloads.bench.harness.data import KEYS_PER_SET, Workload, make_workload
 from tagmatch.workloads.bench.harness.reference import right_answers
 from tagmatch.workloads.bench.harness.results import Answers, Result
 from tagmatch.workloads.bench.harness.timing import Samples, rates
-from tagmatch.workloads.systems.matcher import Matcher, UnavailableError, count_keys, wrong_and_missing
+from tagmatch.workloads.systems.matcher import (
+    Batching,
+    CallSize,
+    Matcher,
+    UnavailableError,
+    count_keys,
+    wrong_and_missing,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,8 +33,25 @@ System = TypeVar("System", bound=Matcher[Any])
 #: Distinct sets of the full database at scale 1; the paper's has 212 million (§4.2.1)
 FULL_SETS = 1_000_000
 
+_QUERIES = 200_000
+
+# Those of a call that gives every thread of a CUDA device, 3 of them, 4 full packets
+_QUERIES_OF_DEVICES = 12 << 18
+
+# Keys of the answers of one call, at most, of a system that gets many queries so that its batches are full: 8 GiB
+_MOST_KEYS = 1 << 30
+
 # Answers compared: of all queries that were timed, but neither fewer nor more than this
 _FEWEST_CHECKED, _MOST_CHECKED = 25, 1000
+
+
+def usual_queries() -> int:
+    """Return how many queries a call has at most by default: more with CUDA devices, whose packets are large."""
+    try:
+        devices()
+    except DeviceError:
+        return _QUERIES
+    return _QUERIES_OF_DEVICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +82,7 @@ class BenchOptions:
 
     scale: float = 1.0
     threads: int = 1
-    queries: int = 200_000
+    queries: int = _QUERIES
     rounds: int = 3
     seconds: float = 0.2
     seed: int = 1
@@ -164,14 +190,17 @@ class Bench:
         works = {name: partial(ask, name) for name in matchers}
         options = self.options
         with self.doing(f"{result.name}: matching, {where}"):
-            measured = rates(works, len(queries), rounds=options.rounds, seconds=options.seconds)
+            sizes = {name: _call_size(each, works[name]) for name, each in matchers.items()}
+            measured = rates(works, len(queries), rounds=options.rounds, seconds=options.seconds, sizes=sizes)
         with self.doing(f"{result.name}: checking, {where}"):
             checked = {name: _checked(samples.items, len(queries)) for name, samples in measured.items()}
             most = max(checked.values(), default=0)
             right = right_answers(sets, queries[:most], unique=unique, threads=options.threads)
             found = {}
             for name, count in checked.items():
-                answers = ask(name, count)
+                # Whole batches here as well, as fewer queries may be matched in another way
+                asked = min(len(queries), max(count, sizes[name].whole))
+                answers = ask(name, asked)[:count]
                 keys = count_keys(answers)
                 compared = wrong_and_missing(answers, right[:count])
                 result.answers.append(Answers(where, name, matchers[name].exact, count, keys, *compared))
@@ -181,3 +210,13 @@ class Bench:
 
 def _checked(timed: int, queries: int) -> int:
     return min(max(timed, _FEWEST_CHECKED), _MOST_CHECKED, queries)
+
+
+def _call_size(matcher: Matcher[Any], ask: Callable[[int], Any]) -> CallSize:
+    """Return how many queries a call should have: so many that batches are full, if their answers are not too large."""
+    if not isinstance(matcher, Batching):
+        return CallSize()
+    answers = ask(_MOST_CHECKED)
+    most = max(1, _MOST_KEYS * len(answers) // max(1, count_keys(answers)))
+    size = matcher.call_size
+    return CallSize(min(size.whole, most), min(size.full, most))
