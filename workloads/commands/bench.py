@@ -292,6 +292,28 @@ def gpu(
     _measure([experiment], options, output, allow_changes=allow_changes)
 
 
+@app.command()
+def host(
+    sets: _Sets = 100_000,
+    rounds: _Rounds = 5,
+    seconds: _Seconds = 0.5,
+    threads: Threads = None,
+    seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 5.0,
+    output: _Output = Path("bench-results/host"),
+    allow_changes: _AllowChanges = False,
+) -> None:
+    """What packets for CUDA devices cost the host; needs no device."""
+    from tagmatch.workloads.bench.figures.host import PACKETS
+    from tagmatch.workloads.bench.figures.host import host as experiment
+    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions
+
+    options = BenchOptions(
+        sets / FULL_SETS, threads or available_threads(), max(PACKETS), rounds, seconds, seed, keys_per_set
+    )
+    _measure([experiment], options, output, allow_changes=allow_changes)
+
+
 class SparkBenchmark(StrEnum):
     """What `tagmatch-bench spark` measures."""
 
