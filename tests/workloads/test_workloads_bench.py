@@ -171,6 +171,11 @@ def test_alternation() -> None:
     assert calls == ["a", "b"] * 3
 
 
+def test_no_more_rounds_than_there_is_time_for() -> None:
+    assert len(alternate({"a": lambda: None}, rounds=3, most_seconds=0)["a"].values) == 1
+    assert len(alternate({"a": lambda: None}, rounds=3, most_seconds=60)["a"].values) == 3
+
+
 def test_rates() -> None:
     asked: list[int] = []
     found = rates({"fast": asked.append}, 1000, rounds=3, seconds=1e-9)

@@ -109,6 +109,26 @@ def test_bad_parameters(wrong: list[str]) -> None:
     assert wrong[0] in result.stderr
 
 
+def test_sets_or_scale() -> None:
+    done = CliRunner().invoke(app, ["fig8", "--sets", "500", "--scale", "0.0005"])
+    assert done.exit_code == 2
+    assert "--sets" in done.stderr
+
+
+def test_largest_partitioned_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 8 goes up to what was asked for, or else to what the machine is good for."""
+    monkeypatch.setattr("tagmatch.workloads.bench.harness.bench._PARTITIONED_BY_CORE", 600)
+    options = ["--threads", "2", "--queries", "1", "--rounds", "1", "--allow-changes", "--output", str(tmp_path)]
+    for asked, sets in (([], 1200), (["--sets", "800"], 800), (["--scale", "0.0006"], 600)):
+        done = CliRunner().invoke(app, ["fig8", *asked, *options], catch_exceptions=False)
+        assert done.exit_code == 0
+        found = json.loads((tmp_path / "fig8.json").read_text())
+        (panel,) = found["panels"]
+        sizes = {round(1e6 * value["x"]) for value in panel["values"]}
+        assert sizes == {round(sets / 2**halved) for halved in range(5)}
+        assert found["parameters"]["largest"] == sets
+
+
 class Liar(RarestTagDict):
     """Forgets the first key of every answer."""
 

@@ -87,7 +87,18 @@ _Output = Annotated[
     Path,
     typer.Option("--output", "-o", metavar="FOLDER", file_okay=False, writable=True, help="Where results are written."),
 ]
-_Scale = Annotated[float, typer.Option(min=0.0005, max=_MAX_SETS / 1e6, help="Millions of distinct sets.")]
+_Scale = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0005,
+        max=_MAX_SETS / 1e6,
+        help="Millions of distinct sets.  [default: 1; in Figure 8 up to 16, by cores and memory]",
+        show_default=False,
+    ),
+]
+_FullSets = Annotated[
+    int | None, typer.Option("--sets", min=500, max=_MAX_SETS, help="The same, in sets.", show_default=False)
+]
 _Queries = Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Most queries of a call.")]
 _QueriesOfDevices = Annotated[
     int | None,
@@ -128,7 +139,8 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
     """Make the subcommand that runs some experiments."""
 
     def command(
-        scale: _Scale = 1.0,
+        scale: _Scale = None,
+        sets: _FullSets = None,
         threads: Threads = None,
         queries: _QueriesOfDevices = None,
         rounds: _Rounds = 3,
@@ -140,11 +152,15 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
         output: _Output = Path("bench-results/paper"),
         allow_changes: _AllowChanges = False,
     ) -> None:
-        from tagmatch.workloads.bench.harness.bench import BenchOptions, usual_queries
+        from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions, usual_partitioned, usual_queries
 
+        if scale is not None and sets is not None:
+            raise typer.BadParameter("it says the same as --sets; give one of them", param_hint="--scale")
+        given = sets / FULL_SETS if sets is not None else scale
+        threads = threads or available_threads()
         options = BenchOptions(
-            scale,
-            threads or available_threads(),
+            given or 1.0,
+            threads,
             queries or usual_queries(),
             rounds,
             seconds,
@@ -152,6 +168,7 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
             keys_per_set,
             tuple(mongodb or ()),
             tuple(skip or ()),
+            usual_partitioned(threads) if given is None else None,
         )
         _measure([FIGURES[name] for name in names], options, output, allow_changes=allow_changes)
 

@@ -27,6 +27,7 @@ from tagmatch.workloads.systems.catalogue import (
     some,
     tagmatch,
 )
+from tagmatch.workloads.systems.tagmatch import build_index
 
 if TYPE_CHECKING:
     from tagmatch.workloads.bench.harness.bench import Bench, Rate
@@ -265,8 +266,11 @@ def layouts(bench: Bench) -> Result:
                 match.add(name, column, rate.queries)
                 if name in OURS.values():
                     memory.add(name, column, (matchers[name].nbytes() or 0) / workload.distinct)
-        names = bench.wanted((RAREST, BALANCED))
-        builds = {name: partial(SYSTEMS[name], workload.sets, bench.options.threads) for name in names}
+        builds = {
+            name: partial(build_index, workload.sets, layout=layout, threads=bench.options.threads, device="cpu")
+            for layout, name in OURS.items()
+            if name in bench.wanted(OURS.values())
+        }
         for name, seconds in alternate(builds, bench.options.rounds).items():
             build.add(name, column, seconds)
     return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
@@ -45,6 +46,16 @@ _MOST_KEYS = 1 << 30
 _FEWEST_CHECKED, _MOST_CHECKED = 25, 1000
 
 
+# Of the largest database that is partitioned where nobody says otherwise: at most, a core, and bytes of memory a set
+_PARTITIONED, _PARTITIONED_BY_CORE, _PARTITIONED_BYTES = 16_000_000, 1_000_000, 4096
+
+
+def usual_partitioned(threads: int) -> int:
+    """Return how many sets Figure 8 goes up to by default, so that it takes minutes and fits memory."""
+    by_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _PARTITIONED_BYTES
+    return min(_PARTITIONED, _PARTITIONED_BY_CORE * threads, by_memory)
+
+
 def usual_queries() -> int:
     """Return how many queries a call has at most by default: more with CUDA devices, whose packets are large."""
     try:
@@ -78,6 +89,8 @@ class BenchOptions:
         URIs of running MongoDB servers; several are shards.
     skip : tuple of str
         Systems that are left out.
+    partitioned : int, optional
+        Distinct sets of the largest database that is partitioned (Figure 8); default: the full database.
     """
 
     scale: float = 1.0
@@ -89,6 +102,7 @@ class BenchOptions:
     keys_per_set: float = KEYS_PER_SET
     mongodb: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    partitioned: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

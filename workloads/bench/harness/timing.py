@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from contextlib import contextmanager
@@ -63,10 +64,18 @@ def seconds_of(work: Callable[[], object]) -> float:
     return elapsed
 
 
-def alternate(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Samples]:
-    """Seconds of each work; in every round each runs once, so that all meet the machine in the same states."""
+def alternate(
+    works: Mapping[str, Callable[[], object]], rounds: int, *, most_seconds: float = math.inf
+) -> dict[str, Samples]:
+    """Seconds of each work; in every round each runs once, so that all meet the machine in the same states.
+
+    After `most_seconds` no round is begun, but the first.
+    """
     taken: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(rounds):
+    start = time.perf_counter()
+    for number in range(rounds):
+        if number and time.perf_counter() - start >= most_seconds:
+            break
         for name, work in works.items():
             taken[name].append(seconds_of(work))
     return {name: Samples(tuple(values)) for name, values in taken.items()}
