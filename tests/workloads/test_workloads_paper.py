@@ -73,7 +73,7 @@ def test_experiment(written: tuple[Path, str], name: str) -> None:
 
 
 def test_answers_are_compared_in_every_throughput_experiment(written: tuple[Path, str]) -> None:
-    for name in ("table1", "table3", "fig2", "fig3", "fig4", "fig5", "fig7", "fig10", "fig11", "layouts"):
+    for name in ("table1", "table3", "fig2", "fig3", "fig4", "fig5", "fig7", "fig10", "fig11", "keys", "layouts"):
         result = json.loads((written[0] / f"{name}.json").read_text())
         found, panels = result["answers"], result["panels"]
         assert sum(row["keys"] for row in found) > 0

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from tagmatch.workloads.bench.harness.results import Answers, Panel, Result, Row
 
 _QUERIES_A_SECOND = "queries/s"
+# Keys of a set, and the share of the full database, whose memory is enough for so many
+_KEYS = (1, 5, 50)
+_SHARE_WITH_KEYS = 0.1
 _ON_GPU = (RAREST_GPU, BALANCED_GPU, TAGMATCH_GPU)
 _TREES_AND_OURS = (RAREST, BALANCED, CPU_ONLY, *_ON_GPU, PREFIX_TREE)
 
@@ -244,6 +247,35 @@ def fig7(bench: Bench) -> Result:
         for size in dict.fromkeys(sizes)
     )
     _match_and_unique(bench, result, places, x_label="MAX_P", style="lines")
+    return result
+
+
+def keys(bench: Bench) -> Result:
+    """Keys a second against the keys of a set."""
+    sets = bench.sets(_SHARE_WITH_KEYS)
+    result = bench.result(
+        "keys",
+        "Throughput against the keys of a set",
+        f"""{sets:,} distinct sets with {_KEYS[0]} to {_KEYS[-1]} keys each in the mean; the paper's 212 million have
+        about 50 each (§4.2.1), of its 300 million users' 35 interests. Counted are keys of answers, which grow as much;
+        `match-unique` gives those once that a query gets from several sets. {ON_BOTH}""",
+        keys=_KEYS,
+    )
+    match = result.panel("match, output", "keys of a set", "keys/s")
+    unique = result.panel("match-unique, output", "keys of a set", "keys/s")
+    for count in _KEYS:
+        workload = bench.workload(sets, count)
+        with bench.built(some((RAREST, BALANCED, RAREST_GPU, BALANCED_GPU)), workload.sets, result) as matchers:
+            for panel in (match, unique):
+                where = f"{panel.title}, {count} keys a set"
+                rates = bench.throughput(
+                    result, where, matchers, workload.sets, workload.queries, unique=panel is unique
+                )
+                for name, rate in rates.items():
+                    panel.add(name, str(count), rate.keys)
+                if rates:
+                    largest = max(rate.keys_per_query for rate in rates.values())
+                    result.add(f"{where}: keys of an answer", largest, "keys")
     return result
 
 

@@ -143,12 +143,11 @@ class Bench:
         """Return the number of distinct sets in a share of the full database."""
         return max(1, round(share * self.options.scale * FULL_SETS))
 
-    def _workload(self, sets: int) -> Workload:
+    def _workload(self, sets: int, keys_per_set: float | None = None) -> Workload:
         options = self.options
+        keys = options.keys_per_set if keys_per_set is None else keys_per_set
         with self.doing(f"generating {sets:,} sets"):
-            return make_workload(
-                sets, options.queries, options.seed, options.threads, keys_per_set=options.keys_per_set
-            )
+            return make_workload(sets, options.queries, options.seed, options.threads, keys_per_set=keys)
 
     def wanted(self, systems: Iterable[str]) -> list[str]:
         """Leave out the systems that are to be skipped."""
