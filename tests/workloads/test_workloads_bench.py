@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable
@@ -116,14 +117,32 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 TINY = ["layouts", "--scale", "0.0005", "--queries", "30", "--rounds", "1", "--seconds", "0.001", "--output"]
 
 
-@pytest.mark.parametrize("name", ["code.py", "added.py"])
+@pytest.mark.parametrize("name", ["code.py", "added.py", "../at_the_top.toml"])
 @pytest.mark.parametrize("command", [TINY, [*SMALL, "--no-growth", "--json"]], ids=["paper", "cpu"])
 def test_results_of_changed_code_are_refused(checkout: Path, tmp_path: Path, name: str, command: list[str]) -> None:
     (checkout / "tagmatch" / name).write_text("fast = False\n")
     result = CliRunner().invoke(app, [*command, str(tmp_path / "results")])
     assert isinstance(result.exception, TagMatchError)
-    assert f"these files differ from it: tagmatch/{name}; commit them" in str(result.exception)
+    file = os.path.normpath(f"tagmatch/{name}")
+    assert f"these files differ from it: {file}; commit them" in str(result.exception)
     assert not (tmp_path / "results").exists() or not any((tmp_path / "results").iterdir())
+
+
+def test_results_are_refused_where_git_does_not_work(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows then what they are results of."""
+    (checkout / ".git" / "HEAD").write_text("damaged\n")
+    for command in (TINY, [*SMALL, "--no-growth", "--json"], ["host", "--output"]):
+        result = CliRunner().invoke(app, [*command, str(tmp_path / "results")])
+        assert isinstance(result.exception, TagMatchError)
+        assert "results would name no commit" in str(result.exception)
+        assert "--allow-changes" in str(result.exception)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = CliRunner().invoke(app, [*TINY, str(tmp_path / "results")])
+    assert "results would name no commit" in str(result.exception)
+    CliRunner().invoke(app, [*TINY, str(tmp_path), "--allow-changes"], catch_exceptions=False)
+    assert json.loads((tmp_path / "layouts.json").read_text())["circumstances"]["commit"] is None
 
 
 def test_results_of_changed_code_say_so(checkout: Path, tmp_path: Path) -> None:
