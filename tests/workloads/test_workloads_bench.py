@@ -213,6 +213,8 @@ def test_rates() -> None:
         (1000, CallSize(full=100), 100),
         (1000, CallSize(whole=30, full=100), 90),
         (1000, CallSize(full=500), 200),
+        (1000, CallSize(full=500, most=150), 150),
+        (100, CallSize(most=150), 20),
     ],
 )
 def test_calls_have_whole_batches(items: int, size: CallSize, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:

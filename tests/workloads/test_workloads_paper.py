@@ -183,6 +183,18 @@ def test_answers_of_whole_batches_are_compared(monkeypatch: pytest.MonkeyPatch) 
     assert (compared.queries, compared.wrong) == (30, 30)
 
 
+def test_only_systems_in_batches_get_many_queries() -> None:
+    bench = Bench(BenchOptions(queries=20, queries_in_batches=60, rounds=1, seconds=60.0), Console(file=io.StringIO()))
+    workload = bench.workload(300)
+    assert len(workload.queries) == 60
+    result = bench.result("fig2", "title", "about")
+    systems = {"few": lambda sets, _: RarestTagDict(sets), "many": lambda sets, _: InBatches(sets)}
+    with bench.built(systems, workload.sets, result) as matchers:
+        rates = bench.throughput(result, "here", matchers, workload.sets, workload.queries)
+    assert {name: rate.queries.items for name, rate in rates.items()} == {"few": 20, "many": 60}
+    assert {compared.system: compared.queries for compared in result.answers} == {"few": 20, "many": 60}
+
+
 def test_what_is_not_available_is_told() -> None:
     def build(*_: object) -> Any:
         raise UnavailableError("needs a rocket")

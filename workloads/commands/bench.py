@@ -105,7 +105,7 @@ _QueriesOfDevices = Annotated[
     typer.Option(
         min=1,
         max=2**31 - 1,
-        help="Most queries of a call.  [default: 200,000; with CUDA devices so many that their packets are full]",
+        help="Most queries of a call.  [default: 200,000; on CUDA devices so many that packets are full]",
         show_default=False,
     ),
 ]
@@ -152,7 +152,12 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
         output: _Output = Path("bench-results/paper"),
         allow_changes: _AllowChanges = False,
     ) -> None:
-        from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions, usual_partitioned, usual_queries
+        from tagmatch.workloads.bench.harness.bench import (
+            FULL_SETS,
+            BenchOptions,
+            usual_partitioned,
+            usual_queries_in_batches,
+        )
 
         if scale is not None and sets is not None:
             raise typer.BadParameter("it says the same as --sets; give one of them", param_hint="--scale")
@@ -161,7 +166,7 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
         options = BenchOptions(
             given or 1.0,
             threads,
-            queries or usual_queries(),
+            queries or 200_000,
             rounds,
             seconds,
             seed,
@@ -169,6 +174,7 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
             tuple(mongodb or ()),
             tuple(skip or ()),
             usual_partitioned(threads) if given is None else None,
+            queries or usual_queries_in_batches(),
         )
         _measure([FIGURES[name] for name in names], options, output, allow_changes=allow_changes)
 
@@ -294,12 +300,12 @@ def gpu(
 
     devices()  # before numba.cuda is imported
     from tagmatch.workloads.bench.figures.gpu import gpu as experiment
-    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions, usual_queries
+    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions, usual_queries_in_batches
 
     options = BenchOptions(
         sets / FULL_SETS,
         threads or available_threads(),
-        queries or usual_queries(),
+        queries or usual_queries_in_batches(),
         rounds,
         seconds,
         seed,

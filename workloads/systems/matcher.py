@@ -65,10 +65,13 @@ class CallSize:
         A multiple of so many, which are whole batches for all that work at once.
     full : int
         With so many, batches are as large as they can be.
+    most : int
+        Not more.
     """
 
     whole: int = 1
     full: int = 1
+    most: int = 2**63 - 1
 
 
 @runtime_checkable

@@ -48,8 +48,6 @@ _ARRIVALS = """Queries arrive at random (Poisson), whether or not earlier ones a
 #: How many times as long as another experiment's call a round of Figure 6 is
 _LENGTH = 5
 _WARM_UP_SECONDS = 0.1
-# They come again and again; more would only take memory, as lists of Python
-_MOST_QUERIES = 200_000
 
 
 def fig6(bench: Bench) -> Result:
@@ -150,7 +148,7 @@ class _System:
         self._bench, self._result, self._name, self._unique = bench, result, name, unique
         workload = bench.workload(bench.sets())
         self._sets = workload.sets
-        self.queries: list[list[str]] = workload.queries[:_MOST_QUERIES].to_pylist()
+        self.queries: list[list[str]] = workload.queries[: bench.options.queries].to_pylist()
 
     @contextmanager
     def submitting(self, **options: Any) -> Iterator[Callable[[list[str]], Future[Any]]]:

@@ -145,7 +145,7 @@ def _by_query_size(bench: Bench) -> tuple[list[Answers], dict[int, dict[str, Rat
     with bench.built(some(_TREES_AND_OURS), workload.sets, result) as matchers:
         for extra in _EXTRA_TAGS:
             options = bench.options
-            queries = extend(workload.sample, options.queries, extra, extra, options.seed, threads=options.threads)
+            queries = extend(workload.sample, bench.queries, extra, extra, options.seed, threads=options.threads)
             where = f"{extra} additional tags"
             found[extra] = bench.throughput(result, where, matchers, workload.sets, queries, unique=True)
     return result.answers, found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,8 +56,8 @@ def usual_partitioned(threads: int) -> int:
     return min(_PARTITIONED, _PARTITIONED_BY_CORE * threads, by_memory)
 
 
-def usual_queries() -> int:
-    """Return how many queries a call has at most by default: more with CUDA devices, whose packets are large."""
+def usual_queries_in_batches() -> int:
+    """Return how many queries a call to CUDA devices has at most by default: so many that packets are full."""
     try:
         devices()
     except DeviceError:
@@ -91,6 +91,8 @@ class BenchOptions:
         Systems that are left out.
     partitioned : int, optional
         Distinct sets of the largest database that is partitioned (Figure 8); default: the full database.
+    queries_in_batches : int, optional
+        Most queries of a call to a system that is slower with few, as CUDA devices are; default: `queries`.
     """
 
     scale: float = 1.0
@@ -103,6 +105,7 @@ class BenchOptions:
     mongodb: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     partitioned: int | None = None
+    queries_in_batches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,12 @@ class Bench:
         options = self.options
         keys = options.keys_per_set if keys_per_set is None else keys_per_set
         with self.doing(f"generating {sets:,} sets"):
-            return make_workload(sets, options.queries, options.seed, options.threads, keys_per_set=keys)
+            return make_workload(sets, self.queries, options.seed, options.threads, keys_per_set=keys)
+
+    @property
+    def queries(self) -> int:
+        """Queries that a workload needs."""
+        return max(self.options.queries, self.options.queries_in_batches or 0)
 
     def wanted(self, systems: Iterable[str]) -> list[str]:
         """Leave out the systems that are to be skipped."""
@@ -195,24 +203,29 @@ class Bench:
         sets : pyarrow.Table
             What the matchers were built of.
         """
-        prepared = {name: matcher.prepare(queries) for name, matcher in matchers.items()}
+        options = self.options
+        most = {
+            name: min(len(queries), self.queries if isinstance(matcher, Batching) else options.queries)
+            for name, matcher in matchers.items()
+        }
+        prepared = {name: matcher.prepare(queries[: most[name]]) for name, matcher in matchers.items()}
 
         def ask(name: str, count: int) -> Any:
             return matchers[name].match_many(prepared[name][:count], unique=unique)
 
         works = {name: partial(ask, name) for name in matchers}
-        options = self.options
         with self.doing(f"{result.name}: matching, {where}"):
-            sizes = {name: _call_size(each, works[name]) for name, each in matchers.items()}
+            sizes = {name: replace(_call_size(each, works[name]), most=most[name]) for name, each in matchers.items()}
             measured = rates(works, len(queries), rounds=options.rounds, seconds=options.seconds, sizes=sizes)
         with self.doing(f"{result.name}: checking, {where}"):
-            checked = {name: _checked(samples.items, len(queries)) for name, samples in measured.items()}
-            most = max(checked.values(), default=0)
-            right = right_answers(sets, queries[:most], unique=unique, threads=options.threads)
+            checked = {name: _checked(samples.items, most[name]) for name, samples in measured.items()}
+            right = right_answers(
+                sets, queries[: max(checked.values(), default=0)], unique=unique, threads=options.threads
+            )
             found = {}
             for name, count in checked.items():
                 # Whole batches here as well, as fewer queries may be matched in another way
-                asked = min(len(queries), max(count, sizes[name].whole))
+                asked = min(most[name], max(count, sizes[name].whole))
                 answers = ask(name, asked)[:count]
                 keys = count_keys(answers)
                 compared = wrong_and_missing(answers, right[:count])

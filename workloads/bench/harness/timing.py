@@ -116,6 +116,7 @@ def _call(work: Callable[[int], object], count: int) -> Callable[[], object]:
 
 def _count_for(work: Callable[[int], object], items: int, seconds: float, size: CallSize) -> int:
     """Find how many items a call should have; the calls made for it are the warm-up."""
+    items = min(items, size.most)
     count = 1
     work(count)  # compiles, where that is still to be done
     while True:
