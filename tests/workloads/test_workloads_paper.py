@@ -109,6 +109,26 @@ def test_bad_parameters(wrong: list[str]) -> None:
     assert wrong[0] in result.stderr
 
 
+def test_several_figures_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they have in common is made once."""
+    generated: list[int] = []
+
+    def generate(sets: int, *arguments: Any, **options: Any) -> Any:
+        generated.append(sets)
+        return make_workload(sets, *arguments, **options)
+
+    monkeypatch.setattr("tagmatch.workloads.bench.harness.bench.make_workload", generate)
+    options = ["--sets", "600", "--threads", "2", "--queries", "20", "--rounds", "1", "--seconds", "0.001"]
+    options += ["--allow-changes", "--output", str(tmp_path)]
+    done = CliRunner().invoke(app, ["fig2", "fig3", "fig9", "fig3", *options], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert {path.name for path in tmp_path.glob("*.json")} == {"fig2.json", "fig3.json", "fig9.json"}
+    assert generated == [600, 120, 240, 360, 480]
+    done = CliRunner().invoke(app, ["fig2", "fig33"])
+    assert done.exit_code == 2
+    assert "fig33" in done.stderr
+
+
 def test_sets_or_scale() -> None:
     done = CliRunner().invoke(app, ["fig8", "--sets", "500", "--scale", "0.0005"])
     assert done.exit_code == 2

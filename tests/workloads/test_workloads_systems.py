@@ -155,9 +155,12 @@ def test_only_the_last_tables_are_kept() -> None:
     tables = [table_of([(["a"], key) for key in range(rows)]) for rows in range(9)]
     assert make(tables[0], "a", threads=1) is make(tables[0], "a", threads=2)
     assert make(tables[0], "b")[1] == "b"
+    same, other = pa.array([1]), pa.array([1])
+    assert make(tables[0], same) is make(tables[0], same) is not make(tables[0], other)
+    made.clear()
     for table in (*tables[1:], tables[8], tables[0]):
         make(table, "a")
-    assert made == [0, 0, *range(1, 9), 0]
+    assert made == [*range(1, 9), 0]
 
 
 def test_signatures_give_wrong_keys_too() -> None:

@@ -135,10 +135,29 @@ _Skip = Annotated[
 ]
 
 
+def _known(names: list[str] | None) -> list[str] | None:
+    for name in names or ():
+        if name not in FIGURES:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(FIGURES)}")
+    return names
+
+
+_More = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FIGURE",
+        callback=_known,
+        help="More of them; what they have in common is made once.",
+        show_default=False,
+    ),
+]
+
+
 def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
     """Make the subcommand that runs some experiments."""
 
     def command(
+        more: _More = None,
         scale: _Scale = None,
         sets: _FullSets = None,
         threads: Threads = None,
@@ -176,7 +195,8 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
             usual_partitioned(threads) if given is None else None,
             queries or usual_queries_in_batches(),
         )
-        _measure([FIGURES[name] for name in names], options, output, allow_changes=allow_changes)
+        figures = [FIGURES[name] for name in dict.fromkeys((*names, *(more or ())))]
+        _measure(figures, options, output, allow_changes=allow_changes)
 
     command.__doc__ = summary
     return command

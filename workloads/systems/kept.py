@@ -5,29 +5,28 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    import pyarrow as pa
+import pyarrow as pa
 
 Made = TypeVar("Made")
 
-# Tables, with what was made of them
+# Results of each function
 _MOST = 8
 
 
 def kept(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Have a function of a table and other arguments keep what it has made of the last few tables.
+    """Have a function keep what it has made of its last few arguments.
 
-    Tables are told apart by identity; named arguments, such as `threads`, must not change what is made.
+    Tables and arrays are told apart by identity; named arguments, such as `threads`, must not change what is made.
     """
-    found: OrderedDict[tuple[Any, ...], tuple[pa.Table, Made]] = OrderedDict()
+    found: OrderedDict[tuple[Any, ...], tuple[tuple[Any, ...], Made]] = OrderedDict()
 
     @wraps(make)
-    def get(table: pa.Table, *arguments: Any, **named: Any) -> Made:
-        key = (id(table), *arguments)
+    def get(*arguments: Any, **named: Any) -> Made:
+        key = tuple(id(each) if isinstance(each, pa.Table | pa.Array) else each for each in arguments)
         if key not in found:
-            found[key] = table, make(table, *arguments, **named)  # with the table, its identity is not another's
+            found[key] = arguments, make(*arguments, **named)  # with the arguments, whose identities stay theirs
         found.move_to_end(key)
         if len(found) > _MOST:
             found.popitem(last=False)

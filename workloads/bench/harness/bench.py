@@ -16,6 +16,7 @@ from tagmatch.workloads.bench.harness.data import KEYS_PER_SET, Workload, make_w
 from tagmatch.workloads.bench.harness.reference import right_answers
 from tagmatch.workloads.bench.harness.results import Answers, Result
 from tagmatch.workloads.bench.harness.timing import Samples, rates
+from tagmatch.workloads.systems.kept import kept
 from tagmatch.workloads.systems.matcher import (
     Batching,
     CallSize,
@@ -219,9 +220,7 @@ class Bench:
             measured = rates(works, len(queries), rounds=options.rounds, seconds=options.seconds, sizes=sizes)
         with self.doing(f"{result.name}: checking, {where}"):
             checked = {name: _checked(samples.items, most[name]) for name, samples in measured.items()}
-            right = right_answers(
-                sets, queries[: max(checked.values(), default=0)], unique=unique, threads=options.threads
-            )
+            right = _right_answers(sets, queries, unique, threads=options.threads) if checked else []
             found = {}
             for name, count in checked.items():
                 # Whole batches here as well, as fewer queries may be matched in another way
@@ -232,6 +231,12 @@ class Bench:
                 result.answers.append(Answers(where, name, matchers[name].exact, count, keys, *compared))
                 found[name] = Rate(measured[name], keys / count)
         return found
+
+
+@kept
+def _right_answers(sets: pa.Table, queries: pa.ListArray, unique: bool, *, threads: int) -> list[list[int]]:
+    """Return the right answers to as many of the queries as may be compared."""
+    return right_answers(sets, queries[:_MOST_CHECKED], unique=unique, threads=threads)
 
 
 def _checked(timed: int, queries: int) -> int:
