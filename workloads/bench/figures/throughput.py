@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _QUERIES_A_SECOND = "queries/s"
 # Keys of a set, and the share of the full database, whose memory is enough for so many
 _KEYS = (1, 5, 50)
-_SHARE_WITH_KEYS = 0.1
+_SHARE_WITH_KEYS = 0.05
 _ON_GPU = (RAREST_GPU, BALANCED_GPU, TAGMATCH_GPU)
 _TREES_AND_OURS = (RAREST, BALANCED, CPU_ONLY, *_ON_GPU, PREFIX_TREE)
 
