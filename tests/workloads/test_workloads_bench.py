@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from tagmatch.workloads.bench.harness.results import Result, Target
 from tagmatch.workloads.bench.harness.timing import Samples, alternate, rates
 from tagmatch.workloads.commands.bench import app
 from tagmatch.workloads.commands.workload import app as workload_app
+from tagmatch.workloads.systems.matcher import CallSize
 
 pytestmark = pytest.mark.slow
 
@@ -114,14 +117,32 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 TINY = ["layouts", "--scale", "0.0005", "--queries", "30", "--rounds", "1", "--seconds", "0.001", "--output"]
 
 
-@pytest.mark.parametrize("name", ["code.py", "added.py"])
+@pytest.mark.parametrize("name", ["code.py", "added.py", "../at_the_top.toml"])
 @pytest.mark.parametrize("command", [TINY, [*SMALL, "--no-growth", "--json"]], ids=["paper", "cpu"])
 def test_results_of_changed_code_are_refused(checkout: Path, tmp_path: Path, name: str, command: list[str]) -> None:
     (checkout / "tagmatch" / name).write_text("fast = False\n")
     result = CliRunner().invoke(app, [*command, str(tmp_path / "results")])
     assert isinstance(result.exception, TagMatchError)
-    assert f"these files differ from it: tagmatch/{name}; commit them" in str(result.exception)
+    file = os.path.normpath(f"tagmatch/{name}")
+    assert f"these files differ from it: {file}; commit them" in str(result.exception)
     assert not (tmp_path / "results").exists() or not any((tmp_path / "results").iterdir())
+
+
+def test_results_are_refused_where_git_does_not_work(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows then what they are results of."""
+    (checkout / ".git" / "HEAD").write_text("damaged\n")
+    for command in (TINY, [*SMALL, "--no-growth", "--json"], ["host", "--output"]):
+        result = CliRunner().invoke(app, [*command, str(tmp_path / "results")])
+        assert isinstance(result.exception, TagMatchError)
+        assert "results would name no commit" in str(result.exception)
+        assert "--allow-changes" in str(result.exception)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = CliRunner().invoke(app, [*TINY, str(tmp_path / "results")])
+    assert "results would name no commit" in str(result.exception)
+    CliRunner().invoke(app, [*TINY, str(tmp_path), "--allow-changes"], catch_exceptions=False)
+    assert json.loads((tmp_path / "layouts.json").read_text())["circumstances"]["commit"] is None
 
 
 def test_results_of_changed_code_say_so(checkout: Path, tmp_path: Path) -> None:
@@ -169,9 +190,43 @@ def test_alternation() -> None:
     assert calls == ["a", "b"] * 3
 
 
+def test_no_more_rounds_than_there_is_time_for() -> None:
+    assert len(alternate({"a": lambda: None}, rounds=3, most_seconds=0)["a"].values) == 1
+    assert len(alternate({"a": lambda: None}, rounds=3, most_seconds=60)["a"].values) == 3
+
+
 def test_rates() -> None:
     asked: list[int] = []
     found = rates({"fast": asked.append}, 1000, rounds=3, seconds=1e-9)
     assert len(found["fast"].values) == 3
     assert all(1 <= count <= 1000 for count in asked)
     assert found["fast"].over(found["fast"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("items", "size", "expected"),
+    [
+        (1000, CallSize(), 20),
+        (1000, CallSize(whole=8), 16),
+        (1000, CallSize(whole=40), 40),
+        (30, CallSize(whole=40), 30),
+        (1000, CallSize(full=100), 100),
+        (1000, CallSize(whole=30, full=100), 90),
+        (1000, CallSize(full=500), 200),
+        (1000, CallSize(full=500, most=150), 150),
+        (100, CallSize(most=150), 20),
+    ],
+)
+def test_calls_have_whole_batches(items: int, size: CallSize, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which an item takes a millisecond, with 20 ms a call and up to ten times as long for full ones."""
+    asked: list[int] = []
+
+    def seconds_of(work: Callable[[], object]) -> float:
+        work()
+        return asked[-1] / 1000
+
+    monkeypatch.setattr("tagmatch.workloads.bench.harness.timing.seconds_of", seconds_of)
+    found = rates({"x": asked.append}, items, rounds=3, seconds=0.02, sizes={"x": size})
+    assert found["x"].items == expected
+    assert asked[-3:] == [expected] * 3
+    assert found["x"].median == pytest.approx(1000)

@@ -28,7 +28,7 @@ from tagmatch.workloads.bench.harness.results import Answers, Panel, Result, Row
 from tagmatch.workloads.bench.harness.timing import Samples
 from tagmatch.workloads.commands.bench import app
 from tagmatch.workloads.systems.catalogue import RAREST, SYSTEMS
-from tagmatch.workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
 from tagmatch.workloads.systems.python import RarestTagDict
 
 pytestmark = pytest.mark.slow
@@ -73,7 +73,7 @@ def test_experiment(written: tuple[Path, str], name: str) -> None:
 
 
 def test_answers_are_compared_in_every_throughput_experiment(written: tuple[Path, str]) -> None:
-    for name in ("table1", "table3", "fig2", "fig3", "fig4", "fig5", "fig7", "fig10", "fig11", "layouts"):
+    for name in ("table1", "table3", "fig2", "fig3", "fig4", "fig5", "fig7", "fig10", "fig11", "keys", "layouts"):
         result = json.loads((written[0] / f"{name}.json").read_text())
         found, panels = result["answers"], result["panels"]
         assert sum(row["keys"] for row in found) > 0
@@ -89,7 +89,7 @@ def test_all_systems_are_in_table_1(written: tuple[Path, str]) -> None:
 
 def test_every_experiment_is_a_command() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert names == {*FIGURES, "cpu", "gpu", "latency", "paper", "spark", "threads"}
+    assert names == {*FIGURES, "cpu", "gpu", "host", "latency", "paper", "spark", "threads"}
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,46 @@ def test_bad_parameters(wrong: list[str]) -> None:
     result = CliRunner().invoke(app, ["table1", *wrong])
     assert result.exit_code == 2
     assert wrong[0] in result.stderr
+
+
+def test_several_figures_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they have in common is made once."""
+    generated: list[int] = []
+
+    def generate(sets: int, *arguments: Any, **options: Any) -> Any:
+        generated.append(sets)
+        return make_workload(sets, *arguments, **options)
+
+    monkeypatch.setattr("tagmatch.workloads.bench.harness.bench.make_workload", generate)
+    options = ["--sets", "600", "--threads", "2", "--queries", "20", "--rounds", "1", "--seconds", "0.001"]
+    options += ["--allow-changes", "--output", str(tmp_path)]
+    done = CliRunner().invoke(app, ["fig2", "fig3", "fig9", "fig3", *options], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert {path.name for path in tmp_path.glob("*.json")} == {"fig2.json", "fig3.json", "fig9.json"}
+    assert generated == [600, 120, 240, 360, 480]
+    done = CliRunner().invoke(app, ["fig2", "fig33"])
+    assert done.exit_code == 2
+    assert "fig33" in done.stderr
+
+
+def test_sets_or_scale() -> None:
+    done = CliRunner().invoke(app, ["fig8", "--sets", "500", "--scale", "0.0005"])
+    assert done.exit_code == 2
+    assert "--sets" in done.stderr
+
+
+def test_largest_partitioned_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 8 goes up to what was asked for, or else to what the machine is good for."""
+    monkeypatch.setattr("tagmatch.workloads.bench.harness.bench._PARTITIONED_BY_CORE", 600)
+    options = ["--threads", "2", "--queries", "1", "--rounds", "1", "--allow-changes", "--output", str(tmp_path)]
+    for asked, sets in (([], 1200), (["--sets", "800"], 800), (["--scale", "0.0006"], 600)):
+        done = CliRunner().invoke(app, ["fig8", *asked, *options], catch_exceptions=False)
+        assert done.exit_code == 0
+        found = json.loads((tmp_path / "fig8.json").read_text())
+        (panel,) = found["panels"]
+        sizes = {round(1e6 * value["x"]) for value in panel["values"]}
+        assert sizes == {round(sets / 2**halved) for halved in range(5)}
+        assert found["parameters"]["largest"] == sets
 
 
 class Liar(RarestTagDict):
@@ -138,6 +178,41 @@ def test_wrong_answers_are_found(system: type[RarestTagDict], fault: str, name: 
     (found,) = result.faults()
     assert f"fig2, here: {name}" in found
     assert fault in found
+
+
+class InBatches(Guesser):
+    """Is wrong where it gets whole batches."""
+
+    call_size = CallSize(whole=50)
+
+    def match_many(self, queries: list[list[str]], *, unique: bool = False) -> list[list[int]]:
+        if len(queries) < self.call_size.whole:
+            return RarestTagDict.match_many(self, queries, unique=unique)
+        return super().match_many(queries, unique=unique)
+
+
+def test_answers_of_whole_batches_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tagmatch.workloads.bench.harness.bench._MOST_CHECKED", 30)
+    bench = new_bench()
+    workload = make_workload(300, 60, 1, 1)
+    result = bench.result("fig2", "title", "about")
+    with bench.built({"other": lambda sets, _: InBatches(sets)}, workload.sets, result) as matchers:
+        bench.options = BenchOptions(queries=60, rounds=1, seconds=1e-9)
+        bench.throughput(result, "here", matchers, workload.sets, workload.queries)
+    (compared,) = result.answers
+    assert (compared.queries, compared.wrong) == (30, 30)
+
+
+def test_only_systems_in_batches_get_many_queries() -> None:
+    bench = Bench(BenchOptions(queries=20, queries_in_batches=60, rounds=1, seconds=60.0), Console(file=io.StringIO()))
+    workload = bench.workload(300)
+    assert len(workload.queries) == 60
+    result = bench.result("fig2", "title", "about")
+    systems = {"few": lambda sets, _: RarestTagDict(sets), "many": lambda sets, _: InBatches(sets)}
+    with bench.built(systems, workload.sets, result) as matchers:
+        rates = bench.throughput(result, "here", matchers, workload.sets, workload.queries)
+    assert {name: rate.queries.items for name, rate in rates.items()} == {"few": 20, "many": 60}
+    assert {compared.system: compared.queries for compared in result.answers} == {"few": 20, "many": 60}
 
 
 def test_what_is_not_available_is_told() -> None:

@@ -16,10 +16,12 @@ from tagmatch.workloads import twitter
 from tagmatch.workloads.bench.harness.data import extend
 from tagmatch.workloads.bench.harness.reference import right_answers
 from tagmatch.workloads.systems.catalogue import SYSTEMS, Build
+from tagmatch.workloads.systems.kept import kept
 from tagmatch.workloads.systems.kernels import Kernels
 from tagmatch.workloads.systems.matcher import answers_to_pylist
 from tagmatch.workloads.systems.numpy_scan import SignatureScan
 from tagmatch.workloads.systems.python import RarestTagDict
+from tagmatch.workloads.systems.tagmatch import Tagmatch
 from tagmatch.workloads.twitter import TwitterOptions
 
 
@@ -122,6 +124,43 @@ def test_slices_of_prepared_queries(build: Build) -> None:
     assert answers_to_pylist(matcher.match_many(prepared[:2])) == expected[:2]
     assert answers_to_pylist(matcher.match_many(prepared[1:3])) == expected[1:3]
     matcher.close()
+
+
+def test_indexes_of_the_same_sets_are_built_once() -> None:
+    sets, same = (table_of([(["a"], 1), (["a", "b"], 2)]) for _ in range(2))
+    systems = [
+        Tagmatch(sets, threads=threads, exact=exact, layout="balanced", max_partition_size=size, device="cpu")
+        for size in (1, 2)
+        for threads, exact in ((1, True), (2, False))
+    ]
+    other = Tagmatch(same, layout="balanced", max_partition_size=1, device="cpu")
+    snapshots = [each.index.snapshot for each in (*systems, other)]
+    numbers = list(map(id, snapshots))
+    assert list(map(numbers.index, numbers)) == [0, 0, 2, 2, 4]
+    assert [each.only.options.max_partition_size for each in snapshots] == [1, 1, 2, 2, 1]
+    for each in systems:
+        each.close()
+    assert sorted(other.match(["a", "b"])) == [1, 2]
+    other.close()
+
+
+def test_only_the_last_tables_are_kept() -> None:
+    made: list[int] = []
+
+    @kept
+    def make(sets: pa.Table, name: str, *, threads: int = 1) -> tuple[int, str, int]:
+        made.append(len(sets))
+        return len(sets), name, threads
+
+    tables = [table_of([(["a"], key) for key in range(rows)]) for rows in range(9)]
+    assert make(tables[0], "a", threads=1) is make(tables[0], "a", threads=2)
+    assert make(tables[0], "b")[1] == "b"
+    same, other = pa.array([1]), pa.array([1])
+    assert make(tables[0], same) is make(tables[0], same) is not make(tables[0], other)
+    made.clear()
+    for table in (*tables[1:], tables[8], tables[0]):
+        make(table, "a")
+    assert made == [*range(1, 9), 0]
 
 
 def test_signatures_give_wrong_keys_too() -> None:

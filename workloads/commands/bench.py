@@ -87,8 +87,28 @@ _Output = Annotated[
     Path,
     typer.Option("--output", "-o", metavar="FOLDER", file_okay=False, writable=True, help="Where results are written."),
 ]
-_Scale = Annotated[float, typer.Option(min=0.0005, max=_MAX_SETS / 1e6, help="Millions of distinct sets.")]
+_Scale = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0005,
+        max=_MAX_SETS / 1e6,
+        help="Millions of distinct sets.  [default: 1; in Figure 8 up to 16, by cores and memory]",
+        show_default=False,
+    ),
+]
+_FullSets = Annotated[
+    int | None, typer.Option("--sets", min=500, max=_MAX_SETS, help="The same, in sets.", show_default=False)
+]
 _Queries = Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Most queries of a call.")]
+_QueriesOfDevices = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=2**31 - 1,
+        help="Most queries of a call.  [default: 200,000; on CUDA devices so many that packets are full]",
+        show_default=False,
+    ),
+]
 _KeysPerSet = Annotated[
     float, typer.Option("--keys", min=1, max=1000, help="Keys that a set has in the mean; with 1, each has one.")
 ]
@@ -115,13 +135,33 @@ _Skip = Annotated[
 ]
 
 
+def _known(names: list[str] | None) -> list[str] | None:
+    for name in names or ():
+        if name not in FIGURES:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(FIGURES)}")
+    return names
+
+
+_More = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FIGURE",
+        callback=_known,
+        help="More of them; what they have in common is made once.",
+        show_default=False,
+    ),
+]
+
+
 def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
     """Make the subcommand that runs some experiments."""
 
     def command(
-        scale: _Scale = 1.0,
+        more: _More = None,
+        scale: _Scale = None,
+        sets: _FullSets = None,
         threads: Threads = None,
-        queries: _Queries = 200_000,
+        queries: _QueriesOfDevices = None,
         rounds: _Rounds = 3,
         seconds: _Seconds = 0.2,
         seed: _Seed = 1,
@@ -131,20 +171,32 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
         output: _Output = Path("bench-results/paper"),
         allow_changes: _AllowChanges = False,
     ) -> None:
-        from tagmatch.workloads.bench.harness.bench import BenchOptions
+        from tagmatch.workloads.bench.harness.bench import (
+            FULL_SETS,
+            BenchOptions,
+            usual_partitioned,
+            usual_queries_in_batches,
+        )
 
+        if scale is not None and sets is not None:
+            raise typer.BadParameter("it says the same as --sets; give one of them", param_hint="--scale")
+        given = sets / FULL_SETS if sets is not None else scale
+        threads = threads or available_threads()
         options = BenchOptions(
-            scale,
-            threads or available_threads(),
-            queries,
+            given or 1.0,
+            threads,
+            queries or 200_000,
             rounds,
             seconds,
             seed,
             keys_per_set,
             tuple(mongodb or ()),
             tuple(skip or ()),
+            usual_partitioned(threads) if given is None else None,
+            queries or usual_queries_in_batches(),
         )
-        _measure([FIGURES[name] for name in names], options, output, allow_changes=allow_changes)
+        figures = [FIGURES[name] for name in dict.fromkeys((*names, *(more or ())))]
+        _measure(figures, options, output, allow_changes=allow_changes)
 
     command.__doc__ = summary
     return command
@@ -253,7 +305,7 @@ def threads(
 @app.command()
 def gpu(
     sets: _Sets = 16_000_000,
-    queries: _Queries = 2_000_000,
+    queries: _QueriesOfDevices = None,
     rounds: _Rounds = 5,
     seconds: _Seconds = 0.5,
     threads: Threads = None,
@@ -268,17 +320,39 @@ def gpu(
 
     devices()  # before numba.cuda is imported
     from tagmatch.workloads.bench.figures.gpu import gpu as experiment
-    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions
+    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions, usual_queries_in_batches
 
     options = BenchOptions(
         sets / FULL_SETS,
         threads or available_threads(),
-        queries,
+        queries or usual_queries_in_batches(),
         rounds,
         seconds,
         seed,
         keys_per_set,
         skip=tuple(skip or ()),
+    )
+    _measure([experiment], options, output, allow_changes=allow_changes)
+
+
+@app.command()
+def host(
+    sets: _Sets = 100_000,
+    rounds: _Rounds = 5,
+    seconds: _Seconds = 0.5,
+    threads: Threads = None,
+    seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 5.0,
+    output: _Output = Path("bench-results/host"),
+    allow_changes: _AllowChanges = False,
+) -> None:
+    """What packets for CUDA devices cost the host; needs no device."""
+    from tagmatch.workloads.bench.figures.host import PACKETS
+    from tagmatch.workloads.bench.figures.host import host as experiment
+    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions
+
+    options = BenchOptions(
+        sets / FULL_SETS, threads or available_threads(), max(PACKETS), rounds, seconds, seed, keys_per_set
     )
     _measure([experiment], options, output, allow_changes=allow_changes)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
 
@@ -52,6 +53,34 @@ class Matcher(Protocol[Queries]):
 
     def close(self) -> None:
         """Stop what was started and free what was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSize:
+    """How many queries a call should have.
+
+    Attributes
+    ----------
+    whole : int
+        A multiple of so many, which are whole batches for all that work at once.
+    full : int
+        With so many, batches are as large as they can be.
+    most : int
+        Not more.
+    """
+
+    whole: int = 1
+    full: int = 1
+    most: int = 2**63 - 1
+
+
+@runtime_checkable
+class Batching(Protocol):
+    """A matcher that is faster the more queries a call has, and so must not be measured with few."""
+
+    @property
+    def call_size(self) -> CallSize:
+        """How many queries a call should have."""
 
 
 class UnavailableError(Exception):

@@ -18,6 +18,7 @@ from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.kernels.sorting import group_by, sort_groups
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.tables import KeyTable
+from tagmatch.workloads.systems.kept import kept
 from tagmatch.workloads.systems.key_answers import keys_of_matches
 
 _LABELS = 1 << 16
@@ -65,8 +66,9 @@ class SignatureTable:
         return self.signatures.nbytes + self.keys.nbytes
 
 
+@kept
 def signature_table(sets: pa.Table, *, threads: int = 1) -> SignatureTable:
-    """Build the table of a table with columns `tags` and `key`."""
+    """Build the table of a table with columns `tags` and `key`, or return the one that was built of it."""
     words, sums = _signatures_and_sums(sets["tags"], threads)
     keys = key_values(sets["key"], "key")
     columns = np.column_stack((words, sums, keys))

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tagmatch import DeviceError, TagMatch
-from tagmatch.workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.kept import kept
+from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
+
+    from tagmatch.model.options import LayoutOptions
+    from tagmatch.model.tables import Snapshot
+
+# So many packets each thread gets of a call that is large enough (`packet_ranges`)
+_PACKETS_PER_THREAD = 4
 
 
 def build_index(sets: pa.Table, **options: Any) -> TagMatch:
@@ -19,15 +29,38 @@ def build_index(sets: pa.Table, **options: Any) -> TagMatch:
     return index
 
 
+@kept
+def _snapshot(sets: pa.Table, options: LayoutOptions, *, threads: int) -> Snapshot:
+    layout, size = options.layout, options.max_partition_size
+    with build_index(sets, layout=layout, max_partition_size=size, threads=threads, device="cpu") as index:
+        return index.snapshot
+
+
+def open_index(snapshot: Callable[[LayoutOptions], Snapshot], **options: Any) -> TagMatch:
+    """Open an index of tables that are there already, and that indexes with other options may share.
+
+    Parameters
+    ----------
+    snapshot
+        Gives the tables; called after the options were found to be possible here.
+    """
+    index = TagMatch(**options)
+    engine = index._engine
+    engine._current = engine._answering(snapshot(engine._layout_options))
+    return index
+
+
 class Tagmatch:
     """An index of this library; `options` are those of `TagMatch`.
+
+    Of the same sets in the same layout there is one snapshot, which all indexes share.
 
     The `balanced` layout with `exact=False` on the CPU is the paper's *CPU-only TagMatch* (Table 1).
     """
 
     def __init__(self, sets: pa.Table, **options: Any) -> None:
         self.exact: bool = options.get("exact", True) or options.get("layout") != "balanced"
-        self.index = build_index(sets, **options)
+        self.index = open_index(partial(_snapshot, sets, threads=options.get("threads", 1)), **options)
 
     def prepare(self, queries: pa.ListArray) -> pa.ListArray:
         """Queries are taken as they are."""
@@ -66,3 +99,10 @@ class TagmatchOnGpu(Tagmatch):
             super().__init__(sets, **(options | {"device": "cuda"}))
         except DeviceError as error:
             raise UnavailableError(str(error)) from error
+
+    @property
+    def call_size(self) -> CallSize:
+        """So many queries that all threads have packets, which are then full."""
+        size = self.index._engine.matcher.packet_size
+        packets = _PACKETS_PER_THREAD * (size.at_once or 1)
+        return CallSize(packets * size.fewest, packets * size.queries)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from support.oracle import Oracle
 from support.tables import table_of, tag_rows
 
-from tagmatch.workloads.systems.gpu_scan import BATCH_SIZE, GpuBatchScan, GpuScan
+from tagmatch.workloads.systems.gpu_scan import BATCH_SIZE, PACKET_BATCHES, GpuBatchScan, GpuScan, ScannedPacket
 from tagmatch.workloads.systems.numpy_scan import SignatureScan
 
 # Small tables make small grids on purpose
@@ -54,11 +55,33 @@ def test_results_that_just_fit_and_just_do_not(system: type[GpuScan | GpuBatchSc
     assert_as_numpy(system(sets, block_threads=4, room=room), sets, queries)
 
 
-@pytest.mark.parametrize("queries", [BATCH_SIZE, BATCH_SIZE + 1])
+@pytest.mark.parametrize("queries", [BATCH_SIZE, BATCH_SIZE + 1, PACKET_BATCHES * BATCH_SIZE + 1])
 def test_more_than_a_batch(queries: int) -> None:
     sets = table_of([(["a"], 1)])
     asked = tag_rows([["a"] if i % 3 else ["b"] for i in range(queries)])
     assert_as_numpy(GpuBatchScan(sets, block_threads=1), sets, asked)
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_packets_of_several_threads(streams: int) -> None:
+    """They are on the device together, as many as there are streams, and come back in order."""
+    sets = table_of([([f"t{i}"], i) for i in range(6)])
+    asked = tag_rows([["t1", "t2"], ["t3"], [], ["t5"]] * PACKET_BATCHES)
+    matcher = GpuScan(sets, threads=3, streams=streams, block_threads=2, room=1)
+    together, there, most = threading.Barrier(streams), set(), []
+    match = ScannedPacket.subset_match
+
+    def all_there(packet: ScannedPacket) -> None:
+        there.add(packet)
+        most.append(len(there))
+        together.wait(30)
+        match(packet)
+        there.remove(packet)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ScannedPacket, "subset_match", all_there)
+        assert_as_numpy(matcher, sets, asked)
+    assert max(most) == streams
 
 
 def test_memory() -> None:

@@ -46,5 +46,6 @@ FIGURES: Mapping[str, Figure] = {
     "fig9": Figure("Figure 9: memory.", "costs:fig9"),
     "fig10": Figure("Figure 10: databases, by sizes of database, sets and queries.", "databases:fig10"),
     "fig11": Figure("Figure 11: a database in shards.", "databases:fig11"),
+    "keys": Figure("Keys a second against the keys of a set.", "throughput:keys"),
     "layouts": Figure("The layouts rarest and balanced: throughput, build time, memory.", "throughput:layouts"),
 }

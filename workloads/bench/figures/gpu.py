@@ -17,6 +17,7 @@ from tagmatch.workloads.systems.catalogue import (
     BALANCED,
     GPU_BATCH_SCAN,
     OURS,
+    OURS_ON_GPU,
     RAREST,
     some,
     tagmatch,
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tagmatch.model.arrays import U64Array
     from tagmatch.workloads.bench.harness.bench import Bench, Rate
     from tagmatch.workloads.bench.harness.results import Result
     from tagmatch.workloads.systems.catalogue import Build
+    from tagmatch.workloads.systems.gpu_scan import GpuBatchScan
     from tagmatch.workloads.systems.tagmatch import Tagmatch
 
 cuda: Any = numba.cuda
@@ -54,27 +57,27 @@ def gpu(bench: Bench) -> Result:
         "gpu",
         "CUDA",
         f"""{bench.in_words(sets)}. *End to end* is `match_many`, from Arrow strings in host memory to Arrow keys in
-        host memory, on one device unless said. *Subset match* begins with the queries'
-        ranks and ends with the pairs of queries and sets, both in device memory. The batched scan tests every
-        signature, on one stream, and looks keys up on the host, with one thread; it shows what a simple scan does, not
-        the best. Bytes are those of the queries' tags and of the answers, with their offsets, and are compared with
+        host memory, on one device unless said. *Subset match* begins with the queries' ranks and ends with the pairs
+        of queries and sets, both in device memory, packet after packet on one stream. The batched scan tests every
+        signature, and begins with the queries' signatures; it has as many threads and streams, and looks keys up on
+        the host. Bytes are those of the queries' tags and of the answers, with their offsets, and are compared with
         what the device copies from and to pinned memory at best.""",
     )
     on_one: dict[str, Build] = {
-        name: tagmatch(name, device="cuda", cuda=CudaOptions(devices=(0,))) for name in OURS.values()
+        OURS[layout]: tagmatch(name, cuda=CudaOptions(devices=(0,))) for layout, name in OURS_ON_GPU.items()
     }
     on_all: dict[str, Build] = {}
     if devices > 1:
-        on_all = {_on_all(name, devices): tagmatch(name, device="cuda") for name in on_one}
+        on_all = {_on_all(OURS[layout], devices): tagmatch(name) for layout, name in OURS_ON_GPU.items()}
     systems = on_one | on_all | some([GPU_BATCH_SCAN])
     workload = bench.workload(sets)
     with bench.built(systems, workload.sets, result) as matchers:
         found = bench.throughput(result, "end to end", matchers, workload.sets, workload.queries)
         _end_to_end(result, sets, devices, found)
-        ours: dict[str, Any] = {name: matchers[name] for name in on_one if name in matchers}
-        _subset_match(bench, result, ours, workload.queries)
+        one_device: dict[str, Any] = {name: each for name, each in matchers.items() if name not in on_all}
+        _subset_match(bench, result, one_device, workload.queries)
         if RAREST in found:
-            _bytes(bench, result, ours[RAREST], workload.queries, found[RAREST].queries.median)
+            _bytes(bench, result, one_device[RAREST], workload.queries, found[RAREST].queries.median)
     return result
 
 
@@ -99,15 +102,25 @@ def _end_to_end(result: Result, sets: int, devices: int, found: dict[str, Rate])
             result.add(f"{name}: {devices} devices against one", ratio, "times", target)
 
 
-def _subset_match(bench: Bench, result: Result, matchers: dict[str, Tagmatch], queries: pa.ListArray) -> None:
+def _subset_match(bench: Bench, result: Result, matchers: dict[str, Any], queries: pa.ListArray) -> None:
     panel = result.panel("subset match alone", "distinct sets", "queries/s")
-    rates: dict[str, list[float]] = {name: [] for name in matchers}
+    works: dict[str, Callable[[], float]] = {
+        name: partial(_match_rate, each, queries) for name, each in matchers.items()
+    }
+    if GPU_BATCH_SCAN in works:
+        scan: GpuBatchScan = matchers[GPU_BATCH_SCAN]
+        works[GPU_BATCH_SCAN] = partial(_scan_rate, scan, scan.prepare(queries[: scan.call_size.full]))
+    rates: dict[str, list[float]] = {name: [] for name in works}
     with bench.doing("gpu: subset match alone"):
         for _ in range(bench.options.rounds):
-            for name, matcher in matchers.items():
-                rates[name].append(_match_rate(matcher, queries))
-    for name, samples in rates.items():
-        panel.add(name, f"{bench.sets():,}", Samples(tuple(samples)))
+            for name, work in works.items():
+                rates[name].append(work())
+    found = {name: Samples(tuple(samples)) for name, samples in rates.items()}
+    for name, rate in found.items():
+        panel.add(name, f"{bench.sets():,}", rate)
+        if name != GPU_BATCH_SCAN and GPU_BATCH_SCAN in found:
+            ratio = rate.over(found[GPU_BATCH_SCAN])
+            result.add(f"{name}: subset match alone, against the batched scan", ratio, "times")
 
 
 def _match_rate(matcher: Tagmatch, queries: pa.ListArray) -> float:
@@ -119,6 +132,16 @@ def _match_rate(matcher: Tagmatch, queries: pa.ListArray) -> float:
             preprocessed = index.preprocess(chunk, first, last)
             cuda.synchronize()
             seconds += seconds_of(preprocessed.subset_match)
+    return len(queries) / seconds
+
+
+def _scan_rate(scan: GpuBatchScan, queries: U64Array) -> float:
+    """Queries a second of the scan, packet after packet, on one stream."""
+    seconds = 0.0
+    for first, last in scan.packet_ranges(len(queries)):
+        with scan.packet(queries[first:last]) as packet:
+            cuda.synchronize()
+            seconds += seconds_of(packet.subset_match)
     return len(queries) / seconds
 
 

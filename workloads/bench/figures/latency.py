@@ -148,7 +148,7 @@ class _System:
         self._bench, self._result, self._name, self._unique = bench, result, name, unique
         workload = bench.workload(bench.sets())
         self._sets = workload.sets
-        self.queries: list[list[str]] = workload.queries.to_pylist()
+        self.queries: list[list[str]] = workload.queries[: bench.options.queries].to_pylist()
 
     @contextmanager
     def submitting(self, **options: Any) -> Iterator[Callable[[list[str]], Future[Any]]]:

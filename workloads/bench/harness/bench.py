@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tagmatch.cli.progress import status
+from tagmatch.model.errors import DeviceError
+from tagmatch.pipeline.cuda.support import devices
 from tagmatch.workloads.bench.harness.data import KEYS_PER_SET, Workload, make_workload
 from tagmatch.workloads.bench.harness.reference import right_answers
 from tagmatch.workloads.bench.harness.results import Answers, Result
 from tagmatch.workloads.bench.harness.timing import Samples, rates
-from tagmatch.workloads.systems.matcher import Matcher, UnavailableError, count_keys, wrong_and_missing
+from tagmatch.workloads.systems.kept import kept
+from tagmatch.workloads.systems.matcher import (
+    Batching,
+    CallSize,
+    Matcher,
+    UnavailableError,
+    count_keys,
+    wrong_and_missing,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,8 +35,35 @@ System = TypeVar("System", bound=Matcher[Any])
 #: Distinct sets of the full database at scale 1; the paper's has 212 million (§4.2.1)
 FULL_SETS = 1_000_000
 
+_QUERIES = 200_000
+
+# Those of a call that gives every thread of a CUDA device, 3 of them, 4 full packets
+_QUERIES_OF_DEVICES = 12 << 18
+
+# Keys of the answers of one call, at most, of a system that gets many queries so that its batches are full: 8 GiB
+_MOST_KEYS = 1 << 30
+
 # Answers compared: of all queries that were timed, but neither fewer nor more than this
 _FEWEST_CHECKED, _MOST_CHECKED = 25, 1000
+
+
+# Of the largest database that is partitioned where nobody says otherwise: at most, a core, and bytes of memory a set
+_PARTITIONED, _PARTITIONED_BY_CORE, _PARTITIONED_BYTES = 16_000_000, 1_000_000, 4096
+
+
+def usual_partitioned(threads: int) -> int:
+    """Return how many sets Figure 8 goes up to by default, so that it takes minutes and fits memory."""
+    by_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _PARTITIONED_BYTES
+    return min(_PARTITIONED, _PARTITIONED_BY_CORE * threads, by_memory)
+
+
+def usual_queries_in_batches() -> int:
+    """Return how many queries a call to CUDA devices has at most by default: so many that packets are full."""
+    try:
+        devices()
+    except DeviceError:
+        return _QUERIES
+    return _QUERIES_OF_DEVICES
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +90,23 @@ class BenchOptions:
         URIs of running MongoDB servers; several are shards.
     skip : tuple of str
         Systems that are left out.
+    partitioned : int, optional
+        Distinct sets of the largest database that is partitioned (Figure 8); default: the full database.
+    queries_in_batches : int, optional
+        Most queries of a call to a system that is slower with few, as CUDA devices are; default: `queries`.
     """
 
     scale: float = 1.0
     threads: int = 1
-    queries: int = 200_000
+    queries: int = _QUERIES
     rounds: int = 3
     seconds: float = 0.2
     seed: int = 1
     keys_per_set: float = KEYS_PER_SET
     mongodb: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
+    partitioned: int | None = None
+    queries_in_batches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +147,16 @@ class Bench:
         """Return the number of distinct sets in a share of the full database."""
         return max(1, round(share * self.options.scale * FULL_SETS))
 
-    def _workload(self, sets: int) -> Workload:
+    def _workload(self, sets: int, keys_per_set: float | None = None) -> Workload:
         options = self.options
+        keys = options.keys_per_set if keys_per_set is None else keys_per_set
         with self.doing(f"generating {sets:,} sets"):
-            return make_workload(
-                sets, options.queries, options.seed, options.threads, keys_per_set=options.keys_per_set
-            )
+            return make_workload(sets, self.queries, options.seed, options.threads, keys_per_set=keys)
+
+    @property
+    def queries(self) -> int:
+        """Queries that a workload needs."""
+        return max(self.options.queries, self.options.queries_in_batches or 0)
 
     def wanted(self, systems: Iterable[str]) -> list[str]:
         """Leave out the systems that are to be skipped."""
@@ -156,22 +204,28 @@ class Bench:
         sets : pyarrow.Table
             What the matchers were built of.
         """
-        prepared = {name: matcher.prepare(queries) for name, matcher in matchers.items()}
+        options = self.options
+        most = {
+            name: min(len(queries), self.queries if isinstance(matcher, Batching) else options.queries)
+            for name, matcher in matchers.items()
+        }
+        prepared = {name: matcher.prepare(queries[: most[name]]) for name, matcher in matchers.items()}
 
         def ask(name: str, count: int) -> Any:
             return matchers[name].match_many(prepared[name][:count], unique=unique)
 
         works = {name: partial(ask, name) for name in matchers}
-        options = self.options
         with self.doing(f"{result.name}: matching, {where}"):
-            measured = rates(works, len(queries), rounds=options.rounds, seconds=options.seconds)
+            sizes = {name: replace(_call_size(each, works[name]), most=most[name]) for name, each in matchers.items()}
+            measured = rates(works, len(queries), rounds=options.rounds, seconds=options.seconds, sizes=sizes)
         with self.doing(f"{result.name}: checking, {where}"):
-            checked = {name: _checked(samples.items, len(queries)) for name, samples in measured.items()}
-            most = max(checked.values(), default=0)
-            right = right_answers(sets, queries[:most], unique=unique, threads=options.threads)
+            checked = {name: _checked(samples.items, most[name]) for name, samples in measured.items()}
+            right = _right_answers(sets, queries, unique, threads=options.threads) if checked else []
             found = {}
             for name, count in checked.items():
-                answers = ask(name, count)
+                # Whole batches here as well, as fewer queries may be matched in another way
+                asked = min(most[name], max(count, sizes[name].whole))
+                answers = ask(name, asked)[:count]
                 keys = count_keys(answers)
                 compared = wrong_and_missing(answers, right[:count])
                 result.answers.append(Answers(where, name, matchers[name].exact, count, keys, *compared))
@@ -179,5 +233,21 @@ class Bench:
         return found
 
 
+@kept
+def _right_answers(sets: pa.Table, queries: pa.ListArray, unique: bool, *, threads: int) -> list[list[int]]:
+    """Return the right answers to as many of the queries as may be compared."""
+    return right_answers(sets, queries[:_MOST_CHECKED], unique=unique, threads=threads)
+
+
 def _checked(timed: int, queries: int) -> int:
     return min(max(timed, _FEWEST_CHECKED), _MOST_CHECKED, queries)
+
+
+def _call_size(matcher: Matcher[Any], ask: Callable[[int], Any]) -> CallSize:
+    """Return how many queries a call should have: so many that batches are full, if their answers are not too large."""
+    if not isinstance(matcher, Batching):
+        return CallSize()
+    answers = ask(_MOST_CHECKED)
+    most = max(1, _MOST_KEYS * len(answers) // max(1, count_keys(answers)))
+    size = matcher.call_size
+    return CallSize(min(size.whole, most), min(size.full, most))

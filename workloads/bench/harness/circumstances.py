@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import available_threads
 from tagmatch.model.version import VERSION
 
@@ -22,10 +23,13 @@ _MEASURED = (":/", ":(top,exclude)docs", ":(top,exclude)tests", ":(top,exclude)e
 
 def circumstances() -> dict[str, Any]:
     """Return the date, commit and what differs from it, machine and versions that numbers belong to."""
+    try:
+        committed = {"commit": commit(), "changed_files": changed_files()}
+    except TagMatchError:
+        committed = {"commit": None, "changed_files": []}
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "changed_files": changed_files(),
+        **committed,
         "machine": {
             "cpu": _cpu_model(),
             "gpus": _gpus(),
@@ -58,23 +62,36 @@ def _gpus() -> list[str]:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout that this code is in; `None` outside of one."""
-    try:
-        return _git("rev-parse", "HEAD").strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+    """Return the commit of the checkout that this code is in; `None` outside of one.
+
+    Raises
+    ------
+    TagMatchError
+        It is in one, of which Git cannot tell.
+    """
+    return _git("rev-parse", "HEAD").strip() or None
 
 
 def changed_files() -> list[str]:
-    """Return the files that are not as they are in the commit, but for those that no benchmark runs."""
-    try:
-        found = _git("diff", "--name-only", "HEAD", "--", *_MEASURED)
-        found += _git("ls-files", "--others", "--exclude-standard", "--full-name", "--", *_MEASURED)
-    except (OSError, subprocess.SubprocessError):
-        return []
+    """Return the files that are not as they are in the commit, but for those that no benchmark runs.
+
+    Files that nobody has added count, too, unless Git ignores them. Raises what `commit` does.
+    """
+    found = _git("diff", "--name-only", "HEAD", "--", *_MEASURED)
+    found += _git("ls-files", "--others", "--exclude-standard", "--full-name", "--", *_MEASURED)
     return found.splitlines()
 
 
 def _git(*arguments: str) -> str:
+    """Return what Git prints, nothing outside of a checkout."""
+    if not any((folder / ".git").exists() for folder in _CHECKOUT.parents):
+        return ""
     command = ["git", "--no-optional-locks", "-C", str(_CHECKOUT), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        said = " ".join(str(getattr(error, "stderr", None) or error).split())
+        raise TagMatchError(
+            f"results would name no commit: in {_CHECKOUT}, `git {arguments[0]}` fails ({said}); "
+            "see that Git works there, or record results that name none with --allow-changes"
+        ) from None

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from tagmatch.workloads.systems.matcher import CallSize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+# How many times as long a call may take, so that batches are full
+_LONGER = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +64,30 @@ def seconds_of(work: Callable[[], object]) -> float:
     return elapsed
 
 
-def alternate(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Samples]:
-    """Seconds of each work; in every round each runs once, so that all meet the machine in the same states."""
+def alternate(
+    works: Mapping[str, Callable[[], object]], rounds: int, *, most_seconds: float = math.inf
+) -> dict[str, Samples]:
+    """Seconds of each work; in every round each runs once, so that all meet the machine in the same states.
+
+    After `most_seconds` no round is begun, but the first.
+    """
     taken: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(rounds):
+    start = time.perf_counter()
+    for number in range(rounds):
+        if number and time.perf_counter() - start >= most_seconds:
+            break
         for name, work in works.items():
             taken[name].append(seconds_of(work))
     return {name: Samples(tuple(values)) for name, values in taken.items()}
 
 
 def rates(
-    works: Mapping[str, Callable[[int], object]], items: int, *, rounds: int, seconds: float
+    works: Mapping[str, Callable[[int], object]],
+    items: int,
+    *,
+    rounds: int,
+    seconds: float,
+    sizes: Mapping[str, CallSize] = MappingProxyType({}),
 ) -> dict[str, Samples]:
     """Items per second of each work, in alternating rounds.
 
@@ -81,8 +101,11 @@ def rates(
         Measurements of each work.
     seconds
         Slow works get fewer items, so that one call takes about as long.
+    sizes
+        Of works that are slower with few items: these get a multiple of `whole`, even if it takes longer, and `full`
+        ones if that takes no more than ten times as long.
     """
-    counts = {name: _count_for(work, items, seconds) for name, work in works.items()}
+    counts = {name: _count_for(work, items, seconds, sizes.get(name, CallSize())) for name, work in works.items()}
     taken = alternate({name: _call(work, counts[name]) for name, work in works.items()}, rounds)
     return {name: Samples(tuple(counts[name] / s for s in taken[name].values), counts[name]) for name in works}
 
@@ -91,12 +114,19 @@ def _call(work: Callable[[int], object], count: int) -> Callable[[], object]:
     return lambda: work(count)
 
 
-def _count_for(work: Callable[[int], object], items: int, seconds: float) -> int:
-    """Find how many items take about `seconds`; the calls made for it are the warm-up."""
+def _count_for(work: Callable[[int], object], items: int, seconds: float, size: CallSize) -> int:
+    """Find how many items a call should have; the calls made for it are the warm-up."""
+    items = min(items, size.most)
     count = 1
     work(count)  # compiles, where that is still to be done
     while True:
         elapsed = min(seconds_of(_call(work, count)) for _ in range(2))
         if count == items or elapsed >= seconds / 4:
-            return max(1, min(items, int(count * seconds / elapsed)))
+            break
         count = min(items, 4 * count)
+    in_time = count * seconds / elapsed
+    wanted = int(max(in_time, min(_LONGER * in_time, size.full)))
+    found = min(items, max(1, wanted // size.whole) * size.whole)
+    if found > count:
+        work(found)  # takes the memory that so many need
+    return found
