@@ -16,8 +16,8 @@ from tagmatch.pipeline.matcher import Matcher, PacketSize
 from tagmatch.pipeline.stages.order import STAGES
 from tagmatch.pipeline.stages.packets import Asked, Packet
 
-# A call with many queries is cut so that each thread gets some packets
-_PACKETS_PER_THREAD = 4
+#: A call with many queries is cut so that each thread gets some packets
+PACKETS_PER_THREAD = 4
 
 
 def through_all_stages(packet: Packet) -> None:
@@ -57,7 +57,7 @@ def match_inline(
 def packet_ranges(chunk: TagLists, size: PacketSize, threads: int) -> list[tuple[int, int]]:
     """Ranges of queries, each of which is to be a packet: as many queries in each, but where they have many tags."""
     offsets = chunk.offsets
-    wanted = min(_PACKETS_PER_THREAD * threads, -(-len(chunk) // size.fewest))
+    wanted = min(PACKETS_PER_THREAD * threads, -(-len(chunk) // size.fewest))
     tags = int(offsets[-1]) - int(offsets[0])
     even = np.array(even_ranges(len(chunk), max(wanted, -(-len(chunk) // size.queries), -(-tags // size.tags))))
     if not len(even):

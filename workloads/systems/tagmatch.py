@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tagmatch import DeviceError, TagMatch
+from tagmatch.pipeline.stages.inline import PACKETS_PER_THREAD
 from tagmatch.workloads.systems.kept import kept
 from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
 
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
 
     from tagmatch.model.options import LayoutOptions
     from tagmatch.model.tables import Snapshot
-
-# So many packets each thread gets of a call that is large enough (`packet_ranges`)
-_PACKETS_PER_THREAD = 4
-
 
 def build_index(sets: pa.Table, **options: Any) -> TagMatch:
     """Build an index of a table with columns `tags` and `key`; `options` are those of `TagMatch`."""
@@ -104,5 +101,5 @@ class TagmatchOnGpu(Tagmatch):
     def call_size(self) -> CallSize:
         """So many queries that all threads have packets, which are then full."""
         size = self.index._engine.matcher.packet_size
-        packets = _PACKETS_PER_THREAD * (size.at_once or 1)
+        packets = PACKETS_PER_THREAD * (size.at_once or 1)
         return CallSize(packets * size.fewest, packets * size.queries)
