@@ -21,6 +21,7 @@ from tagmatch.workloads.systems.catalogue import (
     some,
     tagmatch,
 )
+from tagmatch.workloads.systems.dictionaries import DictionaryEncoded
 from tagmatch.workloads.systems.matcher import count_keys
 
 if TYPE_CHECKING:
@@ -35,9 +36,12 @@ if TYPE_CHECKING:
 
 cuda: Any = numba.cuda
 
+#: What is asked with queries whose tags are in a dictionary
+_ENCODED = ", dictionary-encoded"
 #: Queries a second, by the number of sets from which on they hold
 _TARGETS = {
     RAREST: {16e6: Target(10e6, goal=50e6), 128e6: Target(10e6, goal=50e6)},
+    RAREST + _ENCODED: {16e6: Target(60e6)},
     BALANCED: {16e6: Target(400e3, goal=2e6), 128e6: Target(40e3, goal=400e3)},
 }
 #: Of the throughput of one device, that which two have
@@ -54,7 +58,8 @@ def gpu(bench: Bench) -> Result:
         "gpu",
         "CUDA",
         f"""{bench.in_words(sets)}. *End to end* is `match_many`, from Arrow strings in host memory to Arrow keys in
-        host memory, on one device unless said. *Subset match* begins with the queries'
+        host memory, on one device unless said; *dictionary-encoded* are the same queries with their tags in an Arrow
+        dictionary. *Subset match* begins with the queries'
         ranks and ends with the pairs of queries and sets, both in device memory. The batched scan tests every
         signature, on one stream, and looks keys up on the host, with one thread; it shows what a simple scan does, not
         the best. Bytes are those of the queries' tags and of the answers, with their offsets, and are compared with
@@ -69,7 +74,10 @@ def gpu(bench: Bench) -> Result:
     systems = on_one | on_all | some([GPU_BATCH_SCAN])
     workload = bench.workload(sets)
     with bench.built(systems, workload.sets, result) as matchers:
-        found = bench.throughput(result, "end to end", matchers, workload.sets, workload.queries)
+        encoded: dict[str, Any] = {
+            name + _ENCODED: DictionaryEncoded(matchers[name]) for name in on_one if name in matchers
+        }
+        found = bench.throughput(result, "end to end", matchers | encoded, workload.sets, workload.queries)
         _end_to_end(result, sets, devices, found)
         ours: dict[str, Any] = {name: matchers[name] for name in on_one if name in matchers}
         _subset_match(bench, result, ours, workload.queries)
@@ -92,6 +100,9 @@ def _end_to_end(result: Result, sets: int, devices: int, found: dict[str, Rate])
         if name != GPU_BATCH_SCAN and GPU_BATCH_SCAN in found:
             ratio = rate.queries.over(found[GPU_BATCH_SCAN].queries)
             result.add(f"{name}: against the batched scan", ratio, "times")
+        if name.endswith(_ENCODED):
+            ratio = rate.queries.over(found[name.removesuffix(_ENCODED)].queries)
+            result.add(f"{name}: against plain strings", ratio, "times")
         several = found.get(_on_all(name, devices))
         if several is not None:
             target = _TWICE if name == BALANCED and devices == 2 else None
