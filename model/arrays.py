@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from tagmatch.model.jobs import Memo
 
 U8Array = npt.NDArray[np.uint8]
 U32Array = npt.NDArray[np.uint32]
@@ -114,21 +116,32 @@ class Lists:
         return self.offsets.nbytes + self.values.nbytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class TagLists:
-    """Rows of tags before they are looked up: row `i` has strings `offsets[i]` to `offsets[i + 1]` of `tags`.
+    """Rows of tags before they are looked up: row `i` has the tags from place `offsets[i]` to `offsets[i + 1]`.
+
+    The tag at place `j` is string `indices[j]` of `tags` or, without indices, string `j`.
 
     Attributes
     ----------
     offsets : int32 or int64 array, length n + 1, read-only; need not start at 0
     tags : Strings
+        The tags; with indices a dictionary of them, whose strings may be equal or in no row.
+    indices : uint32 array, read-only, optional
+        Of each tag. Who reads them must expect that there is no such string in the dictionary; then no set has the tag.
+    memo : Memo
+        What has been made of the dictionary, as its ranks; several `TagLists` with the same dictionary share it.
     """
 
     offsets: IntArray
     tags: Strings
+    indices: U32Array | None = None
+    memo: Memo = field(default_factory=Memo, repr=False)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", frozen(self.offsets))
+        if self.indices is not None:
+            object.__setattr__(self, "indices", frozen(self.indices))

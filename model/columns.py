@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array, frozen, offsets_of
+from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array, offsets_of
+from tagmatch.model.arrow_input import plain_strings, reject_no_utf8, reject_nulls, rows_of, strings_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
 from tagmatch.model.options import KeyType
 
@@ -92,7 +92,7 @@ def rows_of_tags(rows: Sequence[list[str]]) -> TagLists:
 
 def strings_of(texts: Iterable[str]) -> Strings:
     """A column of these strings, which have been validated."""
-    return _strings(pa.array(texts, pa.large_string()))
+    return strings_in(pa.array(texts, pa.large_string()))
 
 
 def _offsets_of(parts: Sequence[Sized]) -> I64Array:
@@ -102,21 +102,20 @@ def _offsets_of(parts: Sequence[Sized]) -> I64Array:
 def tag_lists(rows: object, name: str, *, first_row: int = 0, stored: bool = False) -> list[TagLists]:
     """Many sets or queries: an Arrow array of lists of strings, chunked or not, or any iterable of iterables.
 
+    Tags in a dictionary stay there, if it has no more strings than there are tags, and no null.
+
     Raises
     ------
     InvalidTypeError, InvalidValueError, NullError
         As `tag_list`; the message names the row, counted from `first_row`. With `stored`, strings in Arrow arrays
-        are also checked to be UTF-8, which Arrow itself does not enforce; a query's need not be, as they would only
-        match nothing.
+        are also checked to be UTF-8, and indices to be of strings that the dictionary has, which Arrow itself does not
+        enforce; a query's need not be, as they would only match nothing. (Where tags do not stay in their dictionary,
+        a query's indices are checked, too.)
     """
     chunks = _arrow_chunks(rows, name)
     if chunks is None:
         return [_from_python(rows, name, first_row)]
-    found = []
-    for chunk in chunks:
-        found.append(_from_arrow(chunk, name, first_row, stored))
-        first_row += len(chunk)
-    return found
+    return rows_of(chunks, name, first_row, stored=stored)
 
 
 def key_value(key: object, name: str = "key") -> int:
@@ -215,18 +214,18 @@ def string_keys(keys: object, name: str = "keys", *, first_row: int = 0) -> Stri
     if chunks is not None:
         parts = [pa.array([], pa.large_string())]
         for chunk in chunks:
-            plain = _plain_strings(chunk, f"{name} must be strings, as the keys of this index are, not {chunk.type}")
-            _reject_nulls(plain, name, first_row, "a key")
-            _reject_no_utf8(plain, name, first_row, len(plain))
+            plain = plain_strings(chunk, f"{name} must be strings, as the keys of this index are, not {chunk.type}")
+            reject_nulls(plain, name, first_row, "a key")
+            reject_no_utf8(plain, name, first_row, len(plain))
             parts.append(plain.cast(pa.large_string()))
             first_row += len(chunk)
-        return _strings(pa.concat_arrays(parts))
+        return strings_in(pa.concat_arrays(parts))
     if isinstance(keys, _NO_SEQUENCES) or not isinstance(keys, Iterable):
         raise _null_or_type(keys, f"{name} must be a sequence of strings, not {_shown(keys)}")
     listed = list(keys)
     if all(issubclass(kind, str) for kind in set(map(type, listed))):
         try:
-            return _strings(pa.array(listed, pa.large_string()))
+            return strings_in(pa.array(listed, pa.large_string()))
         except UnicodeEncodeError:
             pass  # which the loop below names
     return strings_of([string_key(key, f"{name}: row {first_row + i}") for i, key in enumerate(listed)])
@@ -242,7 +241,7 @@ def _unsigned(keys: npt.NDArray[Any], name: str, first_row: int) -> U64Array:
 def _keys_from_arrow(chunk: pa.Array, name: str, first_row: int) -> U64Array:
     if pa.types.is_null(chunk.type) and len(chunk) == 0:
         return np.zeros(0, np.uint64)
-    _reject_nulls(chunk, name, first_row, "a key")
+    reject_nulls(chunk, name, first_row, "a key")
     if not pa.types.is_integer(chunk.type):
         hint = _STRING_KEYS_HINT if "string" in str(chunk.type) else ""
         raise InvalidTypeError(f"{name} must be integers, not {chunk.type}{hint}")
@@ -286,70 +285,6 @@ def _arrow_chunks(data: object, name: str) -> list[pa.Array] | None:
     return None
 
 
-def _from_arrow(lists: pa.Array, name: str, first_row: int, stored: bool) -> TagLists:
-    _reject_nulls(lists, name, first_row, "a set of tags")
-    kind = lists.type
-    if pa.types.is_null(kind):
-        return _empty_rows(0)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        offsets = lists.offsets.to_numpy()
-        values = lists.values
-    elif pa.types.is_fixed_size_list(kind) or pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        offsets = offsets_of(pc.list_value_length(lists).to_numpy())
-        values = lists.flatten()
-    else:
-        raise InvalidTypeError(f"{name} must be lists of strings, not {kind}")
-    begin, end = int(offsets[0]), int(offsets[-1])
-    values = values.slice(begin, end - begin)
-    if begin:
-        offsets = offsets - offsets.dtype.type(begin)
-    values = _plain_strings(values, f"{name} must be lists of strings, not {kind}")
-    if values.null_count:
-        tag = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-        row = int(np.searchsorted(offsets, tag, side="right")) - 1
-        raise NullError(f"{name}: row {first_row + row} holds a null where a tag must be")
-    if stored:
-        _reject_no_utf8(values, name, first_row, len(lists))
-    return TagLists(offsets, _strings(values))
-
-
-def _reject_no_utf8(values: pa.Array, name: str, first_row: int, rows: int) -> None:
-    try:
-        values.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise InvalidValueError(f"{name}: rows {first_row} to {first_row + rows - 1}: {error}") from None
-
-
-def _plain_strings(values: pa.Array, otherwise: str) -> pa.Array:
-    """A `string` or `large_string` array, whose nulls are then all in sight; `otherwise` is the message of an error."""
-    if pa.types.is_run_end_encoded(values.type):
-        values = pc.run_end_decode(values)
-    if pa.types.is_dictionary(values.type):
-        if pa.types.is_string_view(values.type.value_type):  # as polars has them, and Arrow cannot decode
-            values = pa.DictionaryArray.from_arrays(values.indices, values.dictionary.cast(pa.large_string()))
-        values = values.dictionary_decode()
-    if pa.types.is_string_view(values.type) or pa.types.is_null(values.type):
-        values = values.cast(pa.large_string())
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
-        raise InvalidTypeError(otherwise)
-    return values
-
-
-def _strings(values: pa.Array) -> Strings:
-    """The buffers of a `string` or `large_string` array without nulls."""
-    width = np.int32 if pa.types.is_string(values.type) else np.int64
-    _, offset_buffer, data_buffer = values.buffers()
-    if offset_buffer is None or len(values) == 0:
-        return Strings(np.zeros(1, width), np.zeros(0, np.uint8))
-    offsets = np.frombuffer(offset_buffer, width)[values.offset : values.offset + len(values) + 1]
-    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
-    return Strings(np.require(offsets, requirements="A"), data)
-
-
-def _empty_rows(count: int) -> TagLists:
-    return TagLists(np.zeros(count + 1, np.int64), Strings(np.zeros(1, np.int64), frozen(np.zeros(0, np.uint8))))
-
-
 def _from_python(rows: object, name: str, first_row: int) -> TagLists:
     if rows is None or isinstance(rows, _NO_SEQUENCES) or not isinstance(rows, Iterable):
         raise _null_or_type(rows, f"{name} must be a sequence of tag lists, not {_shown(rows)}")
@@ -366,7 +301,7 @@ def _from_python(rows: object, name: str, first_row: int) -> TagLists:
         row = next(i for i, tags in enumerate(listed) if error.object in tags)
         raise InvalidValueError(_no_utf8(f"{name}: row {first_row + row}", "tag", error.object)) from None
     offsets = offsets_of(np.fromiter(map(len, listed), np.int64, len(listed)))
-    return TagLists(offsets, _strings(strings))
+    return TagLists(offsets, strings_in(strings))
 
 
 def _strings_in(tags: object, name: str) -> list[Any]:
@@ -386,12 +321,6 @@ def _strings_in(tags: object, name: str) -> list[Any]:
 
 def _null_or_type(value: object, message: str) -> InvalidTypeError:
     return NullError(message) if value is None else InvalidTypeError(message)
-
-
-def _reject_nulls(array: pa.Array, name: str, first_row: int, expected: str) -> None:
-    if array.null_count:
-        row = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
-        raise NullError(f"{name}: row {first_row + row} is null where {expected} must be")
 
 
 def _no_utf8(name: str, what: str, text: str) -> str:

@@ -7,19 +7,19 @@ enter it at once, and every method of `TagMatch` may be called from many threads
 from __future__ import annotations
 
 import _thread
-import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count, pairwise
-from operator import itemgetter
+from functools import partial
+from itertools import pairwise
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from tagmatch.model.arrays import IntArray
+from tagmatch.model.jobs import Job
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,73 +28,26 @@ _PAUSE_S = 0.001
 _WAIT_S = 0.1
 
 
-class _Job(Generic[T, R]):
-    """Pieces of work of one call of `run`, which threads take in turn.
-
-    Ctrl-C may come to the main thread at any moment, so that thread meets nothing here but what C does in one step: no
-    future, no condition, no pool of the standard library, whose locks an interruption could leave taken for ever.
-    """
-
-    def __init__(self, work: Callable[[T], R], items: Sequence[T]) -> None:
-        self._work = work
-        self._items = items
-        self._results: list[Any] = [None] * len(items)
-        self._errors: list[tuple[int, BaseException]] = []
-        self._next, self._ends = count(), count(1)
-        self._taken: list[int] = []
-        self._ended: list[int] = []
-        self._stopped = False
-        self._all_ended = threading.Lock()
-        self._all_ended.acquire()
-
-    def help(self) -> None:
-        """Take pieces until there are none left."""
-        while not self._stopped and (i := next(self._next)) < len(self._items):
-            self._taken.append(i)
-            try:
-                if not self._stopped:
-                    self._results[i] = self._work(self._items[i])
-            except BaseException as error:
-                self._errors.append((i, error))
-            self._ended.append(i)
-            if next(self._ends) == len(self._items):
-                self._all_ended.release()
-
-    def results(self) -> list[R]:
-        """Wait for all pieces."""
-        self._all_ended.acquire()
-        if self._errors:
-            raise min(self._errors, key=itemgetter(0))[1]
-        return self._results
-
-    def stop(self) -> None:
-        """Have no piece begun any more, and wait for those that are; not even another Ctrl-C ends that."""
-        self._stopped = True
-        while len(self._ended) < len(self._taken):
-            with contextlib.suppress(KeyboardInterrupt):
-                time.sleep(_PAUSE_S)
-
-
 class _Threads:
-    """The threads that help, which all callers share. They wait for jobs until the process ends."""
+    """The threads that help, which all callers share. They wait for work until the process ends."""
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[_Job[Any, Any]] = SimpleQueue()
+        self._works: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._starting = threading.Lock()
         self._threads: list[threading.Thread] = []
 
-    def help(self, job: _Job[Any, Any], threads: int) -> None:
-        """Have `count` threads help with a job, or as many as the system has room for."""
+    def help(self, work: Callable[[], None], threads: int) -> None:
+        """Have `count` threads do some work together, or as many as the system has room for."""
         if len(self._threads) < threads:
             with self._starting:
                 self._start(threads)
         for _ in range(threads):
-            self._jobs.put(job)
+            self._works.put(work)
 
     def _start(self, threads: int) -> None:
         while len(self._threads) < threads:
             name = f"tagmatch-worker-{len(self._threads)}"
-            thread = threading.Thread(target=_take_jobs, args=[self._jobs], name=name, daemon=True)
+            thread = threading.Thread(target=_take_works, args=[self._works], name=name, daemon=True)
             try:
                 start(thread)
             except MemoryError:
@@ -104,9 +57,9 @@ class _Threads:
             self._threads.append(thread)
 
 
-def _take_jobs(jobs: SimpleQueue[_Job[Any, Any]]) -> None:
+def _take_works(works: SimpleQueue[Callable[[], None]]) -> None:
     while True:
-        jobs.get().help()
+        works.get()()
 
 
 _threads = _Threads()
@@ -189,12 +142,13 @@ def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
     todo = list(items)
     if threads == 1 or len(todo) <= 1:
         return [work(item) for item in todo]
-    job = _Job(work, todo)
+    job: Job[T, R] = Job(todo)
+    help_with_it = partial(job.help, work)
     works = threading.current_thread() is not threading.main_thread()
     try:
-        _threads.help(job, min(threads, len(todo)) - works)
+        _threads.help(help_with_it, min(threads, len(todo)) - works)
         if works:
-            job.help()
+            help_with_it()
         return job.results()
     except BaseException:
         # Nothing may go on in the memory of a caller that has failed

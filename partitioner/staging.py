@@ -135,8 +135,7 @@ class _Log:
         for first in range(0, len(chunk), _BLOCK_ROWS):
             last = min(first + _BLOCK_ROWS, len(chunk))
             begin_tags, end_tags = int(chunk.offsets[first]), int(chunk.offsets[last])
-            hashes = hash_strings(chunk.tags, first=begin_tags, last=end_tags, threads=self._threads)
-            numbers = self._interner.intern(chunk.tags, hashes, begin_tags, threads=self._threads)
+            numbers = self._interner.intern_tags(chunk, begin_tags, end_tags, threads=self._threads)
             yield _block_of(chunk.offsets, first, numbers, keys[first:last], removed[first:last], begin + first)
 
     def _numbers(self, keys: U64Array | Strings) -> U64Array:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, Lists, TagLists, offsets_of
 from tagmatch.model.errors import DeviceError
-from tagmatch.model.kernels.lists import side_by_side
+from tagmatch.model.kernels.lists import gather_strings, side_by_side
 from tagmatch.pipeline.matcher import (
     Batches,
     DeviceMatcher,
@@ -189,6 +189,17 @@ class _FoundInParts:
         return side_by_side([part.key_lookup() for part in self.parts])
 
 
+def _with_own_tags(rows: TagLists, first: int, last: int) -> tuple[TagLists, int, int]:
+    """Rows `first` to `last`; of a dictionary, which would be looked up as a whole, only the strings that they have."""
+    if rows.indices is None:
+        return rows, first, last
+    offsets = rows.offsets[first : last + 1]
+    used, indices = np.unique(rows.indices[offsets[0] : offsets[-1]], return_inverse=True)
+    used = used[used < len(rows.tags)]  # what is beyond the dictionary stays beyond it
+    own = TagLists(offsets - offsets[0], gather_strings(rows.tags, used), indices.astype(np.uint32))
+    return own, 0, last - first
+
+
 class Hybrid:
     """A device's matcher beside the CPU's of the same sets: small packets are the CPU's, and all once the device fails.
 
@@ -271,7 +282,9 @@ class Hybrid:
         """Look up the tags of queries `first` to `last`."""
         device = self.device_for(last - first, last - first)
         if device is None:
-            return self.cpu.preprocess(tags, first, last)
+            # The device may have all other packets of the call
+            few = self._device is not None
+            return self.cpu.preprocess(*(_with_own_tags(tags, first, last) if few else (tags, first, last)))
         return _Guarded(self, device, self.ask(device, lambda: device.preprocess(tags, first, last)))
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:

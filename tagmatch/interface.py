@@ -242,7 +242,8 @@ class TagMatch(Generic[K]):
         ----------
         tags
             Arrow array of lists of strings (any list and string type, chunked or not), or a sequence of iterables of
-            `str`.
+            `str`. Strings of a dictionary, as `pyarrow.compute.dictionary_encode` makes it, are looked up once each,
+            where it has no more of them than there are tags.
         keys
             As many integers, or strings where the index has such keys: Arrow or NumPy array, or a sequence.
 

@@ -69,7 +69,9 @@ def _go_through(path: Path, layout: Layout, exact: bool, last_key: int, keys_a_s
 def _as_arrow(rows: list[list[str]]) -> list[pa.Array]:
     import pyarrow as pa
 
-    return [pa.array(rows, kind) for kind in (pa.list_(pa.string()), pa.large_list(pa.large_string()))]
+    encoded = pa.dictionary(pa.int32(), pa.string())
+    kinds = (pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(encoded), pa.large_list(encoded))
+    return [pa.array(rows, kind) for kind in kinds]
 
 
 def _use(tm: TagMatch, queries: list[Any]) -> None:

@@ -10,6 +10,14 @@ _FEW = 32
 
 
 @kernel
+def spread(known, indices, first, out):
+    """Write to `out` the number that `known` has for each index, from place `first` on; UNKNOWN where it has none."""
+    for i in range(len(out)):
+        index = indices[first + i]
+        out[i] = known[index] if index < len(known) else UNKNOWN
+
+
+@kernel
 def _sink(values, first, at, count):
     """Restore the heap `values[first:first + count]`, the greatest first, of which only place `at` may be too small."""
     value = values[first + at]

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, Strings, U8Array, U32Array, U64Array, frozen
+from tagmatch.model.arrays import I64Array, Strings, TagLists, U8Array, U32Array, U64Array, frozen
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.siphash import siphash
-from tagmatch.model.kernels.xxh64 import read64
+from tagmatch.model.kernels.xxh64 import hash_strings, read64
 from tagmatch.model.parallel import even_ranges, run_rows
 
 MAX_TAGS = 2**32 - 2
@@ -296,6 +296,21 @@ class TagInterner:
             end = min(begin + _BLOCK_TAGS, len(hashes))
             self._intern_block(tags, hashes[begin:end], first + begin, out[begin:end], threads)
         return out
+
+    def intern_tags(self, rows: TagLists, first: int, last: int, *, threads: int = 1) -> U32Array:
+        """Numbers, uint32, of the tags at places `first` to `last` of rows.
+
+        All strings of a dictionary get numbers, once for all rows that share it.
+        """
+        if rows.indices is None:
+            hashes = hash_strings(rows.tags, first=first, last=last, threads=threads)
+            return self.intern(rows.tags, hashes, first, threads=threads)
+
+        def intern_all() -> tuple[U32Array, tuple[()]]:
+            return self.intern(rows.tags, hash_strings(rows.tags, threads=threads), threads=threads), ()
+
+        numbers: U32Array = rows.memo.of(self, intern_all)[rows.indices[first:last]]
+        return numbers
 
     def _intern_block(self, tags: Strings, hashes: U64Array, first: int, out: U32Array, threads: int) -> None:
         """Look up all tags, by several threads, and add the unknown ones, by this thread alone."""

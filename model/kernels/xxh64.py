@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.model.arrays import Strings, U64Array
+from tagmatch.model.arrays import Strings, TagLists, U64Array
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.parallel import even_ranges, run_rows
 
@@ -107,3 +107,9 @@ def hash_strings(
 
     run_rows(work, even_ranges(last - first, min(threads, 1 + (last - first) // _STRINGS_PER_TASK)), threads)
     return out
+
+
+def hash_tags(rows: TagLists, *, seed: int = 0, threads: int = 1) -> U64Array:
+    """XXH64 of the tag at each place of rows, uint64; each string of a dictionary is hashed once."""
+    hashes = hash_strings(rows.tags, seed=seed, threads=threads)
+    return hashes if rows.indices is None else hashes[rows.indices]

@@ -22,7 +22,7 @@ from tagmatch.model.columns import tag_lists
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
-from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.kernels.xxh64 import hash_tags
 from tagmatch.model.options import LayoutOptions
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.spark.keys import Keys
@@ -107,7 +107,7 @@ def _clean(labels: I64Array, keys: Keys, batches: Batches) -> Iterator[pa.Record
         good = batch if not problems.any() else batch.filter(pa.array(problems == 0))
         (rows,) = tag_lists(good["tags"], "tags", stored=True)
         hashes = np.empty(len(good), np.uint64)
-        _set_hashes(rows.offsets, hash_strings(rows.tags), hashes)
+        _set_hashes(rows.offsets, hash_tags(rows), hashes)
         serializer = Serializer()
         records = pa.record_batch([good["tags"], keys.numbers(good["key"])], ["tags", "key"])
         serializer.scatter(groups_by_hash(hashes, len(labels)), labels, np.full(len(labels), _ROWS), records.take)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.model.arrays import TagLists, U64Array
-from tagmatch.model.kernels.rows import ascending_known
+from tagmatch.model.arrays import Strings, TagLists, U32Array, U64Array
+from tagmatch.model.kernels.rows import ascending_known, spread
 from tagmatch.model.kernels.tag_table import build_slots, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Vocabulary
 from tagmatch.pipeline.matcher import QueryBatch
+
+# Of a dictionary, which threads look up together
+_STRINGS_A_PIECE = 16_384
 
 
 class TagIndex:
@@ -33,12 +37,34 @@ class TagIndex:
         return self.slots.nbytes
 
     def ranks(self, queries: TagLists, first: int, last: int) -> QueryBatch:
-        """Queries `first` to `last` as ranks."""
-        tags, known = queries.tags, self.vocabulary.tags
+        """Queries `first` to `last` as ranks; each string of a dictionary is looked up once, for all of its queries."""
         begin, end = int(queries.offsets[first]), int(queries.offsets[last])
-        hashes = hash_strings(tags, seed=self.vocabulary.seed, first=begin, last=end)
         numbers = np.empty(end - begin, np.uint32)
-        find_all(hashes, tags.offsets, tags.data, begin, self.slots, known.offsets, known.data, numbers)
+        if queries.indices is None:
+            self._look_up(queries.tags, begin, numbers)
+        else:
+            known = self._looked_up(queries)
+            spread(known, queries.indices, begin, numbers)
         offsets = np.zeros(last - first + 1, np.int64)
         known_tags = ascending_known(queries.offsets, first, numbers, offsets)
         return QueryBatch(offsets, numbers[:known_tags])
+
+    def _looked_up(self, queries: TagLists) -> U32Array:
+        """Ranks of a dictionary's strings; threads look up some each."""
+        tags = queries.tags
+
+        def begin() -> tuple[U32Array, list[tuple[int, int]]]:
+            pieces = even_ranges(len(tags), 1 + len(tags) // _STRINGS_A_PIECE)
+            return np.empty(len(tags), np.uint32), pieces
+
+        def look_up(ranks: U32Array, ends: tuple[int, int]) -> None:
+            first, last = ends
+            self._look_up(tags, first, ranks[first:last])
+
+        return queries.memo.of(self, begin, look_up)
+
+    def _look_up(self, tags: Strings, first: int, numbers: U32Array) -> None:
+        """Write the ranks of as many tags, from `first` on, as there is room for."""
+        known = self.vocabulary.tags
+        hashes = hash_strings(tags, seed=self.vocabulary.seed, first=first, last=first + len(numbers))
+        find_all(hashes, tags.offsets, tags.data, first, self.slots, known.offsets, known.data, numbers)

@@ -175,7 +175,8 @@ class CudaMatcher:
         # All kernels are compiled by this thread, before others want them
         _log.info("compiling what CUDA kernels are not in the cache; this can take a minute")
         query = segment.sets(np.array([len(segment) - 1], np.uint64)) if len(segment) else _ONE_QUERY
-        self.preprocess(query, 0, 1).subset_match().key_lookup()
+        for form in (query, TagLists(query.offsets, query.tags, np.arange(len(query.tags), dtype=np.uint32))):
+            self.preprocess(form, 0, 1).subset_match().key_lookup()
 
     def __len__(self) -> int:
         return self._sets

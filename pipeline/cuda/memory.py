@@ -72,6 +72,11 @@ def _roomy(count: int) -> int:
     return int(max(_FEWEST, count + count // 4))
 
 
+def device_array(dtype: npt.DTypeLike, count: int) -> Any:
+    """Make a device array of its own, not initialized, of at least one element, as the device has no empty arrays."""
+    return cuda.device_array(max(1, count), dtype)
+
+
 def to_device(table: npt.NDArray[Any]) -> Any:
     """Copy a table to the device, which has no empty arrays: one row of zeros stands for them."""
     return cuda.to_device(table if len(table) else np.zeros((1, *table.shape[1:]), table.dtype))

@@ -29,7 +29,7 @@ from tagmatch.model.arrays import I64Array, IntArray, Lists, U32Array, UIntArray
 from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.kernels.lists import gather, gather_strings
-from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.kernels.xxh64 import hash_tags
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import KeyTable, Segment
@@ -215,7 +215,7 @@ def _queries_at(records: pa.RecordBatch, queries: I64Array, places: U32Array) ->
 def _buckets_of_queries(tags: pa.Array, plan: Shuffle) -> tuple[U32Array, I64Array]:
     """Pairs of a bucket and a query that has one of its tags, each once."""
     (lists,) = tag_lists(tags, "tags")
-    hashes = hash_strings(lists.tags, seed=plan.seed)
+    hashes = hash_tags(lists, seed=plan.seed)
     owners = np.repeat(np.arange(len(lists)), np.diff(lists.offsets))
     places, buckets = plan.buckets.of_tags(hashes)
     pairs = np.unique(owners[places] * plan.buckets.count + buckets)

@@ -30,8 +30,9 @@ def kernels(offsets):
     results = (u32, u32, i64)
     return {
         "preprocess": {
-            "_look_up": (n, i32, u8, t.uint64, u64, offsets, u8, u32),
-            "_sort": (n, i32, u32, i32, u32),
+            "_look_up": (n, i32, n, u8, t.uint64, u64, offsets, u8, u32),
+            "_spread": (n, n, u32, u32, u32),
+            "_sort": (n, i32, n, u32, i32, i32, u32),
         },
         "scan": {
             "_scan_tiles": (n, i32, i64, i64),

@@ -50,7 +50,19 @@ def test_cpu(tmp_path: Path) -> None:
     lines = [line for section in found["sections"].values() for line in section]
     assert all(line["value"] == 0 for line in lines if line["target"] and line["target"]["required"])
     rates_of = {line["what"]: line["value"] for line in found["sections"]["match_many"]}
-    assert rates_of.keys() == {"rarest", "balanced", "balanced, exact=False", "RarestTagDict", "SignatureScan"}
+    assert rates_of.keys() == {
+        "rarest",
+        "rarest, dictionary-encoded",
+        "balanced",
+        "balanced, dictionary-encoded",
+        "balanced, exact=False",
+        "RarestTagDict",
+        "SignatureScan",
+    }
+    assert [line["what"] for line in found["sections"]["against plain strings"]] == [
+        "rarest, dictionary-encoded",
+        "balanced, dictionary-encoded",
+    ]
     assert all(rate > 0 for rate in rates_of.values())
 
 

@@ -12,6 +12,7 @@ from tagmatch.workloads.bench.harness.data import KEYS_PER_SET, Workload, make_w
 from tagmatch.workloads.bench.harness.memory import peak_of_build
 from tagmatch.workloads.bench.harness.results import Result, Target
 from tagmatch.workloads.bench.harness.timing import alternate, rates
+from tagmatch.workloads.systems.dictionaries import DictionaryEncoded
 from tagmatch.workloads.systems.matcher import Answers, Matcher, count_keys, wrong_and_missing
 from tagmatch.workloads.systems.numpy_scan import SignatureScan
 from tagmatch.workloads.systems.python import RarestTagDict
@@ -138,6 +139,7 @@ def _systems(result: Result, workload: Workload, options: CpuOptions) -> dict[st
             result.add(layout, stats["index_bytes"] / stats["sets"], "B a set", section="memory of index")
             beyond_keys = (stats["index_bytes"] - stats["key_bytes"]) / stats["sets"]
             result.add(f"{layout}, beyond the keys", beyond_keys, "B a set", _INDEX_BYTES, section="memory of index")
+    matchers |= {_encoded_name(layout): DictionaryEncoded(matchers[layout]) for layout in _LAYOUTS}
     matchers |= {_DICT: RarestTagDict(workload.sets), _SCAN: SignatureScan(workload.sets, threads=options.threads)}
     return {name: _system(matcher, workload.queries) for name, matcher in matchers.items()}
 
@@ -151,6 +153,10 @@ def _index_name(layout: Layout, exact: bool) -> str:
     return layout if exact else f"{layout}, exact=False"
 
 
+def _encoded_name(layout: Layout) -> str:
+    return f"{layout}, dictionary-encoded"
+
+
 def _measure_matching(result: Result, systems: dict[str, _System], options: CpuOptions) -> None:
     works = {name: system.ask for name, system in systems.items()}
     measured = rates(works, options.queries, rounds=_MATCH_ROUNDS, seconds=_SECONDS_A_CALL)
@@ -160,6 +166,9 @@ def _measure_matching(result: Result, systems: dict[str, _System], options: CpuO
         baseline, target = _BASELINES[layout]
         name = _index_name(layout, exact)
         result.add(name, measured[name].over(measured[baseline]), "times", target, section=f"against {baseline}")
+    for layout in _LAYOUTS:
+        name = _encoded_name(layout)
+        result.add(name, measured[name].over(measured[layout]), "times", section="against plain strings")
 
 
 def _check_answers(result: Result, systems: dict[str, _System], options: CpuOptions) -> None:

@@ -14,6 +14,7 @@ from tagmatch.files.inputs import read_queries
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.kernels.tag_table import TagInterner
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.workloads.draws import mix
@@ -58,10 +59,12 @@ class StoredSets:
         interner, kept = TagInterner(), _Sample(sample, seed)
         frequencies = np.zeros(1024, np.int64)
         for batch in batches:
-            for rows in tag_lists(batch, "tags"):
+            for rows in tag_lists(batch, "tags", stored=True):
                 first, last = int(rows.offsets[0]), int(rows.offsets[-1])
-                hashes = hash_strings(rows.tags, threads=threads, first=first, last=last)
-                numbers = interner.intern(rows.tags, hashes, first, threads=threads)
+                # A dictionary may have tags that no set has
+                tags = rows.tags if rows.indices is None else gather_strings(rows.tags, rows.indices, threads=threads)
+                hashes = hash_strings(tags, threads=threads, first=first, last=last)
+                numbers = interner.intern(tags, hashes, first, threads=threads)
                 if len(interner) > len(frequencies):
                     frequencies = np.concatenate([frequencies, np.zeros(2 * len(interner), np.int64)])
                 _count(numbers, frequencies)

@@ -16,7 +16,7 @@ from tagmatch.model.arrays import Lists, U64Array, offsets_of
 from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.kernels.sorting import group_by, sort_groups
-from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.kernels.xxh64 import hash_tags
 from tagmatch.model.tables import KeyTable
 from tagmatch.workloads.systems.kept import kept
 from tagmatch.workloads.systems.key_answers import keys_of_matches
@@ -34,8 +34,8 @@ def _signatures_and_sums(sets: pa.Array | pa.ChunkedArray, threads: int) -> tupl
     """Return signatures and the sums of the tags' hashes, which tell sets with equal signatures apart."""
     words, sums = [np.zeros((0, SIGNATURE_WORDS), np.uint64)], [np.zeros(0, np.uint64)]
     for chunk in tag_lists(sets, "tags"):
-        hashes = hash_strings(chunk.tags, threads=threads)
-        rows = Lists(chunk.offsets, np.arange(len(chunk.tags), dtype=np.uint32))
+        hashes = hash_tags(chunk, threads=threads)
+        rows = Lists(chunk.offsets, np.arange(len(hashes), dtype=np.uint32))
         words.append(signatures_of(rows, hashes, threads=threads))
         ends = np.concatenate([[np.uint64(0)], np.cumsum(hashes, dtype=np.uint64)])
         sums.append(ends[chunk.offsets[1:]] - ends[chunk.offsets[:-1]])

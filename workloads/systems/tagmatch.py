@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tagmatch.model.options import LayoutOptions
     from tagmatch.model.tables import Snapshot
 
+
 def build_index(sets: pa.Table, **options: Any) -> TagMatch:
     """Build an index of a table with columns `tags` and `key`; `options` are those of `TagMatch`."""
     index = TagMatch(**options)

@@ -14,7 +14,6 @@ from tagmatch.model.arrays import offsets_of
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.errors import InputFileError
 from tagmatch.model.kernels.tag_table import TagInterner
-from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.workloads.twitter.kernels import RealTweets
 from tagmatch.workloads.twitter.laws import Followed
 from tagmatch.workloads.twitter.tables import Table
@@ -166,7 +165,7 @@ def _cleaned(tweets: pa.Array, tags: pa.Array) -> tuple[I64Array, pa.Array]:
 
 def _intern(interner: TagInterner, strings: pa.Array, threads: int) -> U32Array:
     (row,) = tag_lists(pa.LargeListArray.from_arrays(pa.array([0, len(strings)], pa.int64()), strings), "hashtags")
-    return interner.intern(row.tags, hash_strings(row.tags, threads=threads), threads=threads)
+    return interner.intern_tags(row, 0, len(strings), threads=threads)
 
 
 def _by_publisher(

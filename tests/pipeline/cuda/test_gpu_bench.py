@@ -25,7 +25,7 @@ def test_command(tmp_path: Path) -> None:
     systems = {panel["title"]: [value["system"] for value in panel["values"]] for panel in found["panels"]}
     ours = ["tagmatch, rarest", "tagmatch, balanced"]
     several = [name for name in systems["end to end"] if name.endswith(" devices")]  # where there are more than one
-    compared = [*ours, *several, "GPU scan, batched"]
+    compared = [*ours, *several, "GPU scan, batched", *(f"{name}, dictionary-encoded" for name in ours)]
     assert systems == {"end to end": compared, "subset match alone": [*ours, "GPU scan, batched"]}
     assert all(value["value"] > 0 for panel in found["panels"] for value in panel["values"])
     assert all(line["value"] > 0 for line in found["lines"])

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.sorting import group_by
-from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.kernels.xxh64 import hash_tags
 from tagmatch.model.parallel import even_ranges, run, run_rows
 from tagmatch.workloads.queries import Extender, QueryOptions, StoredSets
 from tagmatch.workloads.queries.stored import SAMPLE_SETS
@@ -215,5 +215,5 @@ def _sums(sets: pa.ChunkedArray, threads: int) -> U64Array:
 
 def _sums_of_chunk(sets: pa.ListArray) -> U64Array:
     (rows,) = tag_lists(sets, "tags")
-    sums: U64Array = np.add.reduceat(hash_strings(rows.tags), rows.offsets[:-1])
+    sums: U64Array = np.add.reduceat(hash_tags(rows), rows.offsets[:-1])
     return np.maximum(sums, np.uint64(1))

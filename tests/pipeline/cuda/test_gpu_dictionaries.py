@@ -1,0 +1,126 @@
+"""Tags in dictionaries are looked up once on a device, and packets of many threads share what was found."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.agreement import assert_keys, loaded
+from support.dictionaries import encoded
+
+from tagmatch import CudaOptions
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.cuda import matcher as cuda_matcher
+from tagmatch.pipeline.cuda import preprocess
+from tagmatch.pipeline.cuda.preprocess import CudaTagIndex
+from tagmatch.pipeline.matcher import PacketSize
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
+
+TAGS = [f"t{i}" for i in range(12)]
+SETS = [[], ["t0"], ["t0", "t1"], ["t2", "t5"], ["t3"], ["t11", "t1", "t2"], ["é", "t3"]]
+
+#: A query of `t0`, and one of tags with indices that no dictionary has
+BEYOND = pa.ListArray.from_arrays(
+    [0, 1, 3],
+    pa.DictionaryArray.from_buffers(
+        pa.dictionary(pa.int32(), pa.string()),
+        3,
+        [None, pa.py_buffer(np.array([0, -1, 1], np.int32))],
+        pa.array(["t0"]),
+    ),
+)
+
+few_tags = st.lists(st.sampled_from([*TAGS, "unknown", "é"]), max_size=6)
+
+
+@pytest.fixture
+def small_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_matcher, "_PACKET_SIZE", PacketSize(queries=2, tags=9, fewest=1, at_once=3))
+    monkeypatch.setattr(preprocess, "_STRINGS_A_PIECE", 4)
+
+
+def encoded_queries(offsets: Any) -> pa.Array:
+    """Queries with one dictionary, in which a tag is twice and not all are stored, from place 1 on."""
+    rng = random.Random(7)
+    dictionary = pa.array([*TAGS, "unknown", "t1"])
+    rows = [rng.sample(range(len(dictionary)), rng.randint(0, 5)) for _ in range(13)]
+    indices = pa.array([0, *(index for row in rows for index in row)], pa.int32())
+    ends = np.cumsum([1, *map(len, rows)]).astype(offsets)
+    lists = pa.ListArray if offsets == np.int32 else pa.LargeListArray
+    return lists.from_arrays(pa.array(ends), pa.DictionaryArray.from_arrays(indices, dictionary))
+
+
+@pytest.mark.usefixtures("small_packets")
+@pytest.mark.parametrize("offsets", [np.int32, np.int64])
+def test_each_string_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any], offsets: Any) -> None:
+    tm, oracle = loaded([(tags, key) for key, tags in enumerate(SETS)], **engine)
+    strings, look_up = [], CudaTagIndex._look_up
+
+    def counting(index: Any, tags: Any, first: int, last: int, *others: Any) -> None:
+        strings.append(last - first)
+        look_up(index, tags, first, last, *others)
+
+    monkeypatch.setattr(CudaTagIndex, "_look_up", counting)
+    queries = encoded_queries(offsets)
+    answers = tm.match_many(pa.chunked_array([queries, queries.slice(3, 5)]))
+    expected = [oracle.match(query) for query in queries.to_pylist()]
+    assert_keys(answers, [*expected, *expected[3:8]])
+    assert sum(strings) == len(TAGS) + 2
+    assert len(strings) > 1
+    assert tm.stats()["device"] == "cuda"
+    tm.close()
+
+
+@pytest.mark.usefixtures("small_packets")
+@pytest.mark.parametrize("offsets", [np.int32, np.int64])
+def test_plain_strings_of_packets_in_the_middle(engine: dict[str, Any], offsets: Any) -> None:
+    """Their offsets do not begin at 0; nor do those of a slice."""
+    tm, oracle = loaded([(tags, key) for key, tags in enumerate(SETS)], **engine)
+    rows = encoded_queries(offsets).to_pylist()
+    wide = pa.large_list(pa.large_string()) if offsets == np.int64 else pa.list_(pa.string())
+    queries = pa.array([["before"], *rows, ["after"]], wide).slice(1, len(rows))
+    assert_keys(tm.match_many(queries), [oracle.match(query) for query in rows])
+    tm.close()
+
+
+def test_indices_beyond_the_dictionary_are_no_tags(engine: dict[str, Any]) -> None:
+    tm, _ = loaded([(tags, key) for key, tags in enumerate(SETS)], **engine)
+    assert_keys(tm.match_many(BEYOND), [[0, 1], [0]])
+    tm.close()
+
+
+def test_a_small_packet_does_not_look_a_dictionary_up_on_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any]
+) -> None:
+    """When the device has the others; nor has it a tag more than it says, where an index is beyond the dictionary."""
+    monkeypatch.setattr(cuda_matcher, "_PACKET_SIZE", PacketSize(queries=12, tags=1 << 20, fewest=12, at_once=3))
+    tm, oracle = loaded([(tags, key) for key, tags in enumerate(SETS)], **engine, cuda=CudaOptions(fewest_queries=4))
+    looked_up, look_up = [], TagIndex._look_up
+
+    def counting(index: TagIndex, tags: Any, first: int, numbers: Any) -> None:
+        looked_up.append(len(numbers))
+        look_up(index, tags, first, numbers)
+
+    monkeypatch.setattr(TagIndex, "_look_up", counting)
+    queries = encoded_queries(np.int32)
+    answers = tm.match_many(queries)
+    assert_keys(answers, [oracle.match(query) for query in queries.to_pylist()])
+    assert tm.stats()["matched_by"] == {"cuda": 12, "cpu": 1}
+    assert looked_up == [len(queries[12].values)]
+    assert_keys(tm.match_many(BEYOND), [[0, 1], [0]])
+    tm.close()
+
+
+@pytest.mark.usefixtures("small_packets")
+@given(data=st.data())
+def test_any_dictionaries(engine: dict[str, Any], data: st.DataObject) -> None:
+    tm, oracle = loaded([(tags, key) for key, tags in enumerate(SETS)], **engine)
+    queries, asked = data.draw(encoded(data.draw(st.lists(few_tags, max_size=5))))
+    assert_keys(tm.match_many(asked), [oracle.match(query) for query in queries])
+    tm.close()
