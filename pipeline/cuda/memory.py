@@ -8,6 +8,9 @@ import numba.cuda
 import numpy as np
 import numpy.typing as npt
 
+# Copies of arrays, and views of them, ask for the context again and again, and give up the interpreter lock each time
+from numba.cuda.cudadrv import driver
+
 cuda: Any = numba.cuda
 
 # Elements of an array
@@ -44,7 +47,7 @@ class Workspace:
         """Copy a pinned array to the device array of that name."""
         array = self.device(name, values.dtype, len(values))
         if len(values):
-            array[: len(values)].copy_to_device(values, stream=self.stream)
+            driver.host_to_device(array, values, values.nbytes, stream=self.stream)
         return array
 
     def send(self, name: str, values: npt.NDArray[Any]) -> Any:
@@ -57,7 +60,7 @@ class Workspace:
         """Begin to copy the first elements of a device array to the pinned array of that name."""
         values = self.pinned(name, array.dtype, count)
         if count:
-            array[:count].copy_to_host(values, stream=self.stream)
+            driver.device_to_host(values, array, values.nbytes, stream=self.stream)
         return values
 
     def clear(self) -> None:

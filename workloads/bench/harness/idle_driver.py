@@ -41,7 +41,7 @@ def _replaced(module: ModuleType) -> dict[str, Any]:
     """What a module of `pipeline.cuda` has of Numba, and what it gets instead."""
     members = vars(module)
     replaced = {name: _KERNEL for name, member in members.items() if hasattr(member, "forall")}
-    always = {"cuda": _DRIVER, "_leave_kernels_at_exit": lambda _: None}
+    always = {"cuda": _DRIVER, "driver": _COPIES, "_leave_kernels_at_exit": lambda _: None}
     return replaced | {name: member for name, member in always.items() if name in members}
 
 
@@ -61,9 +61,16 @@ class _Stream:
 class _DeviceArray(np.ndarray[Any, Any]):
     """Pages that nobody touches, and so take no memory."""
 
-    def copy_to_device(self, values: object, stream: object = None) -> None: ...
+    def copy_to_host(self) -> npt.NDArray[Any]:
+        return np.zeros(self.shape, self.dtype)
 
-    def copy_to_host(self, values: object, stream: object = None) -> None: ...
+
+class _Copies:
+    """What the host code takes from `numba.cuda.cudadrv.driver`."""
+
+    def host_to_device(self, device: object, host: object, size: int, *, stream: object) -> None: ...
+
+    def device_to_host(self, host: object, device: object, size: int, *, stream: object) -> None: ...
 
 
 class _Driver:
@@ -71,7 +78,7 @@ class _Driver:
 
     stream = _Stream
 
-    def device_array(self, shape: int, dtype: npt.DTypeLike, *, stream: object) -> _DeviceArray:  # noqa: ARG002
+    def device_array(self, shape: int, dtype: npt.DTypeLike, *, stream: object = 0) -> _DeviceArray:  # noqa: ARG002
         return np.empty(shape, dtype).view(_DeviceArray)
 
     def pinned_array(self, shape: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -84,4 +91,4 @@ class _Driver:
         return SimpleNamespace(get_memory_info=lambda: SimpleNamespace(free=_MEMORY, total=_MEMORY))
 
 
-_KERNEL, _DRIVER = _Kernel(), _Driver()
+_KERNEL, _DRIVER, _COPIES = _Kernel(), _Driver(), _Copies()
