@@ -78,7 +78,7 @@ WAYS: dict[str, Ask] = {
 
 @pytest.fixture(autouse=True)
 def short_turns() -> Iterator[None]:
-    """Threads take turns after half a millisecond, not 5: else who changes the index waits for those who do nothing but ask."""
+    """Threads take turns after half a millisecond, not 5: who changes the index waits for those who only ask."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(5e-4)
     yield
