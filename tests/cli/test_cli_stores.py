@@ -11,6 +11,7 @@ from support.command import read, tagmatch, write
 from tagmatch import TagMatch
 
 pytest_plugins = ["support.s3_bucket"]
+pytestmark = pytest.mark.slow
 
 SETS = [{"tags": ["a"], "key": 1}, {"tags": ["a", "b"], "key": 2}, {"tags": [], "key": 3}]
 QUERIES = [{"id": 5, "tags": ["b", "a"]}, {"id": 6, "tags": ["x"]}]
