@@ -158,15 +158,15 @@ def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
 
 def even_ranges(count: int, parts: int) -> list[tuple[int, int]]:
     """`count` rows cut into at most `parts` ranges of nearly equal length, none empty."""
-    edges = np.linspace(0, count, max(1, min(parts, count)) + 1).astype(np.int64)
-    return list(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)) if count else []
+    parts = max(1, min(parts, count))
+    return list(pairwise(count * part // parts for part in range(parts + 1))) if count else []
 
 
 def even_work(offsets: IntArray, parts: int) -> list[tuple[int, int]]:
     """Rows cut into at most `parts` ranges whose lists hold nearly equally many values; `offsets`: rows + 1."""
-    rows = len(offsets) - 1
-    targets = np.linspace(int(offsets[0]), int(offsets[-1]), max(1, parts) + 1)[1:-1].astype(offsets.dtype)
-    edges = [0, *np.searchsorted(offsets, targets).tolist(), rows]
+    rows, first, values = len(offsets) - 1, int(offsets[0]), int(offsets[-1] - offsets[0])
+    targets = [first + values * part // parts for part in range(1, parts)]
+    edges = [0, *np.searchsorted(offsets, np.array(targets, offsets.dtype)).tolist(), rows]
     edges = sorted({min(edge, rows) for edge in edges})
     return list(pairwise(edges))
 

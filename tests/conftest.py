@@ -78,9 +78,14 @@ _FIRST += ("test_memory", "test_pipeline_oracle", "test_workloads_paper", "test_
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with files that take long or need no kernels."""
+    """Begin with files that take long or need no kernels; Spark's tests that need its JVM for themselves come last."""
     places = {name: place for place, name in enumerate(_FIRST)}
-    items.sort(key=lambda item: min(places.get(name, len(places)) for name in (item.path.parent.name, item.path.stem)))
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        names = item.path.parent.name, item.path.stem
+        return min(places.get(name, len(places)) for name in names), "free_jvm" in getattr(item, "fixturenames", ())
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -91,7 +96,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "spark" if "/spark/" in file and "test_spark_" not in nodeid else file
+            return "spark" if "/spark/" in file else file
 
     return Scheduling(config, log)
 

@@ -62,9 +62,7 @@ def test_by_option(index, tmp_path, name, path):
         assert in_order(tagmatch("match", index, path, "--format", name, stdin=data)) == ANSWERS
     (tmp_path / "queries.dat").write_bytes(data)
     assert in_order(tagmatch("match", index, tmp_path / "queries.dat", "--format", name)) == ANSWERS
-    with (tmp_path / "queries.dat").open("rb") as stdin:
-        done = subprocess.run([COMMAND, "match", index, path, "--format", name], stdin=stdin, capture_output=True)
-    assert in_order(done.stdout.decode()) == ANSWERS
+    assert in_order(tagmatch("match", index, path, "--format", name, stdin=tmp_path / "queries.dat")) == ANSWERS
 
 
 def test_process_substitution(index, tmp_path):

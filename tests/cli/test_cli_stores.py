@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from support.command import read, tagmatch_alone, write
+from support.command import read, tagmatch, write
 
 from tagmatch import TagMatch
 
 pytest_plugins = ["support.s3_bucket"]
+pytestmark = pytest.mark.slow
 
 SETS = [{"tags": ["a"], "key": 1}, {"tags": ["a", "b"], "key": 2}, {"tags": [], "key": 3}]
 QUERIES = [{"id": 5, "tags": ["b", "a"]}, {"id": 6, "tags": ["x"]}]
@@ -32,9 +33,9 @@ def test_commands_that_read(folder: Path, bucket, uri: str, tmp_path: Path, monk
     monkeypatch.setenv("TMPDIR", str(copies))
     queries = write(tmp_path / "queries.jsonl", QUERIES)
     for words in (["info", "--json"], ["export"], ["explain", "a", "b"], ["match", queries, "--threads", 1]):
-        printed = [tagmatch_alone(words[0], index, *words[1:]) for index in (folder, uri)]
+        printed = [tagmatch(words[0], index, *words[1:]) for index in (folder, uri)]
         assert printed[0] == printed[1] != ""
-    assert tagmatch_alone("check", uri) == f"s3a://{bucket[1]}/folder/index: ok, 3 sets\n"
+    assert tagmatch("check", uri) == f"s3a://{bucket[1]}/folder/index: ok, 3 sets\n"
     assert os.listdir(copies) == []
 
 
@@ -42,7 +43,7 @@ def test_commands_that_read(folder: Path, bucket, uri: str, tmp_path: Path, monk
 def test_commands_that_write(bucket, uri: str, tmp_path: Path) -> None:
     sets = write(tmp_path / "sets.jsonl", SETS[:1])
     for words in (["build", sets, uri, "--overwrite"], ["add", uri, sets], ["remove", uri, sets], ["add", uri, "none"]):
-        line = tagmatch_alone(*words, code=1)
+        line = tagmatch(*words, code=1)
         assert line.startswith(f"tagmatch: cannot change s3a://{bucket[1]}/folder/index: an index on a store is read-")
         assert "`tagmatch-partition`" in line
     with TagMatch.open(uri) as tm:
@@ -50,19 +51,19 @@ def test_commands_that_write(bucket, uri: str, tmp_path: Path) -> None:
 
 
 def test_a_store_without_an_index(bucket, uri: str) -> None:
-    line = tagmatch_alone("info", uri, code=1)
+    line = tagmatch("info", uri, code=1)
     assert line.startswith(f"tagmatch: there is no index at s3a://{bucket[1]}/folder/index: it has no MANIFEST.json")
-    assert "Arrow does not reach ftp://host/x" in tagmatch_alone("info", "ftp://me:1234@host/x", code=1)
+    assert "Arrow does not reach ftp://host/x" in tagmatch("info", "ftp://me:1234@host/x", code=1)
 
 
 def test_an_empty_path() -> None:
-    assert tagmatch_alone("info", "", code=1) == "tagmatch: INDEX is empty; give the path of a folder\n"
+    assert tagmatch("info", "", code=1) == "tagmatch: INDEX is empty; give the path of a folder\n"
 
 
 def test_file_uris(tmp_path: Path) -> None:
     sets, uri = write(tmp_path / "sets.jsonl", SETS), f"file://{tmp_path}/an%20index"
-    tagmatch_alone("build", sets, uri)
-    assert tagmatch_alone("remove", uri, sets) == f"{tmp_path}/an index: 0 sets, 0 keys; before: 3 sets, 3 keys\n"
-    tagmatch_alone("add", tmp_path / "an index", sets)
-    tagmatch_alone("export", uri, tmp_path / "out.jsonl")
+    tagmatch("build", sets, uri)
+    assert tagmatch("remove", uri, sets) == f"{tmp_path}/an index: 0 sets, 0 keys; before: 3 sets, 3 keys\n"
+    tagmatch("add", tmp_path / "an index", sets)
+    tagmatch("export", uri, tmp_path / "out.jsonl")
     assert sorted(row["key"] for row in read(tmp_path / "out.jsonl")) == [1, 2, 3]

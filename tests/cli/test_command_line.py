@@ -240,6 +240,7 @@ def test_many_queries(index, data, long_queries, suffix):
     assert all(set(answer["keys"]) == expected[answer["id"] % 7] for answer in output)
 
 
+@pytest.mark.slow
 def test_reader_of_the_output_goes_away(index, long_queries):
     with subprocess.Popen(
         [COMMAND, "match", index, long_queries[".parquet"]], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -508,6 +509,7 @@ def test_folder_that_is_not_whole(index, data, tmp_path, command):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_full_disk_behind_standard_output(index, data):
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -518,6 +520,7 @@ def test_full_disk_behind_standard_output(index, data):
 
 
 @pytest.mark.parametrize("rows", [b"", b'{"tags": ["a"]}'], ids=["no row", "no row that can be used"])
+@pytest.mark.slow
 def test_no_set_makes_no_index(tmp_path, rows):
     """A program that was to write them may have failed."""
     index = tmp_path / "index"

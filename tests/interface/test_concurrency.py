@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -73,6 +74,15 @@ WAYS: dict[str, Ask] = {
     "iter": by_iteration,
     "to_arrow": by_columns,
 }
+
+
+@pytest.fixture(autouse=True)
+def short_turns() -> Iterator[None]:
+    """Threads take turns after half a millisecond, not 5: who changes the index waits for those who only ask."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(5e-4)
+    yield
+    sys.setswitchinterval(before)
 
 
 @contextmanager

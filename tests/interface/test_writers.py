@@ -164,6 +164,7 @@ def test_a_writer_waits_for_the_one_that_has_the_lock(path):
     assert done.is_set()
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_no_lock_and_its_files_go(path):
     script = """
 import os, signal, sys
@@ -251,6 +252,7 @@ def test_nothing_is_told_where_nothing_is_lost(tmp_path):
             tm.add_sets([["a"], None], [1, 2])
 
 
+@pytest.mark.slow
 def test_changes_that_are_lost_at_the_end_of_a_program_are_told():
     script = 'from tagmatch import TagMatch; tm = TagMatch(); tm.add_set(["a"], 1)'
     done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)

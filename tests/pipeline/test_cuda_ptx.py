@@ -73,14 +73,16 @@ def kernels(offsets):
         },
     }
 
-compiled = set()
-for offsets in (i32, i64):
-    for module, found in kernels(offsets).items():
-        for name, signature in found.items():
-            function = getattr(importlib.import_module("tagmatch.pipeline.cuda." + module), name).py_func
-            ptx, _ = cuda.compile_ptx(function, signature, cc=(major, minor))
-            assert f".target sm_{major}{minor}" in ptx, ptx[:1000]
-            compiled.add((module, name))
+# Once where the type of offsets does not matter
+wanted = {
+    (module, name, signature)
+    for offsets in (i32, i64) for module, found in kernels(offsets).items() for name, signature in found.items()
+}
+for module, name, signature in wanted:
+    function = getattr(importlib.import_module("tagmatch.pipeline.cuda." + module), name).py_func
+    ptx, _ = cuda.compile_ptx(function, signature, cc=(major, minor))
+    assert f".target sm_{major}{minor}" in ptx, ptx[:1000]
+compiled = {(module, name) for module, name, _ in wanted}
 
 for module in pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__):
     members = vars(importlib.import_module("tagmatch.pipeline.cuda." + module.name))

@@ -270,6 +270,7 @@ def test_close_during_load(drain: bool) -> None:
     assert not our_threads()
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_many_lives() -> None:
     def live() -> None:
         with TagMatch(threads=2) as tm:
@@ -299,6 +300,7 @@ def test_threads_end_where_close_is_forgotten() -> None:
     assert not our_threads()
 
 
+@pytest.mark.slow
 def test_interpreter_ends_where_close_is_forgotten() -> None:
     script = """
 from tagmatch import TagMatch
@@ -312,6 +314,7 @@ print(futures[-1].result())
     assert (done.returncode, done.stdout, done.stderr) == (0, "[1]\n", "")
 
 
+@pytest.mark.slow
 def test_forked_child_answers_too() -> None:
     script = """
 import os

@@ -1,4 +1,4 @@
-"""One Spark for all tests, in local mode."""
+"""One JVM for all tests, with Spark in local mode."""
 
 from __future__ import annotations
 
@@ -20,22 +20,34 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two cores; workers run this very interpreter and import the tests' helpers as well."""
-    from pyspark.sql import SparkSession
-
+def jvm() -> Iterator[Jvm]:
+    """The one JVM of all drivers; their workers run this very interpreter and import the tests' helpers as well."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    builder = SparkSession.builder.master("local[2]").appName("tests")
-    for name in ("spark.local.dir", "spark.sql.warehouse.dir"):
-        builder = builder.config(name, str(tmp_path_factory.mktemp("spark")))
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
+    with Jvm() as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
-def jvm() -> Iterator[Jvm]:
-    """One more JVM, in which drivers that are processes of their own find a Spark that is warm."""
-    with Jvm() as started:
-        yield started
+def builder(tmp_path_factory: pytest.TempPathFactory) -> SparkSession.Builder:
+    """Of sessions with two cores."""
+    from pyspark.sql import SparkSession
+
+    found = SparkSession.builder.master("local[2]").appName("tests")
+    for name in ("spark.local.dir", "spark.sql.warehouse.dir"):
+        found = found.config(name, str(tmp_path_factory.mktemp("spark")))
+    return found
+
+
+@pytest.fixture
+def spark(jvm: Jvm, builder: SparkSession.Builder) -> SparkSession:
+    """Return this process's session, which tests share."""
+    return jvm.session(builder)
+
+
+@pytest.fixture
+def free_jvm(jvm: Jvm) -> Iterator[Jvm]:
+    """The JVM without a driver, for those that are processes of their own."""
+    jvm.stop_spark()
+    yield jvm
+    jvm.stop_spark()

@@ -272,7 +272,7 @@ def test_steps_are_told(
 
 
 @pytest.mark.timeout(600)
-def test_a_job_that_is_killed_leaves_the_index_as_it_was(spark: Any, tmp_path: Path, jvm: Jvm) -> None:
+def test_a_job_that_is_killed_leaves_the_index_as_it_was(tmp_path: Path, free_jvm: Jvm, builder: Any) -> None:
     """At the beginning of each step, and of none: then it has not come to an end either, but to another one."""
     index, sets = tmp_path / "index", tmp_path / "sets.parquet"
     pq.write_table(pa.table({"tags": [["new"]], "key": ["ana"]}), sets)
@@ -280,8 +280,8 @@ def test_a_job_that_is_killed_leaves_the_index_as_it_was(spark: Any, tmp_path: P
         existed = step != "keys"
         if existed:
             before = local([(["old"], 1)], index)
-        run_killed_job(sets, index, step, jvm.environment)
-        jvm.stop_spark()
+        run_killed_job(sets, index, step, free_jvm.environment)
+        free_jvm.stop_spark()
         assert any(name.startswith("unfinished-job-") for name in os.listdir(index))
         if existed:
             assert manifest(index) == before
@@ -290,6 +290,7 @@ def test_a_job_that_is_killed_leaves_the_index_as_it_was(spark: Any, tmp_path: P
         else:
             with pytest.raises(IndexNotFoundError, match="its build did not finish"):
                 TagMatch.open(index)
+    spark = free_jvm.session(builder)
     for _ in range(2):
         partition(spark.createDataFrame([(["new"], "ana")], NAMED), index)
         assert manifest(index) == local([(["new"], "ana")], tmp_path / "local")
@@ -316,8 +317,8 @@ for frame, each in ((sets, "rarest"), (sets, "balanced"), (named, "balanced")):
 
 
 @pytest.mark.timeout(600)
-def test_spark_connect(tmp_path: Path) -> None:
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_TESTING": "1"}  # which means any free port
+def test_spark_connect(tmp_path: Path, free_jvm: Jvm) -> None:
+    environment = free_jvm.environment | {"SPARK_TESTING": "1"}  # which means any free port
     run = subprocess.run(
         [sys.executable, "-c", CONNECTED, str(tmp_path)], env=environment, capture_output=True, text=True, check=False
     )
@@ -331,7 +332,7 @@ def test_spark_connect(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keys", [(1, 2), ("ana", "bo")], ids=KEY_TYPES)
-def test_command(tmp_path: Path, jvm: Jvm, keys: tuple[Any, Any]) -> None:
+def test_command(tmp_path: Path, free_jvm: Jvm, keys: tuple[Any, Any]) -> None:
     sets, index = tmp_path / "sets.jsonl", tmp_path / "index"
     rows = [{"tags": ["a", "b"], "key": keys[0]}, {"tags": None, "key": keys[1]}]
     sets.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -339,7 +340,7 @@ def test_command(tmp_path: Path, jvm: Jvm, keys: tuple[Any, Any]) -> None:
     command += ["--master", "local[2]", "--layout", "balanced"]
 
     def run(*more: str) -> tuple[int, str]:
-        done = subprocess.run([*command, *more], env=jvm.environment, capture_output=True, text=True, check=False)
+        done = subprocess.run([*command, *more], env=free_jvm.environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stderr.splitlines()[-1]
 
     code, told = run()

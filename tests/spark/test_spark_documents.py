@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.jvm import Jvm
 
 from tagmatch import TagMatch
 
@@ -17,11 +17,17 @@ RUNNER = Path(__file__).parents[1] / "support" / "documents.py"
 @pytest.mark.parametrize(
     ("document", "index"), [("README.md", "interests-by-spark.index"), ("docs/spark.md", "interests.index")]
 )
-def test_examples(tmp_path: Path, document: str, index: str) -> None:
+def test_examples(tmp_path: Path, free_jvm: Jvm, document: str, index: str) -> None:
     command = [sys.executable, str(RUNNER), document, "needs Java"]
-    # As those have it who set nothing
-    environment = os.environ | {"PYSPARK_SUBMIT_ARGS": "--conf spark.python.daemon.module=pyspark.daemon pyspark-shell"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    # As those have it who set nothing; commands among the examples have a JVM of their own
+    daemon = {"spark.python.daemon.module": "pyspark.daemon"}
+    more = {
+        "PYSPARK_SUBMIT_ARGS": "".join(f"--conf {name}={value} " for name, value in daemon.items()) + "pyspark-shell"
+    }
+    environment = free_jvm.environment | more
+    with free_jvm.as_started_in(tmp_path, daemon):
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        free_jvm.stop_spark()
     assert done.returncode == 0, done.stderr
     with TagMatch.open(tmp_path / index) as tm:
         assert sorted(tm.match(["cat", "fr"])) == [7, 8]

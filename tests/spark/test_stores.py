@@ -114,12 +114,15 @@ def test_jobs_that_fail(spark: Any, bucket: Any, uri: str) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_job_that_is_killed(spark: Any, tmp_path: Path, bucket: Any, uri: str, jvm: Jvm) -> None:
+def test_a_job_that_is_killed(tmp_path: Path, bucket: Any, uri: str, free_jvm: Jvm, builder: Any) -> None:
+    spark = free_jvm.session(builder)
     partition(spark.createDataFrame(ROWS, SCHEMA), uri)
     before, sets = names(bucket), tmp_path / "sets.parquet"
     pq.write_table(pa.table({"tags": [["new"]], "key": [2]}), sets)
-    run_killed_job(sets, uri, "index", jvm.environment)
-    jvm.stop_spark()
+    free_jvm.stop_spark()
+    run_killed_job(sets, uri, "index", free_jvm.environment)
+    free_jvm.stop_spark()
+    spark = free_jvm.session(builder)
     assert set(before) < set(names(bucket))
     queries = spark.createDataFrame(QUERIES, "id long, tags array<string>")
     joined = subset_join(queries, uri, output="lists")

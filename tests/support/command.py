@@ -42,12 +42,12 @@ main()
 """
 
 
-def tagmatch(*arguments: object, stdin: bytes = b"", code: int = 0) -> str:
+def tagmatch(*arguments: object, stdin: bytes | Path = b"", code: int = 0) -> str:
     """Run the command; returns its standard output, or the one line of standard error if it is to fail."""
     return _as_expected(code, ended(*arguments, stdin=stdin))
 
 
-def ended(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+def ended(*arguments: object, stdin: bytes | Path = b"") -> subprocess.CompletedProcess[str]:
     """Run the command, which may end in any way and say anything."""
     return run_forked(list(map(str, arguments)), stdin)
 

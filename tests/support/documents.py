@@ -96,10 +96,12 @@ def _comments(code: str) -> Iterator[tuple[int, str]]:
 
 
 def _run_shell(block: Block) -> int:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # Without the JVM that this process may have been given: that has one Spark at a time
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY_")}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", block.code],
-        env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False,
+        env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{block}: ends with {done.returncode}: {done.stderr}"
     comments = (line.partition(" # ")[2].strip() for line in block.code.splitlines())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import multiprocessing.forkserver
@@ -41,20 +42,27 @@ def _run(arguments: list[str], streams: list[Path], folder: str, environment: di
     for descriptor, (stream, mode) in enumerate(zip(streams, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY), strict=True)):
         os.dup2(os.open(stream, mode), descriptor)
     sys.argv = ["tagmatch", *arguments]
-    main()
+    try:
+        main()
+    finally:
+        atexit._run_exitfuncs()  # as every process does but forks
 
 
-def run_forked(arguments: list[str], stdin: bytes) -> CompletedProcess[str]:
-    """How the command ended, and what it wrote; its input comes through a pipe."""
+def run_forked(arguments: list[str], stdin: bytes | Path) -> CompletedProcess[str]:
+    """How the command ended, and what it wrote; its input comes through a pipe, or is a file."""
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
-        os.mkfifo(streams[0])
+        if isinstance(stdin, Path):
+            streams[0] = stdin
+        else:
+            os.mkfifo(streams[0])
         for stream in streams[1:]:
             stream.touch()
         process = _forks().Process(target=_run, args=(arguments, streams, os.getcwd(), dict(os.environ)))
         process.start()
-        with contextlib.suppress(BrokenPipeError):
-            streams[0].write_bytes(stdin)
+        if isinstance(stdin, bytes):
+            with contextlib.suppress(BrokenPipeError):
+                streams[0].write_bytes(stdin)
         process.join(_HANGS_S)
         if process.exitcode is None:
             process.kill()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.kernel_cache import copy_of_cache
 
 import tagmatch
 
@@ -75,9 +77,10 @@ def copy_of_package(folder: Path) -> Path:
     return folder
 
 
-def run(code: str, root: Path, cache: Path) -> str:
+def run(code: str, root: Path, cache: Path, **more: str) -> str:
     """What a process with the package in one folder and a cache in another prints."""
     environment = os.environ | {"PYTHONPATH": str(root), "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= more
     done = subprocess.run(
         [sys.executable, "-c", code, root], env=environment, capture_output=True, text=True, cwd=root, timeout=1200
     )
@@ -87,27 +90,32 @@ def run(code: str, root: Path, cache: Path) -> str:
 
 @pytest.mark.timeout(1800)
 def test_nothing_is_compiled_after_warm_up_also_by_a_copy_elsewhere(tmp_path):
+    """In a cache with what `warmup` has compiled, now or before, and nothing else."""
     first, second = (copy_of_package(tmp_path / name) for name in ("first", "second"))
     cache = tmp_path / "cache"
-    run("from tagmatch.cli import main; import sys; sys.argv[1:] = ['warmup']; main()", first, cache)
+    copy_of_cache(cache)
+    warm_up = "from tagmatch.cli import main; import sys; sys.argv[1:] = ['warmup']; main()"
+    told = run(warm_up, first, cache, NUMBA_DEBUG_CACHE="1")
+    needed = set(re.findall(r"\[cache\] data (?:loaded from|saved to) '(.*)'", told))
+    for machine_code in cache.rglob("*.nbc"):
+        if str(machine_code) not in needed:
+            machine_code.unlink()
     kept = {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()}
     assert kept
     assert run(PROGRAM, second, cache) == ""
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()} == kept
 
 
-# One small kernel, and the folder in which it is kept
+# One small kernel for two types, and the folder in which it is kept
 ONE = """
 import sys, warnings
 warnings.simplefilter("always")
 import numpy as np
 from tagmatch.model.kernels.jit import cache_folder
-from tagmatch.model.arrays import Strings
-from tagmatch.model.kernels.tag_table import build_slots
+from tagmatch.model.kernels.lists import count_values
 
-tags = Strings(np.arange(4), np.arange(3, dtype=np.uint8))
-build_slots(tags, np.arange(1, 4, dtype=np.uint64))
-build_slots(tags, np.arange(1, 4, dtype=np.uint64))
+count_values(np.arange(3, dtype=np.uint32), 3)
+count_values(np.arange(3, dtype=np.uint64), 3)
 print(cache_folder())
 """
 

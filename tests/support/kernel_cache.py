@@ -1,0 +1,15 @@
+"""Compiled kernels in folders of a test's own, most of them copied: to compile them all takes minutes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tagmatch.model.kernels.jit import cache_folder
+
+
+def copy_of_cache(home: Path) -> Path:
+    """Copy the kernels that this process finds compiled to where they are looked for with this `XDG_CACHE_HOME`."""
+    found = cache_folder()
+    assert found is not None
+    return shutil.copytree(found, home / "tagmatch" / Path(found).name)
