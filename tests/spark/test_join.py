@@ -82,15 +82,17 @@ def stored(request: pytest.FixtureRequest, seed: int, tmp_path_factory: pytest.T
     return Stored(path, key_type, oracle, queries)
 
 
-@pytest.fixture(scope="module")
-def queries(spark: SparkSession, stored: Stored) -> DataFrame:
+@pytest.fixture
+def queries(spark: SparkSession, stored: Stored) -> Iterator[DataFrame]:
     def row(n: int, tags: list[str]) -> tuple[Any, ...]:
         day = datetime.datetime(2026, 3, 1, 12) + datetime.timedelta(days=n)
         kept = (f"row {n}", decimal.Decimal(n) / 4, day, day.date(), bytes([n % 7] * (n % 5)), n / 3, n % 2 == 0)
         return (n, tags, *kept, {"n": n} if n % 3 else None, (n, ["y"] * (n % 3)), None)
 
     rows = list(map(row, range(len(stored.queries)), stored.queries))
-    return spark.createDataFrame(rows, SCHEMA).repartition(3, "n").persist()
+    found = spark.createDataFrame(rows, SCHEMA).repartition(3, "n").persist()
+    yield found
+    found.unpersist()
 
 
 def answers(joined: DataFrame, queries: DataFrame) -> Iterator[tuple[list[str], list[Any]]]:
