@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
+from support.jvm import Jvm
 from support.oracle import Oracle
 from support.strategies import COMMON_NAMES
 
@@ -83,14 +84,14 @@ def stored(request: pytest.FixtureRequest, seed: int, tmp_path_factory: pytest.T
 
 
 @pytest.fixture(scope="module")
-def queries(spark: SparkSession, stored: Stored) -> DataFrame:
+def queries(jvm: Jvm, builder: SparkSession.Builder, stored: Stored) -> DataFrame:
     def row(n: int, tags: list[str]) -> tuple[Any, ...]:
         day = datetime.datetime(2026, 3, 1, 12) + datetime.timedelta(days=n)
         kept = (f"row {n}", decimal.Decimal(n) / 4, day, day.date(), bytes([n % 7] * (n % 5)), n / 3, n % 2 == 0)
         return (n, tags, *kept, {"n": n} if n % 3 else None, (n, ["y"] * (n % 3)), None)
 
     rows = list(map(row, range(len(stored.queries)), stored.queries))
-    return spark.createDataFrame(rows, SCHEMA).repartition(3, "n").persist()
+    return jvm.session(builder).createDataFrame(rows, SCHEMA).repartition(3, "n").persist()
 
 
 def answers(joined: DataFrame, queries: DataFrame) -> Iterator[tuple[list[str], list[Any]]]:
