@@ -89,7 +89,7 @@ def _wait_without_polling() -> None:
     """
     from numba.cuda.simulator.kernel import BlockManager, BlockThread
 
-    pool = ThreadPoolExecutor(_MOST_THREADS)
+    pool = ThreadPoolExecutor(_MOST_THREADS, initializer=lambda: np.seterr(over="ignore"))  # which is for a thread
 
     def run_and_tell(thread: Any) -> None:
         vars(threading.current_thread()).update({name: getattr(thread, name) for name in _ASKED})
