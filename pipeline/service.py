@@ -200,7 +200,7 @@ class Pipeline:
         self._stages.stop()
         self._stages.join()
         with self._helping:  # the thread of a caller may be at giving answers to others
-            self._gatherings.submit()
+            pass
         self._stages.abandon()
         _running.discard(self)
 
