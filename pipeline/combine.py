@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, Lists, TagLists, offsets_of
+from tagmatch.model.arrays import I64Array, Lists, TagLists, U64Array, offsets_of
 from tagmatch.model.errors import DeviceError
 from tagmatch.model.kernels.lists import gather_strings, side_by_side
 from tagmatch.pipeline.matcher import (
@@ -26,6 +26,8 @@ from tagmatch.pipeline.matcher import (
     PacketSize,
     PartitionMatcher,
     Preprocessed,
+    Space,
+    no_space,
 )
 
 Result = TypeVar("Result")
@@ -53,6 +55,10 @@ class _Several:
         self.packet_size: PacketSize = matchers[0].packet_size
         self.devices = tuple(name for matcher in matchers for name in matcher.devices)
         self.notes = (*notes, *(note for matcher in matchers for note in matcher.notes))
+
+    def memory(self, count: int) -> U64Array | None:
+        """That of the first."""
+        return self._matchers[0].memory(count)
 
     @property
     def nbytes(self) -> int:
@@ -185,7 +191,7 @@ class _FoundInParts:
     def rejected(self) -> int:
         return sum(part.rejected for part in self.parts)
 
-    def key_lookup(self) -> Lists:
+    def key_lookup(self, space: Space = no_space) -> Lists:  # noqa: ARG002 - to interleave parts takes a copy
         return side_by_side([part.key_lookup() for part in self.parts])
 
 
@@ -278,6 +284,10 @@ class Hybrid:
         with self._counting:
             return dict(self._matched_by)
 
+    def memory(self, count: int) -> U64Array | None:
+        """That of the matcher in use."""
+        return self._in_use().memory(count)
+
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last`."""
         device = self.device_for(last - first, last - first)
@@ -345,8 +355,8 @@ class _GuardedSets:
     def rejected(self) -> int:
         return self.sets.rejected
 
-    def key_lookup(self) -> Lists:
-        return self.hybrid.ask(self.device, self.sets.key_lookup)
+    def key_lookup(self, space: Space = no_space) -> Lists:
+        return self.hybrid.ask(self.device, lambda: self.sets.key_lookup(space))
 
 
 class _HybridByPartition:

@@ -15,6 +15,13 @@ from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array
 from tagmatch.model.columns import joined_tags
 from tagmatch.model.tables import KeyTable
 
+#: Gives memory for so many keys, not initialized, if there is some; who asks for it writes them all
+Space: TypeAlias = Callable[[int], U64Array | None]
+
+
+def no_space(count: int) -> None:
+    """Keys go to memory of their own."""
+
 
 class Matched(Protocol):
     """The sets that a subset match found."""
@@ -27,8 +34,8 @@ class Matched(Protocol):
     def rejected(self) -> int:
         """Candidates that exact verification turned away."""
 
-    def key_lookup(self) -> Lists:
-        """Keys, uint32 or uint64, of the sets of each query; can be asked for once."""
+    def key_lookup(self, space: Space = no_space) -> Lists:
+        """Keys, uint32 or uint64, of the sets of each query, in `space` if it is asked; can be called once."""
 
 
 class Preprocessed(Protocol):
@@ -112,6 +119,9 @@ class Matcher(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes of what is kept in memory beside the tables of the sets."""
+
+    def memory(self, count: int) -> U64Array | None:
+        """Memory for so many keys, into which key lookups write best; `None` where that is memory of their own."""
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` (§3.2)."""

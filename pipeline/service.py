@@ -120,7 +120,7 @@ class Pipeline:
     def _match_in_packet(self, matcher: Matcher, tags: list[str], *, unique: bool) -> Any:
         """The main thread, which Ctrl-C may interrupt at any moment, has no part in the work for others."""
         if at_work() or threading.current_thread() is threading.main_thread():
-            (answers,) = self.match_many(matcher, [one_row(tags)], unique=unique)
+            answers = self.match_many(matcher, [one_row(tags)], unique=unique)
             keys = matcher.keys.listed(answers.values)
             return set(keys) if unique else keys
         self._start()
@@ -160,8 +160,8 @@ class Pipeline:
         if self._stages.intake:
             self._stages.first.nudge()
 
-    def match_many(self, matcher: Matcher, chunks: Sequence[TagLists], *, unique: bool) -> list[Lists]:
-        """Ask many queries; their answers, in order, in parts.
+    def match_many(self, matcher: Matcher, chunks: Sequence[TagLists], *, unique: bool) -> Lists:
+        """Ask many queries; their keys, uint64, in order.
 
         Their packets are not counted as on their way, as their caller waits for them anyway; nor are they queued by
         partition, being as large as many batches.

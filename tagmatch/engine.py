@@ -26,7 +26,6 @@ from tagmatch.model.errors import (
     ResultTooLargeError,
     StagedChangesWarning,
 )
-from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.layouts import has_tables_for, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions
 from tagmatch.model.storage.location import Location, location_of
@@ -248,8 +247,8 @@ class Engine:
     def match_many(self, queries: Any, *, unique: bool) -> pa.ListArray:
         """Keys of many queries."""
         matcher = self.matcher
-        parts = self._pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
-        return _list_array(join_lists(parts, np.dtype(np.uint64), self._options.threads), matcher.keys)
+        answers = self._pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
+        return _list_array(answers, matcher.keys)
 
     def submit(self, tags: Iterable[str], *, unique: bool, timeout: float | None) -> Future[Any]:
         """Keys of one query, in the future."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, Lists, pooled
+from tagmatch.model.arrays import BoolArray, Lists, UIntArray, pooled
 from tagmatch.model.kernels.bits import trailing_zeros
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
 from tagmatch.model.tables import KeyTable
+from tagmatch.pipeline.matcher import Space, no_space
 
 _U = np.uint64
 
@@ -42,18 +43,22 @@ def _only_keys(set_ids, keys, out):
         out[i] = keys[set_ids[i]]
 
 
-def look_up_keys(matches: Lists, table: KeyTable) -> Lists:
-    """Keys, as wide as the table's, of each query's set ids; a key once for each matching set that carries it."""
-    dtype = table.keys.values.dtype
+def look_up_keys(matches: Lists, table: KeyTable, space: Space = no_space) -> Lists:
+    """Keys of each query's set ids, as wide as the table's if not in `space`; a key once for each set that has it."""
     if len(table.keys.values) == len(table):  # one key a set
-        keys = pooled(len(matches.values), dtype)
+        keys = _memory(len(matches.values), table, space)
         _only_keys(matches.values, table.keys.values, keys)
         return Lists(matches.offsets, keys)
     ends = np.zeros(len(matches) + 1, np.int64)
     key_ends(matches.offsets, matches.values, table.keys.offsets, ends)
-    keys = pooled(int(ends[-1]), dtype)
+    keys = _memory(int(ends[-1]), table, space)
     copy_keys(matches.values, table.keys.offsets, table.keys.values, keys)
     return Lists(ends, keys)
+
+
+def _memory(count: int, table: KeyTable, space: Space) -> UIntArray:
+    keys = space(count)
+    return pooled(count, table.keys.values.dtype) if keys is None else keys
 
 
 @kernel

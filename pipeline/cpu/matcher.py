@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Protocol, TypeAlias
 
-from tagmatch.model.arrays import Lists, TagLists
+import numpy as np
+
+from tagmatch.model.arrays import Lists, TagLists, U64Array, pooled
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import KeyTable, Segment
@@ -15,7 +17,7 @@ from tagmatch.pipeline.cpu.key_lookup import look_up_keys
 from tagmatch.pipeline.cpu.one_query import OneQuery
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cpu.subset_match import PartitionSubsetMatch, SubsetMatch
-from tagmatch.pipeline.matcher import Batches, Found, PacketSize, PartitionMatcher, QueryBatch
+from tagmatch.pipeline.matcher import Batches, Found, PacketSize, PartitionMatcher, QueryBatch, Space, no_space
 
 # At 16 threads 8,192 queries are three times as fast as 2,048: the interpreter, which one thread at a time runs between
 # kernels, is needed less often
@@ -60,9 +62,9 @@ class SetIds:
         """How many, over all queries."""
         return len(self.sets.values)
 
-    def key_lookup(self) -> Lists:
+    def key_lookup(self, space: Space = no_space) -> Lists:
         """Keys of the sets of each query."""
-        return look_up_keys(self.sets, self.keys)
+        return look_up_keys(self.sets, self.keys, space)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,6 +150,10 @@ class CpuMatcher:
     def matched_by(self) -> dict[str, int]:
         """Nothing: all queries go to the CPU."""
         return {}
+
+    def memory(self, count: int) -> U64Array:
+        """Memory for so many keys."""
+        return pooled(count, np.uint64)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Ranked:
         """Ranks of queries `first` to `last`."""

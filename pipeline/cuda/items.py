@@ -15,7 +15,7 @@ import numpy as np
 
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.pipeline.cuda.jit import inlined, kernel
-from tagmatch.pipeline.cuda.pairs import PAIRS, PASSED, REJECTED, WORDS, append
+from tagmatch.pipeline.cuda.pairs import PAIRS, PASSED, REJECTED, WORDS, append, keep
 from tagmatch.pipeline.rules.packing import GROUP, GROUP_BYTES, GROUP_WORDS, RECORD_HEADER, packed_words
 from tagmatch.pipeline.rules.verify import contains_ranks
 
@@ -111,12 +111,7 @@ def _flush(
             good = _verified(
                 exact, numbers[i], row, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks
             )
-        cuda.syncthreads()
-        # Those before have been read
-        if good:
-            at = cuda.atomic.add(staged, 1, 1)
-            staged_queries[at] = i
-            staged_rows[at] = row
+        keep(good, i, row, staged, staged_queries, staged_rows)
     cuda.syncthreads()
     left = staged[1]
     if thread == 0:

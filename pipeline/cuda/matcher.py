@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import numba.cuda
 import numpy as np
 
-from tagmatch.model.arrays import Lists, Strings, TagLists
+from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array
 from tagmatch.model.errors import DeviceMemoryError
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.layouts import implementations_of
@@ -22,9 +22,10 @@ from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
 from tagmatch.pipeline.cuda.memory import Workspace, to_device
 from tagmatch.pipeline.cuda.pairs import Pairs, Room
+from tagmatch.pipeline.cuda.pinned import PinnedPool
 from tagmatch.pipeline.cuda.preprocess import CudaTagIndex, DeviceQueries
 from tagmatch.pipeline.cuda.support import on_device
-from tagmatch.pipeline.matcher import Batches, Found, PacketSize
+from tagmatch.pipeline.matcher import Batches, Found, PacketSize, Space, no_space
 
 cuda: Any = numba.cuda
 
@@ -84,9 +85,9 @@ class DevicePacket:
         self.matcher.subset_match(self)
         return self
 
-    def key_lookup(self) -> Lists:
+    def key_lookup(self, space: Space = no_space) -> Lists:
         """Keys of each query's sets; can be asked for once."""
-        return self.matcher.key_lookup(self)
+        return self.matcher.key_lookup(self, space)
 
     def release(self) -> None:
         """Give the workspace back, so that nobody waits for what still refers to the packet, such as a debugger."""
@@ -158,6 +159,7 @@ class CudaMatcher:
         self._device = device
         self._free: queue.SimpleQueue[Workspace] = queue.SimpleQueue()
         self._room = Room(_FIRST_ROOM)
+        self._pool = PinnedPool(device)
         self._keys_there: tuple[Any, Any] | None = None
         with on_device(device):
             self._tag_index = CudaTagIndex(segment.vocabulary)
@@ -176,7 +178,8 @@ class CudaMatcher:
         _log.info("compiling what CUDA kernels are not in the cache; this can take a minute")
         query = segment.sets(np.array([len(segment) - 1], np.uint64)) if len(segment) else _ONE_QUERY
         for form in (query, TagLists(query.offsets, query.tags, np.arange(len(query.tags), dtype=np.uint32))):
-            self.preprocess(form, 0, 1).subset_match().key_lookup()
+            for space in (no_space, lambda count: cuda.pinned_array(1 + count, np.uint64)[:count]):
+                self.preprocess(form, 0, 1).subset_match().key_lookup(space)
 
     def __len__(self) -> int:
         return self._sets
@@ -190,6 +193,10 @@ class CudaMatcher:
     def nbytes(self) -> int:
         """Bytes of device memory, but for what packets take on their way."""
         return sum(int(table.nbytes) for table in (self._tag_index, self._match, *(self._keys_there or ())))
+
+    def memory(self, count: int) -> U64Array | None:
+        """Pinned memory for so many keys, unless they are few."""
+        return self._pool.lend(count)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> DevicePacket:
         """Copy queries `first` to `last` to the device and look their tags up."""
@@ -220,15 +227,15 @@ class CudaMatcher:
                 packet.tags, packet.first, packet.last, packet.workspace
             )
 
-    def key_lookup(self, packet: DevicePacket) -> Lists:
+    def key_lookup(self, packet: DevicePacket, space: Space) -> Lists:
         """Keys of the sets of each query of a packet."""
         lists = packet.lists
         if lists is None:
             assert packet.pairs is not None
             with packet.released_on_error(), on_device(self._device):
-                lists = packet.pairs.lists()
+                lists = packet.pairs.lists(space)
         packet.release()
-        return lists if self._keys_there else look_up_keys(lists, self.keys)
+        return lists if self._keys_there else look_up_keys(lists, self.keys, space)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""

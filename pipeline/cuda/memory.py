@@ -59,9 +59,13 @@ class Workspace:
     def download(self, name: str, array: Any, count: int) -> npt.NDArray[Any]:
         """Begin to copy the first elements of a device array to the pinned array of that name."""
         values = self.pinned(name, array.dtype, count)
-        if count:
-            driver.device_to_host(values, array, values.nbytes, stream=self.stream)
+        self.download_into(values, array)
         return values
+
+    def download_into(self, values: npt.NDArray[Any], array: Any) -> None:
+        """Begin to copy the first elements of a device array of the same type to all of a pinned one."""
+        if len(values):
+            driver.device_to_host(values, array, values.nbytes, stream=self.stream)
 
     def clear(self) -> None:
         """Give all arrays back, when what is on the stream is done."""

@@ -13,6 +13,7 @@ from tagmatch.model.arrays import Lists, narrow_offsets, pooled
 from tagmatch.pipeline.cuda.jit import inlined, kernel
 from tagmatch.pipeline.cuda.memory import Workspace, grid
 from tagmatch.pipeline.cuda.scan import prefix_sums
+from tagmatch.pipeline.matcher import Space, no_space
 
 cuda: Any = numba.cuda
 
@@ -32,6 +33,16 @@ def append(query, set_id, pair_queries, pair_sets, counters):
     if at < len(pair_queries) and at < len(pair_sets):
         pair_queries[at] = query
         pair_sets[at] = set_id
+
+
+@inlined
+def keep(good, query, row, staged, staged_queries, staged_rows):
+    """Close up what a block has staged, over what its threads have verified; all threads. `staged[1]` counts."""
+    cuda.syncthreads()  # all have read theirs
+    if good:
+        at = cuda.atomic.add(staged, 1, 1)
+        staged_queries[at] = query
+        staged_rows[at] = row
 
 
 @inlined
@@ -171,20 +182,29 @@ class Pairs:
                 return self._found, rejected
             self._room.ask(self._found)
 
-    def lists(self) -> Lists:
-        """Each query's keys, as wide as the table's, or set ids, uint32, in no order; can be asked for once."""
+    def lists(self, space: Space = no_space) -> Lists:
+        """Each query's keys, in `space` or as wide as the table's, or set ids, uint32, in no order; asked for once."""
         workspace, ends, counts = self._workspace, self._ends, self._counts
         launched = (*self._grid(self._found), workspace.stream)
+        values = None
         if self._keys is None:
             out = workspace.device("sets", np.uint32, self._results)
             _copy_sets[launched](*self._arrays, ends, counts, out)
         else:
-            out = workspace.device("keys", self._keys[1].dtype, self._results)
-            _copy_keys[launched](*self._arrays, self._keys[0], ends, counts, self._keys[1], out)
+            values = space(self._results)
+            key_offsets, keys = self._keys
+            wide = values is not None
+            out = workspace.device("wide keys" if wide else "keys", np.uint64 if wide else keys.dtype, self._results)
+            _copy_keys[launched](*self._arrays, key_offsets, ends, counts, keys, out)
         host_ends = workspace.download("host ends", ends, self._queries + 1)
-        host_values = workspace.download("host results", out, self._results)
-        workspace.stream.synchronize()
-        return Lists(_kept(host_ends, narrow_offsets(host_ends[-1:]).dtype), _kept(host_values, host_values.dtype))
+        if values is None:
+            host_values = workspace.download("host results", out, self._results)
+            workspace.stream.synchronize()
+            values = _kept(host_values, host_values.dtype)
+        else:
+            workspace.download_into(values, out)
+            workspace.stream.synchronize()
+        return Lists(_kept(host_ends, narrow_offsets(host_ends[-1:]).dtype), values)
 
     def _grid(self, pairs: int) -> tuple[int, int]:
         blocks, threads = grid(pairs, _BLOCK)

@@ -12,7 +12,7 @@ from tagmatch.model.tables import ClusterTable, Segment
 from tagmatch.pipeline.cpu.rarest import second_ranks
 from tagmatch.pipeline.cuda.jit import inlined, kernel
 from tagmatch.pipeline.cuda.memory import grid, to_device
-from tagmatch.pipeline.cuda.pairs import REJECTED, append, append_all
+from tagmatch.pipeline.cuda.pairs import REJECTED, append, append_all, keep
 from tagmatch.pipeline.cuda.preprocess import DeviceQueries
 from tagmatch.pipeline.cuda.subclusters import Subclusters, find_subcluster, is_large
 from tagmatch.pipeline.rules.clusters import NO_RANK, next_candidates
@@ -84,12 +84,7 @@ def _flush(
             row = staged_rows[at]
             query = owners[place - 1]
             good = _contained(query, place, row, offsets, counts, query_ranks, row_offsets, ranks)
-        cuda.syncthreads()
-        # Those before have been read
-        if good:
-            at = cuda.atomic.add(staged, 1, 1)
-            staged_places[at] = query
-            staged_rows[at] = row
+        keep(good, query, row, staged, staged_places, staged_rows)
     cuda.syncthreads()
     left = staged[1]
     if cuda.threadIdx.x == 0:

@@ -13,6 +13,7 @@ import numpy as np
 from tagmatch.model.arrays import Lists, TagLists, offsets_of
 from tagmatch.model.parallel import even_ranges, run
 from tagmatch.pipeline.matcher import Matcher, PacketSize
+from tagmatch.pipeline.stages.answers import Answers
 from tagmatch.pipeline.stages.order import STAGES
 from tagmatch.pipeline.stages.packets import Asked, Packet
 
@@ -33,8 +34,8 @@ def match_inline(
     unique: bool,
     threads: int,
     through: Callable[[Packet], object] = through_all_stages,
-) -> list[Lists]:
-    """Keys, uint32 or uint64, of many queries, in order, in parts.
+) -> Lists:
+    """Keys, uint64, of each of many queries, in order.
 
     Parameters
     ----------
@@ -42,16 +43,19 @@ def match_inline(
         Takes a packet through all stages; called by several threads at once.
     """
 
-    def work(part: tuple[TagLists, int, int]) -> Lists:
-        rows, first, last = part
-        packet = Asked(matcher=matcher, unique=np.full(last - first, unique), rows=rows, first=first, last=last)
-        through(packet)
-        return packet.keys
+    def work(number: int) -> None:
+        rows, first, last = parts[number]
+        wanted = np.full(last - first, unique)
+        through(
+            Asked(matcher=matcher, unique=wanted, rows=rows, first=first, last=last, number=number, answers=answers)
+        )
 
     size = matcher.packet_size
-    threads = min(threads, size.at_once or threads)
-    parts = [(chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk, size, threads)]
-    return run(work, parts, threads)
+    at_once = min(threads, size.at_once or threads)
+    parts = [(chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk, size, at_once)]
+    answers = Answers([last - first for _, first, last in parts], matcher.memory)
+    run(work, range(len(parts)), at_once)
+    return answers.lists(threads)
 
 
 def packet_ranges(chunk: TagLists, size: PacketSize, threads: int) -> list[tuple[int, int]]:

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from tagmatch.model.arrays import BoolArray, Lists, TagLists
+from tagmatch.model.arrays import BoolArray, Lists, TagLists, U64Array
 from tagmatch.model.columns import rows_of_tags
 from tagmatch.pipeline.cpu.key_lookup import merge_unique
 from tagmatch.pipeline.matcher import Matched, Matcher, Preprocessed
+from tagmatch.pipeline.stages.answers import Answers
 from tagmatch.pipeline.stages.awaited import Awaited
 from tagmatch.pipeline.stages.order import StageName
 
@@ -99,6 +100,10 @@ class Packet(ABC):
     def tags(self) -> tuple[TagLists, int, int]:
         """Rows of tags, and from which to which of them are the packet's queries."""
 
+    def space(self, count: int) -> U64Array | None:  # noqa: ARG002 - as `Space`
+        """Memory for all keys of the packet, where there is some already."""
+        return None
+
     def perform(self, stage: StageName) -> None:
         """Go through one stage."""
         getattr(self, stage)()
@@ -113,7 +118,7 @@ class Packet(ABC):
 
     def key_lookup(self) -> None:
         """Sets become keys (§3.4)."""
-        self.keys = self.matched.key_lookup()
+        self.keys = self.matched.key_lookup(self.space)
 
     def merge(self) -> None:
         """Each query gets its keys, each once if that was asked (§3.4)."""
@@ -123,15 +128,34 @@ class Packet(ABC):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Asked(Packet):
-    """Some of the queries of a call that asks many: `first` to `last` of `rows`."""
+    """Some of the queries of a call that asks many: `first` to `last` of `rows`.
+
+    Attributes
+    ----------
+    number : int
+        Which of the call's packets it is.
+    answers : Answers
+        Where the keys go.
+    """
 
     rows: TagLists
     first: int
     last: int
+    number: int
+    answers: Answers
 
     def tags(self) -> tuple[TagLists, int, int]:
         """As `Packet` says."""
         return self.rows, self.first, self.last
+
+    def space(self, count: int) -> U64Array | None:
+        """As `Packet` says; keys that are to be made unique are not yet those of the answers."""
+        return None if self.unique.any() else self.answers.space(self.number, count)
+
+    def merge(self) -> None:
+        """As `Packet` says; the keys then come to the others."""
+        Packet.merge(self)
+        self.answers.put(self.number, self.keys)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -26,7 +26,7 @@ def array(dtype, dimensions=1):
 u8, u32, u64, i32, i64 = map(array, (t.uint8, t.uint32, t.uint64, t.int32, t.int64))
 words, n, yes = array(t.uint64, 2), t.int64, t.boolean
 
-def kernels(offsets):
+def kernels(offsets, keys):
     results = (u32, u32, i64)
     return {
         "preprocess": {
@@ -42,7 +42,7 @@ def kernels(offsets):
         "pairs": {
             "_clear": (n, yes, i32, i64, u32, u32),
             "_count_keys": (*results, offsets, i32),
-            "_copy_keys": (*results, offsets, i64, i32, *((u32, u32) if offsets is i32 else (u64, u64))),
+            "_copy_keys": (*results, offsets, i64, i32, *keys),
             "_count_sets": (*results, i32),
             "_copy_sets": (*results, i64, i32, u32),
         },
@@ -76,7 +76,8 @@ def kernels(offsets):
 # Once where the type of offsets does not matter
 wanted = {
     (module, name, signature)
-    for offsets in (i32, i64) for module, found in kernels(offsets).items() for name, signature in found.items()
+    for offsets, keys in ((i32, (u32, u32)), (i32, (u32, u64)), (i64, (u64, u64)))
+    for module, found in kernels(offsets, keys).items() for name, signature in found.items()
 }
 for module, name, signature in wanted:
     function = getattr(importlib.import_module("tagmatch.pipeline.cuda." + module), name).py_func

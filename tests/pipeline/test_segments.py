@@ -57,7 +57,7 @@ def test_answers_are_those_of_all_sets(layout: str, parts: Parts, queries: list[
     try:
         for unique in (False, True):
             found = pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
-            keys = [part.values[a:b].tolist() for part in found for a, b in pairwise(part.offsets)]
+            keys = [found.values[a:b].tolist() for a, b in pairwise(found.offsets)]
             expected = [sorted(set(oracle.match(q)) if unique else oracle.match(q)) for q in queries]
             assert list(map(sorted, keys)) == expected
             futures = [pipeline.submit(matcher, query, unique=unique, timeout=None) for query in queries]

@@ -11,6 +11,7 @@ import numba.cuda
 import numpy as np
 
 from tagmatch.model.arrays import Lists
+from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.kernels.sorting import group_by
 from tagmatch.model.options import CudaOptions
@@ -129,7 +130,8 @@ class GpuBatchScan(SignatureMatcher):
         def work(first: int, last: int) -> Lists:
             return keys_of(self.match_rows(queries[first:last]), self._keys, unique=unique)
 
-        return list_array(run_rows(work, self.packet_ranges(len(queries)), self._threads), self._threads)
+        parts = run_rows(work, self.packet_ranges(len(queries)), self._threads)
+        return list_array(join_lists(parts, np.dtype(np.uint64), self._threads))
 
     def packet_ranges(self, queries: int) -> list[tuple[int, int]]:
         """Cut queries into packets, all but the last of whole batches."""

@@ -41,7 +41,7 @@ class Kernels:
         """Return the keys of the stored sets that match, for each query in order."""
         chunks = tag_lists(queries, "queries")
         answers = match_inline(self._matcher, chunks, unique=unique, threads=self._threads)
-        return list_array(answers, self._threads)
+        return list_array(answers)
 
     def nbytes(self) -> int | None:
         """Bytes of memory."""

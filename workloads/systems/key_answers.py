@@ -44,7 +44,8 @@ def keys_of_matches(
         return keys_of(match(first, last), keys, unique=unique)
 
     tasks = 1 if threads == 1 else _TASKS_PER_THREAD * threads
-    return list_array(run_rows(work, even_ranges(queries, tasks), threads), threads)
+    parts = run_rows(work, even_ranges(queries, tasks), threads)
+    return list_array(join_lists(parts, np.dtype(np.uint64), threads))
 
 
 def keys_of(matches: Lists, keys: KeyTable, *, unique: bool) -> Lists:
@@ -53,7 +54,6 @@ def keys_of(matches: Lists, keys: KeyTable, *, unique: bool) -> Lists:
     return merge_unique(found, np.ones(len(found), np.bool_)) if unique else found
 
 
-def list_array(parts: list[Lists], threads: int) -> pa.ListArray:
-    """Join parts, the keys of some queries each, to one Arrow array."""
-    found = join_lists(parts, np.dtype(np.uint64), threads)
-    return pa.ListArray.from_arrays(pa.array(found.offsets, pa.int32()), pa.array(found.values))
+def list_array(answers: Lists) -> pa.ListArray:
+    """Keys of queries as an Arrow array."""
+    return pa.ListArray.from_arrays(pa.array(answers.offsets, pa.int32()), pa.array(answers.values))
