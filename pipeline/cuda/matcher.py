@@ -37,8 +37,8 @@ _FIRST_ROOM = 1 << 16
 # What must be left for packets, in bytes, when the keys come to the device as well
 _LEFT_FOR_PACKETS = 1 << 30
 
-# Four threads keep a device busier than sixteen, which are a third as fast: they take the interpreter from each other
-_PACKET_SIZE = PacketSize(queries=1 << 18, tags=1 << 21, fewest=1 << 14, at_once=4)
+# Three threads keep a device busier than eight, which are half as fast: they take the interpreter from each other
+_PACKET_SIZE = PacketSize(queries=1 << 18, tags=1 << 21, fewest=1 << 14, at_once=3)
 
 _ONE_QUERY = TagLists(np.array([0, 1]), Strings(np.array([0, 1]), np.zeros(1, np.uint8)))
 

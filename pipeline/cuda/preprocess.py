@@ -22,7 +22,7 @@ cuda: Any = numba.cuda
 _BLOCK = 128
 
 # Of a dictionary, which threads copy and look up together
-_STRINGS_A_PIECE = 1 << 18
+_STRINGS_A_PIECE = 1 << 19
 
 
 @kernel
