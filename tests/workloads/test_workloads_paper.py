@@ -28,7 +28,8 @@ from tagmatch.workloads.bench.harness.results import Answers, Panel, Result, Row
 from tagmatch.workloads.bench.harness.timing import Samples
 from tagmatch.workloads.commands.bench import app
 from tagmatch.workloads.systems.catalogue import RAREST, SYSTEMS
-from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
+from tagmatch.workloads.systems.dictionaries import DictionaryEncoded
+from tagmatch.workloads.systems.matcher import CallSize, UnavailableError, call_size_of
 from tagmatch.workloads.systems.python import RarestTagDict
 
 pytestmark = pytest.mark.slow
@@ -213,6 +214,11 @@ def test_only_systems_in_batches_get_many_queries() -> None:
         rates = bench.throughput(result, "here", matchers, workload.sets, workload.queries)
     assert {name: rate.queries.items for name, rate in rates.items()} == {"few": 20, "many": 60}
     assert {compared.system: compared.queries for compared in result.answers} == {"few": 20, "many": 60}
+
+
+def test_queries_in_dictionaries_are_as_many() -> None:
+    assert call_size_of(DictionaryEncoded(InBatches(make_workload(30, 1, 1, 1).sets))) == InBatches.call_size
+    assert call_size_of(DictionaryEncoded(Guesser(make_workload(30, 1, 1, 1).sets))) is None
 
 
 def test_what_is_not_available_is_told() -> None:

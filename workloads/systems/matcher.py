@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -74,13 +74,10 @@ class CallSize:
     most: int = 2**63 - 1
 
 
-@runtime_checkable
-class Batching(Protocol):
-    """A matcher that is faster the more queries a call has, and so must not be measured with few."""
-
-    @property
-    def call_size(self) -> CallSize:
-        """How many queries a call should have."""
+def call_size_of(matcher: object) -> CallSize | None:
+    """How many queries a call should have, where a matcher says: one that is faster the more a call has does."""
+    size: CallSize | None = getattr(matcher, "call_size", None)
+    return size
 
 
 class UnavailableError(Exception):

@@ -18,10 +18,10 @@ from tagmatch.workloads.bench.harness.results import Answers, Result
 from tagmatch.workloads.bench.harness.timing import Samples, rates
 from tagmatch.workloads.systems.kept import kept
 from tagmatch.workloads.systems.matcher import (
-    Batching,
     CallSize,
     Matcher,
     UnavailableError,
+    call_size_of,
     count_keys,
     wrong_and_missing,
 )
@@ -206,7 +206,7 @@ class Bench:
         """
         options = self.options
         most = {
-            name: min(len(queries), self.queries if isinstance(matcher, Batching) else options.queries)
+            name: min(len(queries), options.queries if call_size_of(matcher) is None else self.queries)
             for name, matcher in matchers.items()
         }
         prepared = {name: matcher.prepare(queries[: most[name]]) for name, matcher in matchers.items()}
@@ -245,9 +245,9 @@ def _checked(timed: int, queries: int) -> int:
 
 def _call_size(matcher: Matcher[Any], ask: Callable[[int], Any]) -> CallSize:
     """Return how many queries a call should have: so many that batches are full, if their answers are not too large."""
-    if not isinstance(matcher, Batching):
+    size = call_size_of(matcher)
+    if size is None:
         return CallSize()
     answers = ask(_MOST_CHECKED)
     most = max(1, _MOST_KEYS * len(answers) // max(1, count_keys(answers)))
-    size = matcher.call_size
     return CallSize(min(size.whole, most), min(size.full, most))
