@@ -17,6 +17,7 @@ from tagmatch.pipeline.cpu.key_lookup import merge_unique
 from tagmatch.pipeline.matcher import Matched, Matcher, Preprocessed
 from tagmatch.pipeline.stages.awaited import Awaited
 from tagmatch.pipeline.stages.order import StageName
+from tagmatch.pipeline.stages.stage import working
 
 #: Integers or strings
 Keys = list[Any] | set[Any]
@@ -42,6 +43,11 @@ class Answer(Future[Any]):
     def __init__(self) -> None:
         super().__init__()
         self._condition.__class__ = _Condition  # to make another one takes longer than all else here
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """As of any future; a callback that is called here is at work as it would be in a stage's thread."""
+        with working():
+            super().add_done_callback(fn)
 
 
 class Caller(NamedTuple):
