@@ -72,6 +72,15 @@ def test_every_caller_asks() -> None:
     assert {tag for _, tag in asked} == {"a", "b", "c"}
 
 
+def test_each_caller_goes_on_from_its_own_place() -> None:
+    asked: dict[int, list[int]] = {}
+    queries = [[str(number)] for number in range(70)]
+    callers_rate(lambda query: asked.setdefault(threading.get_ident(), []).append(int(query[0])), queries, 7, 0.001)
+    assert sorted(numbers[0] for numbers in asked.values()) == list(range(1, 70, 10))
+    for numbers in asked.values():
+        assert numbers == [(numbers[0] + i) % 70 for i in range(len(numbers))]
+
+
 def test_tasks_ask_when_queries_are_due() -> None:
     """The second waits for nobody; the third is refused, and the fourth is late, as the loop is busy."""
     asked: list[str] = []
