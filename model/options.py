@@ -81,7 +81,7 @@ class PipelineOptions:
     Attributes
     ----------
     max_queries : int
-        Submitted queries that are being answered at once; more wait outside, or are refused.
+        Submitted queries that threads are answering at once; more wait outside, or are refused.
     max_result_bytes : int
         Bytes of answers waiting for later stages; with more, no more matching is begun.
     packet_queries : int

@@ -1,30 +1,32 @@
 """The online pipeline (§3, Figure 1), as those see it that ask: one query, one in the future, or many at once.
 
-Queries that are asked one by one go through stages with threads of their own (`stages.threaded`). A call that waits for
-many queries is cut into packets, each of which one thread takes through all stages (`stages.inline`).
+Queries that are asked one by one go through stages with threads of their own (`stages.threaded`), but for brief ones:
+the thread that asks answers these at once, as to hand one over and to get the interpreter lock back takes longer. A
+call that waits for many queries is cut into packets, each of which one thread takes through all stages
+(`stages.inline`).
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.arrays import Lists, TagLists, UIntArray
 from tagmatch.model.columns import one_row, tag_list
 from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.matcher import Matcher, alone
+from tagmatch.pipeline.stages.awaited import Answered
 from tagmatch.pipeline.stages.counts import Counts
 from tagmatch.pipeline.stages.gathering import Gatherings, Query
 from tagmatch.pipeline.stages.inline import match_inline
-from tagmatch.pipeline.stages.packets import Answer, Caller, Packet
+from tagmatch.pipeline.stages.packets import Answer, Caller, Keys, Packet
 from tagmatch.pipeline.stages.queues import Fifo, QueuePolicy
 from tagmatch.pipeline.stages.stage import at_work
 from tagmatch.pipeline.stages.threaded import Threaded
@@ -60,15 +62,31 @@ class Pipeline:
 
     # -- callers -----------------------------------------------------------------------------------------------------
 
-    def submit(self, matcher: Matcher, tags: list[str], *, unique: bool, timeout: float | None) -> Future[Any]:
+    def submit(self, matcher: Matcher, tags: Iterable[str], *, unique: bool, timeout: float | None) -> Future[Any]:
         """Ask one query; waits at most `timeout` seconds for its turn to enter."""
         answer = Answer()
-        self._ask(Caller(answer, unique), matcher, tags, timeout)
+        # Callbacks that submit more, whose callbacks submit more, must not call each other ever deeper
+        keys = None if at_work() else self._brief_answer(matcher, tags, unique)
+        if keys is None:
+            self._ask(Caller(answer, unique), matcher, tag_list(tags), timeout)
+        else:
+            answer.set_result(keys)
         return answer
 
-    def awaited(self, matcher: Matcher, tags: list[str], *, unique: bool) -> asyncio.Future[Any]:
+    def awaited(self, matcher: Matcher, tags: Iterable[str], *, unique: bool) -> Awaitable[Any]:
         """Ask one query for a task of the running event loop; does not wait for its turn to enter."""
-        return self._gatherings.of_running_loop().ask(matcher, tags, unique=unique)
+        keys = self._brief_answer(matcher, tags, unique)
+        if keys is None:
+            return self._gatherings.of_running_loop().ask(matcher, tag_list(tags), unique=unique)
+        return Answered(keys)
+
+    def _brief_answer(self, matcher: Matcher, tags: Iterable[str], unique: bool) -> Keys | None:
+        """The answer, by the calling thread, to a query for which waking another would take longer; else `None`."""
+        if (asked := alone(matcher, tags)) is None:
+            return None
+        one, text, count = asked
+        found = one.brief_keys(text, count, unique, self._counts.of_kernels)
+        return None if found is None else _as_asked(matcher, found, unique)
 
     def _ask_all(self, queries: list[Query]) -> None:
         """Ask queries for tasks of an event loop."""
@@ -114,15 +132,13 @@ class Pipeline:
         if asked is None:
             return self._match_in_packet(matcher, tag_list(tags), unique=unique)
         one, text, count = asked
-        keys = matcher.keys.listed(one.keys(text, count, unique, self._counts.of_kernels))
-        return set(keys) if unique else keys
+        return _as_asked(matcher, one.keys(text, count, unique, self._counts.of_kernels), unique)
 
     def _match_in_packet(self, matcher: Matcher, tags: list[str], *, unique: bool) -> Any:
         """The main thread, which Ctrl-C may interrupt at any moment, has no part in the work for others."""
         if at_work() or threading.current_thread() is threading.main_thread():
             answers = self.match_many(matcher, [one_row(tags)], unique=unique)
-            keys = matcher.keys.listed(answers.values)
-            return set(keys) if unique else keys
+            return _as_asked(matcher, answers.values, unique)
         self._start()
         future = Answer()
         caller = Caller(future, unique)
@@ -220,6 +236,12 @@ class Pipeline:
                     self._stages.start()
                     self._started = True
                     _running.add(self)
+
+
+def _as_asked(matcher: Matcher, found: UIntArray, unique: bool) -> Keys:
+    """Keys of one query as a list, or as a set where they are unique."""
+    keys = matcher.keys.listed(found)
+    return set(keys) if unique else keys
 
 
 _running: weakref.WeakSet[Pipeline] = weakref.WeakSet()

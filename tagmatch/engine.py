@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, get_args
@@ -250,15 +249,15 @@ class Engine:
         answers = self._pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
         return _list_array(answers, matcher.keys)
 
+    @_interrupted_plainly
     def submit(self, tags: Iterable[str], *, unique: bool, timeout: float | None) -> Future[Any]:
         """Keys of one query, in the future."""
-        query = tag_list(tags)
-        return self._pipeline.submit(self.matcher, query, unique=unique, timeout=timeout)
+        return self._pipeline.submit(self.matcher, tags, unique=unique, timeout=timeout)
 
-    def awaited(self, tags: Iterable[str], *, unique: bool) -> asyncio.Future[Any]:
+    @_interrupted_plainly
+    def awaited(self, tags: Iterable[str], *, unique: bool) -> Awaitable[Any]:
         """Keys of one query, for a task of the running event loop."""
-        query = tag_list(tags)
-        return self._pipeline.awaited(self.matcher, query, unique=unique)
+        return self._pipeline.awaited(self.matcher, tags, unique=unique)
 
     @_interrupted_plainly
     def explain(self, tags: Iterable[str]) -> list[Any]:

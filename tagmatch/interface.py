@@ -353,6 +353,9 @@ class TagMatch(Generic[K]):
     ) -> Future[Any]:
         """`match`, or `match_unique` when `unique`, as a future, which can be cancelled until its matching begins.
 
+        Where to wake another thread would take longer than to answer (on the CPU with layout `rarest`, few tags and few
+        keys), the calling thread answers, and the future is done.
+
         Parameters
         ----------
         tags, unique
@@ -381,7 +384,10 @@ class TagMatch(Generic[K]):
     async def amatch(self, tags: Iterable[str], *, unique: bool) -> list[K] | set[K]: ...
 
     async def amatch(self, tags: Iterable[str], *, unique: bool = False) -> list[K] | set[K]:
-        """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting."""
+        """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting.
+
+        The loop's thread itself answers where `submit` would; then its other tasks go on before this one.
+        """
         found: list[K] | set[K] = await self._engine.awaited(tags, unique=bool(unique))
         return found
 

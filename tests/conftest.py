@@ -12,6 +12,7 @@ from hypothesis import settings
 from support.agreement import assert_agree, loaded
 
 from tagmatch.model.options import Layout
+from tagmatch.pipeline.cpu.one_query import OneQuery
 
 settings.register_profile("dev", max_examples=25, deadline=None, print_blob=True)
 settings.register_profile("quick", settings.get_profile("dev"), max_examples=5)
@@ -64,6 +65,12 @@ def compiled() -> None:
 def seed() -> int:
     """Starts every random workload; shown after a failure."""
     return SEED
+
+
+@pytest.fixture
+def through_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No query is brief: those that are submitted go through the stages, as do those with many tags or answers."""
+    monkeypatch.setattr(OneQuery, "brief_keys", lambda *_: None)
 
 
 @pytest.fixture

@@ -157,11 +157,14 @@ class OneQuery:
         counts : int64[4] array
             Of queries, keys, sets found and candidates turned away; added to.
         """
-        if self._few_keys is not None and count <= _FEW_TAGS:
-            keys = self._few_keys(self._tables, text, count, unique, counts)
-            if keys is not None:
-                return keys
-        return self._keys(self._tables, text, count, unique, counts)
+        keys = self.brief_keys(text, count, unique, counts)
+        return self._keys(self._tables, text, count, unique, counts) if keys is None else keys
+
+    def brief_keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array | None:
+        """As `keys`, of a query that has few tags, candidates and keys; `None`, and nothing is counted, of others."""
+        if self._few_keys is None or count > _FEW_TAGS:
+            return None
+        return self._few_keys(self._tables, text, count, unique, counts)
 
     def set_ids(self, text: bytes, count: int) -> U32Array:
         """Ids of the sets that a query contains."""

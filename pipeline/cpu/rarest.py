@@ -67,8 +67,11 @@ def _grown(array, used, more):
 
 
 @kernel
-def _find_candidates(query_offsets, query_ranks, offsets, ranks, seconds, first_rows, longest, ends):
-    """Candidate rows, query by query, each with the place in `query_ranks` after its rarest tag's."""
+def _find_candidates(query_offsets, query_ranks, offsets, ranks, seconds, first_rows, longest, most, ends):
+    """Candidate rows, query by query, each with the place in `query_ranks` after its rarest tag's.
+
+    Once it has more than `most`, it looks for no more in large clusters.
+    """
     # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for many
     # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand.
     begins = np.empty(len(query_ranks), np.int64)
@@ -105,7 +108,7 @@ def _find_candidates(query_offsets, query_ranks, offsets, ranks, seconds, first_
                 continue
             path[1, 0], path[1, 1], path[1, 2] = row, end, place + 1 - first
             depth = 1
-            while depth > 0:
+            while depth > 0 and used <= most:
                 row, end, depth = next_candidates(offsets, ranks, seconds, query_ranks[first:last], path, depth)
                 if used + (end - row) > len(rows):
                     rows, places = _grown(rows, used, end - row), _grown(places, used, end - row)
@@ -156,7 +159,7 @@ def _sets_of(tables, ranks, most, rank_offset, first_row):
         return np.empty(0, np.uint32), 0
     rows, places, used, _ = _find_candidates(
         queries, ranks, offsets, values, seconds, array_at(tables, _FIRST_ROWS, first_row),
-        scalar(tables, _LONGEST), candidates,
+        scalar(tables, _LONGEST), most, candidates,
     )  # fmt: skip
     if used > most:
         return np.empty(0, np.uint32), -1
@@ -224,7 +227,7 @@ class RarestSubsetMatch:
         if len(self._seconds) == 0:
             return Matches(Lists(ends, np.zeros(0, np.uint32)), 0)
         rows, places, used, _ = _find_candidates(
-            *queries, *self._ranks, self._seconds, self._first_rows, self._longest, candidate_ends
+            *queries, *self._ranks, self._seconds, self._first_rows, self._longest, ALL, candidate_ends
         )
         out = np.empty(used + self._has_empty * len(batch), np.uint32)
         matches, _ = _verify(*queries, *self._ranks, rows, places, candidate_ends, self._has_empty, ends, out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import InvalidStateError
 from typing import Any
 
@@ -37,6 +37,19 @@ class Outcomes:
             future, give, outcome = self._waiting.popleft()
             if not future.done():  # the task may have been cancelled
                 give(*outcome)
+
+
+class Answered:
+    """An answer that is there already. Who awaits it lets the loop's other tasks go on first."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, keys: Any) -> None:
+        self._keys = keys
+
+    def __await__(self) -> Generator[None, None, Any]:
+        yield
+        return self._keys
 
 
 class Awaited:

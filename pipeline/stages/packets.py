@@ -18,6 +18,7 @@ from tagmatch.pipeline.matcher import Matched, Matcher, Preprocessed
 from tagmatch.pipeline.stages.answers import Answers
 from tagmatch.pipeline.stages.awaited import Awaited
 from tagmatch.pipeline.stages.order import StageName
+from tagmatch.pipeline.stages.stage import working
 
 #: Integers or strings
 Keys = list[Any] | set[Any]
@@ -43,6 +44,11 @@ class Answer(Future[Any]):
     def __init__(self) -> None:
         super().__init__()
         self._condition.__class__ = _Condition  # to make another one takes longer than all else here
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        """As of any future; a callback that is called here is at work as it would be in a stage's thread."""
+        with working():
+            super().add_done_callback(fn)
 
 
 class Caller(NamedTuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from tagmatch.model.parallel import join, start
@@ -28,9 +29,20 @@ _log = logging.getLogger(__name__)
 def at_work() -> bool:
     """Return whether the calling thread is doing a stage's work: then it must not wait for a stage.
 
-    The callbacks of futures run in such threads.
+    The callbacks of futures run in such threads, or count as such work.
     """
     return getattr(_of_thread, "at_work", False)
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """Have the calling thread count as `at_work` meanwhile."""
+    before = at_work()  # a thread that brings a piece may do it as well
+    _of_thread.at_work = True
+    try:
+        yield
+    finally:
+        _of_thread.at_work = before
 
 
 class StoppedError(Exception):
@@ -170,17 +182,14 @@ class Stage(Generic[Work]):
             del work
 
     def _work_on(self, work: Work) -> None:
-        before = at_work()  # a thread that brings a piece may do it as well
-        _of_thread.at_work = True
-        try:
-            following = self.timed(self._do, work)
-        except BaseException as error:
-            self._give_up(work, error)
-        else:
-            for stage, piece in following:
-                stage.send(piece)
-        finally:
-            _of_thread.at_work = before
+        with working():
+            try:
+                following = self.timed(self._do, work)
+            except BaseException as error:
+                self._give_up(work, error)
+            else:
+                for stage, piece in following:
+                    stage.send(piece)
 
     def _give_up(self, work: Work, error: BaseException) -> None:
         """Have a piece fail; where even for that there is no memory, after a while."""

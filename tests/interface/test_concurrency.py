@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from collections import Counter
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 import pytest
 from support.agreement import assert_keys, loaded
+from support.pipelines import IN_PACKET
 
 from tagmatch import ClosedError, StagedChangesWarning, TagMatch
 
@@ -69,6 +71,9 @@ WAYS: dict[str, Ask] = {
     "match_many": by_match_many,
     "match_many unique": lambda tm: set(tm.match_many([TAGS], unique=True).values.to_pylist()),
     "submit": by_submit,
+    "submit in a packet": lambda tm: tm.submit([*TAGS, IN_PACKET], unique=True).result(TIMEOUT),
+    "amatch": lambda tm: asyncio.run(tm.amatch(TAGS, unique=True)),
+    "amatch in a packet": lambda tm: asyncio.run(tm.amatch([*TAGS, IN_PACKET], unique=True)),
     "submit unique": lambda tm: tm.submit(TAGS, unique=True).result(TIMEOUT),
     "explain": by_explain,
     "iter": by_iteration,

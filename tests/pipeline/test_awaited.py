@@ -13,6 +13,8 @@ from support.pipelines import Gate, figures, together, watched
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 from tagmatch.pipeline.cpu.matcher import Ranked
 
+pytestmark = pytest.mark.usefixtures("through_stages")
+
 TIMEOUT = 60
 TAGS = [f"t{i}" for i in range(50)]
 

@@ -21,6 +21,8 @@ from tagmatch.pipeline.cpu.matcher import CpuMatcher, Ranked
 from tagmatch.pipeline.stages.intake import Intake
 from tagmatch.pipeline.stages.packets import Caller
 
+pytestmark = pytest.mark.usefixtures("through_stages")
+
 TIMEOUT = 60
 TAGS = [f"t{i}" for i in range(50)]
 
@@ -307,7 +309,7 @@ from tagmatch import TagMatch
 tm = TagMatch()
 tm.add_set(["a"], 1)
 tm.consolidate()
-futures = [tm.submit(["a"]) for _ in range(1000)]
+futures = [tm.submit(["a", "in a packet\\0"]) for _ in range(1000)]
 print(futures[-1].result())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=TIMEOUT)
@@ -322,13 +324,13 @@ from tagmatch import TagMatch
 tm = TagMatch(threads=2)
 tm.add_set(["a"], 1)
 tm.consolidate()
-assert tm.submit(["a"]).result() == [1]
+assert tm.submit(["a", "in a packet\\0"]).result() == [1]
 if child := os.fork():
     _, status = os.waitpid(child, 0)
     assert status == 0
     print(tm.match_many([["a"]] * 5).to_pylist())
 else:
-    ok = tm.submit(["a"]).result() == [1] and tm.match_many([["a"], []]).to_pylist() == [[1], []]
+    ok = tm.submit(["a", "in a packet\\0"]).result() == [1] and tm.match_many([["a"], []]).to_pylist() == [[1], []]
     tm.close()
     os._exit(not ok)
 """

@@ -34,7 +34,11 @@ from tagmatch.pipeline.cpu.matcher import CpuMatcher, Ranked
 from tagmatch.pipeline.stages.batcher import Batcher
 
 # Compiling may take minutes where others use the machine too: that is no test's time
-pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.usefixtures("compiled", "through_stages"),
+    pytest.mark.timeout(func_only=True),
+    pytest.mark.slow,
+]
 
 TAGS = [f"t{i}" for i in range(50)]
 KEYS = list(range(50))

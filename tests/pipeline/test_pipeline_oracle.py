@@ -66,6 +66,11 @@ class Workload:
         return cls(pairs, queries, [oracle.match(query) for query in queries])
 
 
+def in_packet_or_not(rng: random.Random, query: list[str]) -> list[str]:
+    """The query, or one with the same answer that goes through the stages."""
+    return [*query, IN_PACKET] if rng.random() < 0.5 else query
+
+
 class Asker:
     """Asks in all ways, compares with the oracle and counts how each query ended."""
 
@@ -105,7 +110,7 @@ class Asker:
             number, unique = self._drawn()
             how = self.rng.choice(({}, {}, {"timeout": TIMEOUT}, {"block": False}, {"timeout": 0.001}))
             try:
-                future = self.tm.submit(self.queries[number], unique=unique, **how)
+                future = self.tm.submit(in_packet_or_not(self.rng, self.queries[number]), unique=unique, **how)
             except Overloaded:
                 assert how
                 self.ended["told"] += 1
@@ -121,7 +126,9 @@ class Asker:
 
         async def one() -> None:
             number, unique = self._drawn()
-            task = asyncio.ensure_future(self.tm.amatch(self.queries[number], unique=unique))
+            task = asyncio.ensure_future(
+                self.tm.amatch(in_packet_or_not(self.rng, self.queries[number]), unique=unique)
+            )
             if self.rng.random() < 0.1:
                 await asyncio.sleep(0)
                 task.cancel()
@@ -257,7 +264,7 @@ def test_consolidation_while_queries_are_on_their_way(
             elif number % 4 == 1:
                 answers = tm.match_many([ALL_TAGS] * 3).to_pylist()
             else:
-                futures = [tm.submit(ALL_TAGS) for _ in range(10)]
+                futures = [tm.submit([*ALL_TAGS, *[IN_PACKET] * (i % 2)]) for i in range(10)]
                 answers = [future.result() for future in futures]
             for version in map(version_of, answers):
                 assert oldest <= version <= there + 1
@@ -279,6 +286,7 @@ def test_consolidation_while_queries_are_on_their_way(
 
 
 @pytest.mark.parametrize("hand_over", [0, 1024])
+@pytest.mark.usefixtures("through_stages")
 def test_old_snapshots_are_let_go(layout: str, hand_over: int) -> None:
     with TagMatch(layout=layout, threads=2, pipeline=PipelineOptions(hand_over_queries=hand_over)) as tm:
         old = []
@@ -315,14 +323,14 @@ def test_callbacks_ask_while_others_do(layout: str, threads: int, hand_over: int
             if tm.match_unique(query) != set(expected):
                 wrong.append("unique")
             for _ in range(2 if left else 0):
-                tm.submit(query).add_done_callback(ask_again(left - 1))
+                tm.submit(in_packet_or_not(rng, query)).add_done_callback(ask_again(left - 1))
             missing.release()
 
         return called
 
     def ask() -> None:
         for _ in range(5):
-            tm.submit(query).add_done_callback(ask_again(depth))
+            tm.submit(in_packet_or_not(rng, query)).add_done_callback(ask_again(depth))
             assert sorted(tm.match(query)) == sorted(tm.match([*query, IN_PACKET])) == expected
 
     with together([ask] * 4):
@@ -337,6 +345,7 @@ def test_callbacks_ask_while_others_do(layout: str, threads: int, hand_over: int
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit, asyncio.CancelledError])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.usefixtures("through_stages")
 def test_callback_that_raises_disturbs_nobody(
     monkeypatch: pytest.MonkeyPatch, layout: str, error: type[BaseException]
 ) -> None:
@@ -354,6 +363,7 @@ def test_callback_that_raises_disturbs_nobody(
     assert figures(tm)["queries_in_flight"] == 0
 
 
+@pytest.mark.usefixtures("through_stages")
 def test_nobody_waits_for_the_callbacks_of_another_thread(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     """A thread within `match` may run a callback; then others' queries are not its business, and threads are free."""
     called, release = threading.Event(), threading.Event()
@@ -377,6 +387,7 @@ def test_nobody_waits_for_the_callbacks_of_another_thread(monkeypatch: pytest.Mo
     tm.close()
 
 
+@pytest.mark.usefixtures("through_stages")
 def test_match_returns_while_others_go_on_asking(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     """A thread within `match` does the work of others, but not longer than it waits for its own answer."""
     answered = threading.Event()

@@ -89,6 +89,7 @@ def test_what_waits_fails_when_the_stage_stops(queue: QueuePolicy) -> None:
     assert sorted(failed) == ["aa", "b"]
 
 
+@pytest.mark.usefixtures("through_stages")
 def test_every_stage_of_a_pipeline_has_the_queue_asked_for(layout: str) -> None:
     made: list[LongestFirst] = []
 

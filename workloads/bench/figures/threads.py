@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 from tagmatch.workloads.bench.figures.throughput import by_threads
-from tagmatch.workloads.bench.harness.load import callers_rate, gather_rate
+from tagmatch.workloads.bench.harness.load import callers_rate, gather_rate, poisson_times, serve_tasks
 from tagmatch.workloads.bench.harness.results import Target
 from tagmatch.workloads.bench.harness.timing import Samples
 from tagmatch.workloads.systems.catalogue import BALANCED, ON_CPU, OURS, PYTHON_DICT, RAREST, Build, some, tagmatch
@@ -25,6 +26,8 @@ _MANY_CALLERS = Target(0.9)
 _GATHERED = 1000
 #: Queries a second, of small answers
 _BY_TASKS = Target(60_000)
+#: Milliseconds
+_P99_AT_HALF_LOAD = Target(2, at_most=True)
 _ONE_CALLER = Target(2)
 _AGAINST_KERNELS = Target(0.9)
 
@@ -39,7 +42,8 @@ def threads(bench: Bench) -> Result:
         calls, called by plain threads on packets of the same size. Then callers: {_IN_WORDS} Python threads, each of
         which calls `match` again and again and waits for the answer; they share the interpreter lock. So do those that
         ask a Python dict from each set's rarest tag to the sets. Last, one event loop gathers `amatch` of {_GATHERED:,}
-        queries at a time; its target is for small answers (`--keys 1`).""",
+        queries at a time, and then is asked at random times (Poisson), half as often, by a task for each query; latency
+        runs from when a query was due. Targets are for small answers (`--keys 1`).""",
     )
     by_threads(bench, result, (RAREST, BALANCED))
     _beside_kernels(bench, result)
@@ -110,8 +114,23 @@ def _by_tasks(bench: Bench, result: Result) -> None:
         for name, each in matchers.items():
             with bench.doing(f"threads: tasks that ask {name}"):
                 gather_rate(each.index.amatch, queries, _GATHERED, 0)  # starts threads
-                rates = [
-                    gather_rate(each.index.amatch, queries, _GATHERED, options.seconds) for _ in range(options.rounds)
+                rates = Samples(
+                    tuple(
+                        gather_rate(each.index.amatch, queries, _GATHERED, options.seconds)
+                        for _ in range(options.rounds)
+                    )
+                )
+                half = [
+                    serve_tasks(
+                        each.index.amatch,
+                        cycle(queries),
+                        poisson_times(rates.median / 2, options.seconds, options.seed + number),
+                    ).milliseconds()
+                    for number in range(options.rounds)
                 ]
             what = f"{name}: amatch, {_GATHERED:,} at a time"
-            result.add(what, Samples(tuple(rates)), "queries/s", _BY_TASKS if name == RAREST else None)
+            result.add(what, rates, "queries/s", _BY_TASKS if name == RAREST else None)
+            for quantile, target in {"median": None, "p99": _P99_AT_HALF_LOAD}.items():
+                latency = Samples(tuple(found[quantile] for found in half))
+                what = f"{name}: amatch at half of that load, {quantile}"
+                result.add(what, latency, "ms", target if name == RAREST else None)
