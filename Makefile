@@ -31,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Files share the cores
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# Else processes that begin at the same time would each compile the same kernels
+# Else tests would wait for kernels, some longer than they may
 test: $(VENV)/.installed
 	@$(BIN)/tagmatch warmup
 	$(PYTEST)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import subprocess
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -25,25 +29,55 @@ _KEYS_A_SET = (1, 2)
 def warm_up() -> None:
     """Compile all kernels that the layouts need on the CPU, and keep them for the processes that come.
 
-    That takes about a minute, once: an image for containers that was built with it answers its first query at once, if
-    its processes run as the same user, with the same `XDG_CACHE_HOME`, on processors with the same features. Where all
-    kernels are there already, it takes some seconds.
+    That takes about a minute on two cores, once: an image for containers that was built with it answers its first
+    query at once, if its processes run as the same user, with the same `XDG_CACHE_HOME`, on processors with the same
+    features. Where all kernels are there already, it takes some seconds.
 
     Examples
     --------
     >>> import tagmatch
     >>> tagmatch.warm_up()
     """
+    with tempfile.TemporaryDirectory() as folder, _another_process(f"{folder}/other"):
+        _go_all_ways(f"{folder}/this", 1)
+
+
+@contextlib.contextmanager
+def _another_process(folder: str) -> Iterator[None]:
+    """If there is a kernel to compile, have another process begin at the other end.
+
+    A process compiles one kernel at a time. Each has the other's, and waits for those that the other compiles.
+    """
+    from tagmatch.model.kernels.jit import on_first_compilation
+
+    program = f"import sys; sys.path[:] = {sys.path}; from tagmatch import warmup; warmup._go_all_ways({folder!r}, -1)"
+    nothing = subprocess.DEVNULL  # what goes wrong there does so here, too
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        started.append(subprocess.Popen([sys.executable, "-c", program], stdin=nothing, stdout=nothing, stderr=nothing))
+
+    forget = on_first_compilation(start)
+    try:
+        yield
+    finally:
+        forget()
+        for other in started:
+            other.terminate()
+            other.wait()
+
+
+def _go_all_ways(folder: str, step: int) -> None:
+    """Do everything, from the first on or, with step -1, from the last on."""
     from tagmatch.model.layouts import LAYOUTS
 
     answers = [(name, exact) for name, rules in LAYOUTS.items() for exact in {True, rules.compares_tags}]
-    with tempfile.TemporaryDirectory() as folder:
-        ways = itertools.product(answers, _LAST_KEYS, _KEYS_A_SET)
-        for number, ((layout, exact), last_key, keys_a_set) in enumerate(ways):
-            _go_through(Path(folder, str(number)), layout, exact, last_key, keys_a_set)
+    ways = list(itertools.product(answers, _LAST_KEYS, _KEYS_A_SET))
+    for number, ((layout, exact), last_key, keys_a_set) in enumerate(ways[::step]):
+        _go_through(Path(folder, str(number)), layout, exact, last_key, keys_a_set, step)
 
 
-def _go_through(path: Path, layout: Layout, exact: bool, last_key: int, keys_a_set: int) -> None:
+def _go_through(path: Path, layout: Layout, exact: bool, last_key: int, keys_a_set: int, step: int) -> None:
     """Make, use, open and change an index."""
     import numpy as np
 
@@ -51,14 +85,14 @@ def _go_through(path: Path, layout: Layout, exact: bool, last_key: int, keys_a_s
     sets, queries = ([rows, *_as_arrow(rows)] for rows in (_SETS, _QUERIES))
     keys = np.ones(len(_SETS), np.uint64)
     with TagMatch(path, layout=layout, max_partition_size=1_000, **options) as tm:
-        for rows in sets:
+        for rows in sets[::step]:
             for key in range(keys_a_set):
                 tm.add_sets(rows, keys + np.uint64(key))
             tm.add_sets([["last"]], [last_key])
             tm.consolidate()
-        _use(tm, queries)
+        _use(tm, queries[::step])
     with TagMatch.open(path, **options) as tm:  # mapped files are read-only, which is a type of its own
-        _use(tm, queries)
+        _use(tm, queries[::step])
         tm.add_set(["another"], last_key)
         tm.remove_sets(sets[1], keys)
         tm.consolidate()
@@ -81,7 +115,7 @@ def _use(tm: TagMatch, queries: list[Any]) -> None:
         tm.match_many(many, unique=unique)
     tm.match(["a", "b"])
     tm.match_unique(["a", "b"])
-    tm.match([tag for query in queries[0] for tag in query])
-    for future in [tm.submit(query, unique=number % 2 == 0) for number, query in enumerate(queries[0])]:
+    tm.match([tag for query in _QUERIES for tag in query])
+    for future in [tm.submit(query, unique=number % 2 == 0) for number, query in enumerate(_QUERIES)]:
         future.result()
     tm.explain(["a", "b"])

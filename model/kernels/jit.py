@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import platform
 import stat
 import warnings
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +143,49 @@ def inlined(function: Callable[..., Any]) -> Any:
 def _cached(compiled: Any, function: Callable[..., Any]) -> Any:
     if cache_folder() is not None:
         compiled._cache = _Cache(function)
+        compiled.compile = _once_for_all_processes(compiled.compile, _Locator(function, "").get_disambiguator())
     return compiled
+
+
+def _once_for_all_processes(compile_one: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Have processes that need a kernel at the same time wait for the one that compiles it, and load what it keeps."""
+    place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7])
+
+    @wraps(compile_one)
+    def compile_or_load(*arguments: Any) -> Any:
+        with _alone(place):
+            return compile_one(*arguments)
+
+    return compile_or_load
+
+
+@contextlib.contextmanager
+def _alone(place: int) -> Iterator[None]:
+    """Keep other processes out of blocks with the same place, where that can be done.
+
+    It cannot be where nobody but another user may write, on some file systems of a network, and where two processes
+    would wait for each other, as a kernel is compiled within another: then each compiles for itself.
+    """
+    file = _locks()
+    with contextlib.suppress(OSError):
+        if file is not None:
+            fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            if file is not None:
+                fcntl.lockf(file, fcntl.LOCK_UN, 1, place)
+
+
+@cache
+def _locks() -> int | None:
+    """Return the file of whose bytes each is the lock of a kernel; to close it would open all locks of this process."""
+    folder = cache_folder()
+    try:
+        return os.open(Path(folder or "", "LOCK"), os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError:
+        return None
 
 
 class _FirstCompilation(event.Listener):
@@ -157,6 +201,8 @@ class _FirstCompilation(event.Listener):
         """Nothing more."""
 
 
-def on_first_compilation(tell: Callable[[], object]) -> None:
-    """Call `tell` when a kernel is first compiled by this process, as it is not in the cache."""
-    event.register("numba:compile", _FirstCompilation(tell))
+def on_first_compilation(tell: Callable[[], object]) -> Callable[[], object]:
+    """Call `tell` when a kernel is next compiled by this process, as it is not in the cache; returns what ends that."""
+    listener = _FirstCompilation(tell)
+    event.register("numba:compile", listener)
+    return partial(event.unregister, "numba:compile", listener)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial, wraps
+from queue import SimpleQueue
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -26,19 +27,11 @@ _SMALL |= {"_FIRST_ROOM": 2, "_FEWEST": 1, "_STAGE": 2, "_RUN_BLOCKS": 2}
 _SMALL |= {"ITEM_THREADS": 2, "ITEM_QUERIES": 8, "BLOCK_ROWS": 4, "SCAN_ROWS": 2}
 
 
-#: As many as a block may have
-_MOST_THREADS = 1024
-
-#: What kernels ask the thread that runs them
-_ASKED = ("blockIdx", "threadIdx", "thread_id", "syncthreads")
-
-
 def set_up(modules: Iterable[ModuleType]) -> None:
     """Prepare the simulator and the modules with kernels."""
     _launch_one_after_another()
     _wait_without_polling()
     _share_arrays_safely()
-    np.seterr(over="ignore")
     sys.setswitchinterval(1e-4)  # a block's threads take turns
     for module in modules:
         members = vars(module)
@@ -82,49 +75,95 @@ def _launch_one_after_another() -> None:
     FakeCUDAKernel.__getitem__, FakeCUDAKernel.__call__ = configured, call
 
 
-def _wait_without_polling() -> None:
-    """A block's threads tell when they wait for each other and when they end; else it looks at them all the time.
+class _Place(NamedTuple):
+    """Of a thread or of a block."""
 
-    They are run by threads that stay.
-    """
-    from numba.cuda.simulator.kernel import BlockManager, BlockThread
+    x: int
+    y: int = 0
+    z: int = 0
 
-    pool = ThreadPoolExecutor(_MOST_THREADS, initializer=lambda: np.seterr(over="ignore"))  # which is for a thread
 
-    def run_and_tell(thread: Any) -> None:
-        vars(threading.current_thread()).update({name: getattr(thread, name) for name in _ASKED})
-        thread.run()
-        thread._manager.told.release()
+class _Block:
+    """Threads that wait for each other."""
 
-    def tell_and_wait(thread: Any) -> None:
-        thread.syncthreads_blocked = True
-        thread._manager.told.release()
-        thread.syncthreads_event.wait()
-        thread.syncthreads_event.clear()
-        if thread.abort:
+    def __init__(self, threads: int) -> None:
+        self._lock, self._ended = threading.Lock(), _closed_gate()
+        self._running, self._waiting = threads, list[threading.Lock]()
+        self._error: BaseException | None = None
+
+    def run(self, place: tuple[int, ...], number: int, work: Callable[[], None]) -> None:
+        """Be one of the threads."""
+        asked = {"blockIdx": _Place(*place), "threadIdx": _Place(number), "syncthreads": self._wait_for_all}
+        vars(threading.current_thread()).update(asked)
+        error = None
+        try:
+            with np.errstate(over="ignore"):
+                work()
+        except BaseException as raised:
+            error = raised
+        with self._lock:
+            self._error = self._error or error
+            self._running -= 1
+            if len(self._waiting) == self._running:
+                self._let_go_on()
+
+    def end(self) -> None:
+        """Wait for the last thread; raise the first error of one."""
+        self._ended.acquire()
+        if self._error:
+            raise self._error
+
+    def _wait_for_all(self) -> None:
+        """Return when all threads that run are here."""
+        with self._lock:
+            gate = _closed_gate()
+            self._waiting.append(gate)
+            if len(self._waiting) == self._running:
+                self._let_go_on()
+        gate.acquire()
+        if self._error:
             raise RuntimeError("another thread of the block has failed")
 
-    def run_block(block: Any, place: tuple[int, ...], *arguments: Any) -> None:
-        block.told = threading.Semaphore(0)
-        work = partial(block._f, *arguments)
-        threads = [BlockThread(work, block, place, each, block._debug) for each in np.ndindex(*block._block_dim)]
-        for thread in threads:
-            pool.submit(run_and_tell, thread)
-        running = threads
-        while running:
-            for _ in running:
-                block.told.acquire()
-            running = [thread for thread in running if thread.syncthreads_blocked]
-            failed = [thread.exception for thread in threads if thread.exception]
-            for thread in running:
-                thread.abort = bool(failed)
-                thread.syncthreads_blocked = False
-                thread.syncthreads_event.set()
-            if failed:
-                error, trace = failed[0]
-                raise error.with_traceback(trace)
+    def _let_go_on(self) -> None:
+        if not self._running:
+            self._ended.release()
+        for gate in self._waiting:
+            gate.release()
+        self._waiting = []
 
-    BlockThread.syncthreads, BlockManager.run = tell_and_wait, run_block
+
+def _closed_gate() -> threading.Lock:
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
+
+
+def _wait_without_polling() -> None:
+    """A block's threads tell each other where they are; else the simulator looks at them all the time.
+
+    One is the thread that launches, the others are threads that stay: to start one takes longer than most kernels.
+    """
+    from numba.cuda.simulator.kernel import BlockManager
+
+    helpers: list[SimpleQueue[Callable[[], None]]] = []
+
+    def help_others(queue: SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            queue.get()()
+
+    def run_block(manager: Any, place: tuple[int, ...], *arguments: Any) -> None:
+        threads = math.prod(manager._block_dim)
+        assert manager._block_dim == (threads, 1, 1)
+        while len(helpers) < threads - 1:
+            helpers.append(SimpleQueue())
+            threading.Thread(target=help_others, args=helpers[-1:], daemon=True).start()
+        block, work = _Block(threads), partial(manager._f, *arguments)
+        for number, helper in enumerate(helpers[: threads - 1], 1):
+            helper.put(partial(block.run, place, number, work))
+        block.run(place, 0, work)
+        block.end()
+
+    BlockManager.run = run_block
 
 
 def _share_arrays_safely() -> None:

@@ -120,6 +120,48 @@ print(cache_folder())
 """
 
 
+# Prints which kernels it compiles, once it is told to begin
+AT_ONCE = """
+from numba.core import event
+class Shown(event.Listener):
+    def on_start(self, event):
+        if hasattr(event.data["dispatcher"]._cache, "cache_path"):
+            print(event.data["dispatcher"].py_func.__qualname__, event.data["args"])
+    def on_end(self, event):
+        pass
+event.register("numba:compile", Shown())
+print("ready", flush=True)
+input()
+"""
+
+
+def test_processes_that_begin_at_once_compile_each_kernel_once(tmp_path):
+    root = Path(tagmatch.__file__).parents[1]
+    compiled = {}
+    for processes in (1, 4):
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", AT_ONCE + ONE],
+                env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / str(processes))},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=root,
+            )
+            for _ in range(processes)
+        ]
+        for process in started:
+            assert process.stdout.readline() == "ready\n"
+        for process in started:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        told = [process.communicate(timeout=120)[0].splitlines() for process in started]
+        assert [process.returncode for process in started] == [0] * processes
+        compiled[processes] = sorted(line for lines in told for line in lines[:-1])
+    assert compiled[1] == compiled[4]
+    assert len(compiled[1]) == 2
+
+
 WHERE = "from tagmatch.model.kernels.jit import cache_folder; print(cache_folder())"
 
 
