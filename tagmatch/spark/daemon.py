@@ -20,8 +20,8 @@ from tagmatch.model.options import Layout
 
 def _load_kernels() -> None:
     """Build and ask indexes, in one thread, as this process is forked."""
-    for layout in get_args(Layout):
-        with TagMatch(layout=layout, threads=1, device="cpu") as tm:
+    for name in get_args(Layout):
+        with TagMatch(layout=name, threads=1, device="cpu") as tm:
             tm.add_sets([["a", "b"], ["a"]], [1, 2])
             tm.consolidate()
             tm.match_many([["a", "b"]])

@@ -26,11 +26,11 @@ def _load() -> None:
         sets, queries = Path(folder, "sets.jsonl"), Path(folder, "queries.jsonl")
         sets.write_text(json.dumps({"tags": ["a", "b"], "key": 1}) + "\n")
         queries.write_text(json.dumps({"tags": ["a", "b"]}) + "\n")
-        for layout in get_args(Layout):
-            index = f"{folder}/{layout}"
+        for name in get_args(Layout):
+            index = f"{folder}/{name}"
             for command in (
                 ["--help"],
-                ["build", str(sets), index, "--layout", layout],
+                ["build", str(sets), index, "--layout", name],
                 ["match", index, str(queries), "--output", f"{index}.jsonl"],
                 ["info", index],
                 ["check", index],

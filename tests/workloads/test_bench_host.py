@@ -28,7 +28,7 @@ def test_command(tmp_path: Path) -> None:
         panel["title"]: {(value["system"], value["x"]): value["value"] for value in panel["values"]}
         for panel in found["panels"]
     }
-    places = {(layout, size) for layout in ("rarest", "balanced") for size in PACKETS}
+    places = {(name, size) for name in ("rarest", "balanced") for size in PACKETS}
     assert times["a packet"].keys() == times["a query"].keys() == places
     for (layout, size), a_packet in times["a packet"].items():
         assert a_packet > 0

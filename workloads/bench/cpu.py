@@ -139,7 +139,7 @@ def _systems(result: Result, workload: Workload, options: CpuOptions) -> dict[st
             result.add(layout, stats["index_bytes"] / stats["sets"], "B a set", section="memory of index")
             beyond_keys = (stats["index_bytes"] - stats["key_bytes"]) / stats["sets"]
             result.add(f"{layout}, beyond the keys", beyond_keys, "B a set", _INDEX_BYTES, section="memory of index")
-    matchers |= {_encoded_name(layout): DictionaryEncoded(matchers[layout]) for layout in _LAYOUTS}
+    matchers |= {_encoded_name(name): DictionaryEncoded(matchers[name]) for name in _LAYOUTS}
     matchers |= {_DICT: RarestTagDict(workload.sets), _SCAN: SignatureScan(workload.sets, threads=options.threads)}
     return {name: _system(matcher, workload.queries) for name, matcher in matchers.items()}
 
@@ -166,9 +166,8 @@ def _measure_matching(result: Result, systems: dict[str, _System], options: CpuO
         baseline, target = _BASELINES[layout]
         name = _index_name(layout, exact)
         result.add(name, measured[name].over(measured[baseline]), "times", target, section=f"against {baseline}")
-    for layout in _LAYOUTS:
-        name = _encoded_name(layout)
-        result.add(name, measured[name].over(measured[layout]), "times", section="against plain strings")
+    for plain, encoded in ((each, _encoded_name(each)) for each in _LAYOUTS):
+        result.add(encoded, measured[encoded].over(measured[plain]), "times", section="against plain strings")
 
 
 def _check_answers(result: Result, systems: dict[str, _System], options: CpuOptions) -> None:

@@ -51,7 +51,7 @@ class System:
 
 
 #: Our own system of each layout
-OURS: Mapping[Layout, str] = {layout: f"tagmatch, {layout}" for layout in get_args(Layout)}
+OURS: Mapping[Layout, str] = {name: f"tagmatch, {name}" for name in get_args(Layout)}
 RAREST, BALANCED = OURS["rarest"], OURS["balanced"]
 CPU_ONLY = "CPU-only TagMatch (balanced, exact=False)"
 #: The same on CUDA devices

@@ -58,14 +58,14 @@ def fig8(bench: Bench) -> Result:
     threads = bench.options.threads
     rounds = partial(alternate, rounds=bench.options.rounds, most_seconds=_MOST_SECONDS)
     layouts = [layout for layout, name in OURS.items() if name in bench.wanted(OURS.values())]
-    on_gpu = [layout for layout in _on_gpu(bench, result) if layout in layouts]
+    on_gpu = [each for each in _on_gpu(bench, result) if each in layouts]
     for number, share in enumerate(_SHARES_OF_LARGEST if layouts else ()):
         workload = bench.workload(max(1, round(share * largest)))
         millions, built = workload.distinct / 1e6, dict[Layout, Snapshot]()
         works: dict[str, Callable[[], object]] = {
-            OURS[layout]: partial(_build, built, layout, workload.sets, threads) for layout in layouts
+            OURS[each]: partial(_build, built, each, workload.sets, threads) for each in layouts
         }
-        works |= {OURS_ON_GPU[layout]: partial(_to_devices, built, layout, threads) for layout in on_gpu}
+        works |= {OURS_ON_GPU[each]: partial(_to_devices, built, each, threads) for each in on_gpu}
         with bench.doing(f"fig8: partitioning {workload.distinct:,} sets"):
             for work in works.values() if number == 0 else ():
                 work()  # compiles
@@ -73,12 +73,12 @@ def fig8(bench: Bench) -> Result:
             words = _signatures(built[layouts[0]].only, threads)
             taken |= rounds({_ALGORITHM_1: partial(_partition, words, threads)})
         panel.add(_ALGORITHM_1, millions, taken[_ALGORITHM_1])
-        for layout in layouts:
-            build = taken[OURS[layout]]
-            panel.add(f"{OURS[layout]}, whole build", millions, build)
-            if layout in on_gpu:
-                both = zip(build.values, taken[OURS_ON_GPU[layout]].values, strict=True)
-                panel.add(f"{OURS_ON_GPU[layout]}, whole build", millions, Samples(tuple(map(sum, both))))
+        for each in layouts:
+            build = taken[OURS[each]]
+            panel.add(f"{OURS[each]}, whole build", millions, build)
+            if each in on_gpu:
+                both = zip(build.values, taken[OURS_ON_GPU[each]].values, strict=True)
+                panel.add(f"{OURS_ON_GPU[each]}, whole build", millions, Samples(tuple(map(sum, both))))
     return result
 
 
@@ -88,7 +88,7 @@ def _on_gpu(bench: Bench, result: Result) -> list[Layout]:
     try:
         devices()
     except DeviceError as error:
-        result.unavailable |= {OURS_ON_GPU[layout]: str(error) for layout in wanted}
+        result.unavailable |= {OURS_ON_GPU[each]: str(error) for each in wanted}
         return []
     return wanted
 

@@ -46,10 +46,10 @@ def host(bench: Bench) -> Result:
     (queries,) = tag_lists(workload.queries, "queries")
     with ExitStack() as built:
         segments = {
-            layout: built.enter_context(
-                build_index(workload.sets, layout=layout, threads=bench.options.threads, device="cpu")
+            name: built.enter_context(
+                build_index(workload.sets, layout=name, threads=bench.options.threads, device="cpu")
             ).snapshot.segments[0]
-            for layout in OURS
+            for name in OURS
         }
         built.enter_context(idle_driver())
         from tagmatch.pipeline.cuda.matcher import CudaMatcher
