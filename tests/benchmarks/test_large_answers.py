@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +22,7 @@ def packages() -> pa.Table:
     return pq.read_table(_DATA)
 
 
-@pytest.fixture(scope="module", params=["rarest", "balanced"])
+@pytest.fixture(scope="module", params=get_args(Layout))
 def index(request: pytest.FixtureRequest, packages: pa.Table) -> Iterator[TagMatch]:
     layout: Layout = request.param
     with TagMatch(layout=layout, max_partition_size=1_000, device="cpu") as tm:

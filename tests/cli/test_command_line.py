@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from support.oracle import Oracle
 from tagmatch import IndexNotFoundError, TagMatch
 from tagmatch.cli.app import app
 from tagmatch.cli.run import run
+from tagmatch.model.options import Layout
 
 STRINGS = pa.list_(pa.string())
 
@@ -79,7 +80,7 @@ def data(tmp_path_factory: pytest.TempPathFactory, seed: int) -> Data:
     return Data(folder, sets, queries, oracle)
 
 
-@pytest.fixture(scope="module", params=itertools.product(("rarest", "balanced"), (".parquet", ".jsonl")), ids="".join)
+@pytest.fixture(scope="module", params=itertools.product(get_args(Layout), (".parquet", ".jsonl")), ids="".join)
 def built(request: pytest.FixtureRequest, data: Data) -> Path:
     """An index built from a file."""
     layout, suffix = request.param

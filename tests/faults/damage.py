@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from faults.rounds import Report, main_of
 from faults.sweep import Report as Trials
@@ -22,10 +23,11 @@ from support.index_files import contents_of
 from support.oracle import Oracle
 
 from tagmatch import IndexCorruptError, IndexNotFoundError, IndexVersionError, TagMatch
+from tagmatch.model.options import Layout
 
 _HANGS_S = 60
 _ROUNDS_OF_AN_INDEX = 200
-_LAYOUTS = ("rarest", "balanced")
+_LAYOUTS = get_args(Layout)
 _TAGS = [f"t{i}" for i in range(100)]
 
 

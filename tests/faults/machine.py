@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from faults.disk import disk_full, small_files
 from faults.interrupts import Interrupt, interrupted, signalled
@@ -30,13 +30,14 @@ from faults.trial import ERRORS, describe, no_error_is_lost, wait_until_answered
 from support.oracle import Oracle
 
 from tagmatch import TagMatch
+from tagmatch.model.options import Layout
 
 _HANGS_S = 60
 _COMMON_TAGS = 80
 _STEPS_OF_A_WALK = 100
 #: What is made to fail
 KINDS = ("memory", "disk", "file size", "interruption", "signal")
-_LAYOUTS = ("rarest", "balanced")
+_LAYOUTS = get_args(Layout)
 
 
 class Walk:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 from faults.calls import CALLS
 from faults.memory import environment
 from faults.sweep import sweeps
+
+from tagmatch.model.options import Layout
 
 #: Of each call so many allocations fail one by one, and as many of those beyond them
 BOUND = 5
@@ -109,7 +112,7 @@ def threads(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def reports(library, seed):
-    engines = list(itertools.product(("rarest", "balanced"), (1, 4)))
+    engines = list(itertools.product(get_args(Layout), (1, 4)))
     with sweeps(library, seed, engines, "--bound", str(BOUND)) as found:
         yield found
 

@@ -20,8 +20,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import get_args
 
 from tagmatch import IndexChangedError, IndexNotFoundError, TagMatch, TagMatchError
+from tagmatch.model.options import Layout
 
 _FORK = multiprocessing.get_context("fork")
 _TIMEOUT_S = 120
@@ -119,7 +121,7 @@ def run(kills: int, changes: int, seed: int) -> tuple[Counter[str], list[str]]:
             except (AssertionError, EOFError, TagMatchError) as error:
                 problems.append(f"{do.__name__}: {error!r}")
 
-        for each in ("rarest", "balanced"):
+        for each in get_args(Layout):
             # Loads the kernels, which the programs then have
             with TagMatch(path, layout=each, threads=1, device="cpu") as tm:
                 tm.add_sets(map(tags_of, range(_FILL)), range(_FILL))

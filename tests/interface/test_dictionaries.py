@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -14,12 +16,13 @@ from support.oracle import Oracle
 
 from tagmatch import TagMatch
 from tagmatch.model.kernels import tag_table
+from tagmatch.model.options import Layout
 from tagmatch.pipeline.cpu import preprocess
 
 TAGS = [f"t{i}" for i in range(300)]
 
 
-@given(data=st.data(), layout=st.sampled_from(["rarest", "balanced"]), threads=st.sampled_from([1, 3]))
+@given(data=st.data(), layout=st.sampled_from(get_args(Layout)), threads=st.sampled_from([1, 3]))
 def test_as_plain_strings(data, layout, threads):
     sets, stored = data.draw(encoded(data.draw(st.lists(strategies.tag_sets, max_size=8))))
     queries, asked = data.draw(encoded(data.draw(strategies.query_lists)))
@@ -60,7 +63,7 @@ class Counted:
         monkeypatch.setattr(module, name, counting)
 
 
-@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@pytest.mark.parametrize("layout", get_args(Layout))
 @pytest.mark.parametrize("piece", [16_384, 7])
 def test_each_string_of_a_dictionary_is_looked_up_once(monkeypatch, layout, piece):
     """Whatever the number of packets and threads, and though two chunks have the dictionary."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from typing import get_args
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -12,8 +13,9 @@ from support.agreement import assert_agree, assert_keys
 from support.oracle import Oracle
 
 from tagmatch import TagMatch
+from tagmatch.model.options import Layout
 
-LAYOUTS = st.sampled_from(["rarest", "balanced"])
+LAYOUTS = st.sampled_from(get_args(Layout))
 SIZES = st.sampled_from([1, 7, 200_000])
 PAIRS = st.lists(strategies.pairs, max_size=8)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import polars
@@ -19,6 +19,7 @@ from support.oracle import Oracle
 
 from tagmatch import IndexVersionError, InvalidTypeError, InvalidValueError, InvariantError, TagMatch, TagMatchError
 from tagmatch.model.columns import strings_of
+from tagmatch.model.options import Layout
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import manifest_text
 from tagmatch.model.tables import Snapshot
@@ -155,7 +156,7 @@ def test_key_types():
 
 
 def test_an_index_on_disk_keeps_its_type(tmp_path, layout):
-    other = {"rarest": "balanced", "balanced": "rarest"}[layout]
+    other = next(name for name in get_args(Layout) if name != layout)
     path = tmp_path / "names.index"
     oracle = Oracle()
     with TagMatch(path, key_type="string", layout=layout) as tm:

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from support.collisions import colliding_tags
 from tagmatch import InvariantError, TagMatch
 from tagmatch.model.arrays import Lists, Strings
 from tagmatch.model.check import check_segment
-from tagmatch.model.options import LayoutOptions
+from tagmatch.model.options import Layout, LayoutOptions
 
 
 def segment_of(layout):
@@ -92,7 +93,7 @@ BROKEN_RAREST = {
 }
 
 CASES = [
-    *((each, *case) for each in ("rarest", "balanced") for case in BROKEN.items()),
+    *((each, *case) for each in get_args(Layout) for case in BROKEN.items()),
     *(("balanced", *case) for case in BROKEN_BALANCED.items()),
     *(("rarest", *case) for case in BROKEN_RAREST.items()),
 ]

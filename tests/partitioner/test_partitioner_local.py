@@ -1,5 +1,6 @@
 import itertools
 import random
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ from hypothesis import strategies as st
 from support.strategies import tag_sets
 
 from tagmatch import TagMatch
+from tagmatch.model.options import Layout
 from tagmatch.model.storage.snapshot_files import tables_of
 
-LAYOUTS = pytest.mark.parametrize("layout", ["rarest", "balanced"])
+LAYOUTS = pytest.mark.parametrize("layout", get_args(Layout))
 
 
 def snapshot_tables(sets, keys, layout, *, threads=1, max_partition_size=7, steps=1):

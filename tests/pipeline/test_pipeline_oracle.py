@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from support.oracle import Oracle
@@ -29,6 +29,7 @@ from support.pipelines import (
 )
 
 from tagmatch import Overloaded, PipelineOptions, TagMatch
+from tagmatch.model.options import Layout
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.cpu.matcher import Ranked, SetIds
 from tagmatch.pipeline.cpu.preprocess import TagIndex
@@ -37,7 +38,7 @@ from tagmatch.pipeline.stages.packets import Packet
 # Compiling may take minutes where others use the machine too: that is no test's time
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True)]
 
-LAYOUTS_WITH_TIMEOUTS = list(itertools.product(("rarest", "balanced"), (0, 0.001, None)))
+LAYOUTS_WITH_TIMEOUTS = list(itertools.product(get_args(Layout), (0, 0.001, None)))
 
 
 class InjectedError(Exception):

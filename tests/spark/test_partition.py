@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +23,7 @@ from support.killed import run_killed_job
 from support.strategies import COMMON_NAMES
 
 from tagmatch import IndexExistsError, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
+from tagmatch.model.options import Layout
 from tagmatch.spark import SparkUnavailableError, partition
 from tagmatch.spark.session import check_java
 
@@ -102,7 +103,7 @@ def ranges_stay_apart(spark: Any) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ranges_stay_apart")
-@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@pytest.mark.parametrize("layout", get_args(Layout))
 @pytest.mark.parametrize(
     ("make", "max_partition_size", "sets_per_task"),
     [
@@ -132,7 +133,7 @@ def test_files_are_those_of_the_local_partitioner(
     assert made.skipped == {}
 
 
-@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@pytest.mark.parametrize("layout", get_args(Layout))
 @pytest.mark.parametrize(
     ("rows", "schema", "kind"),
     [([], SCHEMA, "integer"), ([([], 1)], SCHEMA, "integer"), ([], NAMED, "string"), ([([], "")], NAMED, "string")],
@@ -177,7 +178,7 @@ def test_rows_that_cannot_be_stored(spark: Any, tmp_path: Path) -> None:
     assert manifest(tmp_path / "index") == local([(["a"], 1), (["e"], 4)], tmp_path / "local")
 
 
-@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@pytest.mark.parametrize("layout", get_args(Layout))
 def test_rows_of_string_keys_that_cannot_be_stored(spark: Any, tmp_path: Path, layout: str) -> None:
     """Keys that no other row has leave no trace."""
     rows = [(["a"], "m"), (None, "a"), (["a", None], "z"), (None, None), (["b"], None), (["c"], "b"), (None, "b")]

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pytest
 from support.collisions import colliding_tags
 from support.strategies import COMMON_NAMES
 
-from tagmatch.model.options import LayoutOptions
+from tagmatch.model.options import Layout, LayoutOptions
 from tagmatch.model.storage.folder import FolderFiles
 from tagmatch.partitioner.spark import keys, shards, slices, vocabulary
 from tagmatch.partitioner.spark.rank_ranges import RankRanges
@@ -31,7 +32,7 @@ def rows_of(batches: Iterable[pa.RecordBatch], rng: random.Random) -> list[pa.Re
     return rng.sample(rows, len(rows))
 
 
-@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@pytest.mark.parametrize("layout", get_args(Layout))
 def test_order_of_batches_does_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: str
 ) -> None:

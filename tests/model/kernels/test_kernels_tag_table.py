@@ -2,6 +2,7 @@ import random
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tagmatch import TagMatch
 from tagmatch.model.arrays import Strings
 from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, build_slots, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.options import Layout
 
 
 def intern(interner: TagInterner, tags: list[bytes]) -> list[int]:
@@ -83,7 +85,7 @@ def test_a_flood_of_tags_with_one_hash_takes_no_longer_than_others():
         assert np.diff(free).max() < 1_000
 
 
-@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@pytest.mark.parametrize("layout", get_args(Layout))
 @pytest.mark.parametrize("count", [2, 3, 5_000])
 def test_stored_tags_with_one_hash_under_any_seed(layout, count):
     tags = colliding_tags(count)
@@ -104,7 +106,7 @@ def test_stored_tags_with_one_hash_under_any_seed(layout, count):
     assert_agree(tm, oracle, [*queries, [*tags, "new"]])
 
 
-@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@pytest.mark.parametrize("layout", get_args(Layout))
 def test_a_query_tag_with_the_hash_of_a_stored_tag_is_not_that_tag(layout):
     *stored, foreign = colliding_tags(3)
     tm = TagMatch(layout=layout)
@@ -115,7 +117,7 @@ def test_a_query_tag_with_the_hash_of_a_stored_tag_is_not_that_tag(layout):
         assert tm.match_many([[foreign], [*some, foreign]]).to_pylist()[0] == []
 
 
-@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@pytest.mark.parametrize("layout", get_args(Layout))
 def test_an_index_with_another_seed_opens(layout, tmp_path):
     """Versions before took the first seed under which all hashes differ; these two tags have one under seed 0."""
     index = shutil.copytree(Path(__file__).parent / "data" / f"seed-{layout}.index", tmp_path / "index")

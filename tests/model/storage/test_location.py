@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.fs
@@ -21,6 +21,7 @@ from tagmatch import (
     TagMatch,
     TagMatchError,
 )
+from tagmatch.model.options import Layout
 
 pytest_plugins = ["support.s3_bucket"]
 
@@ -52,7 +53,7 @@ def save(path: object, pairs: Any = PAIRS, **options: Any) -> None:
 # -- stores ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@pytest.mark.parametrize("layout", get_args(Layout))
 def test_a_store_answers_as_a_folder_does(tmp_path: Path, bucket: Any, uri: str, shown: str, layout: str) -> None:
     tm, oracle = loaded(PAIRS, device="cpu", layout=layout, max_partition_size=2)
     with tm:

@@ -1,5 +1,6 @@
 import json
 import shutil
+from typing import get_args
 
 import pytest
 from support.index_files import contents_of, files_of
@@ -12,13 +13,14 @@ from tagmatch import (
     TagMatch,
     TagMatchError,
 )
+from tagmatch.model.options import Layout
 from tagmatch.model.storage.format import manifest_text
 from tagmatch.model.storage.snapshot_files import tables_of
 
 SETS = [["a", "b"], ["a"], ["b", "c", "d"], [], ["é", "日本"]]
 
 
-@pytest.fixture(params=["rarest", "balanced"])
+@pytest.fixture(params=get_args(Layout))
 def index(request, tmp_path):
     path = tmp_path / "index"
     with TagMatch(path, layout=request.param, max_partition_size=2) as tm:
@@ -128,7 +130,7 @@ def test_old_snapshots_are_removed_and_still_answer_who_has_them_open(index):
 
 
 def test_another_layout_can_be_asked_for_at_opening(index):
-    for each in ("rarest", "balanced"):
+    for each in get_args(Layout):
         with TagMatch.open(index, layout=each, max_partition_size=1) as tm:
             tm.check()
             assert tm.stats()["layout"] == each

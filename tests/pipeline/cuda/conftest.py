@@ -6,7 +6,7 @@ import importlib
 import itertools
 import pkgutil
 import shutil
-from typing import Any
+from typing import Any, get_args
 
 import numba.cuda
 import pytest
@@ -15,10 +15,11 @@ from support.simulator import SIMULATED, set_up
 
 import tagmatch.pipeline.cuda
 import tagmatch.pipeline.devices
+from tagmatch.model.options import Layout
 
 ENGINES = {
     f"{layout}-size{size}": {"layout": layout, "device": "cuda", "threads": 2, "max_partition_size": size}
-    for layout, size in itertools.product(("rarest", "balanced"), (2,) if SIMULATED else (1, 7, 200_000))
+    for layout, size in itertools.product(get_args(Layout), (2,) if SIMULATED else (1, 7, 200_000))
 }
 
 if SIMULATED:
