@@ -15,7 +15,7 @@ from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array
 from tagmatch.model.columns import joined_tags
 from tagmatch.model.tables import KeyTable
 
-#: Gives memory for so many keys, not initialized, if there is some; who asks for it writes them all
+#: Gives memory for a number of keys, not initialized, if there is some; the caller then writes them all
 Space: TypeAlias = Callable[[int], U64Array | None]
 
 
@@ -124,7 +124,7 @@ class Matcher(Protocol):
         """Bytes of what is kept in memory beside the tables of the sets."""
 
     def memory(self, count: int) -> U64Array | None:
-        """Memory for so many keys, into which key lookups write best; `None` where that is memory of their own."""
+        """Memory for `count` keys, into which key lookups write best; `None` where that is memory of their own."""
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` (§3.2)."""

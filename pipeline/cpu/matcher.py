@@ -152,7 +152,7 @@ class CpuMatcher:
         return {}
 
     def memory(self, count: int) -> U64Array:
-        """Memory for so many keys."""
+        """Memory for `count` keys."""
         return pooled(count, np.uint64)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Ranked:

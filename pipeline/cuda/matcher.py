@@ -195,7 +195,7 @@ class CudaMatcher:
         return sum(int(table.nbytes) for table in (self._tag_index, self._match, *(self._keys_there or ())))
 
     def memory(self, count: int) -> U64Array | None:
-        """Pinned memory for so many keys, unless they are few."""
+        """Pinned memory for `count` keys, unless they are few."""
         return self._pool.lend(count)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> DevicePacket:

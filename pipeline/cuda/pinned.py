@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _BLOCK = 16 << 20
 _FEWEST = 4 << 20
 _MOST = 4 << 30
-# Pinned memory is lost to all others: at most one part in so many of what the machine has
+# Pinned memory is lost to all others: at most an eighth of what the machine has
 _SHARE = 8
 
 
@@ -46,7 +46,7 @@ class PinnedPool:
         self._most = min(_MOST, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE)
 
     def lend(self, count: int) -> U64Array | None:
-        """Memory for so many keys, not initialized; `None` if they are few, or where there is no more."""
+        """Memory for `count` keys, not initialized; `None` if they are few, or where there is no more."""
         if count * 8 < _FEWEST:
             return None
         size = _BLOCK * max(1, -(-count * 8 // _BLOCK))

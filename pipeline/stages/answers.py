@@ -1,4 +1,4 @@
-"""The answers of a call, whose packets write their keys where these are to be in the end, at the same time."""
+"""The answers of a call, whose packets write their keys at the same time, each where they belong."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _log = logging.getLogger(__name__)
 # More memory than the first packet lets expect, in parts of it
 _SPARE = 4
 
-_INT32_MAX = 2**31 - 1
+# Keys of a list array, of which there can be no more; where a call has more all the same, its packets are joined
+_MOST = 2**31 - 1
 
 # Of keys: where memory is so small, none of it is given back that the keys did not take
 _FEW = 1 << 17
@@ -52,7 +53,7 @@ class Answers:
         self._kept: dict[int, Lists] = {}
 
     def space(self, packet: int, count: int) -> U64Array | None:
-        """The place of a packet's keys, if it is known: who asks for it writes all `count` there."""
+        """The place of a packet's keys, if it is known; the caller then writes all `count` there."""
         with self._lock:
             place = self._place(packet, count)
             if place is None or not self._shared:
@@ -98,9 +99,10 @@ class Answers:
         """Have memory for all keys if other packets have as many as this one, for its queries, and some more."""
         self._allocated = True
         queries, of_packet = self._rows[-1], self._rows[packet + 1] - self._rows[packet]
-        wanted = count if queries == of_packet else (count * queries // of_packet) * (_SPARE + 1) // _SPARE
+        expected = count if queries == of_packet else (count * queries // of_packet) * (_SPARE + 1) // _SPARE
+        wanted = min(expected, _MOST)
         try:
-            self._offsets = pooled(queries + 1, np.int32 if wanted <= _INT32_MAX else np.int64)
+            self._offsets = pooled(queries + 1, np.int32)
             self._offsets[0] = 0
             values = self._memory(wanted)
             self._shared = values is not None
@@ -112,7 +114,7 @@ class Answers:
 
     def _write(self, packet: int, place: U64Array, keys: Lists) -> None:
         ends = self._offsets[self._rows[packet] + 1 : self._rows[packet + 1] + 1]
-        np.add(keys.offsets[1:], ends.dtype.type(self._starts[packet]), out=ends, casting="same_kind")
+        np.add(keys.offsets[1:], np.int32(self._starts[packet]), out=ends, casting="same_kind")
         if packet not in self._in_place:
             place[:] = keys.values
 
@@ -121,7 +123,7 @@ class Answers:
 
     def _written(self, packet: int) -> Lists:
         ends = self._offsets[self._rows[packet] : self._rows[packet + 1] + 1]
-        offsets = ends - ends.dtype.type(self._starts[packet])
+        offsets = ends - np.int32(self._starts[packet])
         offsets[0] = 0  # the packet before may have been kept
         return Lists(offsets, self._places(packet))
 

@@ -40,7 +40,7 @@ class Outcomes:
 
 
 class Answered:
-    """An answer that is there already. Who awaits it lets the loop's other tasks go on first."""
+    """An answer that is there already. A task that awaits it lets the loop's others go on first."""
 
     __slots__ = ("_keys",)
 

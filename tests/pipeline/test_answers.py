@@ -71,20 +71,20 @@ class Writer:
     packets=st.lists(st.tuples(KEYS, st.booleans(), st.booleans()), max_size=6),
     memory=st.sampled_from([memory, none, too_little]),
     few=st.sampled_from([0, module._FEW]),
-    narrow=st.sampled_from([0, 5, module._INT32_MAX]),
+    most=st.sampled_from([0, 5, module._MOST]),
     data=st.data(),
 )
 def test_all_keys_in_order(
     packets: list[tuple[Keys, bool, bool]],
     memory: Callable[[int], U64Array | None],
     few: int,
-    narrow: int,
+    most: int,
     data: st.DataObject,
 ) -> None:
     turns = data.draw(st.permutations([*range(len(packets))] * 2))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "_FEW", few)
-        patched.setattr(module, "_INT32_MAX", narrow)
+        patched.setattr(module, "_MOST", most)
         answers = Answers([len(keys) for keys, _, _ in packets], memory)
         writers = [Writer(answers, i, keys, asks=asks, narrow=narrow) for i, (keys, asks, narrow) in enumerate(packets)]
         for turn in turns:

@@ -173,7 +173,7 @@ def test_answers_that_are_there_survive_close(drain: bool) -> None:
 
 
 def test_brief_queries_need_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others are told, or wait, as without them."""
+    """Others are refused, or wait, as without them."""
     gate = Gate(monkeypatch)
     with small(pipeline=PipelineOptions(max_queries=1)) as tm:
         first = tm.submit(["t1", IN_PACKET])

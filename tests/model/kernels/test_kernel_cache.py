@@ -120,7 +120,7 @@ print(cache_folder())
 """
 
 
-# Prints which kernels it compiles, once it is told to begin
+# Prints which kernels it compiles, once it may begin
 AT_ONCE = """
 from numba.core import event
 class Shown(event.Listener):
@@ -155,9 +155,9 @@ def test_processes_that_begin_at_once_compile_each_kernel_once(tmp_path):
         for process in started:
             process.stdin.write("\n")
             process.stdin.flush()
-        told = [process.communicate(timeout=120)[0].splitlines() for process in started]
+        printed = [process.communicate(timeout=120)[0].splitlines() for process in started]
         assert [process.returncode for process in started] == [0] * processes
-        compiled[processes] = sorted(line for lines in told for line in lines[:-1])
+        compiled[processes] = sorted(line for lines in printed for line in lines[:-1])
     assert compiled[1] == compiled[4]
     assert len(compiled[1]) == 2
 
