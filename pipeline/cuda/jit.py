@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from typing import Any
 
@@ -26,8 +28,30 @@ def _config() -> Any:
 _config().CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 
+def _one_thread_loads() -> None:
+    """Have kernels loaded to a device under a lock: numba-cuda has none, and fails where two threads load the same one.
+
+    https://github.com/NVIDIA/numba-cuda/issues/180
+    """
+    try:
+        library = import_module("numba.cuda.codegen").CUDACodeLibrary
+    except ImportError:  # the simulator loads nothing
+        return
+    load, lock = library.get_cufunc, threading.RLock()
+
+    @wraps(load)
+    def loaded(self: Any) -> Any:
+        with lock:
+            return load(self)
+
+    library.get_cufunc = loaded
+
+
+_one_thread_loads()
+
+
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile on first use, and cache on disk."""
+    """Compile on first use, and cache on disk; any number of threads may be the first."""
     config, folder = _config(), cache_folder()
     configured = config.CACHE_DIR
     config.CACHE_DIR = folder or ""
