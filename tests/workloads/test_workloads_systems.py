@@ -18,7 +18,7 @@ from tagmatch.workloads.bench.harness.reference import right_answers
 from tagmatch.workloads.systems.catalogue import SYSTEMS, Build
 from tagmatch.workloads.systems.kept import kept
 from tagmatch.workloads.systems.kernels import Kernels
-from tagmatch.workloads.systems.matcher import answers_to_pylist
+from tagmatch.workloads.systems.matcher import answers_to_pylist, wrong_and_missing
 from tagmatch.workloads.systems.numpy_scan import SignatureScan
 from tagmatch.workloads.systems.python import RarestTagDict
 from tagmatch.workloads.systems.tagmatch import Tagmatch
@@ -31,6 +31,11 @@ def numpy_scan(sets: pa.Table, threads: int) -> SignatureScan:
 
 def kernels(layout: Layout) -> Build:
     return lambda sets, threads: Kernels(sets, layout=layout, threads=threads)
+
+
+_FEW_KEYS = st.lists(st.integers(0, 3) | st.just(2**64 - 1), max_size=5)
+#: Keys that are given, and those that are due
+Pairs = list[tuple[list[int], list[int]]]
 
 
 class BruteForce:
@@ -170,3 +175,12 @@ def test_signatures_give_wrong_keys_too() -> None:
         sum(map(len, m.match_many(m.prepare(queries)))) for m in (RarestTagDict(sets), SignatureScan(sets))
     )
     assert scanned > exact > 0
+
+
+@given(rows=st.lists(st.tuples(_FEW_KEYS, _FEW_KEYS), max_size=5), first=st.integers(0, 2), as_arrow=st.booleans())
+def test_wrong_and_missing_keys_are_counted(rows: Pairs, first: int, as_arrow: bool) -> None:
+    given_keys, due = [keys for keys, _ in rows], [keys for _, keys in rows]
+    answers = pa.array(given_keys, pa.list_(pa.uint64())) if as_arrow else given_keys
+    pairs = [(Counter(keys), Counter(others)) for keys, others in rows][first:]
+    expected = sum((a - b).total() for a, b in pairs), sum((b - a).total() for a, b in pairs)
+    assert wrong_and_missing(answers[first:], due[first:]) == expected

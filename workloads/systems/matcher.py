@@ -7,14 +7,17 @@ converts an Arrow array of queries to it, so that benchmarks need not time that.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from tagmatch.model.arrays import U64Array
 
 Queries = TypeVar("Queries")
@@ -100,9 +103,23 @@ def count_keys(answers: Answers) -> int:
 
 def wrong_and_missing(answers: Answers, right: Answers) -> tuple[int, int]:
     """Count the keys, of all queries, that answers have beyond the right ones, and those that they lack."""
-    rows = zip(answers_to_pylist(answers), answers_to_pylist(right), strict=True)
-    pairs = [(Counter(given), Counter(due)) for given, due in rows]
-    return sum((given - due).total() for given, due in pairs), sum((due - given).total() for given, due in pairs)
+    if len(answers) != len(right):
+        raise ValueError(f"answers to {len(answers)} queries cannot be compared with those to {len(right)}")
+    (given_of, given), (due_of, due) = map(_query_and_key, (answers, right))
+    queries, keys = np.concatenate([given_of, due_of]), np.concatenate([given, due])
+    if not len(keys):
+        return 0, 0
+    order = np.lexsort((keys, queries))
+    queries, keys = queries[order], keys[order]
+    is_first = np.append(True, (queries[1:] != queries[:-1]) | (keys[1:] != keys[:-1]))
+    more = np.add.reduceat(np.where(order < len(given), 1, -1), np.flatnonzero(is_first))
+    return int(more[more > 0].sum()), -int(more[more < 0].sum())
+
+
+def _query_and_key(answers: Answers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
+    """Of each key of all queries, the number of the query, and the key."""
+    lists = answers if isinstance(answers, pa.Array) else pa.array(answers_to_pylist(answers), pa.list_(pa.uint64()))
+    return pc.list_parent_indices(lists).to_numpy(), lists.flatten().to_numpy().astype(np.uint64, copy=False)
 
 
 def rows_of(sets: pa.Table) -> list[tuple[frozenset[str], list[int]]]:

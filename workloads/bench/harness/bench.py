@@ -40,8 +40,8 @@ _QUERIES = 200_000
 # Those of a call that gives each of a CUDA device's 3 threads 4 full packets
 _QUERIES_OF_DEVICES = 12 << 18
 
-# Keys of the answers of one call, at most, of a system that gets many queries so that its batches are full: 8 GiB
-_MOST_KEYS = 1 << 30
+# Keys of the answers of one call, at most, of a system that gets many queries so that its batches are full: 2 GiB
+_MOST_KEYS = 1 << 28
 
 # Answers compared: of all queries that were timed, but neither fewer nor more than this
 _FEWEST_CHECKED, _MOST_CHECKED = 25, 1000
