@@ -24,10 +24,24 @@ def check_segment(segment: Segment, *, threads: int = 1) -> None:
     InvariantError
         Names the table, the row and the invariant that is broken.
     """
+    _check_deletions(segment)
     _check_vocabulary(segment.vocabulary, segment.tagsets.ranks, threads)
     _check_tagsets(segment.tagsets, segment.vocabulary, threads)
     _check_keys(segment)
     check_layout(segment)
+
+
+def _check_deletions(segment: Segment) -> None:
+    name, deletions = "deletions", segment.deletions
+    if deletions is None:
+        return
+    if len(deletions.bits) != -(-len(segment) // 8):
+        fail(name, None, f"have {len(deletions.bits)} bytes for {len(segment)} rows")
+    rows = deletions.rows()
+    if len(rows) != deletions.count:
+        fail(name, None, f"are {len(rows)} rows, not {deletions.count}")
+    if len(rows) and rows[-1] >= len(segment):
+        fail(name, int(rows[-1]), "is not a row")
 
 
 def _check_lists(lists: Lists, table: str) -> None:

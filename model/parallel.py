@@ -7,10 +7,11 @@ enter it at once, and every method of `TagMatch` may be called from many threads
 from __future__ import annotations
 
 import _thread
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from queue import SimpleQueue
@@ -133,12 +134,31 @@ def join(thread: threading.Thread) -> None:
             time.sleep(_PAUSE_S)
 
 
+class GivenUpError(Exception):
+    """Nobody wants any more what a thread was doing."""
+
+
+_unless = threading.local()
+
+
+@contextlib.contextmanager
+def unless(given_up: Callable[[], bool]) -> Iterator[None]:
+    """Have `run`, in this thread, raise `GivenUpError` instead of working once `given_up`."""
+    _unless.given_up = given_up
+    try:
+        yield
+    finally:
+        del _unless.given_up
+
+
 def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
     """Results of `work` on every item, in the items' order; the first exception is raised after all have ended.
 
     The threads are shared by all callers. The calling thread is one of those that work, so that it does not depend on
     others which may all be waiting, as when `work` calls `run`. Only the main thread waits, ready for Ctrl-C.
     """
+    if (given_up := getattr(_unless, "given_up", None)) is not None and given_up():
+        raise GivenUpError
     todo = list(items)
     if threads == 1 or len(todo) <= 1:
         return [work(item) for item in todo]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, TagLists, U64Array, UIntArray, frozen
 from tagmatch.model.arrow import from_strings
+from tagmatch.model.deletions import Deletions
 from tagmatch.model.kernels.lists import gather, gather_strings
+from tagmatch.model.kernels.tag_table import build_slots
 from tagmatch.model.options import KeyType, LayoutOptions
 
 
@@ -33,6 +35,7 @@ class Vocabulary:
     hashes: U64Array
     frequencies: UIntArray
     seed: int = 0
+    _slots: list[U64Array] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hashes", frozen(self.hashes))
@@ -42,8 +45,15 @@ class Vocabulary:
         return len(self.hashes)
 
     @property
+    def slots(self) -> U64Array:
+        """Where tags are looked up, as of `build_slots`: made when first asked for, and kept."""
+        if not self._slots:
+            self._slots.append(build_slots(self.tags, self.hashes))
+        return self._slots[0]
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Bytes of memory, without that of the slots."""
         return self.tags.nbytes + self.hashes.nbytes + self.frequencies.nbytes
 
 
@@ -182,7 +192,7 @@ class ClusterTable:
 Partitions = PartitionTable | ClusterTable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Segment:
     """Stored sets in tables of their own; immutable.
 
@@ -194,6 +204,10 @@ class Segment:
         See the classes.
     partitions : PartitionTable or ClusterTable
         `PartitionTable` in the `balanced` layout, `ClusterTable` in the `rarest` layout.
+    deletions : Deletions, optional
+        Rows whose sets do not count: a newer segment of the snapshot has the set with other keys, or it is gone.
+    name : str, optional
+        Of the tables as they were saved; `None` if they are in memory only.
     """
 
     options: LayoutOptions
@@ -201,14 +215,41 @@ class Segment:
     tagsets: TagsetTable
     keys: KeyTable
     partitions: Partitions
+    deletions: Deletions | None = None
+    name: str | None = None
 
     def __len__(self) -> int:
+        """Rows of the tables, deleted ones too."""
         return len(self.tagsets)
+
+    @property
+    def live(self) -> int:
+        """Rows that are not deleted."""
+        return len(self) - (0 if self.deletions is None else self.deletions.count)
+
+    @property
+    def live_keys(self) -> int:
+        """Keys of rows that are not deleted."""
+        offsets = self.keys.keys.offsets
+        deleted = self.deletions.rows() if self.deletions is not None else np.zeros(0, np.int64)
+        return int(offsets[-1]) - int((offsets[deleted + 1] - offsets[deleted]).sum(dtype=np.int64))
+
+    def live_rows(self, first: int, last: int) -> I64Array:
+        """Rows from `first` to `last` that are not deleted, ascending."""
+        return np.arange(first, last) if self.deletions is None else self.deletions.live_rows(first, last)
+
+    def without(self, rows: UIntArray | IntArray) -> Segment:
+        """The segment with more rows deleted, each given once and not deleted before."""
+        if not len(rows):
+            return self
+        known = self.deletions
+        return replace(self, deletions=Deletions.of(rows, len(self)) if known is None else known.and_also(rows))
 
     @property
     def nbytes(self) -> int:
         """Bytes of all tables."""
-        return self.vocabulary.nbytes + self.tagsets.nbytes + self.keys.nbytes + self.partitions.nbytes
+        deleted = 0 if self.deletions is None else self.deletions.nbytes
+        return self.vocabulary.nbytes + self.tagsets.nbytes + self.keys.nbytes + self.partitions.nbytes + deleted
 
     def sets(self, rows: UIntArray) -> TagLists:
         """The tags of the sets with these ids."""
@@ -216,14 +257,15 @@ class Segment:
         return TagLists(ranks.offsets, gather_strings(self.vocabulary.tags, ranks.values))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """One immutable consolidated index. Its sets are those of its segments, and are numbered segment after segment.
+    """One immutable consolidated index: the sets of its segments, whose rows are numbered one after the other.
 
     Attributes
     ----------
     segments : tuple of Segment
-        At least one. Keys that are strings are numbered alike in all of them.
+        At least one. No two have the same set in rows that are not deleted. Where keys are strings, there is one only,
+        as segments number them each in a way of its own.
     name : str, optional
         Of the snapshot as it was saved; `None` if it is in memory only.
     """
@@ -232,7 +274,8 @@ class Snapshot:
     name: str | None = None
 
     def __len__(self) -> int:
-        return sum(map(len, self.segments))
+        """How many sets are stored."""
+        return sum(segment.live for segment in self.segments)
 
     @property
     def nbytes(self) -> int:
@@ -240,7 +283,12 @@ class Snapshot:
         return sum(segment.nbytes for segment in self.segments)
 
     @property
+    def key_type(self) -> KeyType:
+        """What the keys are."""
+        return self.segments[0].keys.type
+
+    @property
     def only(self) -> Segment:
-        """The segment of a snapshot that has one, as all have that were consolidated."""
+        """The segment of a snapshot that has one."""
         (segment,) = self.segments
         return segment

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,16 +14,16 @@ from tagmatch.model.kernels.lists import count_values, gather_strings
 from tagmatch.model.tables import KeyTable
 
 
-def in_common(first: Strings, second: Strings, *, threads: int = 1) -> tuple[Strings, U32Array, U32Array]:
-    """The different strings of both, in the order of their bytes.
+def in_common(parts: Sequence[Strings], *, threads: int = 1) -> tuple[Strings, list[U32Array]]:
+    """The different strings of all parts, in the order of their bytes.
 
     Returns
     -------
     names : Strings
-    first_numbers, second_numbers : uint32 arrays
-        The place in `names` of each string of the first, and of each of the second.
+    numbers : list of uint32 array
+        For each part, the place in `names` of each of its strings.
     """
-    strings = pa.concat_arrays([from_strings(part).cast(pa.large_string()) for part in (first, second)])
+    strings = pa.concat_arrays([from_strings(part).cast(pa.large_string()) for part in parts])
     order = pc.sort_indices(strings).to_numpy().astype(np.uint32)
     ordered = strings.take(pa.array(order))
     is_new = np.ones(len(order), np.bool_)
@@ -29,7 +31,7 @@ def in_common(first: Strings, second: Strings, *, threads: int = 1) -> tuple[Str
     numbers = np.empty(len(order), np.uint32)
     numbers[order] = np.cumsum(is_new, dtype=np.int64) - 1
     names = gather_strings(to_strings(strings), order[is_new], threads=threads)
-    return names, numbers[: len(first)], numbers[len(first) :]
+    return names, np.split(numbers, np.cumsum([len(part) for part in parts[:-1]]))
 
 
 def only_used(keys: Lists, names: Strings, *, threads: int = 1) -> KeyTable:

@@ -1,32 +1,35 @@
-"""The local partitioner: from a segment and a sequence of changes to the next segment, on one machine."""
+"""The local partitioner: from stored sets and a sequence of changes to a segment, on one machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 
 from tagmatch.model.arrays import (
     BoolArray,
     I64Array,
+    IntArray,
     Lists,
     Strings,
     U32Array,
     U64Array,
     list_offsets,
     narrow_offsets,
+    offsets_of,
 )
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.lists import count_values, gather, gather_strings, relabel
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.kernels.sorting import equal_to_previous, group_by, sort_rows
-from tagmatch.model.kernels.tag_table import UNKNOWN, build_slots, find_all
+from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
+from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import ClusterTable, KeyTable, Segment, TagsetTable, Vocabulary
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.partitioner.key_names import in_common, only_used
@@ -64,16 +67,71 @@ class Changes:
         return len(self.rows)
 
 
-def build_segment(base: Segment, changes: Changes, options: LayoutOptions, *, threads: int = 1) -> Segment:
-    """The segment that holds what `base` holds after the changes, in the layout of `options`.
+def no_changes() -> Changes:
+    """Changes that change nothing."""
+    none, no_strings = np.zeros(1, np.int32), Strings(np.zeros(1, np.int32), np.zeros(0, np.uint8))
+    rows = Lists(none, np.zeros(0, np.uint32))
+    return Changes(no_strings, rows, np.zeros(0, np.uint64), np.zeros(0, np.bool_), no_strings)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Stored sets, each once, with their keys.
+
+    Attributes
+    ----------
+    vocabulary : Vocabulary
+        Has all of their tags, and may have more.
+    ranks : Lists of uint32
+        Ranks of each set's tags, ascending.
+    keys : KeyTable
+        Keys of each set.
+    """
+
+    vocabulary: Vocabulary
+    ranks: Lists
+    keys: KeyTable
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+
+def held_by(segment: Segment, *, threads: int = 1) -> Held:
+    """All sets of a segment that are not deleted."""
+    table, keys = segment.tagsets.ranks, segment.keys
+    if segment.deletions is None:
+        return Held(segment.vocabulary, table, keys)
+    rows = segment.live_rows(0, len(segment)).astype(np.uint32)
+    return Held(
+        segment.vocabulary,
+        gather(table, rows, threads=threads),
+        replace(keys, keys=gather(keys.keys, rows, threads=threads)),
+    )
+
+
+def held_in(segment: Segment, rows: U32Array) -> Held:
+    """The sets in some rows of a segment, with only the tags that they have: takes as long as these are many."""
+    ranks, known = gather(segment.tagsets.ranks, rows), segment.vocabulary
+    used, numbers = np.unique(ranks.values, return_inverse=True)
+    tags = Vocabulary(gather_strings(known.tags, used), known.hashes[used], known.frequencies[used], known.seed)
+    return Held(
+        tags,
+        Lists(ranks.offsets, numbers.astype(np.uint32)),
+        replace(segment.keys, keys=gather(segment.keys.keys, rows)),
+    )
+
+
+def build_segment(held: Sequence[Held], changes: Changes, options: LayoutOptions, *, threads: int = 1) -> Segment:
+    """The segment of what these sets, none of which is held twice, are after the changes, in the layout of `options`.
 
     The result depends on the sets and keys it holds and on the options alone, not on the order in which they came
     nor on `threads`.
     """
+    held = [each for each in held if len(each) or each.keys.names is not None]
     names = None
-    if base.keys.names is not None:
-        base, changes, names = _with_names_in_common(base, base.keys.names, changes, threads)
-    tags, rows, rows_of_pairs, keys, removed = _join(base, changes, threads)
+    if any(each.keys.names is not None for each in held):
+        held, changes, names = _with_names_in_common(held, changes, threads)
+    tags, rows, rows_of_pairs, keys, removed = _join(held, changes, threads)
     vocabulary, rows, first_rows, order = _rank(tags, rows, threads)
 
     repeated = equal_to_previous(rows, threads=threads)
@@ -103,21 +161,25 @@ def build_segment(base: Segment, changes: Changes, options: LayoutOptions, *, th
     return lay_out(options, Rows(vocabulary, rows, table, first_rows), threads)
 
 
-def _with_names_in_common(
-    base: Segment, held: Strings, changes: Changes, threads: int
-) -> tuple[Segment, Changes, Strings]:
-    """Both with the same numbers for the same keys, which are strings; and these, by number."""
-    names, held_numbers, new_numbers = in_common(held, changes.names, threads=threads)
-    keys = base.keys.keys
+def _with_names_in_common(held: Sequence[Held], changes: Changes, threads: int) -> tuple[list[Held], Changes, Strings]:
+    """All with the same numbers for the same keys, which are strings; and these, by number."""
+    known = [each.keys.names for each in held if each.keys.names is not None]
+    names, numbers = in_common([*known, changes.names], threads=threads)
+
+    def renumbered(table: KeyTable, numbers: U32Array) -> KeyTable:
+        return KeyTable(Lists(table.keys.offsets, numbers[table.keys.values]), names)
+
     return (
-        replace(base, keys=KeyTable(Lists(keys.offsets, held_numbers[keys.values]), held)),
-        replace(changes, keys=new_numbers[changes.keys].astype(np.uint64)),
+        [replace(each, keys=renumbered(each.keys, new)) for each, new in zip(held, numbers, strict=False)],
+        replace(changes, keys=numbers[-1][changes.keys].astype(np.uint64)),
         names,
     )
 
 
-def _join(base: Segment, changes: Changes, threads: int) -> tuple[Strings, Lists, U32Array | None, U64Array, BoolArray]:
-    """Rows of the base's sets followed by those of the changes, under one numbering of tags; and all (set, key) pairs.
+def _join(
+    held: Sequence[Held], changes: Changes, threads: int
+) -> tuple[Strings, Lists, U32Array | None, U64Array, BoolArray]:
+    """Rows of the held sets followed by those of the changes, under one numbering of tags; and all (set, key) pairs.
 
     Returns
     -------
@@ -127,38 +189,69 @@ def _join(base: Segment, changes: Changes, threads: int) -> tuple[Strings, Lists
     keys, removed
         Of each pair.
     """
-    if len(base) == 0:
+    tables = [each.keys.keys for each in held]
+    if not any(len(each) for each in held):
         return changes.tags, changes.rows, None, changes.keys, changes.removed
-    total = len(base) + len(changes)
-    if total > MAX_ROWS or len(base.keys.keys.values) + len(changes) > MAX_ROWS:
+    sets, pairs = sum(map(len, held)), sum(len(table.values) for table in tables)
+    total = sets + len(changes)
+    if total > MAX_ROWS or pairs + len(changes) > MAX_ROWS:
         raise InvalidValueError(f"an index holds at most {MAX_ROWS} sets and changes; split the data over several")
-    known = base.vocabulary
-    numbers = np.empty(len(changes.tags), np.uint32)
-    hashes = hash_strings(changes.tags, seed=known.seed, threads=threads)
-    find_all(
-        hashes, changes.tags.offsets, changes.tags.data, 0,
-        build_slots(known.tags, known.hashes), known.tags.offsets, known.tags.data, numbers,
-    )  # fmt: skip
-    new = np.flatnonzero(numbers == UNKNOWN).astype(np.uint32)
-    numbers[new] = len(known) + np.arange(len(new), dtype=np.uint32)
-    new_tags = gather_strings(changes.tags, new, threads=threads)
-    tags = Strings(
-        np.concatenate([known.tags.offsets, new_tags.offsets[1:].astype(np.int64) + len(known.tags.data)]),
-        np.concatenate([known.tags.data, new_tags.data]),
-    )
-    held = base.tagsets.ranks
-    rows = Lists(
-        np.concatenate([held.offsets, changes.rows.offsets[1:].astype(np.int64) + len(held.values)]),
-        np.concatenate([held.values, numbers[changes.rows.values]]),
-    )
-    keys = base.keys.keys
-    rows_of_pairs = np.concatenate([
-        np.repeat(np.arange(len(base), dtype=np.uint32), keys.lengths()),
-        np.arange(len(base), total, dtype=np.uint32),
-    ])  # fmt: skip
-    all_keys = np.concatenate([keys.values, changes.keys], dtype=np.uint64)
-    removed = np.concatenate([np.zeros(len(keys.values), np.bool_), changes.removed])
+    tags, numbers = _number_tags([each.vocabulary for each in held], changes.tags, threads)
+    parts = [*(each.ranks for each in held), changes.rows]
+    values = [
+        part.values if of_tags is None else of_tags[part.values] for part, of_tags in zip(parts, numbers, strict=True)
+    ]
+    rows = Lists(_end_to_end([part.offsets for part in parts]), np.concatenate(values))
+    lengths = np.concatenate([*(table.lengths() for table in tables), np.ones(len(changes), np.int64)])
+    rows_of_pairs = np.repeat(np.arange(total, dtype=np.uint32), lengths)
+    all_keys = np.concatenate([*(table.values for table in tables), changes.keys], dtype=np.uint64)
+    removed = np.concatenate([np.zeros(pairs, np.bool_), changes.removed])
     return tags, rows, rows_of_pairs, all_keys, removed
+
+
+def _number_tags(known: Sequence[Vocabulary], more: Strings, threads: int) -> tuple[Strings, list[U32Array | None]]:
+    """One numbering of the tags of vocabularies and of more tags.
+
+    Returns
+    -------
+    tags : Strings
+        By number.
+    numbers : list of uint32 array or None
+        For each vocabulary and for the others, the number of each tag; `None` where it is the place.
+    """
+    tags, numbers = [known[0].tags], [cast("U32Array | None", None)]
+    count = len(known[0])
+    for part in (*(vocabulary.tags for vocabulary in known[1:]), more):
+        of_part = np.full(len(part), UNKNOWN)
+        for vocabulary, of_vocabulary in zip(known, numbers, strict=False):
+            places = ranks_of(part, vocabulary, threads=threads)
+            found = np.flatnonzero((places != UNKNOWN) & (of_part == UNKNOWN))
+            of_part[found] = places[found] if of_vocabulary is None else of_vocabulary[places[found]]
+        new = np.flatnonzero(of_part == UNKNOWN).astype(np.uint32)
+        of_part[new] = count + np.arange(len(new), dtype=np.uint32)
+        count += len(new)
+        tags.append(gather_strings(part, new, threads=threads))
+        numbers.append(of_part)
+    return Strings(_end_to_end([each.offsets for each in tags]), np.concatenate([each.data for each in tags])), numbers
+
+
+def ranks_of(tags: Strings, vocabulary: Vocabulary, *, threads: int = 1) -> U32Array:
+    """The rank of each tag in a vocabulary; UNKNOWN where it has none."""
+    ranks = np.empty(len(tags), np.uint32)
+    known, slots = vocabulary.tags, vocabulary.slots
+
+    def look_up(first: int, last: int) -> None:
+        hashes = hash_strings(tags, seed=vocabulary.seed, first=first, last=last)
+        find_all(hashes, tags.offsets, tags.data, first, slots, known.offsets, known.data, ranks[first:last])
+
+    run_rows(look_up, even_ranges(len(tags), threads), threads)
+    return ranks
+
+
+def _end_to_end(offsets: Sequence[IntArray]) -> I64Array:
+    """The offsets of columns of lists, or of strings, that are put one after the other."""
+    ends = offsets_of(np.array([each[-1] for each in offsets]))
+    return np.concatenate([np.zeros(1, np.int64), *(each[1:] + end for each, end in zip(offsets, ends, strict=False))])
 
 
 def _rank(tags: Strings, rows: Lists, threads: int) -> tuple[Vocabulary, Lists, I64Array, U32Array]:

@@ -7,14 +7,16 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, count
+from itertools import accumulate, count, pairwise
 from typing import TypeVar
 
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, Lists, TagLists, U64Array, offsets_of
+from tagmatch.model.deletions import Deletions
 from tagmatch.model.errors import DeviceError
 from tagmatch.model.kernels.lists import gather_strings, side_by_side
+from tagmatch.pipeline.cpu.one_query import OneQueryOfSeveral
 from tagmatch.pipeline.matcher import (
     Batches,
     DeviceMatcher,
@@ -26,6 +28,7 @@ from tagmatch.pipeline.matcher import (
     PacketSize,
     PartitionMatcher,
     Preprocessed,
+    SegmentMatcher,
     Space,
     no_space,
 )
@@ -47,7 +50,6 @@ class _Several:
     """
 
     by_partition = None
-    one_query = None
 
     def __init__(self, matchers: Sequence[Matcher], notes: tuple[str, ...] = ()) -> None:
         self.keys = matchers[0].keys
@@ -59,6 +61,11 @@ class _Several:
     def memory(self, count: int) -> U64Array | None:
         """That of the first."""
         return self._matchers[0].memory(count)
+
+    @property
+    def one_query(self) -> OneQuery | None:
+        """None: devices get packets."""
+        return None
 
     @property
     def nbytes(self) -> int:
@@ -76,6 +83,7 @@ class RoundRobin(_Several):
 
     def __init__(self, matchers: Sequence[DeviceMatcher], notes: tuple[str, ...] = ()) -> None:
         super().__init__(matchers, notes)
+        self._devices, self._own_notes = matchers, notes
         size = self.packet_size
         if size.at_once is not None and size.per_device:
             self.packet_size = replace(size, at_once=size.at_once * len(matchers))
@@ -98,6 +106,10 @@ class RoundRobin(_Several):
         """Ids of the sets that each of queries `first` to `last` contains."""
         return self._matchers[0].set_ids(tags, first, last)
 
+    def without(self, deletions: Deletions) -> RoundRobin:
+        """As of `SegmentMatcher`."""
+        return RoundRobin([matcher.without(deletions) for matcher in self._devices], self._own_notes)
+
 
 class Union(_Several):
     """Matchers of parts of the sets, which are numbered part after part; every packet goes to all of them.
@@ -105,8 +117,24 @@ class Union(_Several):
     Parts are segments of a snapshot, or rows of one segment on several devices.
     """
 
+    _one_query: OneQuery | None = None
+
     def __len__(self) -> int:
         return sum(map(len, self._matchers))
+
+    @property
+    def one_query(self) -> OneQuery | None:
+        """Those of all parts, if each has one."""
+        if self._one_query is None:
+            self._one_query = self._of_parts()
+        return self._one_query
+
+    def _of_parts(self) -> OneQuery | None:
+        parts = [matcher.one_query for matcher in self._matchers]
+        if None in parts:
+            return None
+        first_rows = list(accumulate(map(len, self._matchers), initial=0))
+        return OneQueryOfSeveral([part for part in parts if part is not None], first_rows[:-1])
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` in all parts."""
@@ -136,6 +164,7 @@ class Split(Union):
         self, matchers: Sequence[DeviceMatcher], partitions: Sequence[I64Array], notes: tuple[str, ...] = ()
     ) -> None:
         super().__init__(matchers, notes)
+        self._devices, self._own_notes = matchers, notes
         self._partitions = partitions
         self._in_parts = _of_batches(matchers)
         self.match_batches = None if self._in_parts is None else self._match_batches
@@ -153,6 +182,13 @@ class Split(Union):
             np.concatenate([each.sets + np.uint32(row) for each, row in found]),
             sum(each.rejected for each, _ in found),
         )
+
+    def without(self, deletions: Deletions) -> Split:
+        """As of `SegmentMatcher`."""
+        edges = list(accumulate(map(len, self._devices), initial=0))
+        parts = [deletions.part(*ends) for ends in pairwise(edges)]
+        matchers = [matcher.without(part) for matcher, part in zip(self._devices, parts, strict=True)]
+        return Split(matchers, self._partitions, self._own_notes)
 
 
 def _of_batches(matchers: Sequence[DeviceMatcher]) -> list[MatchBatches] | None:
@@ -191,8 +227,11 @@ class _FoundInParts:
     def rejected(self) -> int:
         return sum(part.rejected for part in self.parts)
 
-    def key_lookup(self, space: Space = no_space) -> Lists:  # noqa: ARG002 - to interleave parts takes a copy
-        return side_by_side([part.key_lookup() for part in self.parts])
+    def key_lookup(self, space: Space = no_space) -> Lists:
+        parts = [part for part in self.parts if part.found] or self.parts[:1]
+        if len(parts) == 1:
+            return parts[0].key_lookup(space)
+        return side_by_side([part.key_lookup() for part in parts], space)
 
 
 def _with_own_tags(rows: TagLists, first: int, last: int) -> tuple[TagLists, int, int]:
@@ -221,13 +260,13 @@ class Hybrid:
         Packets of fewer queries are the CPU's.
     """
 
-    def __init__(self, device: DeviceMatcher, cpu: Callable[[], Matcher], fewest: int) -> None:
+    def __init__(self, device: DeviceMatcher, cpu: Callable[[], SegmentMatcher], fewest: int) -> None:
         self.keys = device.keys
         self.fewest_queries = fewest
         self._sets = len(device)
         self._make_cpu = cpu
         self._making = threading.Lock()
-        self._cpu: Matcher | None = None
+        self._cpu: SegmentMatcher | None = None
         self._device: DeviceMatcher | None = device
         self._reason = ""
         self._counting = threading.Lock()
@@ -238,8 +277,15 @@ class Hybrid:
     def __len__(self) -> int:
         return self._sets
 
+    def without(self, deletions: Deletions) -> SegmentMatcher:
+        """As of `SegmentMatcher`; where the device has failed, that of the CPU."""
+        device = self._device
+        if device is None:
+            return self.cpu.without(deletions)
+        return Hybrid(device.without(deletions), lambda: self.cpu.without(deletions), self.fewest_queries)
+
     @property
-    def cpu(self) -> Matcher:
+    def cpu(self) -> SegmentMatcher:
         """The CPU's matcher."""
         matcher = self._cpu
         if matcher is None:

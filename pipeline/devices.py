@@ -20,23 +20,46 @@ from tagmatch.pipeline.break_even import break_even
 from tagmatch.pipeline.combine import Hybrid, RoundRobin, Split, Union
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
 from tagmatch.pipeline.cuda.support import devices
-from tagmatch.pipeline.matcher import DeviceMatcher, Matcher
+from tagmatch.pipeline.matcher import DeviceMatcher, Matcher, SegmentMatcher
+
+#: A segment, and what answers queries about it
+Part: TypeAlias = tuple[Segment, SegmentMatcher]
 
 
 def matcher_for(snapshot: Snapshot, options: MatchOptions) -> Matcher:
-    """What answers queries from a snapshot.
+    """What answers queries from a snapshot; errors as `parts_for`."""
+    return matcher_of(parts_for(snapshot, options))
+
+
+def matcher_of(parts: Sequence[Part]) -> Matcher:
+    """What answers queries about all of some segments."""
+    matchers = [matcher for _, matcher in parts]
+    return matchers[0] if len(matchers) == 1 else Union(matchers)
+
+
+def parts_for(snapshot: Snapshot, options: MatchOptions, earlier: Sequence[Part] = ()) -> list[Part]:
+    """What answers queries about each segment of a snapshot.
+
+    Parameters
+    ----------
+    earlier
+        Parts of another snapshot: what answers about tables that both have is taken from there.
 
     Raises
     ------
     DeviceError
         A CUDA device was asked for, and there is none. One with too little memory is a `DeviceWarning`.
     """
-    matchers = [_of_segment(segment, options) for segment in snapshot.segments]
-    return matchers[0] if len(matchers) == 1 else Union(matchers)
+    return [(segment, _of_segment(segment, options, earlier)) for segment in snapshot.segments]
 
 
-def _of_segment(segment: Segment, options: MatchOptions) -> Matcher:
-    def on_cpu(*notes: str) -> Matcher:
+def _of_segment(segment: Segment, options: MatchOptions, earlier: Sequence[Part]) -> SegmentMatcher:
+    for known, matcher in earlier:
+        if known.tagsets is segment.tagsets:
+            deletions = segment.deletions
+            return matcher if known.deletions is deletions or deletions is None else matcher.without(deletions)
+
+    def on_cpu(*notes: str) -> SegmentMatcher:
         return CpuMatcher(segment, options, notes=notes)
 
     if options.device == "cpu":
@@ -45,6 +68,8 @@ def _of_segment(segment: Segment, options: MatchOptions) -> Matcher:
         device = _on_cuda(segment, options, _chosen(options))
         cpu = cache(on_cpu)
         fewest = options.cuda.fewest_queries
+        if fewest is None:
+            fewest = _break_even_of(earlier)
         return Hybrid(device, cpu, break_even(device, cpu(), segment) if fewest is None else fewest)
     except DeviceMemoryError as error:
         warnings.warn(f"{error}; the CPU matches", DeviceWarning, stacklevel=3)
@@ -53,6 +78,11 @@ def _of_segment(segment: Segment, options: MatchOptions) -> Matcher:
         if options.device == "cuda":
             raise
         return on_cpu(str(error))
+
+
+def _break_even_of(parts: Sequence[Part]) -> int | None:
+    """What was measured with another segment: a small one is not worth another measurement."""
+    return next((matcher.fewest_queries for _, matcher in parts if isinstance(matcher, Hybrid)), None)
 
 
 def _chosen(options: MatchOptions) -> Sequence[int]:
@@ -122,6 +152,7 @@ def rows_of(segment: Segment, first: int, last: int) -> Segment:
         ),
         keys=replace(segment.keys, keys=_some(segment.keys.keys, first, last)),
         partitions=rules_of(segment.options).of_rows(partitions, edges),
+        deletions=None if segment.deletions is None else segment.deletions.part(first, last),
     )
 
 

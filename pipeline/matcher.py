@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 
 from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array
 from tagmatch.model.columns import joined_tags
+from tagmatch.model.deletions import Deletions
 from tagmatch.model.tables import KeyTable
 
 #: Gives memory for a number of keys, not initialized, if there is some; the caller then writes them all
@@ -133,6 +134,13 @@ class Matcher(Protocol):
         """Ids, uint32, of the sets that each of queries `first` to `last` contains."""
 
 
+class SegmentMatcher(Matcher, Protocol):
+    """What answers queries about one segment."""
+
+    def without(self, deletions: Deletions) -> SegmentMatcher:
+        """The matcher of the same tables, which both share, with these rows deleted."""
+
+
 def alone(matcher: Matcher, tags: object) -> tuple[OneQuery, bytes, int] | None:
     """What answers one query without a packet, and the query's tags as it takes them; `None` if it needs a packet."""
     one = matcher.one_query
@@ -225,9 +233,12 @@ class PartitionMatcher(Protocol):
 MatchBatches: TypeAlias = Callable[[Batches], Found]
 
 
-class DeviceMatcher(Matcher, Protocol):
+class DeviceMatcher(SegmentMatcher, Protocol):
     """What answers queries on another device than the CPU."""
 
     @property
     def match_batches(self) -> MatchBatches | None:
         """For a layout that has partitions."""
+
+    def without(self, deletions: Deletions) -> DeviceMatcher:
+        """As of `SegmentMatcher`."""

@@ -52,6 +52,8 @@ def _pairs(segment: Segment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for first in range(0, len(keys.values), _BATCH_ROWS):
         # Of the offsets' own type, else each search in them would convert them all
         numbers = np.arange(first, min(first + _BATCH_ROWS, len(keys.values)), dtype=keys.offsets.dtype)
+        if segment.deletions is not None:
+            numbers = np.delete(numbers, segment.deletions.among(_lists_of(keys, numbers)))
         for some in _parts(numbers, lambda some: _has_few_tags(segment, _lists_of(keys, some))):
             rows = _lists_of(keys, some)
             try:
@@ -66,8 +68,9 @@ def _pairs(segment: Segment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def every_set(snapshot: Snapshot) -> Iterator[StoredSet]:
     """Tags and keys, ascending, of each stored set, in the order of the tagset tables."""
-    for first in range(0, len(snapshot), _SETS_AT_ONCE):
-        yield from sets_at(snapshot, np.arange(first, min(first + _SETS_AT_ONCE, len(snapshot))))
+    for segment in snapshot.segments:
+        for first in range(0, len(segment), _SETS_AT_ONCE):
+            yield from _sets_at(segment, segment.live_rows(first, min(first + _SETS_AT_ONCE, len(segment))))
 
 
 def sets_at(snapshot: Snapshot, ids: Rows) -> Iterator[StoredSet]:

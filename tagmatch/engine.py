@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, get_args
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.contents import every_set, is_among, pairs, schema_of, sets_at
+from tagmatch.merging import Merging
 from tagmatch.model.arrays import Lists, UIntArray
 from tagmatch.model.check import check_segment
 from tagmatch.model.columns import KEY_CHECKS, one_row, tag_list, tag_lists
@@ -27,11 +29,12 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.layouts import has_tables_for, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions
+from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.location import Location, location_of
 from tagmatch.model.tables import KeyTable, Snapshot
-from tagmatch.partitioner.local import Changes, build_segment
+from tagmatch.partitioner.consolidation import consolidated, count_tags, merged, rebuilt, to_merge, with_merged
 from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.devices import matcher_for
+from tagmatch.pipeline.devices import Part, matcher_of, parts_for
 from tagmatch.pipeline.matcher import Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 
@@ -64,9 +67,10 @@ def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
 
 
 class _Answering(NamedTuple):
-    """A snapshot, and what answers from it."""
+    """A snapshot, and what answers from it: from each segment, and from all of them."""
 
     snapshot: Snapshot
+    parts: list[Part]
     matcher: Matcher
 
 
@@ -85,12 +89,14 @@ class Engine:
         self._options = options
         # Of the snapshots of the index on disk, those that are contained in the one in memory
         self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
-        self._key_type = snapshot.only.keys.type
+        self._key_type = snapshot.key_type
         self._current: _Answering | None = self._answering(self._laid_out(snapshot))
         self._staged = StagedChanges(options.threads)
         self._staging = threading.Lock()
         self._consolidating = threading.Lock()
         self._pipeline = Pipeline(options)
+        merge = weakref.WeakMethod(self.merge)
+        self._merging = Merging(lambda: (now := merge()) is not None and now())
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
@@ -127,7 +133,7 @@ class Engine:
         _check_key_type(key_type)
         location = location_of(path, "path")
         snapshot = _open_with(location, key_type)
-        saved = snapshot.only.options
+        saved = snapshot.segments[0].options
         layout_options = LayoutOptions(
             saved.layout if layout is None else layout,
             saved.max_partition_size if max_partition_size is None else max_partition_size,
@@ -136,15 +142,16 @@ class Engine:
 
     def _laid_out(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot in the layout that this object is to have."""
-        segment, options = snapshot.only, self._layout_options
-        if segment.options == options:
+        segments, options = snapshot.segments, self._layout_options
+        if all(segment.options == options for segment in segments):
             return snapshot
-        if has_tables_for(segment.options, options):
-            return Snapshot((replace(segment, options=options),))
-        return Snapshot((build_segment(segment, _no_changes(), options, threads=self._options.threads),))
+        if all(has_tables_for(segment.options, options) for segment in segments):
+            return Snapshot(tuple(replace(segment, options=options) for segment in segments))
+        return Snapshot((merged(segments, options, threads=self._options.threads),))
 
-    def _answering(self, snapshot: Snapshot) -> _Answering:
-        return _Answering(snapshot, matcher_for(snapshot, self._options))
+    def _answering(self, snapshot: Snapshot, earlier: Sequence[Part] = ()) -> _Answering:
+        parts = parts_for(snapshot, self._options, earlier)
+        return _Answering(snapshot, parts, matcher_of(parts))
 
     @property
     def current(self) -> _Answering:
@@ -195,25 +202,60 @@ class Engine:
             self._staged.extend(chunks, values, removed=removed)
 
     @_interrupted_plainly
-    def consolidate(self) -> None:
+    def consolidate(self, *, full: bool) -> None:
         """Make staged changes take effect."""
         with self._consolidating:
             current = self.current
             with self._staging:
                 changes = self._staged.changes()
-            if len(changes):
-                threads = self._options.threads
-                segment = build_segment(current.snapshot.only, changes, self._layout_options, threads=threads)
-                current = self._answering(Snapshot((segment,)))
-            if self._location is not None and current.snapshot.name is None:
-                name = self._location.update(current.snapshot, self._known)
-                current = current._replace(snapshot=replace(current.snapshot, name=name))
-                self._known = {name}
+            snapshot = current.snapshot
+            if len(changes) or full:
+                change = rebuilt if full else consolidated
+                snapshot = change(snapshot, changes, self._layout_options, threads=self._options.threads)
+            current = self._saved(snapshot, current)
             with self._staging:
                 if self._current is not None:
                     self._current = current
                 # Should this be interrupted in between, the changes come once more, which changes nothing
                 self._staged.drop(changes)
+            if to_merge(current.snapshot):
+                self._merging.begin()
+
+    def _saved(self, snapshot: Snapshot, current: _Answering, ahead: Sequence[Entry] = ()) -> _Answering:
+        """A snapshot, saved if it is to be, and what answers from it."""
+        if self._location is not None and snapshot.name is None:
+            snapshot = self._location.update(snapshot, self._known, ahead)
+            assert snapshot.name is not None
+            self._known = {snapshot.name}
+        return current if snapshot is current.snapshot else self._answering(snapshot, current.parts)
+
+    def merge(self) -> bool:
+        """Merge segments, if there are some that are best merged; one thread at a time may.
+
+        Only the last step holds up who consolidates.
+        """
+        before = self._current
+        # Without a name it was opened in another layout, and is not saved in that yet
+        if before is None or (self._location is not None and before.snapshot.name is None):
+            return False
+        segments = to_merge(before.snapshot)
+        if not segments:
+            return False
+        new = merged(segments, self._layout_options)
+        with contextlib.ExitStack() as stack:
+            ahead = []
+            if self._location is not None:
+                ahead.append(stack.enter_context(self._location.written_ahead(new)))
+                new = replace(new, name=ahead[0]["name"])
+            ready = parts_for(Snapshot((new,)), self._options, before.parts)
+            stack.enter_context(self._consolidating)
+            current = self.current
+            current = current._replace(parts=[*current.parts, *ready])
+            current = self._saved(with_merged(current.snapshot, segments, new), current, ahead)
+            with self._staging:
+                if self._current is not None:
+                    self._current = current
+        return True
 
     @_interrupted_plainly
     def reload(self) -> bool:
@@ -262,7 +304,7 @@ class Engine:
     @_interrupted_plainly
     def explain(self, tags: Iterable[str]) -> list[Any]:
         """Matching sets with their keys."""
-        snapshot, matcher = self.current
+        snapshot, _, matcher = self.current
         return list(sets_at(snapshot, _set_ids(matcher, tags)))
 
     # -- contents ----------------------------------------------------------------------------------------------------
@@ -274,7 +316,7 @@ class Engine:
     @_interrupted_plainly
     def contains(self, tags: Any) -> bool:
         """Whether exactly this set is stored."""
-        snapshot, matcher = self.current
+        snapshot, _, matcher = self.current
         query = tag_list(tags)
         return is_among(snapshot, _set_ids(matcher, query), frozenset(query))
 
@@ -287,26 +329,28 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """Figures."""
-        snapshot, matcher = self.current
-        segment = snapshot.only
+        snapshot, _, matcher = self.current
+        segments, options = snapshot.segments, snapshot.segments[0].options
         return {
             "sets": len(snapshot),
-            "keys": len(segment.keys.keys.values),
-            "key_type": segment.keys.type,
-            "tags": len(segment.vocabulary),
-            "partitions": len(segment.partitions),
+            "keys": sum(segment.live_keys for segment in segments),
+            "key_type": snapshot.key_type,
+            "tags": count_tags(snapshot, threads=self._options.threads),
+            "partitions": sum(len(segment.partitions) for segment in segments),
+            "segments": len(segments),
+            "deleted": sum(len(segment) - segment.live for segment in segments),
             "staged": len(self._staged),
-            "layout": segment.options.layout,
-            "max_partition_size": segment.options.max_partition_size,
-            "exact": self._options.exact or rules_of(segment.options).compares_tags,
+            "layout": options.layout,
+            "max_partition_size": options.max_partition_size,
+            "exact": self._options.exact or rules_of(options).compares_tags,
             "device": matcher.devices[0].partition(":")[0],
             "devices": list(matcher.devices),
             "device_notes": list(matcher.notes),
             "matched_by": matcher.matched_by,
             "threads": self._options.threads,
-            "seed": segment.vocabulary.seed,
+            "seed": segments[0].vocabulary.seed,
             "index_bytes": snapshot.nbytes + matcher.nbytes,
-            "key_bytes": segment.keys.nbytes,
+            "key_bytes": sum(segment.keys.nbytes for segment in segments),
             "path": None if self._location is None else str(self._location),
             **self._pipeline.stats(),
         }
@@ -328,6 +372,7 @@ class Engine:
         self._warning()
 
     def _close(self, *, drain: bool = True) -> None:
+        self._merging.end()
         with self._staging:
             self._current = None
             self._staged = StagedChanges()
@@ -364,7 +409,7 @@ def _check_key_type(key_type: object) -> None:
 def _open_with(location: Location, key_type: KeyType | None) -> Snapshot:
     """`Location.open`, but for keys of the type that is wanted."""
     snapshot = location.open()
-    if key_type not in (None, found := snapshot.only.keys.type):
+    if key_type not in (None, found := snapshot.key_type):
         raise InvalidValueError(
             f'the keys of the index {location} have key_type "{found}", not "{key_type}"; open it anew as it is'
         )
@@ -389,10 +434,6 @@ def _set_ids(matcher: Matcher, tags: Iterable[str]) -> UIntArray:
         return matcher.set_ids(one_row(tag_list(tags)), 0, 1).values
     one, text, count = asked
     return one.set_ids(text, count)
-
-
-def _no_changes() -> Changes:
-    return StagedChanges().changes()
 
 
 def _list_array(answers: Lists, keys: KeyTable) -> pa.ListArray:

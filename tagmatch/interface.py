@@ -258,10 +258,17 @@ class TagMatch(Generic[K]):
         """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`."""
         self._engine.stage_many(tags, keys, removed=True)
 
-    def consolidate(self) -> None:
+    def consolidate(self, *, full: bool = False) -> None:
         """Make all changes staged so far take effect; save the new snapshot if there is a path.
 
-        When this returns, a saved snapshot survives a crash of the machine. Without changes nothing is written.
+        What this takes follows the changes: changed sets go to a new segment of the index, and other segments stay as
+        they are. A thread in the background merges segments, so that there are few. When this returns, a saved snapshot
+        survives a crash of the machine. Without changes nothing is written.
+
+        Parameters
+        ----------
+        full : bool
+            Lay all sets out anew, in one segment, as if they came together: it answers fastest, and takes longest.
 
         Raises
         ------
@@ -272,7 +279,7 @@ class TagMatch(Generic[K]):
         InvalidValueError
             The index is on a store, and was opened in another layout than its own: that cannot be saved there.
         """
-        self._engine.consolidate()
+        self._engine.consolidate(full=full)
 
     def reload(self) -> bool:
         """Take over the snapshot that the index at this object's path has now; returns whether it is another one.

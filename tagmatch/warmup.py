@@ -96,8 +96,21 @@ def _go_through(path: Path, layout: Layout, exact: bool, last_key: int, keys_a_s
         tm.add_set(["another"], last_key)
         tm.remove_sets(sets[1], keys)
         tm.consolidate()
+        _use_segments(tm, last_key, queries[::step])
     for other in _LAYOUTS:
         TagMatch.open(path, layout=other, **options).close()
+
+
+def _use_segments(tm: TagMatch, last_key: int, queries: list[Any]) -> None:
+    """Have as many sets as stay in a segment of their own, of which some are changed, and merge all."""
+    from tagmatch.partitioner.consolidation import FEW_SETS
+
+    tm.add_sets([[f"tag {number}"] for number in range(FEW_SETS + 1)], [last_key] * (FEW_SETS + 1))
+    tm.consolidate()
+    tm.add_sets([["tag 1"], ["tag 2"], ["a new tag"]], [1, last_key, last_key])
+    tm.consolidate()
+    _use(tm, queries)
+    tm.consolidate(full=True)
 
 
 def _as_arrow(rows: list[list[str]]) -> list[pa.Array]:

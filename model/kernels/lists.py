@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,16 @@ def gather_strings(strings: Strings, order: UIntArray, *, threads: int = 1) -> S
 
 
 @kernel
+def compare_to(offsets, values, row, others, first, last):
+    """-1, 0 or 1 as list `row` is before, equal to or after `others[first:last]` in lexicographic order."""
+    begin, end = offsets[row], offsets[row + 1]
+    for i in range(min(end - begin, last - first)):
+        if values[begin + i] != others[first + i]:
+            return -1 if values[begin + i] < others[first + i] else 1
+    return np.sign((end - begin) - (last - first))
+
+
+@kernel
 def _count_values(values, counts):
     for value in values:
         counts[value] += np.uint32(1)
@@ -153,12 +163,14 @@ def _append(ends, values, places, out):
             places[i] += 1
 
 
-def side_by_side(parts: Sequence[Lists]) -> Lists:
-    """Lists that each have what the lists of all parts with the same number have."""
+def side_by_side(parts: Sequence[Lists], space: Callable[[int], UIntArray | None] = lambda _: None) -> Lists:
+    """Lists that each have what the lists of all parts with the same number have; in `space`, if it has some."""
     ends = np.zeros(len(parts[0]) + 1, np.int64)
     for part in parts:
         ends += part.offsets
-    out = np.empty(int(ends[-1]), np.result_type(*(part.values.dtype for part in parts)))
+    out = space(int(ends[-1]))
+    if out is None:
+        out = pooled(int(ends[-1]), np.result_type(*(part.values.dtype for part in parts)))
     places = ends[:-1].copy()
     for part in parts:
         _append(part.offsets, part.values, places, out)

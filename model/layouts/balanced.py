@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array, IntArray, U64Array
+from tagmatch.model.arrays import I64Array, IntArray, Lists, U64Array
 from tagmatch.model.arrow import from_words, to_numbers, to_words
 from tagmatch.model.invariants import fail, first_out_of_order, require
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.lists import count_firsts
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.kernels.lists import compare_to, count_firsts
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS, contains, signatures_of
 from tagmatch.model.layouts.rules import Implementations
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import PartitionTable, Segment
@@ -61,6 +61,18 @@ class Balanced:
         """As of `Rules`."""
         return count_firsts(segment.tagsets.ranks, len(segment.vocabulary))
 
+    def rows_of(self, segment: Segment, sets: Lists) -> I64Array:
+        """As of `Rules`."""
+        rows = np.empty(len(sets), np.int64)
+        table, ranks, signatures = segment.partitions, segment.tagsets.ranks, segment.tagsets.signatures
+        assert isinstance(table, PartitionTable)
+        assert signatures is not None
+        _find_rows(
+            signatures, ranks.offsets, ranks.values, table.masks, table.first_rows,
+            signatures_of(sets, segment.vocabulary.hashes), sets.offsets, sets.values, rows,
+        )  # fmt: skip
+        return rows
+
     def check(self, segment: Segment) -> None:
         """As of `Rules`."""
         tagsets, table, max_size = segment.tagsets, segment.partitions, segment.options.max_partition_size
@@ -97,3 +109,34 @@ def _first_without_mask(signatures, masks, first_rows):
                 if masks[partition, w] & ~signatures[row, w] != np.uint64(0):
                     return row
     return -1
+
+
+@kernel
+def _is_before(signatures, offsets, values, row, signature, set_ranks, first, last):
+    """Whether a row is before a set by signature, and by ranks where the signatures are equal."""
+    for w in range(SIGNATURE_WORDS):
+        if signatures[row, w] != signature[w]:
+            return signatures[row, w] < signature[w]
+    return compare_to(offsets, values, row, set_ranks, first, last) < 0
+
+
+@kernel
+def _find_rows(signatures, offsets, values, masks, first_rows, set_signatures, set_offsets, set_ranks, rows):
+    """Binary search for each set in the partitions whose mask its signature contains; the empty set is row 0."""
+    for i in range(len(rows)):
+        first, last = set_offsets[i], set_offsets[i + 1]
+        rows[i] = 0 if first == last and first_rows[0] > 0 else -1
+        for partition in range(len(masks) if first < last else 0):
+            if not contains(set_signatures[i], masks[partition]):
+                continue
+            low, end = first_rows[partition], first_rows[partition + 1]
+            high = end
+            while low < high:
+                middle = (low + high) // 2
+                if _is_before(signatures, offsets, values, middle, set_signatures[i], set_ranks, first, last):
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < end and compare_to(offsets, values, low, set_ranks, first, last) == 0:
+                rows[i] = low
+                break

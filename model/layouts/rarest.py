@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array, IntArray
+from tagmatch.model.arrays import I64Array, IntArray, Lists
 from tagmatch.model.arrow import to_numbers
 from tagmatch.model.invariants import fail, first_out_of_order, require
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import compare_to
 from tagmatch.model.layouts.rules import Implementations
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import ClusterTable, Segment
@@ -53,6 +55,13 @@ class Rarest:
         """As of `Rules`."""
         return np.diff(segment.partitions.first_rows).astype(np.int64)
 
+    def rows_of(self, segment: Segment, sets: Lists) -> I64Array:
+        """As of `Rules`."""
+        rows = np.empty(len(sets), np.int64)
+        ranks = segment.tagsets.ranks
+        _find_rows(ranks.offsets, ranks.values, segment.partitions.first_rows, sets.offsets, sets.values, rows)
+        return rows
+
     def check(self, segment: Segment) -> None:
         """As of `Rules`."""
         tagsets, table, tags = segment.tagsets, segment.partitions, len(segment.vocabulary)
@@ -67,3 +76,23 @@ class Rarest:
         row = first_out_of_order(np.zeros((len(tagsets), 0), np.uint64), ranks.offsets, ranks.values, 0, len(tagsets))
         if row >= 0:
             fail("tagset table", row, "is not after the row before it in rank order")
+
+
+@kernel
+def _find_rows(offsets, values, first_rows, set_offsets, set_ranks, rows):
+    """Binary search for each set in the cluster of its rarest tag; the empty set can only be row 0."""
+    for i in range(len(rows)):
+        first, last = set_offsets[i], set_offsets[i + 1]
+        if first == last:
+            rows[i] = 0 if first_rows[0] > 0 else -1
+            continue
+        low, end = first_rows[set_ranks[first]], first_rows[set_ranks[first] + 1]
+        high = end
+        while low < high:
+            middle = (low + high) // 2
+            if compare_to(offsets, values, middle, set_ranks, first, last) < 0:
+                low = middle + 1
+            else:
+                high = middle
+        found = low < end and compare_to(offsets, values, low, set_ranks, first, last) == 0
+        rows[i] = low if found else -1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from pathlib import Path
 
 
@@ -15,7 +17,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def replace(file: Path, text: bytes) -> None:
+def replace_file(file: Path, text: bytes) -> None:
     """Replace a file's contents in one step."""
     new = file.with_name(file.name + ".new")
     new.write_bytes(text)
@@ -23,6 +25,15 @@ def replace(file: Path, text: bytes) -> None:
     sync(file.parent)
     new.replace(file)
     sync(file.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all in it, or leave it to the next that comes by."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def make_folder(path: Path) -> list[Path]:

@@ -7,8 +7,8 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +21,32 @@ from tagmatch.model.errors import (
     IndexNotFoundError,
     TagMatchError,
 )
-from tagmatch.model.storage.durable import make_folder, replace
+from tagmatch.model.storage.durable import make_folder, remove, replace_file
 from tagmatch.model.storage.file_lock import locked
 from tagmatch.model.storage.format import (
     LOCK,
     MANIFEST,
+    OF_SNAPSHOTS,
     SCRATCH_PREFIX,
-    SNAPSHOT_PREFIX,
     UNFINISHED_PREFIX,
+    Entry,
+    are_whole,
     check_contents,
     check_size,
     checksum_of_file,
-    is_whole,
+    files_of,
     manifest_missing,
     manifest_text,
+    names_of,
     parse_manifest,
     reject_other_files,
 )
-from tagmatch.model.storage.snapshot_files import Check, read_files, write_files
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.storage.segment_files import Check, read_segments, write_segment
+from tagmatch.model.storage.snapshots import write_snapshot
+from tagmatch.model.tables import Segment, Snapshot
+
+# Folders that this process is about to write, and of segments that it has written ahead
+_in_use: set[Path] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +124,7 @@ class Folder:
         raise IndexNotFoundError(f"the index {self} no longer has {name}: a newer snapshot was saved; ask again")
 
     def _snapshot(self, manifest: dict[str, Any], check: Check) -> Snapshot:
-        name = str(manifest["snapshot"])
-        return Snapshot((read_files(self.path / name, manifest, check),), name)
+        return Snapshot(read_segments(self.path, manifest, check), str(manifest["snapshot"]))
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -127,33 +133,58 @@ class Folder:
 
     def save(self, snapshot: Snapshot) -> None:
         """As `Location` says. Another writer is waited for, and what one that was killed has left is removed."""
-        self._save(snapshot, set(), lambda: None)
+        self._save(snapshot, set(), (), lambda _: None)
 
-    def update(self, snapshot: Snapshot, known: set[str]) -> str:
+    def update(self, snapshot: Snapshot, known: set[str], ahead: Sequence[Entry] = ()) -> Snapshot:
         """As `Location` says."""
 
-        def is_known() -> None:
-            if self.has_index() and self.manifest()["snapshot"] not in known:
+        def is_known(manifest: dict[str, Any] | None) -> None:
+            if manifest is not None and manifest["snapshot"] not in known:
                 raise IndexChangedError(
                     f"another program has saved changes to the index {self}; staged changes are still staged: call "
                     "reload() and then consolidate() again"
                 )
 
-        return self._save(snapshot, known, is_known)
+        return self._save(snapshot, known, ahead, is_known)
 
-    def _save(self, snapshot: Snapshot, known: set[str], check: Callable[[], None]) -> str:
+    @contextlib.contextmanager
+    def written_ahead(self, segment: Segment) -> Iterator[Entry]:
+        """As `Location` says."""
+        with contextlib.ExitStack() as stack:
+            try:
+                folder = stack.enter_context(self.unfinished())
+                entry = write_segment(segment, folder)
+                there = self.path / entry["name"]
+                _in_use.add(there)
+                stack.callback(_in_use.discard, there)
+                self._move(folder, [entry])
+            except (OSError, pa.ArrowException) as error:
+                raise TagMatchError(f"cannot write the index {self}: {error}") from error
+            yield entry
+
+    def _save(
+        self,
+        snapshot: Snapshot,
+        known: set[str],
+        ahead: Sequence[Entry],
+        check: Callable[[dict[str, Any] | None], None],
+    ) -> Snapshot:
         self.has_index()
         created: list[Path] = []
         try:
             created = make_folder(self.path)
             with locked(self.path / LOCK):
-                check()
+                current = self.manifest() if self.has_index() else None
+                check(current)
                 self._remove_unfinished()
                 with self.unfinished() as folder:
-                    manifest = write_files(snapshot.only, folder)
+                    there = [*current["segments"], *ahead] if current else ahead
+                    manifest = write_snapshot(snapshot, folder, there)
                     known.add(manifest["snapshot"])
                     self.commit(folder, manifest)
-                    return str(manifest["snapshot"])
+            names = [entry["name"] for entry in manifest["segments"]]
+            saved = [replace(segment, name=name) for segment, name in zip(snapshot.segments, names, strict=True)]
+            return Snapshot(tuple(saved), str(manifest["snapshot"]))
         except (OSError, pa.ArrowException) as error:
             if created:
                 with contextlib.suppress(OSError):
@@ -164,28 +195,42 @@ class Folder:
     def _remove_unfinished(self) -> None:
         """Remove what a writer that was killed has left. Jobs on several machines do that for their own files."""
         for left in self.path.glob(f"{UNFINISHED_PREFIX}*"):
-            if not left.name.startswith(SCRATCH_PREFIX):
+            if not left.name.startswith(SCRATCH_PREFIX) and left not in _in_use:
                 shutil.rmtree(left, ignore_errors=True)
 
     @contextlib.contextmanager
     def unfinished(self) -> Iterator[Path]:
         """A new folder in this one, for the files of a snapshot; is removed if it is not committed."""
-        unfinished = Path(tempfile.mkdtemp(prefix=UNFINISHED_PREFIX, dir=self.path))
+        unfinished = self.path / f"{UNFINISHED_PREFIX}{uuid.uuid4().hex}"
+        _in_use.add(unfinished)  # before others can see it
         try:
+            unfinished.mkdir(mode=0o700)
             yield unfinished
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+            _in_use.discard(unfinished)
 
     def commit(self, unfinished: Path, manifest: dict[str, Any]) -> None:
-        """Make the files in the folder `unfinished` the current snapshot, and remove older ones."""
-        folder = self.path / manifest["snapshot"]
-        if not is_whole(manifest, lambda name: checksum_of_file(folder / name)):
-            shutil.rmtree(folder, ignore_errors=True)
-            unfinished.rename(folder)
-        replace(self.path / MANIFEST, manifest_text(manifest))
+        """Make a snapshot of files in the folder `unfinished`, and of some that are here, the current one.
+
+        Others are removed, but for segments that are written ahead.
+        """
+        self._move(unfinished, manifest["segments"])
+        replace_file(self.path / MANIFEST, manifest_text(manifest))
+        wanted = names_of(manifest["segments"])
         for entry in self.path.iterdir():
-            if entry.name != manifest["snapshot"] and entry.name.startswith(SNAPSHOT_PREFIX):
-                shutil.rmtree(entry, ignore_errors=True)
+            if entry.name.startswith(OF_SNAPSHOTS) and entry.name not in wanted and entry not in _in_use:
+                remove(entry)
+
+    def _move(self, unfinished: Path, segments: Sequence[Entry]) -> None:
+        """Move files of segments to their places, unless they are there."""
+        files = files_of(segments)
+        for new in unfinished.iterdir():
+            there = self.path / new.name
+            own = {path: expected for path, expected in files.items() if path.partition("/")[0] == new.name}
+            if not are_whole(own, lambda path: checksum_of_file(self.path / path)):
+                shutil.rmtree(there, ignore_errors=True)
+                new.rename(there)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[FolderFiles]:

@@ -1,15 +1,16 @@
-"""The format of an index: the names of its files, its manifest, and checksums.
+"""The format of an index: the names of its files, its manifest, and checksums; `docs/format.md` describes it.
 
 Layout of an index folder ::
 
     MANIFEST.json            format version, options, counts, and size and XXH3-64 of every file; its own checksum
-    snapshot-<checksum>/     vocabulary.arrow, tagsets.arrow, keys.arrow, partitions.arrow
+    segment-<checksum>/      vocabulary.arrow, tagsets.arrow, keys.arrow, partitions.arrow
                              key_names.arrow where keys are strings
+    deleted-<checksum>.arrow which rows of a segment are deleted
     LOCK                     empty; held by the program that writes; stores have none
 
-A snapshot is written to a folder of its own, synced, and only then named by a new manifest that replaces the old one
-in one step: a reader sees the old snapshot or the new one, wholly. The name comes from the contents, so writing the
-same snapshot twice changes nothing.
+New files are written under other names, synced, and only then named by a new manifest that replaces the old one in one
+step: a reader sees the old snapshot or the new one, wholly. Names come from contents, so writing the same snapshot
+twice changes nothing. Formats 1 and 2 had one segment, in a folder `snapshot-<checksum>`.
 """
 
 from __future__ import annotations
@@ -17,23 +18,30 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import xxhash
 
 from tagmatch.model.errors import IndexCorruptError, IndexExistsError, IndexNotFoundError, IndexVersionError
 from tagmatch.model.options import KeyType
 
-#: Version 2 is that of indexes whose keys are strings; others are written as version 1
-FORMAT_VERSION = 2
+#: What is written. Of what can be read, version 2 is that of indexes whose keys are strings, and version 1 of others
+FORMAT_VERSION = 3
+
+#: What a manifest says of a segment, or of a file
+Entry: TypeAlias = dict[str, Any]
 
 MANIFEST = "MANIFEST.json"
 #: Its lock is held by a writer; readers need none
 LOCK = "LOCK"
 SNAPSHOT_PREFIX = "snapshot-"
+SEGMENT_PREFIX = "segment-"
+DELETED_PREFIX = "deleted-"
 UNFINISHED_PREFIX = "unfinished-"
 #: Of folders of files for the time that a snapshot takes to be made
 SCRATCH_PREFIX = f"{UNFINISHED_PREFIX}job-"
+#: Of what belongs to snapshots: segments, in older formats named otherwise, and deletions
+OF_SNAPSHOTS = (SEGMENT_PREFIX, SNAPSHOT_PREFIX, DELETED_PREFIX)
 #: What to do about damage
 ADVICE = "build the index again or restore it from a copy"
 
@@ -48,7 +56,7 @@ def reject_other_files(path: object, names: Iterable[str]) -> None:
     IndexExistsError
         It has.
     """
-    ours = (f"{MANIFEST}.new", SNAPSHOT_PREFIX, UNFINISHED_PREFIX, LOCK)
+    ours = (f"{MANIFEST}.new", *OF_SNAPSHOTS, UNFINISHED_PREFIX, LOCK)
     if not all(name.startswith(ours) for name in names):
         raise IndexExistsError(f"{path} is a folder with other files in it; choose an empty or a new folder")
 
@@ -77,7 +85,14 @@ def parse_manifest(text: bytes, path: object) -> dict[str, Any]:
     # Written one way only: any other spelling of the same contents has been tampered with or damaged.
     if text != manifest_text(manifest) or checksum is None:
         raise IndexCorruptError(f"{path}/{MANIFEST} does not have the checksum that it was written with; {ADVICE}")
-    return manifest  # type: ignore[no-any-return]
+    return manifest if version == FORMAT_VERSION else _upgraded(manifest)
+
+
+def _upgraded(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of format 1 or 2 as one of the current format would be that names the same files."""
+    of_segment = {name: manifest.pop(name) for name in ("seed", "tags", "files")}
+    segment = {"name": manifest["snapshot"], "rows": manifest["sets"], **of_segment}
+    return {"key_type": "integer", **manifest, "format": FORMAT_VERSION, "segments": [segment]}
 
 
 def manifest_text(manifest: dict[str, Any]) -> bytes:
@@ -87,20 +102,29 @@ def manifest_text(manifest: dict[str, Any]) -> bytes:
     return (json.dumps({**manifest, "checksum": checksum}, indent=1, sort_keys=True) + "\n").encode()
 
 
+def files_of(segments: Iterable[Entry]) -> dict[str, Entry]:
+    """The files of segments that a manifest names, by their paths within the index: what it says of each."""
+    files: dict[str, Entry] = {}
+    for segment in segments:
+        files |= {f"{segment['name']}/{name}": expected for name, expected in segment["files"].items()}
+        if "deleted" in segment:
+            files[segment["deleted"]["name"]] = segment["deleted"]
+    return files
+
+
 def files_nbytes(manifest: dict[str, Any]) -> int:
     """Bytes of the files that a manifest names."""
-    return sum(entry["bytes"] for entry in manifest["files"].values())
+    return sum(expected["bytes"] for expected in files_of(manifest["segments"]).values())
+
+
+def names_of(segments: Iterable[Entry]) -> set[str]:
+    """Names, within the index, of the files of segments, and of the folders that these are in."""
+    return {path.partition("/")[0] for path in files_of(segments)}
 
 
 def key_type_of(manifest: dict[str, Any]) -> KeyType:
     """What the keys of the index are that has this manifest."""
-    return manifest.get("key_type", "integer")  # type: ignore[no-any-return]
-
-
-def check_files(folder: Path, manifest: dict[str, Any]) -> None:
-    """See that a folder has the files that a manifest names; IndexCorruptError."""
-    for name, expected in manifest["files"].items():
-        check_contents(folder / name, expected)
+    return manifest["key_type"]  # type: ignore[no-any-return]
 
 
 def check_size(file: Path, expected: dict[str, Any]) -> None:
@@ -117,10 +141,10 @@ def check_contents(file: Path, expected: dict[str, Any]) -> None:
         raise IndexCorruptError(f"{file} does not have the checksum that it was written with; {ADVICE}")
 
 
-def is_whole(manifest: dict[str, Any], checksum: Callable[[str], str]) -> bool:
-    """Whether the files of a manifest are there already, undamaged: then readers may be using them."""
+def are_whole(files: dict[str, dict[str, Any]], checksum: Callable[[str], str]) -> bool:
+    """Whether files are there already, undamaged, of which manifests say this: then readers may be using them."""
     try:
-        return all(checksum(name) == expected["xxh3_64"] for name, expected in manifest["files"].items())
+        return all(checksum(name) == expected["xxh3_64"] for name, expected in files.items())
     except OSError:
         return False
 

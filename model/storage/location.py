@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,8 +14,9 @@ import pyarrow as pa
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.storage.folder import Folder
+from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.store import Store
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import Segment, Snapshot
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _FILE = re.compile(r"file:(//(localhost)?)?(?P<path>/[^/].*)")
@@ -103,16 +105,21 @@ class Location(Protocol):
             The files cannot be written (disk full, no permission); the index stays as it was.
         """
 
-    def update(self, snapshot: Snapshot, known: set[str]) -> str:
+    def written_ahead(self, segment: Segment) -> AbstractContextManager[Entry]:
+        """Write the files of a segment that a snapshot is to have, meanwhile; errors as `save`."""
+
+    def update(self, snapshot: Snapshot, known: set[str], ahead: Sequence[Entry] = ()) -> Snapshot:
         """`save`, but not where the index has got a snapshot that `snapshot` does not come from; one writer at a time.
 
-        Returns the name of `snapshot`.
+        Returns `snapshot` with its name and those of its segments. Only what the index does not have is written.
 
         Parameters
         ----------
         known : set
             Names of the snapshots that it comes from. It gets the name of `snapshot` just before that becomes the
             current one: should this be interrupted, either may be.
+        ahead
+            What `written_ahead` gave for segments that the snapshot has.
 
         Raises
         ------

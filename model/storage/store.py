@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,17 +27,20 @@ from tagmatch.model.storage.file_lock import locked
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import (
     MANIFEST,
+    OF_SNAPSHOTS,
     SCRATCH_PREFIX,
-    SNAPSHOT_PREFIX,
-    check_files,
-    is_whole,
+    Entry,
+    are_whole,
+    check_contents,
+    files_of,
     manifest_missing,
     manifest_text,
+    names_of,
     parse_manifest,
     reject_other_files,
 )
 from tagmatch.model.storage.store_folder import StoreFolder, in_a_line
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import Segment, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +126,15 @@ class Store:
             ) from error
 
     def _copy(self, manifest: dict[str, Any], copy: Folder) -> None:
+        """Copy the files that the copy does not have yet of an earlier snapshot."""
         copy.path.mkdir(exist_ok=True)
+        here = os.listdir(copy.path)
         with copy.unfinished() as unfinished:
-            for name in manifest["files"]:
-                self.folder.folder(manifest["snapshot"]).download(name, unfinished / name)
-            check_files(unfinished, manifest)
+            for path, expected in files_of(manifest["segments"]).items():
+                if path.partition("/")[0] not in here:
+                    (unfinished / path).parent.mkdir(exist_ok=True)
+                    self.folder.download(path, unfinished / path)
+                    check_contents(unfinished / path, expected)
             copy.commit(unfinished, manifest)
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -139,7 +146,11 @@ class Store:
             "save(), or build it with tagmatch.spark.partition or `tagmatch-partition`"
         )
 
-    def update(self, snapshot: Snapshot, known: set[str]) -> str:  # noqa: ARG002
+    def update(self, snapshot: Snapshot, known: set[str], ahead: Sequence[Entry] = ()) -> Snapshot:  # noqa: ARG002
+        """As `Location` says: is refused."""
+        self.check_writable()
+
+    def written_ahead(self, segment: Segment) -> contextlib.AbstractContextManager[Entry]:  # noqa: ARG002
         """As `Location` says: is refused."""
         self.check_writable()
 
@@ -150,26 +161,29 @@ class Store:
             made = Folder(Path(path))
             made.save(snapshot)
             manifest = made.manifest()
-            name = manifest["snapshot"]
-            self._upload(made.path / name, manifest)
+            wanted = names_of(manifest["segments"])
+            for name in wanted:
+                self._upload(made.path, name, manifest)
         self.folder.write(MANIFEST, manifest_text(manifest))
         for other in self.folder.names():
-            if other.startswith(SNAPSHOT_PREFIX) and other != name:
+            if other.startswith(OF_SNAPSHOTS) and other not in wanted:
                 self.folder.folder(other).try_to_remove()
 
-    def _upload(self, files: Path, manifest: dict[str, Any]) -> None:
-        """Upload the files of a snapshot, unless they are there: some stores truncate a file that is written again."""
-        folder = self.folder.folder(manifest["snapshot"])
-        existed = folder.kind() == pa.fs.FileType.Directory
-        if existed and is_whole(manifest, folder.checksum):
+    def _upload(self, made: Path, name: str, manifest: dict[str, Any]) -> None:
+        """Upload a file, or the files of a segment, unless there: some stores truncate a file that is written again."""
+        files = {path: each for path, each in files_of(manifest["segments"]).items() if path.partition("/")[0] == name}
+        place = self.folder.folder(name)
+        existed = place.kind() != pa.fs.FileType.NotFound
+        if existed and are_whole(files, self.folder.checksum):
             return
         try:
-            folder.create()
-            for name in manifest["files"]:
-                folder.upload(files / name, name)
+            if (made / name).is_dir():
+                place.create()
+            for path in files:
+                self.folder.upload(made / path, path)
         except BaseException:
             if not existed:
-                folder.try_to_remove()
+                place.try_to_remove()
             raise
 
     @contextlib.contextmanager

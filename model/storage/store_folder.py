@@ -125,10 +125,13 @@ class StoreFolder:
             files.create_dir(path, recursive=True)
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it; nothing if there is none."""
+        """Remove the folder with all that is in it, or the file that is in its place; nothing if there is none."""
         files, path = self._reached("")
         with self._errors("remove"), contextlib.suppress(FileNotFoundError):
-            files.delete_dir(path)
+            if self.kind() == pa.fs.FileType.File:
+                files.delete_file(path)
+            else:
+                files.delete_dir(path)
 
     def try_to_remove(self) -> None:
         """Remove the folder, or leave it to the next that comes by."""

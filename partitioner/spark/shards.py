@@ -19,7 +19,6 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import I64Array, U8Array
 from tagmatch.model.arrow import from_lists, from_strings
 from tagmatch.model.columns import tag_lists
-from tagmatch.model.empty import empty_segment
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
 from tagmatch.model.kernels.xxh64 import hash_tags
@@ -150,7 +149,7 @@ def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]
     if not (len(staged) or problems.any()):
         return
     shard = number_of_task()
-    segment = build_segment(empty_segment(options), staged.changes(), options)
+    segment = build_segment([], staged.changes(), options)
     vocabulary = segment.vocabulary
     scratch.write(
         "shard",

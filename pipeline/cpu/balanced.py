@@ -28,6 +28,7 @@ from tagmatch.pipeline.cpu.one_query import (
     OneQuery,
     has_empty,
     keys_of,
+    live_of,
     prepare,
     ranks_of,
     scalar,
@@ -193,7 +194,7 @@ def _one_query(dtypes: DTypes) -> tuple[Any, Any]:
 
     @kernel
     def sets(tables, text, count):
-        return _sets_of(tables, ranks_of(tables, text, count, tag_offset), rank_offset)[0]
+        return live_of(tables, _sets_of(tables, ranks_of(tables, text, count, tag_offset), rank_offset)[0])
 
     return keys, sets
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, Lists, UIntArray, pooled
+from tagmatch.model.deletions import Deletions, is_deleted
 from tagmatch.model.kernels.bits import trailing_zeros
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
@@ -35,6 +36,27 @@ def copy_keys(set_ids, key_offsets, keys, out):
         for i in range(key_offsets[set_id], key_offsets[set_id + 1]):
             out[at] = keys[i]
             at += 1
+
+
+@kernel
+def keep_live(ends, set_ids, deleted, new_ends, out):
+    """Write the sets of each query that a bitmap does not have as deleted; returns how many there are."""
+    used = 0
+    for query in range(len(ends) - 1):
+        for i in range(ends[query], ends[query + 1]):
+            out[used] = set_ids[i]
+            used += not is_deleted(deleted, set_ids[i])
+        new_ends[query + 1] = used
+    return used
+
+
+def live_sets(matches: Lists, deletions: Deletions | None) -> Lists:
+    """The sets of each query that are not deleted."""
+    if deletions is None:
+        return matches
+    ends, out = np.zeros(len(matches) + 1, np.int64), np.empty(len(matches.values) + 1, np.uint32)
+    used = keep_live(matches.offsets, matches.values, deletions.bits, ends, out)
+    return Lists(ends, out[:used])
 
 
 @kernel

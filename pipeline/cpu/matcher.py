@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from tagmatch.model.arrays import Lists, TagLists, U64Array, pooled
+from tagmatch.model.deletions import Deletions
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import KeyTable, Segment
-from tagmatch.pipeline.cpu.key_lookup import look_up_keys
+from tagmatch.pipeline.cpu.key_lookup import live_sets, look_up_keys
 from tagmatch.pipeline.cpu.one_query import OneQuery
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cpu.subset_match import PartitionSubsetMatch, SubsetMatch
@@ -73,12 +75,12 @@ class Ranked:
 
     queries: QueryBatch
     match: SubsetMatch
-    keys: KeyTable
+    segment: Segment
 
     def subset_match(self) -> SetIds:
         """Sets that each query contains."""
         matches = self.match(self.queries)
-        return SetIds(matches.sets, self.keys, matches.rejected)
+        return SetIds(live_sets(matches.sets, self.segment.deletions), self.segment.keys, matches.rejected)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +89,7 @@ class _ByPartition:
 
     tag_index: TagIndex
     subset_match: PartitionSubsetMatch
-    keys: KeyTable
+    segment: Segment
 
     @property
     def partitions(self) -> int:
@@ -108,7 +110,7 @@ class _ByPartition:
         return self.subset_match.match(batches)
 
     def matched(self, sets: Lists) -> SetIds:
-        return SetIds(sets, self.keys)
+        return SetIds(live_sets(sets, self.segment.deletions), self.segment.keys)
 
 
 class CpuMatcher:
@@ -126,20 +128,29 @@ class CpuMatcher:
     packet_size = _PACKET_SIZE
 
     def __init__(self, segment: Segment, options: MatchOptions, *, notes: tuple[str, ...] = ()) -> None:
-        self.keys = segment.keys
         self.notes = notes
-        self._sets = len(segment)
         self._tag_index = TagIndex(segment.vocabulary)
         make: MakeSubsetMatch = resolve_name(implementations_of(segment.options).subset_match)
         self._subset_match = make(segment, options)
+        self._answer_from(segment)
+
+    def _answer_from(self, segment: Segment) -> None:
+        self.keys = segment.keys
+        self._segment = segment
         by_partition = self._subset_match.by_partition
         self.by_partition: PartitionMatcher | None = (
-            None if by_partition is None else _ByPartition(self._tag_index, by_partition, segment.keys)
+            None if by_partition is None else _ByPartition(self._tag_index, by_partition, segment)
         )
         self.one_query = self._subset_match.one_query(segment, self._tag_index)
 
+    def without(self, deletions: Deletions) -> CpuMatcher:
+        """As of `SegmentMatcher`."""
+        other = copy(self)
+        other._answer_from(replace(self._segment, deletions=deletions))
+        return other
+
     def __len__(self) -> int:
-        return self._sets
+        return len(self._segment)
 
     @property
     def nbytes(self) -> int:
@@ -157,7 +168,7 @@ class CpuMatcher:
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Ranked:
         """Ranks of queries `first` to `last`."""
-        return Ranked(self._tag_index.ranks(tags, first, last), self._subset_match, self.keys)
+        return Ranked(self._tag_index.ranks(tags, first, last), self._subset_match, self._segment)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""

@@ -10,26 +10,27 @@ kernel from a function around it would never be found in the cache, and be compi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import I64Array, U32Array, U64Array
-from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.jit import brief_kernel, kernel
 from tagmatch.model.kernels.prepared import Prepared, array_at, count_up
 from tagmatch.model.kernels.rows import ascending_row
 from tagmatch.model.kernels.tag_table import find_all
 from tagmatch.model.kernels.xxh64 import xxh64
 from tagmatch.model.tables import Segment
-from tagmatch.pipeline.cpu.key_lookup import copy_keys, key_ends, unique_keys
+from tagmatch.pipeline.cpu.key_lookup import copy_keys, keep_live, key_ends, unique_keys
 from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.matcher import OneQuery as AnyOneQuery
 
 # Places of what all layouts need in `Prepared`; what a layout adds follows
-_SCALARS, _SLOTS, _TAG_OFFSETS, _TAG_DATA, RANK_OFFSETS, RANKS, _KEY_OFFSETS, _KEYS = range(8)
+_SCALARS, _SLOTS, _TAG_OFFSETS, _TAG_DATA, RANK_OFFSETS, RANKS, _KEY_OFFSETS, _KEYS, _DELETED = range(9)
 #: Place of the first array that a layout adds
-LAYOUT = 8
+LAYOUT = 9
 
 # Places in the scalars
 _SEED, _HAS_EMPTY = range(2)
@@ -94,12 +95,25 @@ def ranks_of(tables, text, count, tag_offset):
 
 
 @kernel
+def live_of(tables, sets):
+    """The sets that are not deleted."""
+    deleted = array_at(tables, _DELETED, np.uint8)
+    if len(deleted) == 0:
+        return sets
+    ends, new_ends = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    ends[1] = len(sets)
+    live = np.empty(len(sets) + 1, np.uint32)
+    return live[: keep_live(ends, sets, deleted, new_ends, live)]
+
+
+@kernel
 def keys_of(tables, sets, rejected, most, unique, counts, key_offset, key):
     """Keys of the sets that were found (§3.4), ascending and each once if `unique`; counted.
 
     `None`, and nothing is counted, where they are more than `most`.
     """
     offsets, keys = array_at(tables, _KEY_OFFSETS, key_offset), array_at(tables, _KEYS, key)
+    sets = live_of(tables, sets)
     ends = np.zeros(2, np.int64)
     ends[1] = len(sets)
     places = np.zeros(2, np.int64)
@@ -171,6 +185,58 @@ class OneQuery:
         return self._sets(self._tables, text, count)
 
 
+@brief_kernel
+def _add(counts, more):
+    for place in range(len(more)):
+        count_up(counts, place, more[place])
+
+
+class OneQueryOfSeveral:
+    """Answers single queries about several segments, by what answers about each of them.
+
+    Parameters
+    ----------
+    parts : sequence of OneQuery
+    first_rows : sequence of int
+        The number of each segment's first row among the rows of all of them.
+    """
+
+    def __init__(self, parts: Sequence[AnyOneQuery], first_rows: Sequence[int]) -> None:
+        self._parts, self._first_rows = parts, first_rows
+
+    def keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array:
+        """As of `OneQuery`."""
+        own = np.zeros(len(counts), np.int64)
+        return _together([part.keys(text, count, unique, own) for part in self._parts], unique, own, counts)
+
+    def brief_keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array | None:
+        """As of `OneQuery`; `None` where one of the parts would take long."""
+        own, found = np.zeros(len(counts), np.int64), []
+        for part in self._parts:
+            keys = part.brief_keys(text, count, unique, own)
+            if keys is None:
+                return None
+            found.append(keys)
+        return _together(found, unique, own, counts)
+
+    def set_ids(self, text: bytes, count: int) -> U32Array:
+        """As of `OneQuery`."""
+        found = [part.set_ids(text, count) for part in self._parts]
+        return np.concatenate([ids + np.uint32(row) for ids, row in zip(found, self._first_rows, strict=True)])
+
+
+def _together(found: list[U64Array], unique: bool, own: I64Array, counts: I64Array) -> U64Array:
+    some = [keys for keys in found if len(keys)] or found[:1]
+    keys = some[0]
+    if len(some) > 1:
+        keys = np.concatenate(some)
+        if unique:
+            keys = np.unique(keys)
+    own[QUERIES], own[MATCHES] = 1, len(keys)
+    _add(counts, own)
+    return keys
+
+
 def prepare(
     segment: Segment, tags: TagIndex, arrays: list[npt.NDArray[Any]], scalars: list[int]
 ) -> tuple[Prepared, DTypes]:
@@ -178,6 +244,7 @@ def prepare(
     known, ranks, keys = segment.vocabulary.tags, segment.tagsets.ranks, segment.keys.keys
     # A seed may need all 64 bits
     numbers = np.array([segment.vocabulary.seed, segment.tagsets.has_empty_set, *scalars], np.uint64).view(np.int64)
-    common = (tags.slots, known.offsets, known.data, ranks.offsets, ranks.values, keys.offsets, keys.values)
+    deleted = np.zeros(0, np.uint8) if segment.deletions is None else segment.deletions.bits
+    common = (tags.slots, known.offsets, known.data, ranks.offsets, ranks.values, keys.offsets, keys.values, deleted)
     varying = (known.offsets, ranks.offsets, keys.offsets, keys.values)
     return Prepared(numbers, *common, *arrays), DTypes(*(array.dtype.type for array in varying))

@@ -6,7 +6,7 @@ import numpy as np
 
 from tagmatch.model.arrays import Strings, TagLists, U32Array, U64Array
 from tagmatch.model.kernels.rows import ascending_known, spread
-from tagmatch.model.kernels.tag_table import build_slots, find_all
+from tagmatch.model.kernels.tag_table import find_all
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Vocabulary
@@ -24,12 +24,12 @@ class TagIndex:
     vocabulary : Vocabulary
         Says which rank a tag has.
     slots : uint64 array
-        Where tags are looked up: as of `build_slots`.
+        Where tags are looked up: those of the vocabulary.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self.slots: U64Array = build_slots(vocabulary.tags, vocabulary.hashes)
+        self.slots: U64Array = vocabulary.slots
 
     @property
     def nbytes(self) -> int:

@@ -27,6 +27,7 @@ from tagmatch.pipeline.cpu.one_query import (
     OneQuery,
     has_empty,
     keys_of,
+    live_of,
     prepare,
     ranks_of,
     scalar,
@@ -184,7 +185,9 @@ def _one_query(dtypes: DTypes, first_row: Any) -> tuple[Any, Any, Any]:
 
     @kernel
     def sets(tables, text, count):
-        return _sets_of(tables, ranks_of(tables, text, count, tag_offset), ALL, rank_offset, first_row)[0]
+        return live_of(
+            tables, _sets_of(tables, ranks_of(tables, text, count, tag_offset), ALL, rank_offset, first_row)[0]
+        )
 
     return keys, sets, few_keys
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import queue
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any, Protocol, TypeAlias
@@ -14,6 +15,7 @@ import numba.cuda
 import numpy as np
 
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array
+from tagmatch.model.deletions import Deletions
 from tagmatch.model.errors import DeviceMemoryError
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.layouts import implementations_of
@@ -160,6 +162,7 @@ class CudaMatcher:
         self._free: queue.SimpleQueue[Workspace] = queue.SimpleQueue()
         self._room = Room(_FIRST_ROOM)
         self._pool = PinnedPool(device)
+        self._leave_out(segment.deletions)
         self._keys_there: tuple[Any, Any] | None = None
         with on_device(device):
             self._tag_index = CudaTagIndex(segment.vocabulary)
@@ -180,6 +183,16 @@ class CudaMatcher:
         for form in (query, TagLists(query.offsets, query.tags, np.arange(len(query.tags), dtype=np.uint32))):
             for space in (no_space, lambda count: cuda.pinned_array(1 + count, np.uint64)[:count]):
                 self.preprocess(form, 0, 1).subset_match().key_lookup(space)
+
+    def _leave_out(self, deletions: Deletions | None) -> None:
+        with on_device(self._device):
+            self._deleted = to_device(np.zeros(0, np.uint8) if deletions is None else deletions.bits)
+
+    def without(self, deletions: Deletions) -> CudaMatcher:
+        """As of `SegmentMatcher`."""
+        other = copy(self)
+        other._leave_out(deletions)
+        return other
 
     def __len__(self) -> int:
         return self._sets
@@ -261,7 +274,7 @@ class CudaMatcher:
 
     def _find(self, queries: DeviceQueries, keys: tuple[Any, Any] | None) -> tuple[Pairs, int, int]:
         with on_device(self._device):
-            pairs = Pairs(queries.count, self._has_empty_set, keys, queries.workspace, self._room)
+            pairs = Pairs(queries.count, self._has_empty_set, keys, self._deleted, queries.workspace, self._room)
             return pairs, *pairs.find(lambda *results: self._match.launch(queries, *results))
 
     def _halves(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> tuple[Lists, int, int]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import Lists, narrow_offsets, pooled
+from tagmatch.model.deletions import is_deleted
 from tagmatch.pipeline.cuda.jit import inlined, kernel
 from tagmatch.pipeline.cuda.memory import Workspace, grid
 from tagmatch.pipeline.cuda.scan import prefix_sums
@@ -75,18 +76,22 @@ def _clear(queries, has_empty, counts, counters, pair_queries, pair_sets):
 
 
 @kernel
-def _count_keys(pair_queries, pair_sets, counters, key_offsets, counts):
+def _count_keys(pair_queries, pair_sets, counters, deleted, key_offsets, counts):
     pairs = min(counters[PAIRS], min(len(pair_queries), len(pair_sets)))
     for i in range(cuda.grid(1), pairs, cuda.gridsize(1)):
         set_id = pair_sets[i]
+        if is_deleted(deleted, set_id):
+            continue
         cuda.atomic.add(counts, pair_queries[i], np.int32(key_offsets[set_id + np.uint32(1)] - key_offsets[set_id]))
 
 
 @kernel
-def _copy_keys(pair_queries, pair_sets, counters, key_offsets, ends, counts, keys, out):
+def _copy_keys(pair_queries, pair_sets, counters, deleted, key_offsets, ends, counts, keys, out):
     """Each pair's keys go to its query's list, from the back; `counts` say how many are still to come."""
     for i in range(cuda.grid(1), counters[PAIRS], cuda.gridsize(1)):
         query, set_id = pair_queries[i], pair_sets[i]
+        if is_deleted(deleted, set_id):
+            continue
         first, last = key_offsets[set_id], key_offsets[set_id + np.uint32(1)]
         at = ends[query] + cuda.atomic.sub(counts, query, np.int32(last - first)) - (last - first)
         for key in range(first, last):
@@ -95,16 +100,19 @@ def _copy_keys(pair_queries, pair_sets, counters, key_offsets, ends, counts, key
 
 
 @kernel
-def _count_sets(pair_queries, pair_sets, counters, counts):
+def _count_sets(pair_queries, pair_sets, counters, deleted, counts):
     pairs = min(counters[PAIRS], min(len(pair_queries), len(pair_sets)))
     for i in range(cuda.grid(1), pairs, cuda.gridsize(1)):
-        cuda.atomic.add(counts, pair_queries[i], np.int32(1))
+        if not is_deleted(deleted, pair_sets[i]):
+            cuda.atomic.add(counts, pair_queries[i], np.int32(1))
 
 
 @kernel
-def _copy_sets(pair_queries, pair_sets, counters, ends, counts, out):
+def _copy_sets(pair_queries, pair_sets, counters, deleted, ends, counts, out):
     for i in range(cuda.grid(1), counters[PAIRS], cuda.gridsize(1)):
         query = pair_queries[i]
+        if is_deleted(deleted, pair_sets[i]):
+            continue
         out[ends[query] + cuda.atomic.sub(counts, query, np.int32(1)) - 1] = pair_sets[i]
 
 
@@ -133,14 +141,25 @@ class Pairs:
         Whether the empty set is stored, which every query contains.
     keys : (device array, device array) or None
         Offsets and values of the key table.
+    deleted : device array
+        Bits of the sets that are deleted; empty if there are none.
     workspace : Workspace
     room : Room
     """
 
-    def __init__(self, queries: int, has_empty: bool, keys: tuple[Any, Any] | None, workspace: Workspace, room: Room):
+    def __init__(
+        self,
+        queries: int,
+        has_empty: bool,
+        keys: tuple[Any, Any] | None,
+        deleted: Any,
+        workspace: Workspace,
+        room: Room,
+    ) -> None:
         self._queries = queries
         self._has_empty = has_empty
         self._keys = keys
+        self._deleted = deleted
         self._workspace = workspace
         self._room = room
 
@@ -167,7 +186,7 @@ class Pairs:
                 self._queries, self._has_empty, counts, counters, queries, sets
             )
             launch(queries, sets, counters)
-            self._arrays = (queries, sets, counters)
+            self._arrays = (queries, sets, counters, self._deleted)
             if self._keys is None:
                 _count_sets[(*self._grid(self._room.pairs), workspace.stream)](*self._arrays, counts)
             else:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tagmatch.model.arrays import IntArray, Strings, TagLists
 from tagmatch.model.kernels.rows import ascending_row
-from tagmatch.model.kernels.tag_table import UNKNOWN, build_slots, find
+from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.model.kernels.xxh64 import xxh64
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Vocabulary
@@ -86,7 +86,7 @@ class CudaTagIndex:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._seed = np.uint64(vocabulary.seed)
         tags = vocabulary.tags
-        self._tables = tuple(map(to_device, (build_slots(tags, vocabulary.hashes), tags.offsets, tags.data)))
+        self._tables = tuple(map(to_device, (vocabulary.slots, tags.offsets, tags.data)))
         self.nbytes = sum(table.nbytes for table in self._tables)
 
     def ranks(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> DeviceQueries:

@@ -53,7 +53,7 @@ def export(
     snapshot = location_of(index, "INDEX").open()
     batches = pairs(snapshot)
     if not is_terminal_of_messages(target):
-        batches = with_progress("exporting", batches, len(snapshot.only.keys.keys.values))
+        batches = with_progress("exporting", batches, sum(segment.live_keys for segment in snapshot.segments))
     with set_writer(target, schema_of(snapshot), form) as write:
         for batch in batches:
             write(batch)

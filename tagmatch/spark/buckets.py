@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, I64Array, U64Array, UIntArray
+from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.layouts import rules_of
-from tagmatch.model.tables import Segment
+from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.partitioner.spark.serialized import groups_by_hash
 
 
@@ -58,11 +59,22 @@ class Buckets:
         return spreads
 
 
-def buckets_for(segment: Segment, bucket_sets: int, *, at_least: int = 1) -> Buckets:
+def hashes_of(segment: Segment) -> U64Array:
+    """XXH64 of each tag of a segment with seed 0, which vocabularies of older versions may not have."""
+    known = segment.vocabulary
+    return known.hashes if known.seed == 0 else hash_strings(known.tags)
+
+
+def buckets_for(snapshot: Snapshot, bucket_sets: int, *, at_least: int = 1) -> Buckets:
     """As many buckets as a snapshot needs, of about `bucket_sets` sets each."""
-    sets = rules_of(segment.options).sets_by_rarest_tag(segment)
-    many = np.flatnonzero(sets > bucket_sets)
-    hashes = segment.vocabulary.hashes[many]
-    order = np.argsort(hashes)
-    spreads = -(-sets[many] // bucket_sets)
-    return Buckets(max(at_least, -(-len(segment) // bucket_sets), 1), hashes[order], spreads[order])
+    segments = snapshot.segments
+    rarest = [rules_of(segment.options).sets_by_rarest_tag(segment) for segment in segments]
+    # What is less in every segment is less than too much in all of them
+    many = [np.flatnonzero(sets > bucket_sets // len(segments)) for sets in rarest]
+    tags = np.concatenate([hashes_of(segment)[places] for segment, places in zip(segments, many, strict=True)])
+    hashes, numbers = np.unique(tags, return_inverse=True)
+    sets = np.zeros(len(hashes), np.int64)
+    np.add.at(sets, numbers, np.concatenate([each[places] for each, places in zip(rarest, many, strict=True)]))
+    salted = sets > bucket_sets
+    rows = sum(map(len, segments))
+    return Buckets(max(at_least, -(-rows // bucket_sets), 1), hashes[salted], -(-sets[salted] // bucket_sets))

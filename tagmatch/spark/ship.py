@@ -84,7 +84,7 @@ def current_index(location: Location, key_type: KeyType) -> TagMatch[Any]:
 
 def _reloaded(location: Location, key_type: KeyType) -> TagMatch[Any]:
     held = _opened.get(location)
-    if held is not None and held.snapshot.only.keys.type == key_type:
+    if held is not None and held.snapshot.key_type == key_type:
         held.reload()
         return held
     index = TagMatch.open(location.address, threads=1, device="cpu", key_type=key_type)

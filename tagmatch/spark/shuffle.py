@@ -32,11 +32,11 @@ from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.kernels.xxh64 import hash_tags
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.location import Location
-from tagmatch.model.tables import KeyTable, Segment
+from tagmatch.model.tables import KeyTable, Segment, Snapshot
 from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, deserialized, labels_for, sorted_by_number
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
 from tagmatch.spark.answers import Output, answer_field, reject_nulls, with_keys
-from tagmatch.spark.buckets import Buckets, buckets_for
+from tagmatch.spark.buckets import Buckets, buckets_for, hashes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,8 +54,6 @@ class Shuffle:
     index : Location
     snapshot : str
         Name of the snapshot.
-    seed : int
-        Of the hashes of tags.
     key_type : {"integer", "string"}
     buckets : Buckets
     labels : int64 array, 2 x buckets
@@ -64,7 +62,6 @@ class Shuffle:
 
     index: Location
     snapshot: str
-    seed: int
     key_type: KeyType
     buckets: Buckets
     labels: I64Array
@@ -84,14 +81,14 @@ def shuffle_join(
     """
     spark = queries.sparkSession
     name = index.manifest()["snapshot"]
-    segment = index.open_unverified(name).only
+    snapshot = index.open_unverified(name)
     parallelism = int(spark.conf.get("spark.default.parallelism", None) or 1)
-    buckets = buckets_for(segment, bucket_sets, at_least=parallelism)
+    buckets = buckets_for(snapshot, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)
-    plan = Shuffle(index, name, segment.vocabulary.seed, segment.keys.type, buckets, labels)
+    plan = Shuffle(index, name, snapshot.key_type, buckets, labels)
     column, schema = queries.columns.index(tags), queries.schema
     merged = unique or output == "lists"
-    at_home = merged or segment.tagsets.has_empty_set
+    at_home = merged or any(map(_has_empty_set, snapshot.segments))
 
     def sets_of(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return sent_sets(chunks, plan, bucket_sets)
@@ -114,7 +111,7 @@ def shuffle_join(
         functions.xxhash64(_quoted(tags)).alias("spread"),
         functions.monotonically_increasing_id().alias("id"),
     )
-    count = max(1, -(-len(segment) // bucket_sets))
+    count = max(1, len(_chunks(snapshot, bucket_sets)))
     chunks = spark.range(0, count, 1, count)
     sent = chunks.mapInArrow(sets_of, SERIALIZED).union(numbered.mapInArrow(queries_of, SERIALIZED))
     met = sorted_by_number(sent, buckets.count)
@@ -143,24 +140,36 @@ def _quoted(column: str) -> str:
 
 def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) -> Iterator[pa.RecordBatch]:
     """One task: numbers of chunks, each of `chunk_sets` rows of the tagset table; gives batches of their sets."""
-    segment = plan.index.open_unverified(plan.snapshot).only
+    snapshot = plan.index.open_unverified(plan.snapshot)
+    parts = _chunks(snapshot, chunk_sets)
     for batch in chunks:
-        for chunk in batch.column(0).to_pylist():
+        for segment, first, last in [parts[chunk] for chunk in batch.column(0).to_pylist() if chunk < len(parts)]:
             serializer = Serializer()
-            first = chunk * chunk_sets
-            last = min(first + chunk_sets, len(segment))
-            if first == 0 and segment.tagsets.has_empty_set:
-                empty = _sets(segment, np.zeros(1, np.uint32))
+            rows = segment.live_rows(first, last).astype(np.uint32)
+            if first == 0 and _has_empty_set(segment):
+                empty = _sets(segment, rows[:1])
                 homes = slice(plan.buckets.count, None)
                 for label, number in zip(plan.labels[homes].tolist(), plan.numbers[homes].tolist(), strict=True):
                     serializer.add(label, number, empty)
-                first = 1
-            rows = np.arange(first, last, dtype=np.uint32)
+                rows = rows[1:]
             ranks = segment.tagsets.ranks
-            hashes = segment.vocabulary.hashes[ranks.values[ranks.offsets[first:last]]]
+            hashes = hashes_of(segment)[ranks.values[ranks.offsets[rows]]]
             buckets = plan.buckets.of_sets(hashes, rows).astype(np.uint32)
             serializer.scatter(buckets, plan.labels, plan.numbers, partial(_sets_at, segment, rows))
             yield from serializer.take()
+
+
+def _chunks(snapshot: Snapshot, most: int) -> list[tuple[Segment, int, int]]:
+    """Consecutive rows of segments, `most` at most in each chunk: the segment, the first of its rows and the last."""
+    return [
+        (segment, first, min(first + most, len(segment)))
+        for segment in snapshot.segments
+        for first in range(0, len(segment), most)
+    ]
+
+
+def _has_empty_set(segment: Segment) -> bool:
+    return segment.tagsets.has_empty_set and 0 in segment.live_rows(0, 1)
 
 
 def _sets_at(segment: Segment, rows: U32Array, places: U32Array) -> pa.RecordBatch:
@@ -215,7 +224,7 @@ def _queries_at(records: pa.RecordBatch, queries: I64Array, places: U32Array) ->
 def _buckets_of_queries(tags: pa.Array, plan: Shuffle) -> tuple[U32Array, I64Array]:
     """Pairs of a bucket and a query that has one of its tags, each once."""
     (lists,) = tag_lists(tags, "tags")
-    hashes = hash_tags(lists, seed=plan.seed)
+    hashes = hash_tags(lists)
     owners = np.repeat(np.arange(len(lists)), np.diff(lists.offsets))
     places, buckets = plan.buckets.of_tags(hashes)
     pairs = np.unique(owners[places] * plan.buckets.count + buckets)

@@ -125,7 +125,7 @@ class Cases:
         assert contents_of(self.files.index) == self._index, "the index has changed"
         return _ENDINGS[code]
 
-    def _built(self, path: Path, old: dict[str, bytes], code: int, *, may_leave: str = "snapshot-") -> str:
+    def _built(self, path: Path, old: dict[str, bytes], code: int, *, may_leave: str = "segment-") -> str:
         """See that the index is as it was, or as it should be; the next build removes what this one has left."""
         found, new = contents_of(path), self.files.built
         if code == 0:
@@ -133,7 +133,7 @@ class Cases:
         kept = new if found.get(_MANIFEST) == new[_MANIFEST] else old
         assert found.get(_MANIFEST) == kept.get(_MANIFEST), "the manifest is neither the old one nor the new one"
         assert found.items() >= kept.items(), "the index is not whole"
-        left = {name for name in found.keys() - kept.keys() if not name.startswith(("snapshot-", may_leave))}
+        left = {name for name in found.keys() - kept.keys() if not name.startswith(("segment-", may_leave))}
         assert not left, f"left behind: {left}"
         if kept:
             tagmatch_alone("check", path)

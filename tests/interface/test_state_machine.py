@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from typing import get_args
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, rule, run_state_machine_as_test
@@ -14,6 +15,7 @@ from support.oracle import Oracle
 
 from tagmatch import TagMatch
 from tagmatch.model.options import Layout
+from tagmatch.partitioner.consolidation import FEW_SETS
 
 LAYOUTS = st.sampled_from(get_args(Layout))
 SIZES = st.sampled_from([1, 7, 200_000])
@@ -58,11 +60,12 @@ class Index(RuleBasedStateMachine):
         for database in (self.tm, self.oracle):
             database.remove_sets([tags for tags, _ in removed], [key for _, key in removed])
 
-    @rule()
-    def consolidate(self):
-        for database in (self.tm, self.oracle):
-            database.consolidate()
+    @rule(full=st.booleans())
+    def consolidate(self, full=False):
+        self.tm.consolidate(full=full)
+        self.oracle.consolidate()
         self.tm.check()
+        assert not full or self.tm.stats()["segments"] == 1
 
     @rule(query=strategies.queries, stored=pairs)
     def match(self, query, stored):
@@ -97,5 +100,8 @@ class Index(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-def test_any_order_of_calls(layout):
+@pytest.mark.parametrize("few", [0, 4, FEW_SETS])
+def test_any_order_of_calls(layout, few, monkeypatch):
+    """With segments of any size, which are merged in the background meanwhile."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
     run_state_machine_as_test(lambda: Index(layout), settings=settings(stateful_step_count=20))

@@ -10,7 +10,7 @@ from support.strategies import tag_sets
 
 from tagmatch import TagMatch
 from tagmatch.model.options import Layout
-from tagmatch.model.storage.snapshot_files import tables_of
+from tagmatch.model.storage.segment_files import tables_of
 
 LAYOUTS = pytest.mark.parametrize("layout", get_args(Layout))
 

@@ -42,10 +42,10 @@ def kernels(offsets, keys):
         },
         "pairs": {
             "_clear": (n, yes, i32, i64, u32, u32),
-            "_count_keys": (*results, offsets, i32),
-            "_copy_keys": (*results, offsets, i64, i32, *keys),
-            "_count_sets": (*results, i32),
-            "_copy_sets": (*results, i64, i32, u32),
+            "_count_keys": (*results, u8, offsets, i32),
+            "_copy_keys": (*results, u8, offsets, i64, i32, *keys),
+            "_count_sets": (*results, u8, i32),
+            "_copy_sets": (*results, u8, i64, i32, u32),
         },
         "rarest": {
             "_query_bits": (n, i32, i32, u32, u64),

@@ -12,7 +12,6 @@ from support.oracle import Oracle
 
 from tagmatch.contents import every_set, is_among, pairs, schema_of, sets_at
 from tagmatch.model.columns import one_row, tag_lists
-from tagmatch.model.empty import empty_segment
 from tagmatch.model.options import LayoutOptions, MatchOptions
 from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.partitioner.local import build_segment
@@ -31,7 +30,7 @@ Parts = list[list[list[str]]]
 def segment_of(sets: list[list[str]], keys: range, options: LayoutOptions) -> Segment:
     staged = StagedChanges(1)
     staged.extend(tag_lists(sets, "tags", stored=True), np.array(keys, dtype=np.uint64), removed=False)
-    return build_segment(empty_segment(options), staged.changes(), options)
+    return build_segment([], staged.changes(), options)
 
 
 def snapshot_of(parts: Parts, layout: Any) -> tuple[Snapshot, Oracle]:

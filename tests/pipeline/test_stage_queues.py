@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tagmatch.model.columns import tag_lists
-from tagmatch.model.empty import empty_segment
 from tagmatch.model.options import LayoutOptions, MatchOptions, PipelineOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.local import build_segment
@@ -101,7 +100,7 @@ def test_every_stage_of_a_pipeline_has_the_queue_asked_for(layout: str) -> None:
     tags = [[f"t{number % 7}"] for number in range(50)]
     staged.extend(tag_lists(tags, "tags", stored=True), np.arange(50, dtype=np.uint64), removed=False)
     options = LayoutOptions(layout)
-    segment = build_segment(empty_segment(options), staged.changes(), options, threads=1)
+    segment = build_segment([], staged.changes(), options, threads=1)
     one_by_one = PipelineOptions(packet_queries=1, hand_over_queries=0)
     answering = MatchOptions(device="cpu", threads=2, pipeline=one_by_one)
     pipeline, matcher = Pipeline(answering, queue), matcher_for(Snapshot((segment,)), answering)

@@ -295,7 +295,7 @@ def test_a_job_that_is_killed_leaves_the_index_as_it_was(tmp_path: Path, free_jv
     for _ in range(2):
         partition(spark.createDataFrame([(["new"], "ana")], NAMED), index)
         assert manifest(index) == local([(["new"], "ana")], tmp_path / "local")
-        assert sorted(name.partition("-")[0] for name in os.listdir(index)) == ["LOCK", "MANIFEST.json", "snapshot"]
+        assert sorted(name.partition("-")[0] for name in os.listdir(index)) == ["LOCK", "MANIFEST.json", "segment"]
 
 
 CONNECTED = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tagmatch.model.columns import key_values, tag_lists
-from tagmatch.model.empty import empty_segment
 from tagmatch.model.options import Layout, LayoutOptions, MatchOptions
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.staging import StagedChanges
@@ -29,7 +28,7 @@ class Kernels:
         staged = StagedChanges(threads)
         staged.extend(tag_lists(sets["tags"], "tags", stored=True), key_values(sets["key"]), removed=False)
         options = LayoutOptions(layout)
-        snapshot = build_segment(empty_segment(options), staged.changes(), options, threads=threads)
+        snapshot = build_segment([], staged.changes(), options, threads=threads)
         self._matcher = CpuMatcher(snapshot, MatchOptions(threads=threads))
         self._threads = threads
 

@@ -182,11 +182,11 @@ def test_a_store_with_a_damaged_index(bucket: Any, uri: str, shown: str) -> None
 def test_no_room_for_a_copy(uri: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     save(uri)
 
-    def fail(**_: Any) -> str:
+    def fail(*_: Any, **__: Any) -> str:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tempfile.mkdtemp", fail)
+        patch.setattr("pathlib.Path.mkdir", fail)
         with pytest.raises(TagMatchError, match=f"cannot copy {shown} to this machine: .*No space.* TMPDIR") as told:
             TagMatch.open(uri)
     assert "secret" not in str(told.value)

@@ -14,8 +14,8 @@ from tagmatch import (
     TagMatchError,
 )
 from tagmatch.model.options import Layout
-from tagmatch.model.storage.format import manifest_text
-from tagmatch.model.storage.snapshot_files import tables_of
+from tagmatch.model.storage.format import FORMAT_VERSION, manifest_text
+from tagmatch.model.storage.segment_files import tables_of
 
 SETS = [["a", "b"], ["a"], ["b", "c", "d"], [], ["é", "日本"]]
 
@@ -71,7 +71,7 @@ def test_a_newer_format_is_told_from_damage(index):
     file = index / "MANIFEST.json"
     manifest = json.loads(file.read_text())
     manifest.pop("checksum")
-    file.write_bytes(manifest_text({**manifest, "format": 3}))
+    file.write_bytes(manifest_text({**manifest, "format": FORMAT_VERSION + 1}))
     with pytest.raises(IndexVersionError, match="upgrade"):
         TagMatch.open(index)
 
@@ -141,7 +141,7 @@ def test_sets_are_laid_out_anew_only_where_that_makes_a_difference(tmp_path, mon
     with TagMatch(tmp_path / "index", max_partition_size=2) as tm:
         tm.add_sets(SETS, range(5))
         tm.consolidate()
-    monkeypatch.setattr("tagmatch.engine.build_segment", None)
+    monkeypatch.setattr("tagmatch.engine.merged", None)
     with TagMatch(tmp_path / "index") as tm:
         assert sorted(tm.match(["a", "b"])) == [0, 1, 3]
     with pytest.raises(TypeError, match="not callable"):

@@ -23,7 +23,6 @@ from support.simulator import SIMULATED
 import tagmatch.pipeline.devices
 from tagmatch import CudaOptions, DeviceError, DeviceWarning, TagMatch
 from tagmatch.model.columns import tag_lists
-from tagmatch.model.empty import empty_segment
 from tagmatch.model.options import LayoutOptions, MatchOptions
 from tagmatch.model.tables import Segment
 from tagmatch.partitioner.local import build_segment
@@ -57,7 +56,7 @@ def segment_of(sets: list[list[str]], layout: str, **options: Any) -> Segment:
     staged = StagedChanges(1)
     staged.extend(tag_lists(sets, "tags", stored=True), np.arange(len(sets), dtype=np.uint64), removed=False)
     wanted = LayoutOptions(layout, **options)
-    return build_segment(empty_segment(wanted), staged.changes(), wanted, threads=1)
+    return build_segment([], staged.changes(), wanted, threads=1)
 
 
 def answers(matcher: Any, queries: list[list[str]]) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""The files of a snapshot: one Arrow IPC file per table, memory-mapped when they are read."""
+"""The files of a segment: one Arrow IPC file per table, memory-mapped when they are read, and one for its deletions."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
+from tagmatch.model.deletions import Deletions
 from tagmatch.model.errors import IndexCorruptError, TagMatchError
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.layouts import rules_of
-from tagmatch.model.options import LayoutOptions
+from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage.durable import sync
-from tagmatch.model.storage.format import ADVICE, SNAPSHOT_PREFIX, checksum_of_file, key_type_of
+from tagmatch.model.storage.format import ADVICE, DELETED_PREFIX, SEGMENT_PREFIX, checksum_of_file, key_type_of
 from tagmatch.model.tables import KeyTable, Segment, TagsetTable, Vocabulary
 
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
@@ -24,31 +26,39 @@ _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 Check = Callable[[Path, dict[str, Any]], None]
 
 
-def write_files(segment: Segment, folder: Path) -> dict[str, Any]:
-    """Write and sync the tables; returns the manifest, without its own checksum."""
-    folder.chmod(0o755)
-    whole = xxhash.xxh3_64()
-    files = {}
-    for name, table in tables_of(segment):
-        file = folder / f"{name}.arrow"
-        with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-        checksum = checksum_of_file(file)
-        sync(file)
-        files[file.name] = {"bytes": file.stat().st_size, "xxh3_64": checksum}
-        whole.update(f"{file.name} {checksum}\n".encode())
-    sync(folder)
-    manifest = {
-        "format": 1,
-        "layout": segment.options.layout,
-        "max_partition_size": segment.options.max_partition_size,
-        "seed": segment.vocabulary.seed,
-        "sets": len(segment),
-        "tags": len(segment.vocabulary),
-        "snapshot": SNAPSHOT_PREFIX + whole.hexdigest(),
-        "files": files,
-    }
-    return manifest if segment.keys.names is None else {**manifest, "format": 2, "key_type": segment.keys.type}
+def write_segment(segment: Segment, folder: Path) -> dict[str, Any]:
+    """Write and sync the tables, in a new folder in this one; returns what manifests say of the segment."""
+    files, whole = {}, xxhash.xxh3_64()
+    unnamed = folder / "segment"
+    unnamed.mkdir()
+    unnamed.chmod(0o755)
+    for table_name, table in tables_of(segment):
+        file = unnamed / f"{table_name}.arrow"
+        files[file.name] = _write_table(table, file)
+        whole.update(f"{file.name} {files[file.name]['xxh3_64']}\n".encode())
+    sync(unnamed)
+    name = SEGMENT_PREFIX + whole.hexdigest()
+    unnamed.rename(folder / name)
+    tags = len(segment.vocabulary)
+    return {"name": name, "rows": len(segment), "seed": segment.vocabulary.seed, "tags": tags, "files": files}
+
+
+def write_deletions(deletions: Deletions, rows: int, folder: Path) -> dict[str, Any]:
+    """Write and sync which of the rows of a segment are deleted; returns what manifests say of that file."""
+    flags = pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(deletions.bits)])
+    file = folder / "deleted"
+    written = _write_table(_table(deleted=flags), file)
+    name = f"{DELETED_PREFIX}{written['xxh3_64']}.arrow"
+    file.rename(folder / name)
+    return {"name": name, "rows": deletions.count, **written}
+
+
+def _write_table(table: pa.Table, file: Path) -> dict[str, Any]:
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    checksum = checksum_of_file(file)
+    sync(file)
+    return {"bytes": file.stat().st_size, "xxh3_64": checksum}
 
 
 def tables_of(segment: Segment) -> Iterator[tuple[str, pa.Table]]:
@@ -76,8 +86,8 @@ def _table(**columns: pa.Array) -> pa.Table:
     return pa.table([*columns.values()], pa.schema([(name, array.type) for name, array in columns.items()]))
 
 
-def read_files(folder: Path, manifest: dict[str, Any], check: Check) -> Segment:
-    """The snapshot of which a folder has the files that `manifest` names, each if `check` accepts it.
+def read_segments(folder: Path, manifest: dict[str, Any], check: Check) -> tuple[Segment, ...]:
+    """The segments of which an index folder has the files that `manifest` names, each file if `check` accepts it.
 
     Raises
     ------
@@ -86,26 +96,40 @@ def read_files(folder: Path, manifest: dict[str, Any], check: Check) -> Segment:
     TagMatchError
         A file cannot be read.
     """
-    files = manifest["files"]
-    key_type = key_type_of(manifest)
-    wanted = _TABLES if key_type == "integer" else (*_TABLES, "key_names")
-    tables = {name: _read_table(folder / f"{name}.arrow", files[f"{name}.arrow"], check) for name in wanted}
-    vocabulary, tagsets = tables["vocabulary"], tables["tagsets"]
     options = LayoutOptions(manifest["layout"], manifest["max_partition_size"])
+    key_type = key_type_of(manifest)
+    return tuple(_read_segment(folder, entry, options, key_type, check) for entry in manifest["segments"])
+
+
+def _read_segment(
+    folder: Path, entry: dict[str, Any], options: LayoutOptions, key_type: KeyType, check: Check
+) -> Segment:
+    own, files = folder / entry["name"], entry["files"]
+    wanted = _TABLES if key_type == "integer" else (*_TABLES, "key_names")
+    tables = {name: _read_table(own / f"{name}.arrow", files[f"{name}.arrow"], check) for name in wanted}
+    vocabulary, tagsets = tables["vocabulary"], tables["tagsets"]
     return Segment(
         options,
         Vocabulary(
             to_strings(vocabulary["tag"]),
             to_numbers(vocabulary["hash"]),
             to_numbers(vocabulary["frequency"]),
-            manifest["seed"],
+            entry["seed"],
         ),
         TagsetTable(to_words(tagsets["signature"]), to_lists(tagsets["ranks"])),
         KeyTable(
             to_lists(tables["keys"]["keys"]), None if key_type == "integer" else to_strings(tables["key_names"]["name"])
         ),
         rules_of(options).from_arrow(tables["partitions"], len(tagsets["ranks"])),
+        _read_deletions(folder, entry["deleted"], check) if "deleted" in entry else None,
+        entry["name"],
     )
+
+
+def _read_deletions(folder: Path, entry: dict[str, Any], check: Check) -> Deletions:
+    flags = _read_table(folder / entry["name"], entry, check)["deleted"]
+    bits = np.frombuffer(flags.buffers()[1], np.uint8, count=-(-len(flags) // 8))
+    return Deletions(bits, entry["rows"])
 
 
 def _read_table(file: Path, expected: dict[str, Any], check: Check) -> dict[str, pa.Array]:

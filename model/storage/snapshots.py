@@ -1,0 +1,52 @@
+"""Snapshots as manifests have them: what is not among an index's files is written, the rest stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from tagmatch.model.storage.format import FORMAT_VERSION, SNAPSHOT_PREFIX, Entry
+from tagmatch.model.storage.segment_files import write_deletions, write_segment
+from tagmatch.model.tables import Segment, Snapshot
+
+
+def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> dict[str, Any]:
+    """Write and sync what an index lacks of a snapshot; returns the manifest, without its own checksum.
+
+    Parameters
+    ----------
+    folder : Path
+        Gets the new files.
+    there
+        The segments whose files the index has.
+    """
+    known = {entry["name"]: entry for entry in there}
+    entries = [_written(segment, known.get(segment.name or ""), folder) for segment in snapshot.segments]
+    options = snapshot.segments[0].options
+    manifest = {
+        "format": FORMAT_VERSION,
+        "layout": options.layout,
+        "max_partition_size": options.max_partition_size,
+        "key_type": snapshot.key_type,
+        "sets": len(snapshot),
+        "segments": entries,
+    }
+    return {**manifest, "snapshot": SNAPSHOT_PREFIX + _identity(manifest)}
+
+
+def _written(segment: Segment, known: Entry | None, folder: Path) -> Entry:
+    """What manifests say of a segment whose files are there, or are now."""
+    entry = write_segment(segment, folder) if known is None else {**known}
+    entry.pop("deleted", None)
+    if segment.deletions is not None:
+        entry["deleted"] = write_deletions(segment.deletions, len(segment), folder)
+    return entry
+
+
+def _identity(manifest: dict[str, Any]) -> str:
+    """A checksum of what a snapshot is: its layout, and the contents of its files, which their names stand for."""
+    names = [(entry["name"], entry.get("deleted", {}).get("name")) for entry in manifest["segments"]]
+    return xxhash.xxh3_64_hexdigest(f"{manifest['layout']} {manifest['max_partition_size']} {names}".encode())

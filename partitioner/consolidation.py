@@ -1,0 +1,135 @@
+"""From a snapshot and changes to the next snapshot, at a cost that follows the changes: large segments stay.
+
+A log-structured merge: changed sets go, with all keys that they have then, to a new segment, and their rows in other
+segments are marked as deleted. So each set is in one segment, and each segment answers by itself. Small segments are
+taken into the new one at once; others are merged by size (`to_merge`), so that there are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tagmatch.model.arrays import Lists, Strings, U32Array, offsets_of
+from tagmatch.model.kernels.lists import gather, relabel
+from tagmatch.model.kernels.tag_table import UNKNOWN
+from tagmatch.model.layouts import rules_of
+from tagmatch.model.options import LayoutOptions
+from tagmatch.model.tables import Segment, Snapshot
+from tagmatch.partitioner.local import Changes, build_segment, held_by, held_in, no_changes, ranks_of
+
+#: Sets of a segment that is always taken into the new one: to lay these out anew takes some ten milliseconds
+FEW_SETS = 1 << 14
+
+# Segments of a snapshot at most, as each makes every query slower
+_MOST_SEGMENTS = 8
+
+# A segment is merged with all that are smaller where these have more than one set for so many of its own
+_RATIO = 8
+
+
+def consolidated(snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, threads: int = 1) -> Snapshot:
+    """The snapshot after the changes; segments that were not small have the tables that they had.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        In the layout of `options`.
+    """
+    small = _to_take_in(snapshot, len(changes))
+    held, kept = [held_by(segment, threads=threads) for segment in small], []
+    for segment in snapshot.segments:
+        if segment in small:
+            continue
+        changed = rows_with(segment, changes.tags, changes.rows, threads=threads)
+        if len(changed):
+            held.append(held_in(segment, changed))
+        if segment.live > len(changed):
+            kept.append(segment.without(changed))
+    return _with(kept, build_segment(held, changes, options, threads=threads))
+
+
+def rebuilt(snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, threads: int = 1) -> Snapshot:
+    """The snapshot after the changes, as one segment without deletions; the same where there is nothing to be done."""
+    segments = snapshot.segments
+    if len(changes) == 0 and len(segments) == 1 and segments[0].deletions is None and segments[0].options == options:
+        return snapshot
+    held = [held_by(segment, threads=threads) for segment in segments]
+    return Snapshot((build_segment(held, changes, options, threads=threads),))
+
+
+def merged(segments: Sequence[Segment], options: LayoutOptions, *, threads: int = 1) -> Segment:
+    """One segment of the sets of some segments of a snapshot, in the layout of `options`."""
+    return rebuilt(Snapshot(tuple(segments)), no_changes(), options, threads=threads).only
+
+
+def with_merged(snapshot: Snapshot, segments: Sequence[Segment], new: Segment) -> Snapshot:
+    """The snapshot with a segment in the place of those, of an earlier snapshot, that were merged to it.
+
+    What has been deleted in these since, is deleted in the new one.
+    """
+    for segment in segments:
+        now = next((each for each in snapshot.segments if each.tagsets is segment.tagsets), None)
+        rows = segment.live_rows(0, len(segment)).astype(np.uint32)
+        if now is not None:
+            rows = rows[now.deletions.among(rows)] if now.deletions is not None else rows[:0]
+        if len(rows):
+            gone = held_in(segment, rows)
+            new = new.without(rows_with(new, gone.vocabulary.tags, gone.ranks))
+    tables = [segment.tagsets for segment in segments]
+    kept = [each for each in snapshot.segments if not any(each.tagsets is table for table in tables)]
+    return _with(kept, new)
+
+
+def _with(segments: Sequence[Segment], new: Segment) -> Snapshot:
+    """The snapshot of segments and a new one, which is left out if it has no sets and is not the only one."""
+    return Snapshot((*segments, new) if new.live or not segments else tuple(segments))
+
+
+def to_merge(snapshot: Snapshot) -> list[Segment]:
+    """The segments that are best merged now, or none: each other one has `_RATIO` times the sets of all smaller ones.
+
+    Rows that are deleted count as sets that the segment lacks: what has many of them is laid out anew as well.
+    """
+    by_size = sorted(snapshot.segments, key=lambda segment: segment.live)
+    sets, wanted = 0, 0
+    for place, segment in enumerate(by_size):
+        if segment.live < _RATIO * (sets + len(segment) - segment.live):
+            wanted = place + 1
+        sets += segment.live
+    alone_and_whole = wanted == 1 and by_size[0].deletions is None
+    return [] if alone_and_whole else by_size[:wanted]
+
+
+def count_tags(snapshot: Snapshot, *, threads: int = 1) -> int:
+    """How many different tags there are; those of deleted rows count, until their segment is merged."""
+    first, *others = sorted((segment.vocabulary for segment in snapshot.segments), key=len, reverse=True)
+    seen, count = [first], len(first)
+    for vocabulary in others:
+        new = np.ones(len(vocabulary), np.bool_)
+        for known in seen:
+            new &= ranks_of(vocabulary.tags, known, threads=threads) == UNKNOWN
+        seen.append(vocabulary)
+        count += int(np.count_nonzero(new))
+    return count
+
+
+def rows_with(segment: Segment, tags: Strings, sets: Lists, *, threads: int = 1) -> U32Array:
+    """Rows of a segment, ascending and not deleted, that have one of these sets: lists of places in `tags`."""
+    ranks = ranks_of(tags, segment.vocabulary, threads=threads)
+    unknown = offsets_of(ranks[sets.values] == UNKNOWN)
+    possible = np.flatnonzero(unknown[sets.offsets[1:]] == unknown[sets.offsets[:-1]]).astype(np.uint32)
+    rows = rules_of(segment.options).rows_of(segment, relabel(gather(sets, possible), ranks))
+    found = np.unique(rows[rows >= 0]).astype(np.uint32)
+    return found if segment.deletions is None else np.delete(found, segment.deletions.among(found))
+
+
+def _to_take_in(snapshot: Snapshot, changes: int) -> list[Segment]:
+    """The segments that go into the new one: as small as what goes there anyway, or too many."""
+    by_size = sorted(snapshot.segments, key=lambda segment: segment.live)
+    if snapshot.key_type == "string":
+        return by_size
+    few = max(FEW_SETS, changes)
+    small = sum(segment.live <= few for segment in by_size)
+    return by_size[: max(small, len(by_size) - _MOST_SEGMENTS + 1)]

@@ -1,0 +1,188 @@
+"""`consolidate` writes what has changed, to a segment of its own, and segments are merged later."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import strategies
+from support.agreement import assert_agree
+from support.index_files import contents_of
+from support.oracle import Oracle
+
+from tagmatch import TagMatch
+from tagmatch.partitioner.consolidation import FEW_SETS
+
+MANY, FEW = 40, 5
+EVERYTHING = [list(strategies.COMMON_TAGS + strategies.NUMBERED_TAGS)]
+
+
+@pytest.fixture(autouse=True)
+def segments_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each consolidation makes a segment, and none are merged but where a test says so."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    monkeypatch.setattr("tagmatch.partitioner.consolidation._MOST_SEGMENTS", 1000)
+    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+
+
+def numbered(first: int, last: int) -> list[list[str]]:
+    return [[f"t{number}", "all"] for number in range(first, last)]
+
+
+def stored(tm: TagMatch[Any]) -> dict[frozenset[str], tuple[Any, ...]]:
+    return dict(tm)
+
+
+@given(rounds=st.lists(strategies.changes(strategies.pairs), min_size=2, max_size=5), queries=strategies.query_lists)
+def test_answers_come_from_all_segments(rounds: Any, queries: Any, layout: Any) -> None:
+    oracle = Oracle()
+    with TagMatch(layout=layout, max_partition_size=2, device="cpu") as tm:
+        for changes in rounds:
+            for added, tags, key in changes:
+                for database in (tm, oracle):
+                    (database.add_set if added else database.remove_set)(tags, key)
+            for database in (tm, oracle):
+                database.consolidate()
+            assert_agree(tm, oracle, [*queries, *EVERYTHING])
+            stats = tm.stats()
+            assert stats["keys"] == sum(len(keys) for _, keys in oracle)
+            assert sorted(map(str, tm.to_arrow().to_pylist())) == sorted(
+                str({"tags": row["tags"], "key": row["key"]}) for row in tm.to_arrow().to_pylist()
+            )
+            assert len(tm.to_arrow()) == stats["keys"]
+
+
+def test_a_few_changes_leave_other_segments_as_they_are(tmp_path: Path, layout: Any) -> None:
+    index = tmp_path / "index"
+    with TagMatch(index, layout=layout, device="cpu") as tm:
+        tm.add_sets(numbered(0, MANY), range(MANY))
+        tm.consolidate()
+        before = contents_of(index)
+        tm.add_set(["t3", "all"], 1000)
+        tm.remove_set(["t4", "all"], 4)
+        tm.add_set(["new"], 7)
+        tm.consolidate()
+        after = contents_of(index)
+        assert {name for name in before if name != "MANIFEST.json"} <= after.keys()
+        assert all(after[name] == before[name] for name in before if name != "MANIFEST.json")
+        stats = tm.stats()
+        assert (stats["segments"], stats["deleted"], stats["sets"]) == (2, 2, MANY)
+        kept = stored(tm)
+    assert kept[frozenset({"t3", "all"})] == (3, 1000)
+    assert frozenset({"t4", "all"}) not in kept
+    with TagMatch.open(index, device="cpu") as tm:
+        tm.check()
+        assert (stored(tm), tm.stats()["segments"]) == (kept, 2)
+        tm.consolidate(full=True)
+        stats = tm.stats()
+        assert (stats["segments"], stats["deleted"], stored(tm)) == (1, 0, kept)
+    with TagMatch(tmp_path / "at once", layout=layout, device="cpu") as tm:
+        tm.add_sets(
+            [tags for tags, keys in kept.items() for _ in keys], [key for keys in kept.values() for key in keys]
+        )
+        tm.consolidate()
+    assert contents_of(index) == contents_of(tmp_path / "at once")
+
+
+def test_a_segment_without_sets_goes(tmp_path: Path, layout: Any) -> None:
+    with TagMatch(tmp_path / "index", layout=layout, device="cpu") as tm:
+        for first, last in ((0, MANY), (MANY, MANY + FEW)):
+            tm.add_sets(numbered(first, last), range(first, last))
+            tm.consolidate()
+        assert tm.stats()["segments"] == 2
+        for key in range(MANY, MANY + FEW):
+            tm.remove_set([f"t{key}", "all"], key)
+            tm.consolidate()
+        assert (tm.stats()["segments"], len(tm)) == (1, MANY)
+        for key in range(MANY):
+            tm.remove_set([f"t{key}", "all"], key)
+            tm.consolidate()
+            assert tm.stats()["segments"] == 1
+        assert (len(tm), tm.match(["all", "t1"])) == (0, [])
+
+
+def test_the_empty_set_can_be_in_any_segment(layout: Any) -> None:
+    with TagMatch(layout=layout, device="cpu") as tm:
+        for key in (1, 2, 3):
+            tm.add_sets([[], [f"t{key}"]], [key, key])
+            tm.consolidate()
+        assert sorted(tm.match([])) == [1, 2, 3]
+        tm.remove_sets([[], [], []], [1, 2, 3])
+        tm.consolidate()
+        assert (tm.match(["t2"]), [] in tm) == ([2], False)
+
+
+def test_segments_are_merged_in_the_background(tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    index = tmp_path / "index"
+    with TagMatch(index, layout=layout, device="cpu") as tm:
+        for size in range(MANY, 0, -1):
+            keys = range(100 * size, 100 * size + size)
+            tm.add_sets([[f"t{key}", "all"] for key in keys], keys)
+            tm.remove_set([f"t{100 * size + 101}", "all"], 100 * size + 101)  # of the round before
+            tm.consolidate()
+        tm._engine._merging.wait()
+        tm.check()
+        assert tm.stats()["segments"] < 4
+        left = {100 * size + i for size in range(1, MANY + 1) for i in range(size)}
+        left -= {100 * size + 1 for size in range(2, MANY + 1)}
+        assert sorted(tm.match(["all", *(f"t{key}" for key in range(5_000))])) == sorted(left)
+        kept = stored(tm)
+        names = {path.name for path in index.iterdir()}
+    with TagMatch.open(index, device="cpu") as tm:
+        assert stored(tm) == kept
+    assert len([name for name in names if name.startswith("segment-")]) < 4
+    assert not [name for name in names if name.startswith("unfinished-")]
+
+
+def test_changes_during_a_merge_are_not_lost(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is deleted, changed and added while segments are merged stays so afterwards."""
+    merging, go_on = threading.Event(), threading.Event()
+    from tagmatch import engine
+
+    merged = engine.merged
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        found = merged(*arguments, **options)
+        merging.set()
+        assert go_on.wait(60)
+        return found
+
+    monkeypatch.setattr(engine, "merged", slow)
+    with TagMatch(layout=layout, device="cpu") as tm:
+        for first, last in ((0, MANY), (MANY, MANY + 2 * FEW)):
+            tm.add_sets(numbered(first, last), range(first, last))
+            tm.consolidate()
+        thread = threading.Thread(target=tm._engine.merge)
+        thread.start()
+        assert merging.wait(60)
+        tm.remove_set(["t1", "all"], 1)
+        tm.add_set([f"t{MANY}", "all"], 5)
+        tm.add_set(["new"], 6)
+        tm.consolidate()
+        before = stored(tm)
+        go_on.set()
+        thread.join()
+        tm.check()
+        assert stored(tm) == before
+        assert sorted(tm.match(["t1", f"t{MANY}", "all", "new"])) == [5, 6, MANY]
+        assert tm.stats()["segments"] == 2
+
+
+def test_small_segments_are_taken_into_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", FEW_SETS)
+    with TagMatch(device="cpu") as tm:
+        for first in range(0, 5 * MANY, MANY):
+            tm.add_sets(numbered(first, first + MANY), range(first, first + MANY))
+            tm.consolidate()
+            assert tm.stats()["segments"] == 1
+        tm.add_sets(numbered(0, FEW_SETS + 1), [1] * (FEW_SETS + 1))
+        tm.consolidate()
+        tm.add_set(["x"], 1)
+        tm.consolidate()
+        assert tm.stats()["segments"] == 2
