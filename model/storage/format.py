@@ -6,6 +6,8 @@ Layout of an index folder ::
     snapshot-<checksum>/     vocabulary.arrow, tagsets.arrow, keys.arrow, partitions.arrow
                              key_names.arrow where keys are strings
     LOCK                     empty; held by the program that writes; stores have none
+    staged-<generation>.log  changes that are staged; journal_scan.py has their format
+    WRITER                   empty; held by the program that stages changes, from opening to closing
 
 A snapshot is written to a folder of its own, synced, and only then named by a new manifest that replaces the old one
 in one step: a reader sees the old snapshot or the new one, wholly. The name comes from the contents, so writing the
@@ -30,6 +32,9 @@ FORMAT_VERSION = 2
 MANIFEST = "MANIFEST.json"
 #: Its lock is held by a writer; readers need none
 LOCK = "LOCK"
+#: Its lock is held by a program for as long as it may stage changes that last
+WRITER = "WRITER"
+STAGED_PREFIX = "staged-"
 SNAPSHOT_PREFIX = "snapshot-"
 UNFINISHED_PREFIX = "unfinished-"
 #: Of folders of files for the time that a snapshot takes to be made
@@ -48,7 +53,7 @@ def reject_other_files(path: object, names: Iterable[str]) -> None:
     IndexExistsError
         It has.
     """
-    ours = (f"{MANIFEST}.new", SNAPSHOT_PREFIX, UNFINISHED_PREFIX, LOCK)
+    ours = (f"{MANIFEST}.new", SNAPSHOT_PREFIX, UNFINISHED_PREFIX, STAGED_PREFIX, LOCK, WRITER)
     if not all(name.startswith(ours) for name in names):
         raise IndexExistsError(f"{path} is a folder with other files in it; choose an empty or a new folder")
 
