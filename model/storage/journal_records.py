@@ -56,7 +56,9 @@ _FIELDS = struct.Struct("<4sIQQQQQ8s")
 _COUNTS = struct.Struct("<3Q")
 # Of a body with one chunk and one table
 _ALL_COUNTS = struct.Struct("<9Q")
-_ONE_CHUNK = (1, 1)
+_ONE_CHUNK = struct.pack("<2Q", 1, 1)
+_INDEXED = slice(48, 56)
+_NO_INDICES = bytes(8)
 
 _U32_LIMIT = 2**32
 # Records up to this size are joined with their neighbours when they are read, up to so many bytes of them
@@ -240,7 +242,7 @@ def header_in(data: bytes, log: int) -> Header | None:
     fields = data[: _FIELDS.size]
     if not data.startswith(MAGIC) or xxhash.xxh3_64_digest(fields) != data[_FIELDS.size : HEADER_BYTES]:
         return None
-    header = Header._make(_FIELDS.unpack(fields))
+    header = Header(*_FIELDS.unpack(fields))
     return header if header.log == log else None
 
 
@@ -268,25 +270,31 @@ def _is_named(header: Header) -> bool:
 
 
 def _has_one_chunk(body: bytes) -> bool:
-    """Whether a body has one chunk, without indices."""
-    if len(body) < _ALL_COUNTS.size:
-        return False
-    counts = _ALL_COUNTS.unpack_from(body)
-    return counts[:2] == _ONE_CHUNK and counts[6] == 0
+    """Whether a body has one chunk, without indices, and one table."""
+    return body.startswith(_ONE_CHUNK) and body[_INDEXED] == _NO_INDICES
 
 
 def _joined(records: list[tuple[Header, bytes]]) -> Logged:
     """Bodies with one chunk each, without indices, as one chunk: their columns are joined as bytes."""
     named = _is_named(records[0][0])
-    columns: list[list[bytes]] = [[] for _ in range(5)]
+    begin = _ALL_COUNTS.size
+    key_bytes = 4 if named else 8
+    keys: list[bytes] = []
+    rows: list[bytes] = []
+    strings: list[bytes] = []
+    data: list[bytes] = []
+    names: list[bytes] = []
     for _, body in records:
-        _, _, name_bytes, row_count, tag_count, _, _, _, data_bytes = _ALL_COUNTS.unpack_from(body)
-        begin = _ALL_COUNTS.size
-        sizes = ((4 if named else 8) * row_count, 4 * row_count, 4 * tag_count, data_bytes, name_bytes)
-        for column, size in zip(columns, sizes, strict=True):
-            column.append(body[begin : begin + size])
-            begin += size
-    keys, rows, strings, data, names = columns
+        _, _, _, row_count, tag_count, _, _, _, data_bytes = _ALL_COUNTS.unpack_from(body)
+        end_keys = begin + key_bytes * row_count
+        end_rows = end_keys + 4 * row_count
+        end_strings = end_rows + 4 * tag_count
+        end_data = end_strings + data_bytes
+        keys.append(body[begin:end_keys])
+        rows.append(body[end_keys:end_rows])
+        strings.append(body[end_rows:end_strings])
+        data.append(body[end_strings:end_data])
+        names.append(body[end_data:])
     counts = np.array([header.rows for header, _ in records], np.int64)
     removed = np.array([header.kind & _REMOVED for header, _ in records], np.bool_)
     tags = _strings(_array(strings, "<u4"), _array(data, "u1"))
