@@ -349,33 +349,35 @@ def test_no_file_is_made_before_the_first_record_and_none_without_records_stays(
     assert sorted(file.name for file in tmp_path.iterdir()) == ["WRITER", log(tmp_path).name]
 
 
-@given(st.data(), calls())
-def test_generations_that_are_dropped_are_gone_and_no_others(data, made):
+_steps = st.tuples(
+    st.sampled_from(["fsync", "os", "none"]), st.sampled_from(["", "rotate", "drop", "reopen"]), st.integers(0, 4)
+)
+
+
+@given(calls(), st.lists(_steps, min_size=8, max_size=8))
+def test_generations_that_are_dropped_are_gone_and_no_others(made, steps):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         journal = Journal.acquire(folder, FIRST)
         first = generation = FIRST
         kept: dict[int, list] = {}
-        for call in made:
-            journal.append(call.record, data.draw(st.sampled_from(["fsync", "os", "none"])))
+        for call, (durability, step, more) in zip(made, steps, strict=False):
+            journal.append(call.record, durability)
             kept.setdefault(generation, []).append(call)
-            step = data.draw(st.sampled_from(["", "rotate", "drop", "reopen"]))
             if step == "rotate":
                 assert journal.rotate() == generation + 1
                 generation += 1
             if step == "drop":
-                first = data.draw(st.integers(first, generation + 1))
-                journal.drop(first)
-                first = min(first, generation)
-                kept = {number: some for number, some in kept.items() if number >= first}
+                journal.drop(first + more)
+                first = min(first + more, generation)
             if step == "reopen":
                 journal.close()
-                first = data.draw(st.integers(first, generation))
+                first = min(first + more, generation)
                 journal = Journal.acquire(folder, first)
-                kept = {number: some for number, some in kept.items() if number >= first}
+            kept = {number: some for number, some in kept.items() if number >= first}
             expected = changes_of(call for some in kept.values() for call in some)
             assert changes_in(journal.replay()) == expected
-            assert peek(folder, min(kept, default=generation)).changes == len(expected)
+            assert peek(folder, first).changes == len(expected)
         journal.close()
 
 

@@ -18,11 +18,12 @@ from tagmatch.model.storage.journal_records import bulk_record, single_record
 
 @given(calls(), st.data())
 def test_what_is_replayed_is_what_was_logged_in_that_order(made, data):
+    durabilities = [data.draw(st.sampled_from(["fsync", "os", "none"])) for _ in made]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         journal = Journal.acquire(folder, FIRST)
-        for call in made:
-            journal.append(call.record, data.draw(st.sampled_from(["fsync", "os", "none"])))
+        for call, durability in zip(made, durabilities, strict=True):
+            journal.append(call.record, durability)
         assert changes_in(journal.replay()) == changes_of(made)
         journal.close()
         staged = peek(folder, FIRST)
