@@ -481,6 +481,20 @@ def test_one_thread_syncs_each_record_once(tmp_path, monkeypatch):
     journal.close()
 
 
+def test_what_is_written_in_place_of_what_was_taken_back_is_not_on_disk_before_it_is_synced(tmp_path, monkeypatch):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "fsync")
+    begin = logs(tmp_path)[0].stat().st_size
+    journal.append(CALLS[3].record, "fsync")
+    journal.back_to(1)
+    ordered = Ordered(monkeypatch, 0)
+    journal.append(CALLS[1].record, "fsync")
+    assert ordered.covered == logs(tmp_path)[0].stat().st_size
+    journal.close()
+    claim = logs(tmp_path)[0].read_bytes()[begin + 24 : begin + 32]
+    assert int.from_bytes(claim, "little") <= begin
+
+
 def test_all_threads_are_told_when_the_sync_that_they_wait_for_fails(tmp_path, monkeypatch):
     journal = Journal.acquire(tmp_path, FIRST)
     journal.append(CALLS[0].record, "fsync")
