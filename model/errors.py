@@ -62,6 +62,10 @@ class IndexChangedError(TagMatchError):
     """Another program has saved changes to the index in the meantime; `reload` takes them over."""
 
 
+class IndexLockedError(TagMatchError):
+    """Another program, or this one, has the index open for writing; only one at a time may."""
+
+
 class IndexVersionError(TagMatchError):
     """The index was written by a newer version of tagmatch."""
 

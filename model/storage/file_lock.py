@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 
@@ -22,3 +23,20 @@ def locked(file: Path) -> Iterator[None]:
     with file.open("ab") as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         yield
+
+
+def lock_at_once(file: Path) -> FileIO | None:
+    """Take the lock of a file, which is made if need be, until what is returned is closed; None if somebody has it.
+
+    Errors as `locked`.
+    """
+    opened = FileIO(file, "a")
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        opened.close()
+        return None
+    except BaseException:
+        opened.close()
+        raise
+    return opened

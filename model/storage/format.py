@@ -7,6 +7,8 @@ Layout of an index folder ::
                              key_names.arrow where keys are strings
     deleted-<checksum>.arrow which rows of a segment are deleted
     LOCK                     empty; held by the program that writes; stores have none
+    staged-<generation>.log  changes that are staged; journal_scan.py has their format
+    WRITER                   empty; held by the program that stages changes, from opening to closing
 
 New files are written under other names, synced, and only then named by a new manifest that replaces the old one in one
 step: a reader sees the old snapshot or the new one, wholly. Names come from contents, so writing the same snapshot
@@ -34,6 +36,9 @@ Entry: TypeAlias = dict[str, Any]
 MANIFEST = "MANIFEST.json"
 #: Its lock is held by a writer; readers need none
 LOCK = "LOCK"
+#: Its lock is held by a program for as long as it may stage changes that last
+WRITER = "WRITER"
+STAGED_PREFIX = "staged-"
 SNAPSHOT_PREFIX = "snapshot-"
 SEGMENT_PREFIX = "segment-"
 DELETED_PREFIX = "deleted-"
@@ -56,7 +61,7 @@ def reject_other_files(path: object, names: Iterable[str]) -> None:
     IndexExistsError
         It has.
     """
-    ours = (f"{MANIFEST}.new", *OF_SNAPSHOTS, UNFINISHED_PREFIX, LOCK)
+    ours = (f"{MANIFEST}.new", *OF_SNAPSHOTS, UNFINISHED_PREFIX, STAGED_PREFIX, LOCK, WRITER)
     if not all(name.startswith(ours) for name in names):
         raise IndexExistsError(f"{path} is a folder with other files in it; choose an empty or a new folder")
 

@@ -1,0 +1,331 @@
+"""Staged changes that last: a log of them in the folder of an index.
+
+One program at a time has the log, which is the file `staged-<generation>.log`, or several that follow each other.
+`journal_scan` has the format of the files and `journal_records` that of the records in them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from typing import Literal
+
+from tagmatch.model.errors import ClosedError, IndexLockedError, InvalidValueError, TagMatchError
+from tagmatch.model.storage.durable import make_folder
+from tagmatch.model.storage.file_lock import lock_at_once
+from tagmatch.model.storage.format import WRITER
+from tagmatch.model.storage.journal_folder import remove_logs, telling_errors, told, whole_logs
+from tagmatch.model.storage.journal_log import LogWriter
+from tagmatch.model.storage.journal_records import Logged, Record, decoded
+from tagmatch.model.storage.journal_scan import LogFile, records_of
+
+#: What a change outlasts when its call returns: the machine's end, the program's, or neither
+Durability = Literal["fsync", "os", "none"]
+
+# What waits in memory with durability "none", at most
+_WAITING_BYTES = 1 << 20
+
+
+class Journal:
+    """The log of an index, for the one program that may write it.
+
+    Threads may share it: `write` gives the order of the changes, `sync` waits for the disk. A thread that syncs does so
+    for all that has been written by then, and others wait for it instead of syncing themselves.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tagmatch.model.storage.journal_folder import peek
+    >>> from tagmatch.model.storage.journal_records import single_record
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> journal = Journal.acquire(folder, first=1)
+    >>> journal.append(single_record(["a", "b"], 7, removed=False), "fsync")
+    >>> journal.close()
+    >>> peek(folder, first=1).changes
+    1
+    >>> journal = Journal.acquire(folder, first=1)
+    >>> [logged.keys.tolist() for logged in journal.replay()]
+    [[7]]
+    >>> journal.close()
+    """
+
+    def __init__(self, folder: Path, lock: FileIO, generation: int, logs: list[LogFile]) -> None:
+        self._folder = folder
+        self._lock = lock
+        self._generation = generation
+        # Before the one that is written to
+        self._older = logs
+        self._log: LogWriter | None = None
+        self._is_open = True
+        # Records are counted from 1 on: written so far, on disk, and those that never will be for sure
+        self._written = 0
+        self._on_disk = 0
+        self._in_doubt: list[range] = []
+        self._waiting: list[Record] = []
+        self._waiting_bytes = 0
+        # Who takes both takes this one first
+        self._syncing = threading.Lock()
+        self._writing = threading.Lock()
+        _JOURNALS.add(self)
+
+    @classmethod
+    def acquire(cls, folder: Path, first: int) -> Journal:
+        """Take the log of an index, whose logs count from generation `first` on; older ones are removed.
+
+        A torn tail, which a program or machine leaves that ended while it wrote, is cut, with a `StagedChangesWarning`.
+
+        Raises
+        ------
+        IndexLockedError
+            A program has it, perhaps this one.
+        IndexCorruptError
+            A log is missing or damaged.
+        IndexVersionError
+            A log was written by a newer version.
+        TagMatchError
+            The folder cannot be written.
+        """
+        with telling_errors(f"cannot write the index {folder}"):
+            make_folder(folder)
+            lock = lock_at_once(folder / WRITER)
+            if lock is None:
+                raise IndexLockedError(
+                    f"the index {folder} is open for writing already, in another program or in this one; close it there"
+                )
+            try:
+                remove_logs(folder, first)
+                logs = whole_logs(folder, first)
+                journal = cls(folder, lock, first, logs[:-1])
+                if logs:
+                    journal._log = LogWriter.reopen(logs[-1])
+                    journal._generation = logs[-1].generation
+                return journal
+            except BaseException:
+                lock.close()
+                raise
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """How many records have been written."""
+        return self._written + len(self._waiting)
+
+    def write(self, record: Record, durability: Durability = "os") -> int:
+        """Write a record behind all others, or with "none" have it wait in memory; returns the position behind it.
+
+        With "fsync" it is on disk when `sync` has returned for that position.
+
+        Raises
+        ------
+        ClosedError
+            The journal is closed.
+        TagMatchError
+            The record was not written; what was before, was.
+        """
+        with self._writing:
+            self._reject_if_closed()
+            if durability == "none" and self._waiting_bytes + record.nbytes <= _WAITING_BYTES:
+                copied = record.copied()
+                self._waiting_bytes += record.nbytes
+                self._waiting.append(copied)
+            else:
+                self._hand_over([record])
+            return self.position
+
+    def sync(self, position: int) -> None:
+        """Wait until all records up to a position are on disk.
+
+        Raises
+        ------
+        ClosedError
+            The journal is closed.
+        TagMatchError
+            They may not be; they count as written, but nothing more is until `rotate` has begun another log.
+        """
+        with self._syncing:
+            if any(position in lost for lost in self._in_doubt):
+                raise TagMatchError(
+                    f"the disk has failed to take a staged change of the index {self._folder}; it is still staged in "
+                    "memory: consolidate() saves it"
+                )
+            if position <= self._on_disk:
+                return
+            with self._writing:
+                self._reject_if_closed()
+                self._hand_over([])
+                log, written = self._log, self._written
+                end = 0 if log is None else log.end
+            if log is not None:
+                with telling_errors(f"{log.path} may not be on disk"):
+                    log.sync(end)
+            self._on_disk = written
+
+    def append(self, record: Record, durability: Durability) -> None:
+        """Write a record, and wait for the disk if that is wanted; errors as `write` and `sync`."""
+        position = self.write(record, durability)
+        if durability == "fsync":
+            self.sync(position)
+
+    def flush(self) -> None:
+        """Write what waits in memory; errors as `write`, and it goes on waiting then."""
+        with self._writing:
+            self._reject_if_closed()
+            self._hand_over([])
+
+    def back_to(self, position: int) -> None:
+        """Take back the last record, if one was written since the journal had this position, and none was since.
+
+        For a call that wrote a record and then failed, or was interrupted.
+
+        Raises
+        ------
+        InvalidValueError
+            More than one record was written.
+        """
+        with self._syncing, self._writing:
+            if self.position == position:
+                return
+            can_be = self._waiting or (self._log is not None and self._log.has_last)
+            if self.position != position + 1 or not can_be:
+                raise InvalidValueError(f"from position {self.position}, the log cannot go back to {position}")
+            if self._waiting:
+                self._waiting.pop()
+            elif self._log is not None:
+                on_disk = min(self._on_disk, position)
+                self._log.take_back()
+                self._written, self._on_disk = position, on_disk
+
+    def _hand_over(self, records: list[Record]) -> None:
+        """Write what waits and these records: all of them, or none."""
+        records = self._waiting + records
+        if not records:
+            return
+        written = self._written + len(records)
+        try:
+            if self._log is None:
+                self._log = LogWriter.create(self._folder, self._generation, 0)
+            self._log.append(records)
+            self._written, self._waiting, self._waiting_bytes = written, [], 0
+        except OSError as error:
+            raise told(f"cannot stage changes of the index {self._folder}", error) from error
+
+    # -- generations -------------------------------------------------------------------------------------------------
+
+    def rotate(self) -> int:
+        """Have later records go to another generation than all until now, which is returned.
+
+        It is the one that there is if that has no records.
+
+        Raises
+        ------
+        ClosedError
+            The journal is closed.
+        TagMatchError
+            No log could be begun; the one that there is stays.
+        """
+        with self._syncing, self._writing:
+            self._reject_if_closed()
+            log = self._log
+            # Changes that cannot be written go to the next log: to make them twice makes no difference
+            with suppress(TagMatchError):
+                self._hand_over([])
+                log = self._log
+            if log is None or (log.is_usable and log.records == 0):
+                return self._generation
+            with suppress(TagMatchError, OSError):
+                # Else a crash could leave a torn tail in this log, and the next one whole
+                log.sync(log.end)
+                self._on_disk = self._written
+            generation = self._generation + 1
+            older = [*self._older, log.contents()]
+            in_doubt = [*self._in_doubt, range(self._on_disk + 1, self._written + 1)]
+            try:
+                self._log = LogWriter.create(self._folder, generation, log.on_disk)
+                self._generation, self._older = generation, older
+                self._in_doubt, self._on_disk = in_doubt, self._written
+            except OSError as error:
+                what = f"cannot begin another log of staged changes of the index {self._folder}"
+                raise told(what, error) from error
+            log.close(remove=False)
+            return generation
+
+    def drop(self, before: int) -> None:
+        """Remove the logs of generations before this one, except that which is written to."""
+        with self._writing:
+            self._reject_if_closed()
+            before = min(before, self._generation)
+            self._older = [log for log in self._older if log.generation >= before]
+            remove_logs(self._folder, before)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def replay(self) -> Iterator[Logged]:
+        """What has been logged until now, in order.
+
+        Raises
+        ------
+        ClosedError
+            The journal is closed.
+        IndexCorruptError
+            A log has changed meanwhile.
+        TagMatchError
+            A log cannot be read.
+        """
+        with self._writing:
+            self._reject_if_closed()
+            self._hand_over([])
+            logs = [*self._older, *([] if self._log is None else [self._log.contents()])]
+        with telling_errors(f"cannot read the staged changes of the index {self._folder}"):
+            yield from decoded(record for log in logs for record in records_of(log))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write what waits in memory and let go of the log; one without records is removed.
+
+        Raises
+        ------
+        TagMatchError
+            What waited was not written.
+        """
+        with self._syncing, self._writing:
+            if not self._is_open:
+                return
+            try:
+                self._hand_over([])
+            finally:
+                self._is_open = False
+                try:
+                    if self._log is not None:
+                        self._log.close(remove=self._log.records == 0)
+                finally:
+                    self._lock.close()
+
+    def abandon(self) -> None:
+        """Let go of the log in the child of a fork: it is the parent's, which holds the lock and writes on."""
+        self._syncing, self._writing = threading.Lock(), threading.Lock()
+        self._is_open = False
+        if self._log is not None:
+            self._log.abandon()
+        self._lock.close()
+
+    def _reject_if_closed(self) -> None:
+        if not self._is_open:
+            raise ClosedError
+
+
+_JOURNALS: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for journal in list(_JOURNALS):
+        journal.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,114 @@
+"""All logs of staged changes in the folder of an index: what they hold, and what is cut or removed at opening."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tagmatch.model.errors import StagedChangesWarning, TagMatchError
+from tagmatch.model.storage.durable import sync
+from tagmatch.model.storage.journal_scan import LogFile, generations_in, log_path, scan
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What the logs of an index hold.
+
+    Attributes
+    ----------
+    changes : int
+        Changes that are staged.
+    records : int
+        Calls that staged them.
+    nbytes : int
+        Bytes of the logs, without torn tails.
+    torn_bytes, torn_records : int
+        What opening the index would cut, as it was not written wholly: bytes, and how many calls can be told in them.
+    """
+
+    changes: int
+    records: int
+    nbytes: int
+    torn_bytes: int
+    torn_records: int
+
+
+def peek(folder: Path, first: int) -> Staged:
+    """What the logs hold, from generation `first` on. Takes no lock: the last call of a program may still be written.
+
+    Raises
+    ------
+    IndexCorruptError, IndexVersionError, TagMatchError
+        As `Journal.acquire`.
+    """
+    logs = _scan_unlocked(folder, first)
+    return Staged(
+        sum(log.rows for log in logs),
+        sum(log.records for log in logs),
+        sum(log.end for log in logs),
+        sum(log.torn_bytes for log in logs),
+        sum(log.torn_records for log in logs),
+    )
+
+
+def _scan_unlocked(folder: Path, first: int) -> list[LogFile]:
+    """Look through logs that a program may be removing, as it does when it has saved a newer snapshot."""
+    with telling_errors(f"cannot read the staged changes of the index {folder}"):
+        while True:
+            before = generations_in(folder)
+            try:
+                return scan(folder, first)
+            except (FileNotFoundError, TagMatchError):
+                if generations_in(folder) == before:
+                    raise
+
+
+def whole_logs(folder: Path, first: int) -> list[LogFile]:
+    """All logs from generation `first` on, after their torn tails have been cut, with a warning; errors as `scan`."""
+    logs = scan(folder, first)
+    for log in logs:
+        if log.torn_bytes or log.header is None:
+            _cut_torn_tail(log)
+    return [log for log in logs if log.header is not None]
+
+
+def remove_logs(folder: Path, before: int) -> None:
+    """Remove logs that no longer count, oldest first; one that stays makes no difference."""
+    for generation in generations_in(folder):
+        if generation < before:
+            with suppress(OSError):
+                log_path(folder, generation).unlink()
+
+
+def _cut_torn_tail(log: LogFile) -> None:
+    if log.header is None:
+        log.path.unlink()
+        sync(log.path.parent)
+    else:
+        os.truncate(log.path, log.end)
+        sync(log.path)
+    some = f" of {log.torn_records} calls or more" if log.torn_records else ""
+    warnings.warn(
+        f"{log.path} ended with {log.torn_bytes} bytes that were not written wholly, as the program or the machine "
+        f"stopped meanwhile; they are cut, and the staged changes{some} that were in them are lost",
+        StagedChangesWarning,
+        stacklevel=5,
+    )
+
+
+@contextmanager
+def telling_errors(what: str) -> Iterator[None]:
+    """Tell what could not be done when the system says no."""
+    try:
+        yield
+    except OSError as error:
+        raise told(what, error) from error
+
+
+def told(what: str, error: OSError) -> TagMatchError:
+    """The error that something could not be done, with the system's reason."""
+    return TagMatchError(f"{what}: {error.strerror or error}")

@@ -1,0 +1,347 @@
+"""Changes as bytes, and back: the records of a log of staged changes.
+
+A record is a header of 64 bytes and a body. Numbers are unsigned and little-endian; checksums are XXH3-64, the most
+significant byte first. The header ::
+
+    offset  bytes
+         0      4  `TMr1`
+         4      4  kind: 1 if the changes are removals, plus 2 if keys are strings
+         8      8  the id of the log, from the header of its file
+        16      8  the record's number in the file, from 0 on
+        24      8  how many bytes of the file were known to be on disk when the record was written
+        32      8  changes in the record
+        40      8  bytes of the body
+        48      8  checksum of the body
+        56      8  checksum of the 56 bytes before
+
+The body has the changes of one call in columns: chunks of rows, whose tags are in tables of strings. A chunk with
+indices has a dictionary as its table, which other chunks may share; one without has a table of its own, with a string
+for each tag ::
+
+    u64        chunks
+    u64        tables
+    u64        bytes of all keys that are strings
+    u64 x 4    for each chunk: rows, tags, the number of its table, 1 if it has indices or else 0
+    u64 x 2    for each table: strings, their bytes
+    u64        the key of each row, if keys are integers
+    u32        bytes of the key of each row, if keys are strings
+    u32        for each chunk: tags of each row, then the index of each tag if it has indices
+    u32        for each table: bytes of each string
+    u8         for each table: its strings
+    u8         the keys, if they are strings
+
+Nothing lies between these, so a body has as many bytes as its counts say.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from tagmatch.model.arrays import BoolArray, IntArray, Strings, TagLists, U8Array, U32Array, U64Array, offsets_of
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.jobs import Memo
+
+MAGIC = b"TMr1"
+HEADER_BYTES = 64
+
+_REMOVED, _NAMED = 1, 2
+
+_FIELDS = struct.Struct("<4sIQQQQQ8s")
+_COUNTS = struct.Struct("<3Q")
+# Of a body with one chunk and one table
+_ALL_COUNTS = struct.Struct("<9Q")
+_ONE_CHUNK = struct.pack("<2Q", 1, 1)
+_INDEXED = slice(48, 56)
+_NO_INDICES = bytes(8)
+
+_U32_LIMIT = 2**32
+# Records up to this size are joined with their neighbours when they are read, up to so many bytes of them
+_SMALL_BYTES = 1 << 16
+_JOINED_BYTES = 1 << 25
+
+
+class Record(NamedTuple):
+    """Changes of one call, encoded, for any log.
+
+    Attributes
+    ----------
+    kind : int
+    rows : int
+        How many changes.
+    nbytes : int
+        Of the body.
+    checksum : bytes
+        Of the body.
+    body : list of buffers
+        Some may be memory of the arrays that the record was made of.
+    """
+
+    kind: int
+    rows: int
+    nbytes: int
+    checksum: bytes
+    body: list[Any]
+
+    def sealed(self, log: int, number: int, on_disk: int) -> bytes:
+        """The header of the record as number `number` of a log, of which `on_disk` bytes are known to be on disk."""
+        fields = _FIELDS.pack(MAGIC, self.kind, log, number, on_disk, self.rows, self.nbytes, self.checksum)
+        return fields + xxhash.xxh3_64_digest(fields)
+
+    def copied(self) -> Record:
+        """The same with memory of its own."""
+        return self._replace(body=[b"".join(self.body)])
+
+
+class Header(NamedTuple):
+    """What the header of a record says, in its order."""
+
+    magic: bytes
+    kind: int
+    log: int
+    number: int
+    on_disk: int
+    rows: int
+    nbytes: int
+    checksum: bytes
+
+
+class Logged(NamedTuple):
+    """Changes that were logged, oldest first, as `StagedChanges.extend` takes them, with a removal or not for each row.
+
+    Attributes
+    ----------
+    chunks : list of TagLists
+    keys : uint64 array or Strings
+        One for each row of all chunks.
+    removed : bool array
+        One for each row of all chunks.
+    """
+
+    chunks: list[TagLists]
+    keys: U64Array | Strings
+    removed: BoolArray
+
+
+# -- encoding ----------------------------------------------------------------------------------------------------------
+
+
+def single_record(tags: list[str], key: int | str, *, removed: bool) -> Record:
+    """One change of a validated set and key.
+
+    Raises
+    ------
+    InvalidValueError
+        A tag or key has 4 GiB or more.
+
+    Examples
+    --------
+    >>> single_record(["a", "bc"], 7, removed=False).rows
+    1
+    """
+    texts = [tag.encode() for tag in tags]
+    data = b"".join(texts)
+    count = len(texts)
+    name = key.encode() if isinstance(key, str) else None
+    kind = removed * _REMOVED
+    try:
+        if name is None:
+            lengths = struct.pack(f"<Q{count + 1}I", key, count, *map(len, texts))
+            body = _ALL_COUNTS.pack(1, 1, 0, 1, count, 0, 0, count, len(data)) + lengths + data
+        else:
+            kind += _NAMED
+            lengths = struct.pack(f"<{count + 2}I", len(name), count, *map(len, texts))
+            body = _ALL_COUNTS.pack(1, 1, len(name), 1, count, 0, 0, count, len(data)) + lengths + data + name
+    except struct.error:
+        raise _too_long() from None
+    return Record(kind, 1, len(body), xxhash.xxh3_64_digest(body), [body])
+
+
+def bulk_record(chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool) -> Record:
+    """A change for each row of all chunks, as `StagedChanges.extend` takes them; errors as `single_record`."""
+    columns = _Columns()
+    for chunk in chunks:
+        columns.add(chunk)
+    named = isinstance(keys, Strings)
+    texts, names = (_lengths(keys.offsets), _used(keys)) if isinstance(keys, Strings) else (None, None)
+    counts = [len(chunks), len(columns.strings), 0 if names is None else len(names), *columns.rows, *columns.sizes()]
+    parts: list[npt.NDArray[Any]] = [
+        np.array(counts, "<u8"),
+        np.ascontiguousarray(keys, "<u8") if texts is None else texts,
+        *columns.lengths,
+        *(_lengths(strings.offsets) for strings in columns.strings),
+        *(_used(strings) for strings in columns.strings),
+    ]
+    if names is not None:
+        parts.append(names)
+    body = [part for part in parts if part.nbytes]
+    digest = xxhash.xxh3_64()
+    for part in body:
+        digest.update(part.data)
+    kind = removed * _REMOVED + named * _NAMED
+    return Record(kind, len(keys), sum(part.nbytes for part in body), digest.digest(), body)
+
+
+class _Columns:
+    """Chunks of rows and the tables that they have their tags from, which chunks with one dictionary share."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.lengths: list[U32Array] = []
+        self.strings: list[Strings] = []
+        self._dictionaries: dict[int, int] = {}
+
+    def add(self, chunk: TagLists) -> None:
+        begin, end = int(chunk.offsets[0]), int(chunk.offsets[-1])
+        self.lengths.append(_lengths(chunk.offsets))
+        if chunk.indices is None:
+            table = len(self.strings)
+            self.strings.append(Strings(chunk.tags.offsets[begin : end + 1], chunk.tags.data))
+        else:
+            self.lengths.append(np.ascontiguousarray(chunk.indices[begin:end], "<u4"))
+            table = self._dictionaries.setdefault(id(chunk.tags), len(self.strings))
+            if table == len(self.strings):
+                self.strings.append(chunk.tags)
+        self.rows += [len(chunk), end - begin, table, chunk.indices is not None]
+
+    def sizes(self) -> list[int]:
+        found: list[int] = []
+        for strings in self.strings:
+            found += [len(strings), int(strings.offsets[-1]) - int(strings.offsets[0])]
+        return found
+
+
+def _lengths(offsets: IntArray) -> U32Array:
+    lengths = np.diff(offsets)
+    if len(lengths) and int(lengths.max()) >= _U32_LIMIT:
+        raise _too_long()
+    return lengths.astype("<u4")
+
+
+def _used(strings: Strings) -> U8Array:
+    """The bytes of all strings, and no others."""
+    return np.ascontiguousarray(strings.data[int(strings.offsets[0]) : int(strings.offsets[-1])])
+
+
+def _too_long() -> InvalidValueError:
+    return InvalidValueError(
+        "a set has 2**32 or more tags, or a tag or key 4 GiB or more: it cannot be logged; split it"
+    )
+
+
+# -- decoding ----------------------------------------------------------------------------------------------------------
+
+
+def header_in(data: bytes, log: int) -> Header | None:
+    """The header with which these bytes begin, if it is one of a record of this log and has its checksum."""
+    fields = data[: _FIELDS.size]
+    if not data.startswith(MAGIC) or xxhash.xxh3_64_digest(fields) != data[_FIELDS.size : HEADER_BYTES]:
+        return None
+    header = Header(*_FIELDS.unpack(fields))
+    return header if header.log == log else None
+
+
+def decoded(records: Iterable[tuple[Header, bytes]]) -> Iterator[Logged]:
+    """What records have logged. Small ones that follow each other come as one chunk."""
+    joined: list[tuple[Header, bytes]] = []
+    joined_bytes = 0
+    for header, body in records:
+        is_small = len(body) <= _SMALL_BYTES and _has_one_chunk(body)
+        fits = is_small and joined_bytes < _JOINED_BYTES
+        if joined and not (fits and _is_named(header) == _is_named(joined[0][0])):
+            yield _joined(joined)
+            joined, joined_bytes = [], 0
+        if is_small:
+            joined.append((header, body))
+            joined_bytes += len(body)
+        else:
+            yield _one(header, body)
+    if joined:
+        yield _joined(joined)
+
+
+def _is_named(header: Header) -> bool:
+    return bool(header.kind & _NAMED)
+
+
+def _has_one_chunk(body: bytes) -> bool:
+    """Whether a body has one chunk, without indices, and one table."""
+    return body.startswith(_ONE_CHUNK) and body[_INDEXED] == _NO_INDICES
+
+
+def _joined(records: list[tuple[Header, bytes]]) -> Logged:
+    """Bodies with one chunk each, without indices, as one chunk: their columns are joined as bytes."""
+    named = _is_named(records[0][0])
+    begin = _ALL_COUNTS.size
+    key_bytes = 4 if named else 8
+    keys: list[bytes] = []
+    rows: list[bytes] = []
+    strings: list[bytes] = []
+    data: list[bytes] = []
+    names: list[bytes] = []
+    for _, body in records:
+        _, _, _, row_count, tag_count, _, _, _, data_bytes = _ALL_COUNTS.unpack_from(body)
+        end_keys = begin + key_bytes * row_count
+        end_rows = end_keys + 4 * row_count
+        end_strings = end_rows + 4 * tag_count
+        end_data = end_strings + data_bytes
+        keys.append(body[begin:end_keys])
+        rows.append(body[end_keys:end_rows])
+        strings.append(body[end_rows:end_strings])
+        data.append(body[end_strings:end_data])
+        names.append(body[end_data:])
+    counts = np.array([header.rows for header, _ in records], np.int64)
+    removed = np.array([header.kind & _REMOVED for header, _ in records], np.bool_)
+    tags = _strings(_array(strings, "<u4"), _array(data, "u1"))
+    return Logged(
+        [TagLists(offsets_of(_array(rows, "<u4")), tags)],
+        _strings(_array(keys, "<u4"), _array(names, "u1")) if named else _array(keys, "<u8"),
+        np.repeat(removed, counts),
+    )
+
+
+def _one(header: Header, body: bytes) -> Logged:
+    take = _Columnar(body)
+    chunk_count, table_count, name_bytes = (int(count) for count in take.next("<u8", _COUNTS.size // 8))
+    chunks = take.next("<u8", 4 * chunk_count).reshape(-1, 4).tolist()
+    tables = take.next("<u8", 2 * table_count).reshape(-1, 2).tolist()
+    named = _is_named(header)
+    keys = take.next("<u4" if named else "<u8", header.rows)
+    rows = [(take.next("<u4", row_count), take.next("<u4", indexed * tags)) for row_count, tags, _, indexed in chunks]
+    lengths = [take.next("<u4", count) for count, _ in tables]
+    strings = [_strings(each, take.next("u1", size)) for each, (_, size) in zip(lengths, tables, strict=True)]
+    memos = [Memo() for _ in tables]
+    return Logged(
+        [
+            TagLists(offsets_of(row_lengths), strings[table], indices if indexed else None, memos[table])
+            for (row_lengths, indices), (_, _, table, indexed) in zip(rows, chunks, strict=True)
+        ],
+        _strings(keys, take.next("u1", name_bytes)) if named else keys,
+        np.full(header.rows, bool(header.kind & _REMOVED)),
+    )
+
+
+class _Columnar:
+    """Arrays that lie one behind the other."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._begin = 0
+
+    def next(self, dtype: str, count: int) -> npt.NDArray[Any]:
+        found = np.frombuffer(self._data, dtype, count, self._begin) if count else np.zeros(0, dtype)
+        self._begin += found.nbytes
+        return found
+
+
+def _array(parts: list[bytes], dtype: str) -> npt.NDArray[Any]:
+    return np.frombuffer(b"".join(parts), dtype)
+
+
+def _strings(lengths: U32Array, data: U8Array) -> Strings:
+    return Strings(offsets_of(lengths), data)

@@ -1,0 +1,246 @@
+"""The files of a log of staged changes: their names and headers, and which of their records count after a crash.
+
+A log of generation 7 is the file `staged-00000007.log`: a header of 40 bytes, and records (see `journal_records`) one
+behind the other. Numbers are unsigned and little-endian. The header ::
+
+    offset  bytes
+         0      4  `TMl1`
+         4      4  format version
+         8      8  generation
+        16      8  id, a random number
+        24      8  how many bytes of the log before this one were on disk when this one began
+        32      8  XXH3-64 of the 32 bytes before, the most significant byte first
+
+It is on disk, as is its name, before the first record is written. Generations follow each other without gaps.
+
+What a crash leaves half-written is a torn tail, which is cut: a log ends before the first place that has no sound
+record with the next number. It may be no tail but damage, which is an error:
+
+- the log or the next one says of that place that it was on disk, or
+- the header of a later record is sound, though no block of the disk in between is still empty, as one would be that the
+  machine did not come to write before it crashed.
+
+A last log that is no longer than its header counts as torn, too, if its header is not sound.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import xxhash
+
+from tagmatch.model.errors import IndexCorruptError, IndexVersionError
+from tagmatch.model.storage.format import STAGED_PREFIX
+from tagmatch.model.storage.journal_records import HEADER_BYTES, MAGIC, Header, header_in
+
+LOG_VERSION = 1
+LOG_HEADER_BYTES = 40
+
+_MAGIC = b"TMl1"
+_FIELDS = struct.Struct("<4sIQQQ")
+_NAME = re.compile(rf"{STAGED_PREFIX}(\d{{8,}})\.log")
+
+_BUFFER_BYTES = 1 << 20
+# File systems write blocks of so many bytes, or of a multiple
+_BLOCK_BYTES = 512
+# The least that is taken for the rest of an empty block: a record's header has no so many zeros, even if damaged
+_EMPTY_BYTES = 16
+
+
+class LogHeader(NamedTuple):
+    """The header of a log: its generation, its id, and how many bytes of the one before were on disk."""
+
+    generation: int
+    id: int
+    before: int
+
+    def packed(self) -> bytes:
+        """As it stands in the file."""
+        fields = _FIELDS.pack(_MAGIC, LOG_VERSION, *self)
+        return fields + xxhash.xxh3_64_digest(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A log that has been looked through.
+
+    Attributes
+    ----------
+    path : Path
+    header : LogHeader, optional
+        None of a file that was not begun wholly.
+    records, rows : int
+        How many records count, and changes in them.
+    end : int
+        Where the last one ends: bytes of the file that count.
+    torn_bytes : int
+        What comes after.
+    torn_records : int
+        How many records can still be told there.
+    """
+
+    path: Path
+    header: LogHeader | None
+    records: int = 0
+    rows: int = 0
+    end: int = 0
+    torn_bytes: int = 0
+    torn_records: int = 0
+
+    @property
+    def generation(self) -> int:
+        """As the header says, or 0 without one."""
+        return self.header.generation if self.header else 0
+
+
+def log_path(folder: Path, generation: int) -> Path:
+    """The file of a generation."""
+    return folder / f"{STAGED_PREFIX}{generation:08d}.log"
+
+
+def generations_in(folder: Path) -> list[int]:
+    """The generations that have a file, ascending; none if there is no folder."""
+    if not folder.is_dir():
+        return []
+    found = (_NAME.fullmatch(entry.name) for entry in folder.iterdir())
+    return sorted(int(match[1]) for match in found if match)
+
+
+def scan(folder: Path, first: int) -> list[LogFile]:
+    """Look through all logs from generation `first` on, in order.
+
+    Raises
+    ------
+    IndexCorruptError
+        A log is missing or damaged.
+    IndexVersionError
+        A log was written by a newer version.
+    OSError
+        A file cannot be read.
+    """
+    generations = [generation for generation in generations_in(folder) if generation >= first]
+    for expected, generation in enumerate(generations, first):
+        if generation != expected:
+            raise _damaged(log_path(folder, expected), 0, "is missing, though there is a later log")
+    paths = [log_path(folder, generation) for generation in generations]
+    headers = [_read_header(path, generation) for path, generation in zip(paths, generations, strict=True)]
+    for path, header in zip(paths[:-1], headers[:-1], strict=True):
+        if header is None:
+            raise _damaged(path, 0, "has no header, though there is a later log")
+    following = pairwise([*headers, None])
+    return [
+        _scan_log(path, header, after.before if after else 0)
+        for path, (header, after) in zip(paths, following, strict=True)
+    ]
+
+
+def records_of(log: LogFile) -> Iterator[tuple[Header, bytes]]:
+    """The records of a log that count, with their bodies; errors as `scan`."""
+    if log.header is None:
+        return
+    with log.path.open("rb", buffering=_BUFFER_BYTES) as file:
+        yield from _sound_records(file, log.header, log.end)
+        if file.tell() < log.end:
+            raise _damaged(log.path, file.tell(), "has changed since it was opened")
+
+
+def _read_header(path: Path, generation: int) -> LogHeader | None:
+    """The header of a file, or None of one that was not begun wholly."""
+    with path.open("rb") as file:
+        data = file.read(LOG_HEADER_BYTES + 1)
+    fields = data[: _FIELDS.size]
+    is_sound = data.startswith(_MAGIC) and xxhash.xxh3_64_digest(fields) == data[_FIELDS.size : LOG_HEADER_BYTES]
+    if not is_sound:
+        if len(data) <= LOG_HEADER_BYTES:
+            return None
+        raise _damaged(path, 0, "does not have the checksum that it was begun with")
+    _, version, *rest = _FIELDS.unpack(fields)
+    if version > LOG_VERSION:
+        raise IndexVersionError(
+            f"{path} has format {version}, this version of tagmatch reads up to {LOG_VERSION}; upgrade tagmatch"
+        )
+    header = LogHeader(*rest)
+    if header.generation != generation:
+        raise _damaged(path, 0, f"is the log of generation {header.generation}, under another name")
+    return header
+
+
+def _scan_log(path: Path, header: LogHeader | None, on_disk: int) -> LogFile:
+    with path.open("rb", buffering=_BUFFER_BYTES) as file:
+        size = file.seek(0, 2)
+        if header is None:
+            return LogFile(path, None, torn_bytes=size)
+        records = rows = 0
+        end = LOG_HEADER_BYTES
+        for record, body in _sound_records(file, header, size):
+            records, rows, end = records + 1, rows + record.rows, end + HEADER_BYTES + len(body)
+        if end < on_disk:
+            raise _damaged(path, end, "does not have a sound record where one was on disk")
+        if end == size:
+            return LogFile(path, header, records, rows, end)
+        file.seek(end)
+        torn_records = _torn_records(path, file.read(), header.id, records, end)
+        return LogFile(path, header, records, rows, end, size - end, torn_records)
+
+
+def _sound_records(file: BinaryIO, log: LogHeader, size: int) -> Iterator[tuple[Header, bytes]]:
+    """Records up to the first that is not sound, or the size; the file is then where the last one ends."""
+    end = LOG_HEADER_BYTES
+    number = 0
+    file.seek(end)
+    while header := header_in(file.read(HEADER_BYTES), log.id):
+        next_end = end + HEADER_BYTES + header.nbytes
+        if header.number != number or next_end > size:
+            break
+        body = file.read(header.nbytes)
+        if xxhash.xxh3_64_digest(body) != header.checksum:
+            break
+        yield header, body
+        end = next_end
+        number += 1
+    file.seek(end)
+
+
+def _torn_records(path: Path, tail: bytes, log: int, number: int, begin: int) -> int:
+    """How many records can still be told in what follows the last sound one, if that is a torn tail.
+
+    Raises
+    ------
+    IndexCorruptError
+        It is damage.
+    """
+    found = []
+    place = tail.find(MAGIC)
+    while place >= 0:
+        header = header_in(tail[place : place + HEADER_BYTES], log)
+        if header:
+            found.append((place, header))
+        place = tail.find(MAGIC, place + 1)
+    later = [(place, header) for place, header in found if place > 0 or header.number != number]
+    if later:
+        has_been_on_disk = any(header.on_disk > begin for _, header in later)
+        if has_been_on_disk or not _has_empty_block(tail[: later[0][0]], begin):
+            raise _damaged(path, begin, "does not have a sound record before a later one")
+    return len(found)
+
+
+def _has_empty_block(data: bytes, begin: int) -> bool:
+    """Whether a block is empty, of which the data, from byte `begin` of a file on, may have the last part only."""
+    first = -begin % _BLOCK_BYTES
+    if _EMPTY_BYTES <= first <= len(data) and not any(data[:first]):
+        return True
+    empty = bytes(_BLOCK_BYTES)
+    return any(data.startswith(empty, place) for place in range(first, len(data) - _BLOCK_BYTES + 1, _BLOCK_BYTES))
+
+
+def _damaged(path: Path, offset: int, what: str) -> IndexCorruptError:
+    return IndexCorruptError(
+        f"{path} {what} (byte {offset}); restore the index from a copy, or give up the changes that were staged from "
+        "there on: cut the file at that byte and remove the logs after it"
+    )

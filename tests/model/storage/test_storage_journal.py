@@ -1,0 +1,435 @@
+import itertools
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.journals import FIRST, acquired, bulk, calls, changes_in, changes_of, single, write_all
+
+from tagmatch import (
+    ClosedError,
+    IndexCorruptError,
+    IndexLockedError,
+    IndexVersionError,
+    InvalidValueError,
+    StagedChangesWarning,
+    TagMatchError,
+)
+from tagmatch.model.columns import rows_of_tags
+from tagmatch.model.storage.journal import Journal
+from tagmatch.model.storage.journal_folder import peek
+from tagmatch.model.storage.journal_scan import LOG_HEADER_BYTES, LogHeader
+
+ROWS = [["d"], [], ["e", "é"]]
+CALLS = [
+    single(["a", "b"], 1),
+    bulk([rows_of_tags(ROWS)], ROWS, [2, 3, 2**64 - 1], removed=True),
+    single([], 4, removed=True),
+    single(["c"], 5),
+]
+
+
+def log(folder: Path, generation: int = FIRST) -> Path:
+    return folder / f"staged-{generation:08d}.log"
+
+
+def records_in(folder: Path, made: list) -> list[bytes]:
+    """The header and the records of the log of these calls, as bytes."""
+    data = log(folder).read_bytes()
+    ends = list(itertools.accumulate((64 + call.record.nbytes for call in made), initial=LOG_HEADER_BYTES))
+    assert ends[-1] == len(data)
+    return [data[begin:end] for begin, end in itertools.pairwise([0, *ends])]
+
+
+def outcome(folder: Path) -> tuple[list, bool] | None:
+    """What an index opens with, and whether it warns of what is lost; None if it is damaged."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            found = acquired(folder)
+        except IndexCorruptError:
+            for opening in (Journal.acquire, peek):
+                with pytest.raises(IndexCorruptError, match=r"staged-0000000\d.log .*\(byte \d+\); restore"):
+                    opening(folder, FIRST)
+            return None
+    assert all(each.category is StagedChangesWarning for each in caught)
+    return found, bool(caught)
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_prefix_of_a_log_has_a_prefix_of_its_changes_and_warns(tmp_path):
+    write_all(tmp_path, CALLS)
+    ends = list(itertools.accumulate(map(len, records_in(tmp_path, CALLS))))
+    good = log(tmp_path).read_bytes()
+    for size in range(len(good)):
+        log(tmp_path).write_bytes(good[:size])
+        whole = sum(end <= size for end in ends[1:])
+        torn = size - max([0, *(end for end in ends if end <= size)])
+        staged = peek(tmp_path, FIRST)
+        assert (staged.records, staged.changes) == (whole, len(changes_of(CALLS[:whole])))
+        assert staged.torn_bytes == torn
+        assert staged.torn_records == (torn >= 64 and size > ends[0])
+        assert log(tmp_path).read_bytes() == good[:size]
+        assert outcome(tmp_path) == (changes_of(CALLS[:whole]), size not in ends)
+        assert outcome(tmp_path) == (changes_of(CALLS[:whole]), False)
+
+
+def test_every_changed_byte_is_noticed(tmp_path):
+    write_all(tmp_path, CALLS)
+    *_, last = records_in(tmp_path, CALLS)
+    good = log(tmp_path).read_bytes()
+    for place in range(len(good)):
+        for value in {0, good[place] ^ 1 << place % 8} - {good[place]}:
+            bad = bytearray(good)
+            bad[place] = value
+            log(tmp_path).write_bytes(bad)
+            at_the_end = place >= len(good) - len(last)
+            assert outcome(tmp_path) == ((changes_of(CALLS[:-1]), True) if at_the_end else None), place
+
+
+def test_every_changed_byte_is_noticed_in_a_log_that_another_follows(tmp_path):
+    journal = Journal.acquire(tmp_path, FIRST)
+    for call in CALLS[:2]:
+        journal.append(call.record, "os")
+    journal.rotate()
+    journal.append(CALLS[2].record, "os")
+    journal.close()
+    good = log(tmp_path).read_bytes()
+    for place in range(len(good)):
+        log(tmp_path).write_bytes(good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1 :])
+        assert outcome(tmp_path) is None, place
+    for size in range(len(good)):
+        log(tmp_path).write_bytes(good[:size])
+        assert outcome(tmp_path) is None, size
+    log(tmp_path).unlink()
+    assert outcome(tmp_path) is None
+    log(tmp_path).write_bytes(good)
+    assert outcome(tmp_path) == (changes_of(CALLS[:3]), False)
+
+
+def test_records_that_are_swapped_repeated_left_out_or_of_another_log_are_noticed(tmp_path):
+    write_all(tmp_path / "one", CALLS)
+    write_all(tmp_path / "other", CALLS)
+    start, *records = records_in(tmp_path / "one", CALLS)
+    foreign, *others = records_in(tmp_path / "other", CALLS)
+
+    def of(*pieces: bytes) -> tuple[list, bool] | None:
+        log(tmp_path / "one").write_bytes(b"".join(pieces))
+        return outcome(tmp_path / "one")
+
+    for i, j in itertools.combinations(range(len(records)), 2):
+        swapped = records.copy()
+        swapped[i], swapped[j] = swapped[j], swapped[i]
+        assert of(start, *swapped) is None
+    for i, record in enumerate(records):
+        assert of(start, *records[: i + 1], *records[i:]) is None
+        assert of(start, *records, record) is None
+        if i < len(records) - 1:
+            assert of(start, *records[:i], *records[i + 1 :]) is None
+            assert of(start, *records[:i], others[i], *records[i + 1 :]) is None
+        assert of(start, *records[:i], *others[i:]) == (changes_of(CALLS[:i]), True)
+    assert of(foreign, *records) == ([], True)
+    assert of(start, *records) == (changes_of(CALLS), False)
+
+
+def test_a_log_under_the_name_of_another_generation_or_in_its_place_is_noticed(tmp_path):
+    write_all(tmp_path, CALLS)
+    shutil.copy(log(tmp_path), log(tmp_path, FIRST + 1))
+    assert outcome(tmp_path) is None
+    log(tmp_path).unlink()
+    assert outcome(tmp_path) is None
+
+
+def test_a_log_of_a_newer_version_is_told_from_damage(tmp_path, monkeypatch):
+    monkeypatch.setattr("tagmatch.model.storage.journal_scan.LOG_VERSION", 2)
+    newer = LogHeader(FIRST, 1, 0).packed()
+    monkeypatch.undo()
+    log(tmp_path).write_bytes(newer)
+    for opening in (Journal.acquire, peek):
+        with pytest.raises(IndexVersionError, match="upgrade"):
+            opening(tmp_path, FIRST)
+
+
+@given(st.binary(max_size=200), st.integers(1, len(CALLS)))
+def test_anything_behind_the_records_is_a_torn_tail(waste, count):
+    with tempfile.TemporaryDirectory() as name:
+        write_all(Path(name), CALLS[:count])
+        with log(Path(name)).open("ab") as file:
+            file.write(waste)
+        assert outcome(Path(name)) == (changes_of(CALLS[:count]), waste != b"")
+
+
+def holed(folder: Path, durability: str) -> tuple[int, list]:
+    """A log, which a crash could leave so: a block that was not written, and sound records behind it."""
+    made = [single([f"tag number {i}"], i) for i in range(40)]
+    journal = Journal.acquire(folder, FIRST)
+    for call in made[:-1]:
+        journal.append(call.record, "os")
+    journal.append(made[-2].record, durability)
+    journal.append(made[-1].record, "os")
+    journal.close()
+    data = log(folder).read_bytes()
+    log(folder).write_bytes(data[:1024] + bytes(512) + data[1536:])
+    return sum(end <= 1024 for end in itertools.accumulate(64 + call.record.nbytes for call in made)), made
+
+
+def test_a_block_that_was_not_written_before_a_crash_is_a_torn_tail(tmp_path):
+    before, made = holed(tmp_path, "os")
+    staged = peek(tmp_path, FIRST)
+    assert staged.torn_records > 20
+    with pytest.warns(StagedChangesWarning, match=f"{staged.torn_bytes} bytes .* {staged.torn_records} calls"):
+        assert acquired(tmp_path) in (changes_of(made[:before]), changes_of(made[: before - 1]))
+    assert log(tmp_path).stat().st_size == staged.nbytes
+
+
+def test_a_block_that_had_been_on_disk_and_is_empty_is_damage(tmp_path):
+    holed(tmp_path, "fsync")
+    assert outcome(tmp_path) is None
+
+
+# -- one writer --------------------------------------------------------------------------------------------------------
+
+
+def test_only_one_has_the_log(tmp_path):
+    journal = Journal.acquire(tmp_path / "new", FIRST)
+    for _ in range(2):
+        with pytest.raises(IndexLockedError, match="close it there"):
+            Journal.acquire(tmp_path / "new", FIRST)
+    journal.close()
+    assert acquired(tmp_path / "new") == []
+
+
+def _hold(folder: Path, ready) -> None:
+    journal = Journal.acquire(folder, FIRST)
+    for call in CALLS:
+        journal.append(call.record, "os")
+    ready.set()
+    time.sleep(600)
+
+
+def test_another_program_has_the_log_until_it_is_killed(tmp_path):
+    fork = multiprocessing.get_context("fork")
+    ready = fork.Event()
+    program = fork.Process(target=_hold, args=(tmp_path, ready))
+    program.start()
+    assert ready.wait(60)
+    with pytest.raises(IndexLockedError):
+        Journal.acquire(tmp_path, FIRST)
+    assert peek(tmp_path, FIRST).records == len(CALLS)
+    program.kill()
+    program.join()
+    assert program.exitcode == -signal.SIGKILL
+    assert acquired(tmp_path) == changes_of(CALLS)
+
+
+def test_the_child_of_a_fork_neither_writes_nor_keeps_the_lock(tmp_path):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "none")
+    goes_on, writes_on = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            journal.append(CALLS[1].record, "os")
+        except ClosedError:
+            journal.close()
+            os.read(goes_on, 1)
+            code = 0
+        finally:
+            os._exit(code)
+    journal.append(CALLS[2].record, "os")
+    journal.close()
+    assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[2]])
+    os.write(writes_on, b"x")
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(goes_on)
+    os.close(writes_on)
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 100])
+def test_the_lock_is_let_go_when_the_log_cannot_be_had(tmp_path, damage):
+    log(tmp_path).write_bytes(damage)
+    with pytest.raises((StagedChangesWarning, IndexCorruptError)):
+        Journal.acquire(tmp_path, FIRST)
+    log(tmp_path).unlink(missing_ok=True)
+    assert acquired(tmp_path) == []
+
+
+def test_a_closed_journal_says_so(tmp_path):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.close()
+    journal.close()
+    for use in (
+        lambda: journal.append(CALLS[0].record, "os"),
+        lambda: journal.append(CALLS[0].record, "none"),
+        lambda: journal.sync(1),
+        lambda: list(journal.replay()),
+        lambda: journal.drop(9),
+        journal.flush,
+        journal.rotate,
+    ):
+        with pytest.raises(ClosedError):
+            use()
+
+
+def test_a_file_where_the_folder_should_be_is_told(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(TagMatchError, match="cannot write the index"):
+        Journal.acquire(tmp_path / "file", FIRST)
+
+
+# -- durability and generations ----------------------------------------------------------------------------------------
+
+
+def _end_without_closing(folder: Path, durability: str, flush: bool) -> None:
+    journal = Journal.acquire(folder, FIRST)
+    for call in CALLS:
+        journal.append(call.record, durability)
+    if flush:
+        journal.flush()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("durability", "flush", "lasts"),
+    [("fsync", False, True), ("os", False, True), ("none", True, True), ("none", False, False)],
+)
+def test_what_outlasts_a_program_that_is_killed(tmp_path, durability, flush, lasts):
+    program = multiprocessing.get_context("fork").Process(
+        target=_end_without_closing, args=(tmp_path, durability, flush)
+    )
+    program.start()
+    program.join()
+    assert program.exitcode == -signal.SIGKILL
+    assert acquired(tmp_path) == (changes_of(CALLS) if lasts else [])
+
+
+def test_what_waits_in_memory_goes_before_the_next_record_that_does_not(tmp_path):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "none")
+    assert not log(tmp_path).exists()
+    journal.append(CALLS[1].record, "os")
+    assert peek(tmp_path, FIRST).records == 2
+    journal.append(CALLS[2].record, "none")
+    assert peek(tmp_path, FIRST).records == 2
+    journal.append(CALLS[3].record, "fsync")
+    journal.close()
+    assert acquired(tmp_path) == changes_of(CALLS)
+
+
+def test_what_waits_in_memory_is_bounded(tmp_path):
+    journal = Journal.acquire(tmp_path, FIRST)
+    call = single(["x" * 100_000], 1)
+    for _ in range(30):
+        journal.append(call.record, "none")
+    assert peek(tmp_path, FIRST).records >= 20
+    journal.close()
+    assert peek(tmp_path, FIRST).records == 30
+
+
+def test_no_file_is_made_before_the_first_record_and_none_without_records_stays(tmp_path):
+    journal = Journal.acquire(tmp_path, FIRST)
+    assert journal.rotate() == FIRST
+    journal.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["WRITER"]
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "os")
+    assert journal.rotate() == journal.rotate() == FIRST + 1
+    assert log(tmp_path, FIRST + 1).stat().st_size == LOG_HEADER_BYTES
+    journal.close()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["WRITER", log(tmp_path).name]
+
+
+_steps = st.tuples(
+    st.sampled_from(["fsync", "os", "none"]), st.sampled_from(["", "rotate", "drop", "reopen"]), st.integers(0, 4)
+)
+
+
+@given(calls(), st.lists(_steps, min_size=8, max_size=8))
+def test_generations_that_are_dropped_are_gone_and_no_others(made, steps):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        journal = Journal.acquire(folder, FIRST)
+        first = generation = FIRST
+        kept: dict[int, list] = {}
+        for call, (durability, step, more) in zip(made, steps, strict=False):
+            journal.append(call.record, durability)
+            kept.setdefault(generation, []).append(call)
+            if step == "rotate":
+                assert journal.rotate() == generation + 1
+                generation += 1
+            if step == "drop":
+                journal.drop(first + more)
+                first = min(first + more, generation)
+            if step == "reopen":
+                journal.close()
+                first = min(first + more, generation)
+                journal = Journal.acquire(folder, first)
+            kept = {number: some for number, some in kept.items() if number >= first}
+            expected = changes_of(call for some in kept.values() for call in some)
+            assert changes_in(journal.replay()) == expected
+            assert peek(folder, first).changes == len(expected)
+        journal.close()
+
+
+def test_logs_below_the_first_that_counts_are_removed(tmp_path):
+    journal = Journal.acquire(tmp_path, FIRST)
+    for call in CALLS:
+        journal.append(call.record, "os")
+        journal.rotate()
+    journal.close()
+    log(tmp_path).write_bytes(b"damaged, but it no longer counts" * 9)
+    assert peek(tmp_path, FIRST + 2).records == 2
+    journal = Journal.acquire(tmp_path, FIRST + 2)
+    assert changes_in(journal.replay()) == changes_of(CALLS[2:])
+    assert [log(tmp_path, FIRST + i).exists() for i in range(5)] == [False, False, True, True, False]
+    journal.close()
+
+
+def test_nothing_is_staged_where_there_is_no_folder(tmp_path):
+    staged = peek(tmp_path / "none", FIRST)
+    assert (staged.changes, staged.records, staged.nbytes, staged.torn_bytes) == (0, 0, 0, 0)
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os", "none"])
+def test_the_last_record_can_be_taken_back(tmp_path, durability):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "os")
+    before = journal.position
+    journal.back_to(before)
+    journal.append(CALLS[1].record, durability)
+    journal.back_to(before)
+    journal.back_to(before)
+    assert changes_in(journal.replay()) == changes_of(CALLS[:1])
+    with pytest.raises(InvalidValueError, match="back"):
+        journal.back_to(before + 1)
+    journal.append(CALLS[2].record, durability)
+    journal.append(CALLS[3].record, durability)
+    with pytest.raises(InvalidValueError, match="back"):
+        journal.back_to(before)
+    journal.close()
+    assert acquired(tmp_path) == changes_of([CALLS[0], *CALLS[2:]])
+
+
+def test_what_is_no_longer_the_last_record_of_its_log_cannot_be_taken_back(tmp_path):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "os")
+    journal.append(CALLS[1].record, "os")
+    journal.back_to(1)
+    with pytest.raises(InvalidValueError, match="back"):
+        journal.back_to(0)
+    journal.rotate()
+    with pytest.raises(InvalidValueError, match="back"):
+        journal.back_to(0)
+    journal.close()
+    assert acquired(tmp_path) == changes_of(CALLS[:1])

@@ -1,0 +1,555 @@
+"""Logs whose disk fails, or whose program is interrupted, at every place; and many threads that wait for one disk."""
+
+import errno
+import itertools
+import os
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.interrupts import Interrupt, interrupted
+from hypothesis import given
+from hypothesis import strategies as st
+from support.journals import FIRST, acquired, bulk, changes_in, changes_of, single
+
+from tagmatch import StagedChangesWarning, TagMatchError
+from tagmatch.model.columns import rows_of_tags
+from tagmatch.model.storage import journal_log
+from tagmatch.model.storage.journal import Journal
+from tagmatch.model.storage.journal_folder import peek
+
+ROWS = [["d"], [], ["e", "é"]]
+CALLS = [
+    single(["a", "b"], 1),
+    bulk([rows_of_tags(ROWS)], ROWS, [2, 3, 2**64 - 1], removed=True),
+    single([], 4, removed=True),
+    bulk([rows_of_tags([row] * 40) for row in ROWS], [row for row in ROWS for _ in range(40)], list(range(120))),
+    single(["c"], 5),
+]
+
+
+class Disk:
+    """Functions of `os` as the module under test calls them; call number `at`, counted from 1, fails, or all from it.
+
+    A write that fails may have written some bytes before, and one that succeeds may have written some only.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[str] = []
+        self._at = self._last = 0
+        self._code = 0
+        self._short = 0
+        for name in ("pwritev", "fsync", "ftruncate"):
+            monkeypatch.setattr(journal_log.os, name, self._counted(name, getattr(os, name)))
+
+    def fail(self, at: int, code: int, *, on: bool = False, short: int = 0) -> None:
+        self.calls.clear()
+        self._at, self._last, self._code, self._short = at, 10**9 if on else at, code, short
+
+    def work(self) -> None:
+        self._at = self._last = 0
+
+    def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(descriptor: int, *arguments: Any) -> Any:
+            self.calls.append(name)
+            if self._at <= len(self.calls) <= self._last:
+                if name == "pwritev" and self._short:
+                    pieces, offset = arguments
+                    call(descriptor, [b"".join(pieces)[: self._short]], offset)
+                raise OSError(self._code, os.strerror(self._code))
+            return call(descriptor, *arguments)
+
+        return called
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def logs(folder: Path) -> list[Path]:
+    return sorted(folder.glob("staged-*"))
+
+
+@contextmanager
+def told(code: int) -> Iterator[list[str]]:
+    """Errors of the block: the system's reason, or that the log takes no more."""
+    messages: list[str] = []
+    try:
+        yield messages
+    except TagMatchError as error:
+        messages.append(str(error))
+    assert all(os.strerror(code) in message or "consolidate()" in message for message in messages)
+
+
+# -- disks that fail ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("on", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("durability", ["fsync", "os", "none"])
+def test_whatever_fails_a_call_changes_all_or_nothing(tmp_path, disk, durability, code, on):
+    """What is replayed is what was written, whether it could then be synced or not."""
+    for at, short in itertools.product(range(1, 40), (0, 1, 50, 64, 100)):
+        folder = tmp_path / f"{at} {short}"
+        journal = Journal.acquire(folder, FIRST)
+        disk.fail(at, code, on=on, short=short)
+        written, refused = [], []
+        for i, call in enumerate(CALLS):
+            before = journal.position
+            with told(code) as errors:
+                journal.append(call.record, durability)
+            refused += [i] * len(errors)
+            written += [call] * (journal.position - before)
+        failed = len(disk.calls) >= at
+        disk.work()
+        assert failed or not refused
+        journal.close()
+        assert acquired(folder) == changes_of(written)
+        if not failed:
+            assert written == CALLS
+            return
+    raise AssertionError("every run had a failing call")
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_after_a_write_that_failed_the_next_ones_are_right(tmp_path, disk, durability):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, durability)
+    size = logs(tmp_path)[0].stat().st_size
+    for short in range(1, 64 + CALLS[3].record.nbytes, 97):
+        disk.fail(1, errno.ENOSPC, short=short)
+        with pytest.raises(TagMatchError, match="No space left"):
+            journal.append(CALLS[3].record, durability)
+        assert disk.calls == ["pwritev", "ftruncate"]
+        assert logs(tmp_path)[0].stat().st_size == size
+    journal.append(CALLS[4].record, durability)
+    journal.close()
+    assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[4]])
+
+
+def test_a_log_that_cannot_be_truncated_takes_nothing_until_it_can_or_another_is_begun(tmp_path, disk):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "os")
+    good = logs(tmp_path)[0].stat().st_size
+    disk.fail(1, errno.EIO, on=True, short=70)
+    for call in (CALLS[3], CALLS[4]):
+        with pytest.raises(TagMatchError, match="Input/output error"):
+            journal.append(call.record, "os")
+    assert disk.calls == ["pwritev", "ftruncate", "ftruncate"]
+    assert logs(tmp_path)[0].stat().st_size == good + 70
+    assert peek(tmp_path, FIRST).torn_bytes == 70
+    disk.work()
+    journal.append(CALLS[4].record, "os")
+    disk.fail(1, errno.EIO, on=True, short=70)
+    with pytest.raises(TagMatchError):
+        journal.append(CALLS[3].record, "os")
+    disk.work()
+    assert journal.rotate() == FIRST + 1
+    journal.append(CALLS[1].record, "os")
+    journal.close()
+    assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[4], CALLS[1]])
+
+
+def test_writes_of_some_bytes_only_go_on(tmp_path, monkeypatch):
+    write = os.pwritev
+    monkeypatch.setattr(journal_log.os, "pwritev", lambda fd, pieces, at: write(fd, [b"".join(pieces)[:7]], at))
+    journal = Journal.acquire(tmp_path, FIRST)
+    for call in CALLS:
+        journal.append(call.record, "os")
+    journal.close()
+    assert acquired(tmp_path) == changes_of(CALLS)
+
+
+def test_a_change_of_thousands_of_chunks_is_written_wholly(tmp_path):
+    rows = [[f"t{i}"] for i in range(3_000)]
+    call = bulk([rows_of_tags([row]) for row in rows], rows, list(range(3_000)))
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(call.record, "os")
+    journal.close()
+    assert acquired(tmp_path) == call.changes
+
+
+def test_a_disk_that_takes_no_bytes_and_gives_no_error_is_told(tmp_path, monkeypatch):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "os")
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_log.os, "pwritev", lambda *_: 0)
+        with pytest.raises(TagMatchError, match="no more bytes"):
+            journal.append(CALLS[1].record, "os")
+    journal.close()
+    assert acquired(tmp_path) == changes_of(CALLS[:1])
+
+
+def test_after_a_sync_that_failed_nothing_is_acknowledged_before_another_log_is_begun(tmp_path, disk):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "fsync")
+    on_disk = journal.position
+    early = journal.write(CALLS[1].record)
+    position = journal.write(CALLS[2].record)
+    disk.fail(1, errno.EIO)
+    with pytest.raises(TagMatchError, match="Input/output error"):
+        journal.sync(position)
+    disk.work()  # Linux tells an error once
+    for use in (
+        lambda: journal.sync(position),
+        lambda: journal.sync(early),
+        lambda: journal.append(CALLS[3].record, "fsync"),
+        lambda: journal.append(CALLS[3].record, "os"),
+    ):
+        with pytest.raises(TagMatchError, match=r"consolidate\(\)"):
+            use()
+    journal.sync(on_disk)
+    assert journal.rotate() == FIRST + 1
+    journal.append(CALLS[4].record, "fsync")
+    for lost in (early, position):
+        with pytest.raises(TagMatchError, match=r"consolidate\(\)"):
+            journal.sync(lost)
+    journal.sync(on_disk)
+    journal.close()
+    assert acquired(tmp_path) == changes_of([*CALLS[:3], CALLS[4]])
+
+
+def test_what_a_disk_did_not_take_is_a_torn_tail_though_another_log_follows(tmp_path, disk):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "fsync")
+    on_disk = logs(tmp_path)[0].stat().st_size
+    journal.append(CALLS[1].record, "os")
+    disk.fail(1, errno.EIO)
+    with pytest.raises(TagMatchError):
+        journal.sync(journal.position)
+    disk.work()
+    journal.rotate()
+    journal.append(CALLS[4].record, "fsync")
+    journal.close()
+    data = logs(tmp_path)[0].read_bytes()
+    logs(tmp_path)[0].write_bytes(data[: on_disk + 90])
+    with pytest.warns(StagedChangesWarning, match="90 bytes"):
+        assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[4]])
+    assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[4]])
+
+
+def test_a_log_is_on_disk_before_the_next_one_is_begun(tmp_path, monkeypatch):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "os")
+    synced = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), len(logs(tmp_path))))
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", noted)
+    journal.rotate()
+    old, new = logs(tmp_path)
+    assert synced == [(str(old), 1), (str(new), 2), (str(tmp_path), 2)]
+    journal.close()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_log_that_cannot_be_begun_leaves_the_one_before(tmp_path, disk, code):
+    for at in range(1, 10):
+        folder = tmp_path / str(at)
+        journal = Journal.acquire(folder, FIRST)
+        journal.append(CALLS[0].record, "fsync")
+        disk.fail(at, code)
+        before = len(logs(folder))
+        generation = FIRST
+        with told(code) as errors:
+            generation = journal.rotate()
+        assert not errors or len(logs(folder)) == before
+        failed = len(disk.calls) >= at
+        disk.work()
+        assert generation == FIRST + (len(logs(folder)) > 1)
+        assert failed or generation == FIRST + 1
+        journal.append(CALLS[1].record, "fsync")
+        journal.close()
+        assert acquired(folder) == changes_of(CALLS[:2])
+        if not failed:
+            return
+    raise AssertionError("every run had a failing call")
+
+
+def test_what_waits_is_kept_when_it_cannot_be_written(tmp_path, disk):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "none")
+    journal.append(CALLS[1].record, "none")
+    disk.fail(1, errno.ENOSPC, on=True)
+    for use in (journal.flush, lambda: journal.append(CALLS[2].record, "os"), lambda: list(journal.replay())):
+        with pytest.raises(TagMatchError, match="No space left"):
+            use()
+    disk.work()
+    journal.append(CALLS[3].record, "os")
+    journal.close()
+    assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[1], CALLS[3]])
+
+
+def test_what_waits_goes_to_the_next_log_if_this_one_takes_no_more(tmp_path, disk):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "os")
+    disk.fail(1, errno.EIO)
+    with pytest.raises(TagMatchError):
+        journal.sync(journal.position)
+    disk.work()
+    journal.append(CALLS[1].record, "none")
+    assert journal.rotate() == FIRST + 1
+    journal.drop(FIRST + 1)
+    journal.close()
+    journal = Journal.acquire(tmp_path, FIRST + 1)
+    assert changes_in(journal.replay()) == changes_of(CALLS[1:2])
+    journal.close()
+
+
+def test_closing_lets_go_of_the_lock_though_the_disk_is_full(tmp_path, disk):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "none")
+    disk.fail(1, errno.ENOSPC, on=True)
+    with pytest.raises(TagMatchError, match="No space left"):
+        journal.close()
+    disk.work()
+    assert acquired(tmp_path) == []
+
+
+def test_the_cut_of_a_torn_tail_is_on_disk(tmp_path, monkeypatch):
+    journal = Journal.acquire(tmp_path, FIRST)
+    for call in CALLS:
+        journal.append(call.record, "os")
+    journal.close()
+    (log,) = logs(tmp_path)
+    sizes = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        sizes.append((os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor).st_size))
+        fsync(descriptor)
+
+    os.truncate(log, log.stat().st_size - 1)
+    good = peek(tmp_path, FIRST).nbytes
+    monkeypatch.setattr("os.fsync", noted)
+    with pytest.warns(StagedChangesWarning, match="bytes"):
+        assert acquired(tmp_path) == changes_of(CALLS[:-1])
+    assert (str(log), good) in sizes
+
+
+# -- Ctrl-C ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def open_files_are_closed() -> Iterator[None]:
+    """A file that an interruption lets go of is closed by Python, which warns of that."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("durability", ["fsync", "os", "none"])
+@pytest.mark.parametrize("logged", [0, 1])
+def test_ctrl_c_at_every_place_leaves_a_call_whole_or_undone(tmp_path, durability, logged):
+    for at in itertools.count(1):
+        folder = tmp_path / f"{at}"
+        journal = Journal.acquire(folder, FIRST)
+        for call in CALLS[:logged]:
+            journal.append(call.record, "os")
+        interrupt = Interrupt(at)
+        before = journal.position
+        expected = CALLS[:logged]
+        try:
+            with open_files_are_closed(), interrupted(interrupt):
+                journal.append(CALLS[1].record, durability)
+        except KeyboardInterrupt:
+            if at % 2:
+                journal.back_to(before)
+            expected += [CALLS[1]] * (journal.position - before)
+        else:
+            expected += [CALLS[1]]
+        journal.append(CALLS[4].record, "fsync")
+        assert changes_in(journal.replay()) == changes_of([*expected, CALLS[4]])
+        journal.close()
+        assert acquired(folder) == changes_of([*expected, CALLS[4]])
+        if interrupt.count < at:
+            return
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("what", ["rotate", "drop", "close", "back_to", "acquire"])
+def test_ctrl_c_at_every_place_loses_nothing(tmp_path, what):
+    for at in itertools.count(1):
+        folder = tmp_path / f"{at}"
+        journal = Journal.acquire(folder, FIRST)
+        expected = [CALLS[0], CALLS[1]]
+        journal.append(CALLS[0].record, "os")
+        journal.append(CALLS[1].record, "none")
+        calls: dict[str, Callable[[], object]] = {
+            "rotate": journal.rotate,
+            "drop": lambda journal=journal: journal.drop(FIRST),
+            "close": journal.close,
+            "back_to": lambda journal=journal: journal.back_to(1),
+            "acquire": lambda folder=folder: Journal.acquire(folder, FIRST),
+        }
+        if what == "acquire":
+            journal.close()
+        interrupt = Interrupt(at)
+        try:
+            with open_files_are_closed(), interrupted(interrupt):
+                opened = calls[what]()
+        except KeyboardInterrupt:
+            opened = None
+        if what == "acquire":
+            journal = opened if isinstance(opened, Journal) else Journal.acquire(folder, FIRST)
+        if what == "back_to" and journal.position == 1:
+            expected = expected[:1]
+        if what == "close":
+            with open_files_are_closed():
+                journal.close()
+            found = acquired(folder)
+            assert found in (changes_of(expected), changes_of(expected[:1]))
+        else:
+            journal.append(CALLS[4].record, "fsync")
+            journal.close()
+            assert acquired(folder) == changes_of([*expected, CALLS[4]])
+        if interrupt.count < at:
+            return
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+class Ordered:
+    """Syncs that take a while, and what the file had at the beginning of each that has ended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        self.covered = 0
+        self.count = 0
+        fsync = os.fsync
+
+        def slow(descriptor: int) -> None:
+            size = os.fstat(descriptor).st_size
+            fsync(descriptor)
+            time.sleep(seconds)
+            self.count += 1
+            self.covered = max(self.covered, size)
+
+        monkeypatch.setattr("os.fsync", slow)
+
+
+def test_threads_share_syncs_and_none_returns_before_the_one_that_covers_it(tmp_path, monkeypatch):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(single(["first"], 0).record, "fsync")
+    ordered = Ordered(monkeypatch, 0.0005)
+    early: list[tuple[int, int]] = []
+    orders: list[Any] = []
+    lock = threading.Lock()
+
+    def work(thread: int) -> None:
+        for i in range(200):
+            call = single([f"of {thread}"], thread * 1_000 + i)
+            with lock:
+                position = journal.write(call.record, "fsync")
+                orders.append(call)
+                end = logs(tmp_path)[0].stat().st_size
+            journal.sync(position)
+            if ordered.covered < end:
+                early.append((thread, i))
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert early == []
+    assert 0 < ordered.count < 16 * 200 / 2
+    journal.close()
+    assert acquired(tmp_path) == [(["first"], 0, False), *changes_of(orders)]
+
+
+def test_one_thread_syncs_each_record_once(tmp_path, monkeypatch):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "fsync")
+    ordered = Ordered(monkeypatch, 0)
+    for i in range(10):
+        journal.append(single(["a"], i).record, "fsync")
+        assert ordered.covered == logs(tmp_path)[0].stat().st_size
+        journal.sync(journal.position)
+    assert ordered.count == 10
+    journal.close()
+
+
+def test_what_is_written_in_place_of_what_was_taken_back_is_not_on_disk_before_it_is_synced(tmp_path, monkeypatch):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "fsync")
+    begin = logs(tmp_path)[0].stat().st_size
+    journal.append(CALLS[3].record, "fsync")
+    journal.back_to(1)
+    ordered = Ordered(monkeypatch, 0)
+    journal.append(CALLS[1].record, "fsync")
+    assert ordered.covered == logs(tmp_path)[0].stat().st_size
+    journal.close()
+    claim = logs(tmp_path)[0].read_bytes()[begin + 24 : begin + 32]
+    assert int.from_bytes(claim, "little") <= begin
+
+
+def test_all_threads_are_told_when_the_sync_that_they_wait_for_fails(tmp_path, monkeypatch):
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(CALLS[0].record, "fsync")
+    fail = threading.Event()
+    fsync = os.fsync
+
+    def failing_once(_: int) -> None:
+        fail.wait(60)
+        monkeypatch.setattr("os.fsync", fsync)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("os.fsync", failing_once)
+    outcomes: list[str] = []
+
+    def work(position: int) -> None:
+        try:
+            journal.sync(position)
+            outcomes.append("acknowledged")
+        except TagMatchError:
+            outcomes.append("told")
+
+    positions = [journal.write(single(["a"], i).record) for i in range(8)]
+    threads = [threading.Thread(target=work, args=(position,)) for position in positions]
+    for thread in threads:
+        thread.start()
+    fail.set()
+    for thread in threads:
+        thread.join()
+    assert outcomes == ["told"] * 8
+    journal.close()
+
+
+@given(st.data())
+def test_threads_of_all_durabilities_log_all_records_once(data):
+    kinds = data.draw(st.lists(st.sampled_from(["fsync", "os", "none"]), min_size=1, max_size=4))
+    with tempfile.TemporaryDirectory() as name:
+        journal = Journal.acquire(Path(name), FIRST)
+        orders: list[Any] = []
+        lock = threading.Lock()
+
+        def work(thread: int) -> None:
+            for i in range(20):
+                call = single([f"of {thread}"], i)
+                with lock:
+                    position = journal.write(call.record, kinds[thread])
+                    orders.append(call)
+                    if i % 7 == thread:
+                        journal.rotate()
+                if kinds[thread] == "fsync":
+                    journal.sync(position)
+
+        threads = [threading.Thread(target=work, args=(thread,)) for thread in range(len(kinds))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        journal.close()
+        assert acquired(Path(name)) == changes_of(orders)

@@ -1,0 +1,117 @@
+"""Logs of staged changes: calls that are logged, and what logs hold, in plain Python."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from support import strategies
+from support.dictionaries import encoded
+
+from tagmatch.model.arrays import Strings, TagLists
+from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_lists
+from tagmatch.model.storage.journal import Journal
+from tagmatch.model.storage.journal_records import Logged, Record, bulk_record, single_record
+
+#: Tags, a key, and whether the pair is removed
+Change = tuple[list[str], Any, bool]
+
+FIRST = 3
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call that stages changes: what it changes, and the record of that."""
+
+    changes: list[Change]
+    record: Record
+
+
+def single(tags: list[str], key: int | str, *, removed: bool = False) -> Call:
+    return Call([(tags, key, removed)], single_record(tags, key, removed=removed))
+
+
+def bulk(chunks: list[TagLists], rows: list[list[str]], keys: list[Any], *, removed: bool = False) -> Call:
+    """Rows that lie in chunks."""
+    checks = KEY_CHECKS["string" if keys and isinstance(keys[0], str) else "integer"]
+    changes = [(row, key, removed) for row, key in zip(rows, keys, strict=True)]
+    return Call(changes, bulk_record(chunks, checks.many(keys, "keys"), removed=removed))
+
+
+def texts_in(strings: Strings) -> list[str]:
+    data = strings.data.tobytes()
+    ends = strings.offsets.tolist()
+    return [data[begin:end].decode() for begin, end in itertools.pairwise(ends)]
+
+
+def rows_in(chunk: TagLists) -> list[list[str]]:
+    texts = texts_in(chunk.tags)
+    if chunk.indices is not None:
+        texts = [texts[i] for i in chunk.indices.tolist()]
+    ends = chunk.offsets.tolist()
+    return [texts[begin:end] for begin, end in itertools.pairwise(ends)]
+
+
+def changes_in(logged: Iterable[Logged]) -> list[Change]:
+    found: list[Change] = []
+    for each in logged:
+        rows = [row for chunk in each.chunks for row in rows_in(chunk)]
+        keys = texts_in(each.keys) if isinstance(each.keys, Strings) else each.keys.tolist()
+        found += zip(rows, keys, each.removed.tolist(), strict=True)
+    return found
+
+
+def changes_of(calls: Iterable[Call]) -> list[Change]:
+    return [change for call in calls for change in call.changes]
+
+
+def acquired(folder: Path) -> list[Change]:
+    """What the program that opens an index next replays."""
+    journal = Journal.acquire(folder, FIRST)
+    try:
+        return changes_in(journal.replay())
+    finally:
+        journal.close()
+
+
+def write_all(folder: Path, calls: Iterable[Call]) -> None:
+    journal = Journal.acquire(folder, FIRST)
+    for call in calls:
+        journal.append(call.record, "os")
+    journal.close()
+
+
+@st.composite
+def sliced_chunks(draw: st.DrawFn) -> tuple[list[TagLists], list[list[str]]]:
+    """Rows of tags in chunks of any shape, of which some begin or end within their arrays."""
+    rows = draw(st.lists(strategies.tag_sets, max_size=6))
+    if draw(st.booleans()):
+        chunks = [rows_of_tags(rows)]
+    else:
+        rows, array = draw(encoded(rows))
+        chunks = tag_lists(array, "tags", stored=True)
+    found = []
+    for chunk in chunks:
+        begin = draw(st.integers(0, len(chunk)))
+        end = draw(st.integers(begin, len(chunk)))
+        found.append(TagLists(chunk.offsets[begin : end + 1], chunk.tags, chunk.indices, chunk.memo))
+    return found, [row for chunk in found for row in rows_in(chunk)]
+
+
+@st.composite
+def calls(draw: st.DrawFn, *, max_size: int = 8) -> list[Call]:
+    """Single and bulk changes of an index, whose keys are of one type."""
+    keys = draw(st.sampled_from([strategies.keys, strategies.names]))
+    made = []
+    for _ in range(draw(st.integers(0, max_size))):
+        removed = draw(st.booleans())
+        if draw(st.booleans()):
+            made.append(single(draw(strategies.tag_sets), draw(keys), removed=removed))
+        else:
+            chunks, rows = draw(sliced_chunks())
+            made.append(bulk(chunks, rows, [draw(keys) for _ in rows], removed=removed))
+    return made
