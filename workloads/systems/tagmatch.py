@@ -12,6 +12,7 @@ from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -79,6 +80,36 @@ class Tagmatch:
     def close(self) -> None:
         """Close the index."""
         self.index.close()
+
+
+class TagmatchOnDisk(Tagmatch):
+    """An index in a folder, which takes changes and matches on the CPU; `options` are those of `TagMatch`.
+
+    Parameters
+    ----------
+    path
+        Of the index, which is made if it is not there.
+    """
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.exact = True
+        make = TagMatch.open if path.exists() else TagMatch
+        self.index: TagMatch = make(path, device="cpu", **options)
+
+    def change(self, added: pa.Table, removed: pa.Table | None = None) -> None:
+        """Remove and add rows, in one consolidation."""
+        if removed:
+            self.index.remove_sets(removed["tags"], removed["key"])
+        self.index.add_sets(added["tags"], added["key"])
+        self.index.consolidate()
+
+    def adder(self) -> Callable[[list[str], int], object]:
+        """Return what stages a row, which the next `tend` makes visible."""
+        return self.index.add_set
+
+    def tend(self) -> None:
+        """Make staged changes take effect."""
+        self.index.consolidate()
 
 
 class TagmatchOnGpu(Tagmatch):
