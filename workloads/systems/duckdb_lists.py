@@ -124,6 +124,7 @@ class DuckDBFile(_DuckDB):
     """
 
     keys_of_row = "key"
+    visible_at_once = True
 
     def __init__(self, path: Path, *, threads: int = 1) -> None:
         path.mkdir(exist_ok=True)

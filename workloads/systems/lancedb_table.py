@@ -32,6 +32,7 @@ class LanceDBTable:
     """
 
     exact = True
+    visible_at_once = True
 
     def __init__(self, path: Path, *, threads: int = 1) -> None:  # noqa: ARG002
         with needed("lancedb"):
@@ -52,7 +53,7 @@ class LanceDBTable:
         )
 
     def tend(self) -> None:
-        """Merge small files into larger ones, as is recommended after many small additions."""
+        """Merge small files into larger ones, as is recommended; that may write the whole table anew."""
         self._table.optimize()
 
     def prepare(self, queries: pa.ListArray) -> pa.ListArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -23,16 +23,23 @@ class OnDisk(Matcher["pa.ListArray"], Protocol):
     """A matcher at a path, which it makes if nothing is there.
 
     One thread changes it at a time, but for what `adder` returns.
+
+    Attributes
+    ----------
+    visible_at_once : bool
+        Whether queries see a row as soon as an adder has returned; if not, `tend` makes them see it.
     """
+
+    visible_at_once: bool
 
     def change(self, added: pa.Table, removed: pa.Table | None = None) -> None:
         """Remove and add rows; when this returns, queries see that, and it is saved as the system saves by default."""
 
     def adder(self) -> Callable[[list[str], int], object]:
-        """Return what adds one row, for one of several threads; queries may see it only after the next `tend`."""
+        """Return what adds one row, for one of several threads."""
 
     def tend(self) -> None:
-        """Do what the system wants to be done from time to time, beside other threads that add rows."""
+        """Do what is to be done after many small additions; other threads may go on to add rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +50,19 @@ class SystemOnDisk:
     ----------
     where : str
         Module in this folder and class, `"module:Class"`; the class takes a path and `threads`.
-    options : mapping
-        More arguments of the class.
     """
 
     where: str
-    options: Mapping[str, Any] = field(default_factory=dict)
 
-    def __call__(self, path: Path, threads: int) -> OnDisk:
-        """Make the system at a path, or open what it has made there.
+    def __call__(self, path: Path, threads: int, **more: Any) -> OnDisk:
+        """Make the system at a path, or open what it has made there, with further options.
 
         Raises
         ------
         UnavailableError
             It cannot run here.
         """
-        return cast("OnDisk", resolve_name(f"{__package__}.{self.where}")(path, threads=threads, **self.options))
+        return cast("OnDisk", resolve_name(f"{__package__}.{self.where}")(path, threads=threads, **more))
 
 
 TAGMATCH = "tagmatch"

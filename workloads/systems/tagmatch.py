@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from tagmatch import DeviceError, TagMatch
+from tagmatch.model import options as model_options
 from tagmatch.pipeline.stages.inline import PACKETS_PER_THREAD
 from tagmatch.workloads.systems.kept import kept
 from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
@@ -82,6 +83,11 @@ class Tagmatch:
         self.index.close()
 
 
+def durabilities() -> tuple[str, ...]:
+    """Return the values of the option `durability` of `TagMatch`; none where it has no such option."""
+    return get_args(getattr(model_options, "Durability", None))
+
+
 class TagmatchOnDisk(Tagmatch):
     """An index in a folder, which takes changes and matches on the CPU; `options` are those of `TagMatch`.
 
@@ -90,6 +96,8 @@ class TagmatchOnDisk(Tagmatch):
     path
         Of the index, which is made if it is not there.
     """
+
+    visible_at_once = False
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.exact = True
