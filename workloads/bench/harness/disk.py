@@ -13,7 +13,7 @@ from tagmatch.workloads.bench.harness.timing import Samples, seconds_of
 State: TypeAlias = dict[Path, tuple[int, int, int]]
 
 #: Share of a processor that a process takes which does nothing
-_IDLE = 0.2
+_IDLE = 0.05
 
 _SYNCS = 20
 _SYNCED_BYTES = 4096
