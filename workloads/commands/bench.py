@@ -357,6 +357,34 @@ def host(
     _measure([experiment], options, output, allow_changes=allow_changes)
 
 
+@app.command()
+def updates(
+    sets: _Sets = 1_000_000,
+    consolidates: Annotated[int, typer.Option(min=1, max=1_000_000, help="Small changes, of ten sets each.")] = 1000,
+    queries: _Queries = 200_000,
+    rounds: _Rounds = 5,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.001, max=3600, help="About what one measured call takes; additions and loads go on ten times as long."
+        ),
+    ] = 0.3,
+    threads: Threads = None,
+    seed: _Seed = 1,
+    keys_per_set: _KeysPerSet = 1.0,
+    output: _Output = Path("bench-results/updates"),
+    allow_changes: _AllowChanges = False,
+) -> None:
+    """How changes are taken, beside DuckDB and LanceDB, and what they do to queries; on the disk of TMPDIR."""
+    from tagmatch.workloads.bench.figures.updates import updates as experiment
+    from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions
+
+    options = BenchOptions(
+        sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, keys_per_set
+    )
+    _measure([partial(experiment, consolidates=consolidates)], options, output, allow_changes=allow_changes)
+
+
 class SparkBenchmark(StrEnum):
     """What `tagmatch-bench spark` measures."""
 

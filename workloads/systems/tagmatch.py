@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from tagmatch import DeviceError, TagMatch
+from tagmatch.model import options as model_options
 from tagmatch.pipeline.stages.inline import PACKETS_PER_THREAD
 from tagmatch.workloads.systems.kept import kept
 from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -79,6 +81,43 @@ class Tagmatch:
     def close(self) -> None:
         """Close the index."""
         self.index.close()
+
+
+def durabilities() -> tuple[str, ...]:
+    """Return the values of the option `durability` of `TagMatch`; none where it has no such option."""
+    return get_args(getattr(model_options, "Durability", None))
+
+
+class TagmatchOnDisk(Tagmatch):
+    """An index in a folder, which takes changes and matches on the CPU; `options` are those of `TagMatch`.
+
+    Parameters
+    ----------
+    path
+        Of the index, which is made if it is not there.
+    """
+
+    visible_at_once = False
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.exact = True
+        make = TagMatch.open if path.exists() else TagMatch
+        self.index: TagMatch = make(path, device="cpu", **options)
+
+    def change(self, added: pa.Table, removed: pa.Table | None = None) -> None:
+        """Remove and add rows, in one consolidation."""
+        if removed:
+            self.index.remove_sets(removed["tags"], removed["key"])
+        self.index.add_sets(added["tags"], added["key"])
+        self.index.consolidate()
+
+    def adder(self) -> Callable[[list[str], int], object]:
+        """Return what stages a row, which the next `tend` makes visible."""
+        return self.index.add_set
+
+    def tend(self) -> None:
+        """Make staged changes take effect."""
+        self.index.consolidate()
 
 
 class TagmatchOnGpu(Tagmatch):

@@ -43,15 +43,25 @@ class Samples:
         """The ratio of the medians."""
         return self.median / other.median
 
+    def ratios(self, other: Samples) -> Samples:
+        """The ratios round by round, so that what slows the machine down for a while counts on both sides."""
+        return Samples(tuple(one / another for one, another in zip(self.values, other.values, strict=True)))
+
+    def times(self, factor: float) -> Samples:
+        """The values in another unit."""
+        return Samples(tuple(factor * value for value in self.values))
+
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Keep the collector of cycles from interrupting, as `timeit` does."""
+    """Keep the collector of cycles from interrupting, as `timeit` does; within another such block, until that ends."""
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if enabled:
+            gc.enable()
 
 
 def seconds_of(work: Callable[[], object]) -> float:
