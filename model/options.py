@@ -12,6 +12,8 @@ Layout = Literal["rarest", "balanced"]
 KeyType = Literal["integer", "string"]
 Device = Literal["auto", "cpu", "cuda"]
 Placement = Literal["auto", "replicate", "split"]
+#: What a staged change outlasts when its call returns: the machine's end, the program's, or neither
+Durability = Literal["fsync", "os", "none"]
 
 MAX_THREADS = 1024
 MAX_PARTITION_SIZE = 2**32 - 1
@@ -165,7 +167,38 @@ class MatchOptions:
             raise InvalidValueError(f"flush_timeout must be zero or more seconds, not {timeout!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class StagingOptions:
+    """How changes are staged; chosen anew each time an index is opened.
+
+    Attributes
+    ----------
+    durability : {"fsync", "os", "none"}, optional
+        What staged changes of an index in a folder outlast when their call returns. `fsync`: the end of the machine, as
+        the disk has them, which takes as long as the disk does. `os`: the end of the program, as the operating system
+        has them, which takes microseconds. `none`: neither; they are in memory only, and not logged. `None`: `fsync`
+        for calls with many changes, `os` for single ones, as a program that makes many of these need not wait for each.
+    """
+
+    durability: Durability | None = None
+
+    def __post_init__(self) -> None:
+        if self.durability is not None:
+            _one_of("durability", self.durability, get_args(Durability))
+
+    @property
+    def of_single(self) -> Durability:
+        """What holds for calls with one change."""
+        return self.durability or "os"
+
+    @property
+    def of_many(self) -> Durability:
+        """What holds for calls with many changes."""
+        return self.durability or "fsync"
+
+
 class _UsualOptions(TypedDict, total=False):
+    durability: Durability | None
     exact: bool
     device: Device
     threads: int | None

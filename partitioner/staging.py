@@ -91,14 +91,14 @@ class _Log:
             self._pack()
         self._logged.single.append((tags, key, removed))
 
-    def extend(self, chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool) -> None:
+    def extend(self, chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool | BoolArray) -> None:
         self._pack()
-        numbers = self._numbers(keys)
+        numbers, flags = self._numbers(keys), np.broadcast_to(removed, len(keys))
         blocks: list[_Block] = []
         first = 0
         for chunk in chunks:
             last = first + len(chunk)
-            blocks += self._blocks_of(chunk, numbers[first:last], np.full(last - first, removed), len(self) + first)
+            blocks += self._blocks_of(chunk, numbers[first:last], flags[first:last], len(self) + first)
             first = last
         self._logged.blocks.extend(blocks)
 
@@ -212,8 +212,8 @@ class StagedChanges:
         self._reject_more_than_fit(1)
         self._parts[1].append(tags, key, removed=removed)
 
-    def extend(self, chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool) -> None:
-        """Stage a change for each row of all chunks; `keys` has one key for each."""
+    def extend(self, chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool | BoolArray) -> None:
+        """Stage a change for each row of all chunks; `keys` has one for each, as has `removed` if it is an array."""
         self._reject_more_than_fit(len(keys))
         self._parts[1].extend(chunks, keys, removed=removed)
 

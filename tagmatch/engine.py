@@ -28,15 +28,15 @@ from tagmatch.model.errors import (
     StagedChangesWarning,
 )
 from tagmatch.model.layouts import has_tables_for, rules_of
-from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions
+from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.location import Location, location_of
 from tagmatch.model.tables import KeyTable, Snapshot
 from tagmatch.partitioner.consolidation import consolidated, count_tags, merged, rebuilt, to_merge, with_merged
-from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.pipeline.devices import Part, matcher_of, parts_for
 from tagmatch.pipeline.matcher import Matcher, alone
 from tagmatch.pipeline.service import Pipeline
+from tagmatch.staging import Staging
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
@@ -82,6 +82,7 @@ class Engine:
         location: Location | None,
         snapshot: Snapshot,
         layout_options: LayoutOptions,
+        staging: StagingOptions,
         options: MatchOptions,
     ) -> None:
         self._location = location
@@ -91,8 +92,7 @@ class Engine:
         self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
         self._key_type = snapshot.key_type
         self._current: _Answering | None = self._answering(self._laid_out(snapshot))
-        self._staged = StagedChanges(options.threads)
-        self._staging = threading.Lock()
+        self._staging = Staging(location, self._key_type, staging, options.threads)
         self._consolidating = threading.Lock()
         self._pipeline = Pipeline(options)
         merge = weakref.WeakMethod(self.merge)
@@ -100,7 +100,7 @@ class Engine:
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
-        self._warning: weakref.finalize[Any, Any] = weakref.finalize(self, _warn_of_loss, self._staged, location)
+        self._warning: weakref.finalize[Any, Any] = weakref.finalize(self, _end_staging, self._staging, location)
 
     @classmethod
     def new(
@@ -108,6 +108,7 @@ class Engine:
         path: object,
         key_type: KeyType | None,
         layout_options: LayoutOptions,
+        staging: StagingOptions,
         options: MatchOptions,
     ) -> Self:
         """The engine of a new index, or of the one at `path`, in the layout given."""
@@ -118,7 +119,7 @@ class Engine:
             location.check_writable()
             if location.has_index():
                 snapshot = _open_with(location, key_type)
-        return cls(location, snapshot, layout_options, options)
+        return cls(location, snapshot, layout_options, staging, options)
 
     @classmethod
     def open(
@@ -127,6 +128,7 @@ class Engine:
         key_type: KeyType | None,
         layout: Layout | None,
         max_partition_size: int | None,
+        staging: StagingOptions,
         options: MatchOptions,
     ) -> Self:
         """The engine of an index that exists, in its own layout unless another is given."""
@@ -138,7 +140,7 @@ class Engine:
             saved.layout if layout is None else layout,
             saved.max_partition_size if max_partition_size is None else max_partition_size,
         )
-        return cls(location, snapshot, layout_options, options)
+        return cls(location, snapshot, layout_options, staging, options)
 
     def _laid_out(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot in the layout that this object is to have."""
@@ -183,9 +185,7 @@ class Engine:
         """Stage one change."""
         self._check_writable()
         row, value = tag_list(tags), KEY_CHECKS[self._key_type].one(key, "key")
-        with self._staging:
-            _ = self.current
-            self._staged.append(row, value, removed=removed)
+        self._staging.append(row, value, removed=removed)
 
     @_interrupted_plainly
     def stage_many(self, tags: Any, keys: Any, *, removed: bool) -> None:
@@ -197,34 +197,33 @@ class Engine:
             raise InvalidValueError(
                 f"tags and keys must have the same length; there are {rows} sets, {len(values)} keys"
             )
-        with self._staging:
-            _ = self.current
-            self._staged.extend(chunks, values, removed=removed)
+        self._staging.extend(chunks, values, removed=removed)
 
     @_interrupted_plainly
     def consolidate(self, *, full: bool) -> None:
         """Make staged changes take effect."""
         with self._consolidating:
             current = self.current
-            with self._staging:
-                changes = self._staged.changes()
+            changes, log = self._staging.take()
             snapshot = current.snapshot
             if len(changes) or full:
                 change = rebuilt if full else consolidated
                 snapshot = change(snapshot, changes, self._layout_options, threads=self._options.threads)
-            current = self._saved(snapshot, current)
-            with self._staging:
+            current = self._saved(snapshot, current, log=log)
+            with self._staging.lock:
                 if self._current is not None:
                     self._current = current
                 # Should this be interrupted in between, the changes come once more, which changes nothing
-                self._staged.drop(changes)
+                self._staging.drop(changes, log)
             if to_merge(current.snapshot):
                 self._merging.begin()
 
-    def _saved(self, snapshot: Snapshot, current: _Answering, ahead: Sequence[Entry] = ()) -> _Answering:
+    def _saved(
+        self, snapshot: Snapshot, current: _Answering, ahead: Sequence[Entry] = (), log: int | None = None
+    ) -> _Answering:
         """A snapshot, saved if it is to be, and what answers from it."""
         if self._location is not None and snapshot.name is None:
-            snapshot = self._location.update(snapshot, self._known, ahead)
+            snapshot = self._location.update(snapshot, self._known, ahead, log)
             assert snapshot.name is not None
             self._known = {snapshot.name}
         return current if snapshot is current.snapshot else self._answering(snapshot, current.parts)
@@ -252,7 +251,7 @@ class Engine:
             current = self.current
             current = current._replace(parts=[*current.parts, *ready])
             current = self._saved(with_merged(current.snapshot, segments, new), current, ahead)
-            with self._staging:
+            with self._staging.lock:
                 if self._current is not None:
                     self._current = current
         return True
@@ -271,7 +270,7 @@ class Engine:
             snapshot = _open_with(self._location, self._key_type)
             assert snapshot.name is not None
             current = self._answering(self._laid_out(snapshot))
-            with self._staging:
+            with self._staging.lock:
                 if self._current is not None:
                     self._current = current
                 self._known = {snapshot.name}
@@ -339,7 +338,7 @@ class Engine:
             "partitions": sum(len(segment.partitions) for segment in segments),
             "segments": len(segments),
             "deleted": sum(len(segment) - segment.live for segment in segments),
-            "staged": len(self._staged),
+            "staged": len(self._staging),
             "layout": options.layout,
             "max_partition_size": options.max_partition_size,
             "exact": self._options.exact or rules_of(options).compares_tags,
@@ -373,9 +372,9 @@ class Engine:
 
     def _close(self, *, drain: bool = True) -> None:
         self._merging.end()
-        with self._staging:
+        with self._staging.lock:
             self._current = None
-            self._staged = StagedChanges()
+        self._staging.close()
         self._pipeline.close(drain=drain)
         self._finalizer.detach()
 
@@ -397,7 +396,7 @@ class Engine:
         if current is None:
             return "<TagMatch, closed>"
         where = "in memory" if self._location is None else f"at {str(self._location)!r}"
-        staged = f", {len(self._staged)} staged changes" if len(self._staged) else ""
+        staged = f", {len(self._staging)} staged changes" if len(self._staging) else ""
         return f"<TagMatch {where}, {len(current.snapshot)} sets{staged}, layout {self._layout_options.layout}>"
 
 
@@ -416,8 +415,9 @@ def _open_with(location: Location, key_type: KeyType | None) -> Snapshot:
     return snapshot
 
 
-def _warn_of_loss(staged: StagedChanges, location: Location | None) -> None:
-    if count := len(staged):
+def _end_staging(staging: Staging, location: Location | None) -> None:
+    staging.close()
+    if count := staging.lost_at_the_end:
         where = "" if location is None else f" of the index {location}"
         warnings.warn(
             f"{count} staged {'change' if count == 1 else 'changes'}{where} {'is' if count == 1 else 'are'} lost; "

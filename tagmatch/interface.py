@@ -15,6 +15,7 @@ from tagmatch.model.options import (
     LayoutOptions,
     MatchOptions,
     PipelineOptions,
+    StagingOptions,
     available_threads,
 )
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from tagmatch.engine import Engine
-    from tagmatch.model.options import Device, KeyType, Layout, NewOptions, OpenOptions
+    from tagmatch.model.options import Device, Durability, KeyType, Layout, NewOptions, OpenOptions
     from tagmatch.model.tables import Snapshot
 
     #: Type of keys
@@ -42,8 +43,10 @@ class TagMatch(Generic[K]):
     """A database of tag sets with keys, and the keys of all sets that are contained in a query.
 
     Changes are *staged* by `add_set`, `remove_set` and their bulk forms, and take effect, in order, when
-    `consolidate` is called (Table 2 of the paper). A set holds each of its keys once. All methods may be called from
-    many threads; matching during a consolidation answers from the snapshot before it, wholly.
+    `consolidate` is called (Table 2 of the paper). With a path they are logged in its folder: what a program that ended
+    had staged, is still staged when the index is opened again. One program at a time has changes staged. A set holds
+    each of its keys once. All methods may be called from many threads; matching during a consolidation answers from the
+    snapshot before it, wholly.
 
     Parameters
     ----------
@@ -74,6 +77,9 @@ class TagMatch(Generic[K]):
         How queries that are asked one by one go through the stages, and how many at once.
     cuda : CudaOptions, optional
         Which CUDA devices, and how.
+    durability : {"fsync", "os", "none"}, optional
+        What staged changes of an index in a folder outlast when their call returns: the end of the machine, the end of
+        the program, or neither. Default: `fsync` for `add_sets` and `remove_sets`, `os` for single changes.
 
     Raises
     ------
@@ -117,11 +123,13 @@ class TagMatch(Generic[K]):
         flush_timeout: float | None = MATCH_DEFAULTS.flush_timeout,
         pipeline: PipelineOptions | None = None,
         cuda: CudaOptions | None = None,
+        durability: Durability | None = None,
     ) -> None:
         self._engine = _engine().new(
             path,
             key_type,
             LayoutOptions(layout, max_partition_size),
+            StagingOptions(durability),
             _match_options(exact, device, threads, batch_size, flush_timeout, pipeline, cuda),
         )
 
@@ -160,6 +168,7 @@ class TagMatch(Generic[K]):
         flush_timeout: float | None = MATCH_DEFAULTS.flush_timeout,
         pipeline: PipelineOptions | None = None,
         cuda: CudaOptions | None = None,
+        durability: Durability | None = None,
     ) -> Any:
         """An existing index, in its own layout.
 
@@ -175,7 +184,7 @@ class TagMatch(Generic[K]):
             What its keys are; default: whatever they are. Type checkers take them for integers, unless this says so.
         layout, max_partition_size
             Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
-        exact, device, threads, batch_size, flush_timeout, pipeline, cuda
+        exact, device, threads, batch_size, flush_timeout, pipeline, cuda, durability
             As of `TagMatch`.
 
         Raises
@@ -206,6 +215,7 @@ class TagMatch(Generic[K]):
             key_type,
             layout,
             max_partition_size,
+            StagingOptions(durability),
             _match_options(exact, device, threads, batch_size, flush_timeout, pipeline, cuda),
         )
         return opened

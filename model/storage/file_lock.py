@@ -25,12 +25,14 @@ def locked(file: Path) -> Iterator[None]:
         yield
 
 
-def lock_at_once(file: Path) -> FileIO | None:
-    """Take the lock of a file, which is made if need be, until what is returned is closed; None if somebody has it.
+def lock_at_once(file: Path, mode: str = "a") -> FileIO | None:
+    """Take the lock of a file until what is returned is closed; None if somebody has it.
+
+    With the mode "a" it is made if need be, "r" does with a file that can only be read.
 
     Errors as `locked`.
     """
-    opened = FileIO(file, "a")
+    opened = FileIO(file, mode)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -68,6 +68,11 @@ class Folder:
         """As `Location` says."""
         return str(self.path)
 
+    @property
+    def log_folder(self) -> Path:
+        """As `Location` says."""
+        return self.path
+
     def absolute(self) -> Folder:
         """As `Location` says."""
         return Folder(self.path.absolute())
@@ -133,9 +138,11 @@ class Folder:
 
     def save(self, snapshot: Snapshot) -> None:
         """As `Location` says. Another writer is waited for, and what one that was killed has left is removed."""
-        self._save(snapshot, set(), (), lambda _: None)
+        self._save(snapshot, set(), (), None, lambda _: None)
 
-    def update(self, snapshot: Snapshot, known: set[str], ahead: Sequence[Entry] = ()) -> Snapshot:
+    def update(
+        self, snapshot: Snapshot, known: set[str], ahead: Sequence[Entry] = (), log: int | None = None
+    ) -> Snapshot:
         """As `Location` says."""
 
         def is_known(manifest: dict[str, Any] | None) -> None:
@@ -145,7 +152,7 @@ class Folder:
                     "reload() and then consolidate() again"
                 )
 
-        return self._save(snapshot, known, ahead, is_known)
+        return self._save(snapshot, known, ahead, log, is_known)
 
     @contextlib.contextmanager
     def written_ahead(self, segment: Segment) -> Iterator[Entry]:
@@ -167,6 +174,7 @@ class Folder:
         snapshot: Snapshot,
         known: set[str],
         ahead: Sequence[Entry],
+        log: int | None,
         check: Callable[[dict[str, Any] | None], None],
     ) -> Snapshot:
         self.has_index()
@@ -180,6 +188,9 @@ class Folder:
                 with self.unfinished() as folder:
                     there = [*current["segments"], *ahead] if current else ahead
                     manifest = write_snapshot(snapshot, folder, there)
+                    first_log = max(log or 0, current.get("log", 0) if current else 0)
+                    if first_log:
+                        manifest["log"] = first_log
                     known.add(manifest["snapshot"])
                     self.commit(folder, manifest)
             names = [entry["name"] for entry in manifest["segments"]]

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import Literal
 
 from tagmatch.model.errors import ClosedError, IndexLockedError, InvalidValueError, TagMatchError
+from tagmatch.model.options import Durability
 from tagmatch.model.storage.durable import make_folder
 from tagmatch.model.storage.file_lock import lock_at_once
 from tagmatch.model.storage.format import WRITER
@@ -23,9 +23,6 @@ from tagmatch.model.storage.journal_folder import remove_logs, telling_errors, t
 from tagmatch.model.storage.journal_log import LogWriter
 from tagmatch.model.storage.journal_records import Logged, Record, decoded
 from tagmatch.model.storage.journal_scan import LogFile, records_of
-
-#: What a change outlasts when its call returns: the machine's end, the program's, or neither
-Durability = Literal["fsync", "os", "none"]
 
 # What waits in memory with durability "none", at most
 _WAITING_BYTES = 1 << 20
@@ -110,6 +107,19 @@ class Journal:
                 raise
 
     # -- writing -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder still is the one whose lock this journal holds."""
+        try:
+            return os.path.samestat(os.fstat(self._lock.fileno()), (self._folder / WRITER).stat())
+        except OSError:
+            return False
+
+    @property
+    def refuses(self) -> bool:
+        """Whether nothing can be written until `rotate`, as the disk has failed to take something."""
+        return self._log is not None and not self._log.is_usable
 
     @property
     def position(self) -> int:
@@ -310,6 +320,8 @@ class Journal:
     def abandon(self) -> None:
         """Let go of the log in the child of a fork: it is the parent's, which holds the lock and writes on."""
         self._syncing, self._writing = threading.Lock(), threading.Lock()
+        if not self._is_open:
+            return
         self._is_open = False
         if self._log is not None:
             self._log.abandon()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tagmatch.model.errors import StagedChangesWarning, TagMatchError
 from tagmatch.model.storage.durable import sync
+from tagmatch.model.storage.file_lock import lock_at_once
+from tagmatch.model.storage.format import WRITER
 from tagmatch.model.storage.journal_scan import LogFile, generations_in, log_path, scan
 
 
@@ -53,6 +55,19 @@ def peek(folder: Path, first: int) -> Staged:
         sum(log.torn_bytes for log in logs),
         sum(log.torn_records for log in logs),
     )
+
+
+def left_behind(folder: Path, first: Callable[[], int]) -> Staged:
+    """What programs that have ended have left in the logs, whose first generation is asked for; errors as `peek`."""
+    nothing = Staged(0, 0, 0, 0, 0)
+    if not (folder / WRITER).exists() or not generations_in(folder):
+        return nothing
+    with telling_errors(f"cannot read the staged changes of the index {folder}"):
+        lock = lock_at_once(folder / WRITER, "r")
+    if lock is None:
+        return nothing
+    with lock:
+        return peek(folder, first())
 
 
 def _scan_unlocked(folder: Path, first: int) -> list[LogFile]:

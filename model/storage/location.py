@@ -42,6 +42,10 @@ class Location(Protocol):
     def address(self) -> str:
         """What `location_of` takes for this location; it may have a password in it."""
 
+    @property
+    def log_folder(self) -> Path | None:
+        """Where staged changes are logged; `None` where none can be made."""
+
     def absolute(self) -> Location:
         """The same location for processes that work in another folder."""
 
@@ -108,7 +112,9 @@ class Location(Protocol):
     def written_ahead(self, segment: Segment) -> AbstractContextManager[Entry]:
         """Write the files of a segment that a snapshot is to have, meanwhile; errors as `save`."""
 
-    def update(self, snapshot: Snapshot, known: set[str], ahead: Sequence[Entry] = ()) -> Snapshot:
+    def update(
+        self, snapshot: Snapshot, known: set[str], ahead: Sequence[Entry] = (), log: int | None = None
+    ) -> Snapshot:
         """`save`, but not where the index has got a snapshot that `snapshot` does not come from; one writer at a time.
 
         Returns `snapshot` with its name and those of its segments. Only what the index does not have is written.
@@ -120,6 +126,8 @@ class Location(Protocol):
             current one: should this be interrupted, either may be.
         ahead
             What `written_ahead` gave for segments that the snapshot has.
+        log
+            Number of the first log of staged changes that are not in the snapshot; default: as the index has it.
 
         Raises
         ------

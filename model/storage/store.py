@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,7 +29,6 @@ from tagmatch.model.storage.format import (
     MANIFEST,
     OF_SNAPSHOTS,
     SCRATCH_PREFIX,
-    Entry,
     are_whole,
     check_contents,
     files_of,
@@ -40,7 +39,7 @@ from tagmatch.model.storage.format import (
     reject_other_files,
 )
 from tagmatch.model.storage.store_folder import StoreFolder, in_a_line
-from tagmatch.model.tables import Segment, Snapshot
+from tagmatch.model.tables import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,10 @@ class Store:
     def address(self) -> str:
         """As `Location` says."""
         return self.folder.uri
+
+    @property
+    def log_folder(self) -> None:
+        """As `Location` says: nobody can change an index on a store."""
 
     def absolute(self) -> Store:
         """As `Location` says."""
@@ -146,11 +149,11 @@ class Store:
             "save(), or build it with tagmatch.spark.partition or `tagmatch-partition`"
         )
 
-    def update(self, snapshot: Snapshot, known: set[str], ahead: Sequence[Entry] = ()) -> Snapshot:  # noqa: ARG002
+    def update(self, *_: Any, **__: Any) -> NoReturn:
         """As `Location` says: is refused."""
         self.check_writable()
 
-    def written_ahead(self, segment: Segment) -> contextlib.AbstractContextManager[Entry]:  # noqa: ARG002
+    def written_ahead(self, *_: Any) -> NoReturn:
         """As `Location` says: is refused."""
         self.check_writable()
 

@@ -100,7 +100,7 @@ def _change(
     """Make one change of all rows, and say what the index has before and after it."""
     note_compilation()
     try:
-        tm = TagMatch.open(index, device="cpu", threads=threads)
+        tm = TagMatch.open(index, device="cpu", threads=threads, durability="none")
     except IndexNotFoundError as error:
         raise IndexNotFoundError(f"{error}; `tagmatch build` makes a new index") from None
     with tm:

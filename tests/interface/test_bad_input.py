@@ -338,7 +338,7 @@ def test_create_below_a_file(tmp_path):
 
 def test_changes_stay_staged_in_order_when_saving_fails(tmp_path, layout):
     path = tmp_path / "index"
-    tm = TagMatch(path, layout=layout)
+    tm = TagMatch(path, layout=layout, durability="none")
     tm.add_set(["a"], 1)
     tm.consolidate()
     tm.add_sets([["a", "b"], ["b"]], [2, 3])

@@ -58,7 +58,7 @@ def test_answers_come_from_all_segments(rounds: Any, queries: Any, layout: Any) 
 
 def test_a_few_changes_leave_other_segments_as_they_are(tmp_path: Path, layout: Any) -> None:
     index = tmp_path / "index"
-    with TagMatch(index, layout=layout, device="cpu") as tm:
+    with TagMatch(index, layout=layout, device="cpu", durability="none") as tm:
         tm.add_sets(numbered(0, MANY), range(MANY))
         tm.consolidate()
         before = contents_of(index)
@@ -80,7 +80,7 @@ def test_a_few_changes_leave_other_segments_as_they_are(tmp_path: Path, layout: 
         tm.consolidate(full=True)
         stats = tm.stats()
         assert (stats["segments"], stats["deleted"], stored(tm)) == (1, 0, kept)
-    with TagMatch(tmp_path / "at once", layout=layout, device="cpu") as tm:
+    with TagMatch(tmp_path / "at once", layout=layout, device="cpu", durability="none") as tm:
         tm.add_sets(
             [tags for tags, keys in kept.items() for _ in keys], [key for keys in kept.values() for key in keys]
         )

@@ -36,7 +36,7 @@ def files(path):
 
 
 def test_the_second_of_two_writers_keeps_its_changes_and_can_go_on(path):
-    with TagMatch(path) as a, TagMatch(path) as b:
+    with TagMatch(path, durability="none") as a, TagMatch(path, durability="none") as b:
         for tm, tag, key in ((a, "b", 2), (b, "c", 3)):
             tm.add_set([tag], key)
         a.consolidate()
@@ -57,7 +57,7 @@ def test_the_second_of_two_writers_keeps_its_changes_and_can_go_on(path):
 
 
 def test_two_that_make_a_new_index(tmp_path):
-    with TagMatch(tmp_path / "new") as a, TagMatch(tmp_path / "new") as b:
+    with TagMatch(tmp_path / "new", durability="none") as a, TagMatch(tmp_path / "new", durability="none") as b:
         for tm, key in ((a, 1), (b, 2)):
             tm.add_set(["a"], key)
         a.consolidate()
@@ -201,7 +201,7 @@ def test_every_folder_and_file_is_synced_before_the_manifest_names_it(tmp_path, 
             os, name, lambda a, b, number=number: (events.append(("rename", str(b))), real[number](a, b))[1]
         )
     index = tmp_path / "new" / "index"
-    with TagMatch(index) as tm:
+    with TagMatch(index, durability="none") as tm:
         tm.add_set(["a"], 1)
         tm.consolidate()
     kinds = [(kind, os.path.relpath(name, tmp_path)) for kind, name in events]
@@ -220,7 +220,7 @@ def test_every_folder_and_file_is_synced_before_the_manifest_names_it(tmp_path, 
 
 @pytest.mark.parametrize("leave", ["close", "with", "forget"])
 def test_changes_that_are_lost_are_told(tmp_path, leave):
-    tm = TagMatch(tmp_path / "index")
+    tm = TagMatch(tmp_path / "index", durability="none")
     tm.add_sets([["a"], ["b"]], [1, 2])
     assert "index', 0 sets, 2 staged changes, layout rarest>" in repr(tm)
     with warnings.catch_warnings(record=True) as told:

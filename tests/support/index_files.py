@@ -6,8 +6,8 @@ from pathlib import Path
 
 
 def files_of(path: Path) -> list[Path]:
-    """All with contents; the lock has none."""
-    return sorted(file for file in path.rglob("*") if file.is_file() and file.name != "LOCK")
+    """All with contents; locks have none."""
+    return sorted(file for file in path.rglob("*") if file.is_file() and file.name not in ("LOCK", "WRITER"))
 
 
 def contents_of(path: Path) -> dict[str, bytes]:

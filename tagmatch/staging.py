@@ -1,0 +1,161 @@
+"""Changes that are staged: in memory and, of an index in a folder, in its log, which outlasts the program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tagmatch.model.arrays import Strings, TagLists, U64Array
+from tagmatch.model.errors import ClosedError, IndexNotFoundError, InvalidValueError
+from tagmatch.model.options import Durability, KeyType, StagingOptions
+from tagmatch.model.storage.journal import Journal
+from tagmatch.model.storage.journal_folder import left_behind
+from tagmatch.model.storage.journal_records import Record, bulk_record, single_record
+from tagmatch.model.storage.location import Location
+from tagmatch.partitioner.local import Changes
+from tagmatch.partitioner.staging import StagedChanges
+
+
+class Staging:
+    """The staged changes of an index. Any number of threads may share it.
+
+    The log, and with it the right to write, is taken for the first change, and let go of when nothing is staged any
+    more. What a program that ended has left in the log is staged then, before that change.
+
+    Parameters
+    ----------
+    location : Location, optional
+        Of the index.
+    key_type : {"integer", "string"}
+    options : StagingOptions
+    threads : int
+
+    Attributes
+    ----------
+    lock : Lock
+        Is held while changes are staged, and by who has something happen between them.
+    """
+
+    def __init__(self, location: Location | None, key_type: KeyType, options: StagingOptions, threads: int) -> None:
+        self.lock = threading.Lock()
+        self._location, self._key_type, self._options = location, key_type, options
+        self._folder: Path | None = None if location is None else location.log_folder
+        self._changes = StagedChanges(threads)
+        self._journal: Journal | None = None
+        self._closed = False
+        # Changes that another program has left, and that are not taken yet
+        self._left = 0 if self._folder is None else left_behind(self._folder, self._first_log).changes
+
+    def __len__(self) -> int:
+        return len(self._changes) + self._left
+
+    @property
+    def lost_at_the_end(self) -> int:
+        """Changes that are lost when this program ends."""
+        lasts = self._folder is not None and self._options.durability != "none"
+        return 0 if lasts else len(self._changes)
+
+    def append(self, tags: list[str], key: int | str, *, removed: bool) -> None:
+        """Stage one change of a validated set and key.
+
+        Raises
+        ------
+        ClosedError
+            The index is closed.
+        IndexLockedError, IndexCorruptError, TagMatchError
+            As of `Journal.acquire`, `write` and `sync`.
+        """
+        self._stage(
+            self._options.of_single,
+            lambda: single_record(tags, key, removed=removed),
+            lambda: self._changes.append(tags, key, removed=removed),
+        )
+
+    def extend(self, chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool) -> None:
+        """Stage a change for each row of all chunks; `keys` has one for each. Errors as `append`."""
+        self._stage(
+            self._options.of_many,
+            lambda: bulk_record(chunks, keys, removed=removed),
+            lambda: self._changes.extend(chunks, keys, removed=removed),
+        )
+
+    def take(self) -> tuple[Changes, int | None]:
+        """All changes, which stay staged until `drop`, and the number of the log that later ones go to."""
+        with self.lock:
+            if self._left:
+                self._acquire()
+            elif self._journal is not None and not self._journal.is_there:
+                # Somebody has removed the folder, which is about to be made again
+                journal, self._journal = self._journal, None
+                journal.close()
+            changes = self._changes.changes()
+            return changes, None if self._journal is None else self._journal.rotate()
+
+    def drop(self, changes: Changes, log: int | None) -> None:
+        """Let go of what `take` returned, which has taken effect; who calls holds the lock."""
+        self._changes.drop(changes)
+        if self._journal is not None and log is not None:
+            self._journal.drop(log)
+            if len(self._changes) == 0:
+                journal, self._journal = self._journal, None
+                journal.close()
+
+    def close(self) -> None:
+        """Let go of the log; what is in it stays there."""
+        with self.lock:
+            self._closed = True
+            journal, self._journal = self._journal, None
+            if journal is not None:
+                journal.close()
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _stage(self, durability: Durability, record: Callable[[], Record], stage: Callable[[], None]) -> None:
+        """Log a change and stage it, or neither; returns when it is as durable as it is to be."""
+        logged = record() if durability != "none" and self._folder is not None else None
+        with self.lock:
+            if self._closed:
+                raise ClosedError
+            if self._journal is None and (self._left or logged is not None):
+                self._acquire()
+            journal = self._journal
+            if logged is None or journal is None:
+                stage()
+                return
+            if journal.refuses:
+                journal.rotate()
+            before = journal.position
+            try:
+                position = journal.write(logged, durability)
+                stage()
+            except BaseException:
+                journal.back_to(before)
+                raise
+        if durability == "fsync":  # without the lock: threads that wait for the disk wait for it together
+            journal.sync(position)
+
+    def _acquire(self) -> None:
+        """Take the log, and stage what is in it before anything else."""
+        assert self._folder is not None
+        journal = Journal.acquire(self._folder, self._first_log())
+        try:
+            for chunks, keys, removed in journal.replay():
+                if isinstance(keys, Strings) != (self._key_type == "string"):
+                    raise InvalidValueError(
+                        f"the changes that are staged in {self._folder} are of an index with another type of keys; "
+                        "remove the files staged-*.log there"
+                    )
+                self._changes.extend(chunks, keys, removed=removed)
+        except BaseException:
+            journal.close()
+            raise
+        self._journal, self._left = journal, 0
+
+    def _first_log(self) -> int:
+        """The first log that counts."""
+        assert self._location is not None
+        try:
+            return int(self._location.manifest().get("log", 1))
+        except IndexNotFoundError:
+            return 1
