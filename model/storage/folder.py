@@ -142,10 +142,11 @@ class Folder:
         return self._save(snapshot, known, is_known)
 
     def _save(self, snapshot: Snapshot, known: set[str], check: Callable[[], None]) -> str:
-        self.has_index()
+        has_index = self.has_index()
         created: list[Path] = []
         try:
-            created = make_folder(self.path)
+            if not has_index:
+                created = make_folder(self.path)
             with locked(self.path / LOCK):
                 check()
                 self._remove_unfinished()
@@ -193,7 +194,7 @@ class Folder:
         created = not self.path.exists()
         folder = None
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             for left in self.path.glob(f"{SCRATCH_PREFIX}*"):
                 shutil.rmtree(left, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=self.path))

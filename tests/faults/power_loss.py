@@ -30,6 +30,8 @@ from faults.sweep import Report as Trials
 from faults.sweep import run_isolated
 
 from tagmatch import IndexNotFoundError, TagMatch, TagMatchError
+from tagmatch.model.storage.format import SCRATCH_PREFIX
+from tagmatch.model.storage.location import location_of
 
 _HANGS_S = 30
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
@@ -138,6 +140,9 @@ def _go_on(path: Path, contents: Contents, key_type: Any) -> None:
     with TagMatch(path, key_type=key_type, **_OPTIONS) as tm:
         tm.add_set(_MORE, key)
         tm.consolidate()
+    if any(path.glob(f"{SCRATCH_PREFIX}*")):
+        with location_of(str(path), "path").scratch():
+            pass  # What a job has left goes with the next one
     found = contents_of(path)
     assert found == {**(contents or {}), _MORE: (key,)}, (
         f"wrong: after another change: {_described({path.name: found})}"

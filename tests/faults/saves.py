@@ -6,20 +6,27 @@ makes each change in a `Run.step`, which says what the indexes have afterwards.
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import sys
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from faults.runs import Contents, Run
 from support.command import as_json_lines, done
 from support.oracle import Oracle
 
 from tagmatch import TagMatch
+from tagmatch.model.storage.location import location_of
 
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
+#: Exit codes; any other is a number of syncs
+_ENDED, _FAILED = 254, 255
 
 
 def _sets(seed: int, count: int) -> tuple[list[list[str]], list[int]]:
@@ -130,8 +137,66 @@ def build_command(run: Run) -> None:
         done("build", run.path.with_name("added.jsonl"), run.path / "index", "--overwrite", "--threads", 1)
 
 
+def save_as_jobs_do(run: Run) -> None:
+    """Save to a new index, in whose folder a job on several machines has had its files."""
+    path = "some/new/index"
+    with TagMatch(**_OPTIONS) as tm:
+        _store(tm, "integer")
+        run.start({path: None})
+        with run.step({path: _contents("integer", _store)}), location_of(str(run.path / path), "path").scratch():
+            tm.save(run.path / path)
+
+
+class _KilledError(Exception):
+    pass
+
+
+def _syncs_of(save: Callable[[], None], end_before: int | None = None) -> int:
+    """Have another process do this; returns how often it synced, or raises if it was ended before one more."""
+    count, sync = 0, os.fsync
+
+    def counted(descriptor: int) -> None:
+        nonlocal count
+        if count == end_before:
+            os._exit(_ENDED)
+        count += 1
+        sync(descriptor)
+
+    program = os.fork()
+    if not program:
+        code = _FAILED
+        try:
+            with patch("os.fsync", counted):
+                save()
+            code = count
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+    assert code != _FAILED
+    if code == _ENDED:
+        raise _KilledError
+    return code
+
+
+def killed_and_again(run: Run) -> None:
+    """Make an index, where programs that had begun to were killed: before the first sync, and before the last ones."""
+    path = "new/index"
+
+    def save(folder: Path) -> None:
+        with TagMatch(folder / path, **_OPTIONS) as tm:
+            _store(tm, "integer")
+
+    with tempfile.TemporaryDirectory() as folder:
+        syncs = _syncs_of(lambda: save(Path(folder)))
+    run.start({path: None})
+    for ended_before in (0, syncs - 4, syncs - 3, None):
+        with suppress(_KilledError), run.step({path: _contents("integer", _store)}):
+            _syncs_of(lambda: save(run.path), ended_before)
+
+
 OPERATIONS: tuple[Callable[[Run], None], ...] = (
     first_consolidation, consolidations, save_over_another, other_layout, string_keys, build_command,
+    save_as_jobs_do, killed_and_again,
 )  # fmt: skip
 
 
