@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,6 +35,8 @@ from tagmatch.model.storage.format import SCRATCH_PREFIX
 from tagmatch.model.storage.location import location_of
 
 _HANGS_S = 30
+#: Where states are written: nothing is to last there
+_IN_MEMORY = "/dev/shm"
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
 _MORE = frozenset(["one more"])
 
@@ -111,7 +114,7 @@ def contents_of(path: Path) -> Contents:
 
 def check(recording: Recording, case: Case) -> bool:
     """See that a state is as it must be; returns whether it has what was last begun."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=_IN_MEMORY if os.path.isdir(_IN_MEMORY) else None) as folder:
         write_state(case.state, Path(folder))
         allowed = recording.contents[case.acknowledged : case.begun + 1]
         try:
@@ -187,9 +190,10 @@ def run(rounds: int, seed: int) -> Report:
     report = Report()
     report.outcomes.update({"lost": 0, "wrong": 0})
     found = list(recordings())
-    # Loads the kernels, which the processes then have
-    for recording in found:
-        check(recording, cases_of(recording, 0, random.Random())[-1])
+    for recording in found:  # loads the kernels, which the processes then have
+        steps = len(recording.contents) - 1
+        with suppress(AssertionError):
+            check(recording, Case("what there is", 0, recording.end, steps, steps))
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool:
         for one in pool.map(functools.partial(checked, rounds=rounds, seed=seed), found):
             report.kinds.update(one.kinds)

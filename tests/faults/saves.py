@@ -179,7 +179,7 @@ def _syncs_of(save: Callable[[], None], end_before: int | None = None) -> int:
 
 
 def killed_and_again(run: Run) -> None:
-    """Make an index, where programs that had begun to were killed: before the first sync, and before the last ones."""
+    """Make an index, where programs that had begun to were killed: before one of the first syncs, or of the last."""
     path = "new/index"
 
     def save(folder: Path) -> None:
@@ -189,7 +189,7 @@ def killed_and_again(run: Run) -> None:
     with tempfile.TemporaryDirectory() as folder:
         syncs = _syncs_of(lambda: save(Path(folder)))
     run.start({path: None})
-    for ended_before in (0, syncs - 4, syncs - 3, None):
+    for ended_before in (0, 1, 2, syncs - 4, syncs - 3, None):
         with suppress(_KilledError), run.step({path: _contents("integer", _store)}):
             _syncs_of(lambda: save(run.path), ended_before)
 
