@@ -44,6 +44,7 @@ torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.writers
 	cd tests && ../$(BIN)/python -m faults.power_loss
 	cd tests && ../$(BIN)/python -m faults.damage
+	cd tests && ../$(BIN)/python -m faults.every_file
 	cd tests && ../$(BIN)/python -m faults.full_disks
 	cd tests && ../$(BIN)/python -m faults.ctrl_c
 
