@@ -24,7 +24,7 @@ from typing import Any
 
 from faults.disk_states import Disk
 from faults.preloads import compiled, preloading
-from faults.recording import State, records_of, write_state
+from faults.recording import State, write_state
 from faults.rounds import Report, main_of
 from faults.runs import Contents, Recording
 from faults.sweep import Report as Trials
@@ -86,7 +86,7 @@ def cases_of(recording: Recording, rounds: int, rng: random.Random) -> list[Case
 
     note_all(0)
     writes = False
-    for point, record in enumerate(records_of(recording.trace), 1):
+    for point, record in enumerate(recording.records, 1):
         if writes and record.kind != "write":
             note_one_less(point - 1)
         writes = record.kind == "write"
@@ -156,13 +156,13 @@ def _go_on(path: Path, contents: Contents, key_type: Any) -> None:
     assert not left, f"wrong: left behind: {left}"
 
 
-def recordings() -> Iterator[Recording]:
-    """Have the operations recorded."""
+def recordings(*operations: str) -> Iterator[Recording]:
+    """Have these operations recorded, or all."""
     with tempfile.TemporaryDirectory() as folder:
         library = compiled("recorder.c", Path(folder))
         done = Path(folder, "recordings")
         done.mkdir()
-        command = [sys.executable, "-m", "faults.saves", str(done)]
+        command = [sys.executable, "-m", "faults.saves", str(done), *operations]
         run = subprocess.run(command, env=preloading(library), capture_output=True, text=True, timeout=600)
         assert run.returncode == 0, run.stderr
         for file in sorted(done.glob("*.pickle")):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.recording import State, mark, recorded, state_of
+from faults.recording import Record, State, mark, recorded, records_of, state_of
 
 #: The sets of an index, or `None` where there is none
 Contents = dict[frozenset[str], tuple[Any, ...]] | None
@@ -27,7 +27,7 @@ class Recording:
         The path of its folder in the trace.
     start, end : State
         The folder before and after.
-    trace : bytes
+    records : tuple of Record
     key_type : str
     contents : list of dict
         Of each index by its path in the folder: before, and after each step. A mark `begun 2` says that the second
@@ -38,7 +38,7 @@ class Recording:
     root: str
     start: State
     end: State
-    trace: bytes
+    records: tuple[Record, ...]
     key_type: str
     contents: list[dict[str, Contents]]
 
@@ -78,6 +78,6 @@ class Run:
     def end(self) -> Recording:
         """Return what was recorded."""
         self._recorded.close()
-        trace, end = self._trace.read_bytes(), state_of(self.path)
+        records, end = tuple(records_of(self._trace.read_bytes())), state_of(self.path)
         path = os.path.realpath(self.path)
-        return Recording(self._name, path, self._start, end, trace, self._key_type, self._contents)
+        return Recording(self._name, path, self._start, end, records, self._key_type, self._contents)

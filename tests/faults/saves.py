@@ -1,4 +1,5 @@
-"""Operations that change an index on disk, to be recorded: `python -m faults.saves FOLDER`, under `recorder.c`.
+"""Operations that change an index on disk, to be recorded: `python -m faults.saves FOLDER [NAME...]`, under
+`recorder.c`.
 
 Each is a function here, named in `OPERATIONS`. It makes what there is before, has `Run.start` record from then on, and
 makes each change in a `Run.step`, which says what the indexes have afterwards.
@@ -201,11 +202,13 @@ OPERATIONS: tuple[Callable[[Run], None], ...] = (
 
 
 def main() -> None:
-    folder = Path(sys.argv[1])
+    folder, wanted = Path(sys.argv[1]), sys.argv[2:]
     for operation in OPERATIONS:
-        run = Run(folder, operation.__name__)
-        operation(run)
-        (folder / f"{operation.__name__}.pickle").write_bytes(pickle.dumps(run.end()))
+        name = operation.__name__
+        if name in wanted or not wanted:
+            run = Run(folder, name)
+            operation(run)
+            (folder / f"{name}.pickle").write_bytes(pickle.dumps(run.end()))
 
 
 if __name__ == "__main__":

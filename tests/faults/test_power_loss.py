@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from faults.disk_states import Disk
+from faults.power_loss import Case, cases_of, check, recordings
 from faults.preloads import compiled, preloading
 from faults.recording import Record, State, records_of, state_of
+from faults.runs import Recording
 
 EVERY_CALL = """
 import os, shutil, sys, threading
@@ -175,6 +179,25 @@ def test_of_the_rest_anything_may_be_there(recorder, tmp_path, rng):
     sectors = [[b"x" * (end - begin), bytes(end - begin)] for begin, end in ((0, 512), (512, 1024), (1024, 1300))]
     whole = {one + two + three for one in sectors[0] for two in sectors[1] for three in sectors[2]}
     assert whole <= torn <= whole | {contents.rstrip(b"\0") for contents in whole}
+
+
+def fails(recording: Recording, case: Case) -> bool:
+    try:
+        check(recording, case)
+    except AssertionError:
+        return True
+    return False
+
+
+def test_each_sync_is_needed():
+    (recording,) = recordings("first_consolidation")
+    assert not any(fails(recording, case) for case in cases_of(recording, 0, random.Random()))
+    syncs = [number for number, record in enumerate(recording.records) if record.kind == "sync"]
+    assert len(syncs) >= 3 + 4 + 1 + 3  # new folders; files and their folder; the manifest, and its folder twice
+    for number in syncs:
+        without = replace(recording, records=recording.records[:number] + recording.records[number + 1 :])
+        cases = cases_of(without, 0, random.Random())
+        assert any(fails(without, case) for case in reversed(cases)), f"nothing shows that {number} is missing"
 
 
 def test_nothing_acknowledged_is_lost_with_the_power(report_of):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gc
 import os
@@ -216,6 +217,26 @@ def test_every_folder_and_file_is_synced_before_the_manifest_names_it(tmp_path, 
     assert kinds[9:] == [
         ("sync", f"{manifest}.new"), ("sync", "new/index"), ("rename", manifest), ("sync", "new/index"),
     ]  # fmt: skip
+
+
+def test_a_folder_is_enough_whose_parent_may_only_be_entered(tmp_path, monkeypatch):
+    refused, real = [], os.open
+
+    def refuse(name, *arguments, **options):
+        if os.fspath(name) == str(tmp_path):
+            refused.append(name)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refuse)
+    path = tmp_path / "index"
+    path.mkdir()
+    with TagMatch(path) as tm:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+    assert refused
+    with TagMatch.open(path) as tm:
+        assert dict(tm) == {frozenset(["a"]): (1,)}
 
 
 @pytest.mark.parametrize("leave", ["close", "with", "forget"])
