@@ -1,6 +1,6 @@
 """Power that is lost while an index is changed: all that was acknowledged is there, and nothing is there in part.
 
-`python -m faults.power_loss --rounds 20 --seed 7`, in `tests`, prints what was tried and what went wrong. Operations
+`python -m faults.power_loss --rounds 100 --seed 7`, in `tests`, prints what was tried and what went wrong. Operations
 are recorded; for each point of each, states are made that the disk may be in then, so many of them by chance. Each
 must have what it may have, and must be good for another change.
 """
@@ -92,7 +92,7 @@ def cases_of(recording: Recording, rounds: int, rng: random.Random) -> list[Case
         writes = record.kind == "write"
         if record.kind == "mark":
             step, number = record.path.split()
-            steps[step] = int(number)
+            steps[step] = max(steps[step], int(number))
         elif not disk.apply(record):
             continue
         note_all(point)
@@ -205,7 +205,7 @@ def run(rounds: int, seed: int) -> Report:
 
 
 def main() -> None:
-    main_of("Lose power while indexes are changed.", run, 20)
+    main_of("Lose power while indexes are changed.", run, 100)
 
 
 if __name__ == "__main__":
