@@ -8,7 +8,7 @@ help:
 	@echo "make demo   build and query the example data set"
 	@echo "make test   run the tests"
 	@echo "make quick  run those that take two minutes: no Spark, databases, simulated GPU and faults"
-	@echo "make torture  thousands of faults: no memory, full and damaged disks, Ctrl-C, killed writers, several at once"
+	@echo "make torture  thousands of faults: no memory, lost power, full and damaged disks, Ctrl-C, killed writers, several at once"
 	@echo "make mutants  mistakes that only make more work: each has to fail a test"
 	@echo "make lint   style, types and import rules"
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
@@ -42,7 +42,9 @@ quick: $(VENV)/.installed
 torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.machine --steps 10000
 	cd tests && ../$(BIN)/python -m faults.writers
+	cd tests && ../$(BIN)/python -m faults.power_loss
 	cd tests && ../$(BIN)/python -m faults.damage
+	cd tests && ../$(BIN)/python -m faults.every_file
 	cd tests && ../$(BIN)/python -m faults.full_disks
 	cd tests && ../$(BIN)/python -m faults.ctrl_c
 

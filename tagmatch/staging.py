@@ -44,11 +44,11 @@ class Staging:
         self._changes = StagedChanges(threads)
         self._journal: Journal | None = None
         self._closed = False
-        # Changes that another program has left, and that are not taken yet
-        self._left = 0 if self._folder is None else left_behind(self._folder, self._first_log).changes
+        # What another program has left, if that is not taken yet
+        self._left = None if self._folder is None else left_behind(self._folder, self._first_log)
 
     def __len__(self) -> int:
-        return len(self._changes) + self._left
+        return len(self._changes) + (0 if self._left is None else self._left.changes)
 
     @property
     def lost_at_the_end(self) -> int:
@@ -83,7 +83,7 @@ class Staging:
     def take(self) -> tuple[Changes, int | None]:
         """All changes, which stay staged until `drop`, and the number of the log that later ones go to."""
         with self.lock:
-            if self._left:
+            if self._left is not None:
                 self._acquire()
             elif self._journal is not None and not self._journal.is_there:
                 # Somebody has removed the folder, which is about to be made again
@@ -117,7 +117,7 @@ class Staging:
         with self.lock:
             if self._closed:
                 raise ClosedError
-            if self._journal is None and (self._left or logged is not None):
+            if self._left is not None or (self._journal is None and logged is not None):
                 self._acquire()
             journal = self._journal
             if logged is None or journal is None:
@@ -150,7 +150,7 @@ class Staging:
         except BaseException:
             journal.close()
             raise
-        self._journal, self._left = journal, 0
+        self._journal, self._left = journal, None
 
     def _first_log(self) -> int:
         """The first log that counts."""

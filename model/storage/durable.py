@@ -37,9 +37,16 @@ def remove(path: Path) -> None:
 
 
 def make_folder(path: Path) -> list[Path]:
-    """Make a folder and those that it is in; returns which were not there."""
+    """Make a folder and those that it is in, each synced before the next; returns which were not there.
+
+    The last one that is there may have been made by a program that was killed before it synced it.
+    """
+    path = path.absolute()
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    for folder in missing:
+    there = missing[-1].parent if missing else path
+    with contextlib.suppress(PermissionError):  # of someone else, so not by a program of ours
+        sync(there.parent)
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
         sync(folder.parent)
     return missing

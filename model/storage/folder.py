@@ -177,10 +177,11 @@ class Folder:
         log: int | None,
         check: Callable[[dict[str, Any] | None], None],
     ) -> Snapshot:
-        self.has_index()
+        has_index = self.has_index()
         created: list[Path] = []
         try:
-            created = make_folder(self.path)
+            if not has_index:
+                created = make_folder(self.path)
             with locked(self.path / LOCK):
                 current = self.manifest() if self.has_index() else None
                 check(current)
@@ -249,7 +250,7 @@ class Folder:
         created = not self.path.exists()
         folder = None
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             for left in self.path.glob(f"{SCRATCH_PREFIX}*"):
                 shutil.rmtree(left, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=self.path))

@@ -50,7 +50,8 @@ OF_SNAPSHOTS = (SEGMENT_PREFIX, SNAPSHOT_PREFIX, DELETED_PREFIX)
 #: What to do about damage
 ADVICE = "build the index again or restore it from a copy"
 
-_CHECKSUM_BLOCK = 1 << 24
+# Large for stores, where each block is asked for; to clear a small one takes no longer than to read a small file
+_REMOTE_BLOCK, _LOCAL_BLOCK = 1 << 24, 1 << 20
 
 
 def reject_other_files(path: object, names: Iterable[str]) -> None:
@@ -157,13 +158,13 @@ def are_whole(files: dict[str, dict[str, Any]], checksum: Callable[[str], str]) 
 def checksum_of_file(file: Path) -> str:
     """XXH3-64 of a file, as manifests have it."""
     with file.open("rb", buffering=0) as source:
-        return checksum_of(source)
+        return checksum_of(source, _LOCAL_BLOCK)
 
 
-def checksum_of(source: Any) -> str:
+def checksum_of(source: Any, block_size: int = _REMOTE_BLOCK) -> str:
     """XXH3-64 of what is left in an open file, as manifests have it."""
     digest = xxhash.xxh3_64()
-    block = bytearray(_CHECKSUM_BLOCK)
+    block = bytearray(block_size)
     view = memoryview(block)
     while count := source.readinto(block):
         digest.update(view[:count])

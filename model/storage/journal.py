@@ -271,7 +271,8 @@ class Journal:
             self._reject_if_closed()
             before = min(before, self._generation)
             self._older = [log for log in self._older if log.generation >= before]
-            remove_logs(self._folder, before)
+            with suppress(OSError):  # what stays no longer counts, and goes with the next
+                remove_logs(self._folder, before)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 

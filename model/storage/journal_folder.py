@@ -57,15 +57,20 @@ def peek(folder: Path, first: int) -> Staged:
     )
 
 
-def left_behind(folder: Path, first: Callable[[], int]) -> Staged:
-    """What programs that have ended have left in the logs, whose first generation is asked for; errors as `peek`."""
-    nothing = Staged(0, 0, 0, 0, 0)
-    if not (folder / WRITER).exists() or not generations_in(folder):
-        return nothing
+def left_behind(folder: Path, first: Callable[[], int]) -> Staged | None:
+    """What programs that have ended have left in the logs, whose first generation is asked for, if there are logs.
+
+    Errors as `peek`.
+    """
     with telling_errors(f"cannot read the staged changes of the index {folder}"):
-        lock = lock_at_once(folder / WRITER, "r")
+        if not generations_in(folder):
+            return None
+        try:
+            lock = lock_at_once(folder / WRITER, "r")
+        except FileNotFoundError:  # nobody can have it, then
+            return peek(folder, first())
     if lock is None:
-        return nothing
+        return None
     with lock:
         return peek(folder, first())
 

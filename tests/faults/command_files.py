@@ -29,7 +29,7 @@ class Files:
 def make_files(folder: Path) -> Files:
     """Files for whose queries there are 3 MB of answers."""
     index, queries, sets = folder / "index", folder / "queries.jsonl", folder / "sets.jsonl"
-    with TagMatch(index) as tm:
+    with TagMatch(index, durability="none") as tm:
         tm.add_set(["a"], 1)
         tm.add_sets([["many"]] * 200, range(1_000_000, 1_000_200))
         tm.consolidate()

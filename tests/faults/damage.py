@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from faults.rounds import Report, main_of
 from faults.sweep import Report as Trials
@@ -23,7 +23,7 @@ from support.index_files import contents_of
 from support.oracle import Oracle
 
 from tagmatch import IndexCorruptError, IndexNotFoundError, IndexVersionError, TagMatch
-from tagmatch.model.options import Layout
+from tagmatch.model.options import KeyType, Layout
 
 _HANGS_S = 60
 _ROUNDS_OF_AN_INDEX = 200
@@ -89,10 +89,15 @@ class Index:
 
 
 def new_index(folder: Path, rng: random.Random) -> Index:
-    """Make an index of a random size."""
-    pairs = [(rng.sample(_TAGS, rng.randrange(6)), rng.randrange(2**40)) for _ in range(rng.choice([1, 5, 300, 3_000]))]
-    path, size = folder / "index", rng.choice([1, 7, 200_000])
-    tm, oracle = loaded(pairs, path=path, layout=rng.choice(_LAYOUTS), max_partition_size=size, threads=1, device="cpu")
+    """Make an index of a random kind and size."""
+    key_type, count = rng.choice(get_args(KeyType)), rng.choice([1, 5, 300, 3_000])
+    keys: list[Any] = [rng.randrange(2**40) for _ in range(count)]
+    if key_type == "string":
+        keys = [f"key {key}" for key in keys]
+    options = {"layout": rng.choice(_LAYOUTS), "key_type": key_type, "max_partition_size": rng.choice([1, 7, 200_000])}
+    pairs = [(rng.sample(_TAGS, rng.randrange(6)), key) for key in keys]
+    path = folder / "index"
+    tm, oracle = loaded(pairs, path=path, threads=1, device="cpu", **options)
     tm.close()
     return Index(path, oracle)
 

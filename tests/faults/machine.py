@@ -119,7 +119,9 @@ class Walk:
     def _index(self) -> TagMatch:
         layout, size = self.rng.choice(_LAYOUTS), self.rng.choice([7, 100, 200_000])
         threads = self.rng.choice([1, 2])
-        return TagMatch(self.path, layout=layout, max_partition_size=size, threads=threads, batch_size=8)
+        return TagMatch(
+            self.path, layout=layout, max_partition_size=size, threads=threads, batch_size=8, durability="none"
+        )
 
     def _tags(self) -> list[str]:
         """Return tags of a set: common ones and, now and then, new ones, some of them long."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-
-_SOURCE = Path(__file__).with_name("failing_malloc.c")
+from faults.preloads import compiled, preloading
 
 #: Smaller memory Python, NumPy and Arrow take for themselves, and do not survive that there is none: a thread's start
 #: waits for ever for its condition's `deque`, NumPy raises a `SystemError`, and Arrow ends the process.
@@ -22,17 +19,12 @@ _NEVER = 2**63
 
 def build_library(folder: Path) -> Path:
     """Compile the library into a folder."""
-    library = folder / "failing_malloc.so"
-    command = ["cc", "-std=c11", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library), str(_SOURCE)]
-    subprocess.run(command, check=True)
-    return library
+    return compiled("failing_malloc.c", folder)
 
 
 def environment(library: Path) -> dict[str, str]:
     """Environment of a process under the library; Arrow's buffers and kernels' arrays come from it, too."""
-    tests = str(_SOURCE.parents[1])
-    path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "LD_PRELOAD": str(library), "ARROW_DEFAULT_MEMORY_POOL": "system", "PYTHONPATH": path}
+    return {**preloading(library), "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
 def spare_numpy() -> None:

@@ -63,6 +63,8 @@ for each in ("rarest", "balanced"):
     with TagMatch(layout=each, threads=2) as warm:
         for call in calls(warm).values():
             answers = call()
+        for _ in range(20):  # which kernels copy keys is a matter of which packet is done first
+            warm.match_many(queries)
     expected = [sorted(keys) for keys in answers.to_pylist()]
     failed = {}
     tm = TagMatch(layout=each, threads=2)

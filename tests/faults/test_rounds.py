@@ -17,3 +17,10 @@ def test_a_few_rounds(report_of, name, rounds, endings):
     report = report_of(name, rounds=rounds)
     assert report["cases"] == rounds
     assert set(report["outcomes"]) >= endings
+
+
+def test_damage_to_every_file_is_noticed(report_of):
+    report = report_of("every_file", rounds=100)
+    kinds = report["kinds"]
+    assert kinds.pop("whole files") >= 4 * 4 * 6
+    assert kinds == {"first and last bytes": 400, "any bytes": 100}

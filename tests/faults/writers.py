@@ -36,7 +36,7 @@ def tags_of(key: int) -> list[str]:
 
 def add_keys(path: Path, layout: str, keys: range, saved: Connection) -> None:
     """Add and save keys one after the other; each is reported when it is saved."""
-    with TagMatch(path, layout=layout, threads=1, device="cpu") as tm:
+    with TagMatch(path, layout=layout, threads=1, device="cpu", durability="none") as tm:
         for key in keys:
             tm.add_set(tags_of(key), key)
             while True:
@@ -51,7 +51,7 @@ def add_keys(path: Path, layout: str, keys: range, saved: Connection) -> None:
 
 def keys_in(path: Path, most: int) -> list[int]:
     """All keys of a whole index."""
-    with TagMatch.open(path, threads=1, device="cpu") as tm:
+    with TagMatch.open(path, threads=1, device="cpu", durability="none") as tm:
         tm.check()
         found = tm.match_many([["all", *(f"shared {i}" for i in range(7)), *(f"of {key}" for key in range(most))]])
     return sorted(found.values.to_pylist())
@@ -80,7 +80,7 @@ def kill_a_writer(path: Path, layout: str, rng: random.Random, counts: Counter[s
     except IndexNotFoundError:
         found = []
     assert found in (list(range(saved)), list(range(saved + 1))), f"{saved} were saved; there are {found}"
-    with TagMatch(path, layout=layout, threads=1, device="cpu") as tm:
+    with TagMatch(path, layout=layout, threads=1, device="cpu", durability="none") as tm:
         tm.add_set(tags_of(saved + 1), saved + 1)
         tm.consolidate()
     assert keys_in(path, saved + 2) == sorted({*found, saved + 1})
@@ -123,7 +123,7 @@ def run(kills: int, changes: int, seed: int) -> tuple[Counter[str], list[str]]:
 
         for each in get_args(Layout):
             # Loads the kernels, which the programs then have
-            with TagMatch(path, layout=each, threads=1, device="cpu") as tm:
+            with TagMatch(path, layout=each, threads=1, device="cpu", durability="none") as tm:
                 tm.add_sets(map(tags_of, range(_FILL)), range(_FILL))
                 tm.consolidate()
             assert keys_in(path, _FILL) == list(range(_FILL))

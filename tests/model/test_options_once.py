@@ -10,7 +10,7 @@ import pytest
 from support.command import tagmatch
 
 from tagmatch import TagMatch
-from tagmatch.model.options import LayoutOptions, MatchOptions, NewOptions, OpenOptions
+from tagmatch.model.options import LayoutOptions, MatchOptions, NewOptions, OpenOptions, StagingOptions
 
 #: `None` stands for what is computed, or for an object of defaults, in signatures
 COMPUTED = {"threads", "pipeline", "cuda"}
@@ -19,7 +19,7 @@ COMPUTED = {"threads", "pipeline", "cuda"}
 def declared() -> dict[str, Any]:
     return {
         each.name: None if each.name in COMPUTED else each.default
-        for options in (LayoutOptions, MatchOptions)
+        for options in (LayoutOptions, MatchOptions, StagingOptions)
         for each in fields(options)
     }
 

@@ -235,6 +235,7 @@ def test_the_child_of_a_fork_neither_writes_nor_keeps_the_lock(tmp_path):
     journal = Journal.acquire(tmp_path, FIRST)
     journal.append(CALLS[0].record, "none")
     goes_on, writes_on = os.pipe()
+    has_let_go, says_so = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
@@ -242,17 +243,19 @@ def test_the_child_of_a_fork_neither_writes_nor_keeps_the_lock(tmp_path):
             journal.append(CALLS[1].record, "os")
         except ClosedError:
             journal.close()
+            os.write(says_so, b"x")
             os.read(goes_on, 1)
             code = 0
         finally:
             os._exit(code)
     journal.append(CALLS[2].record, "os")
     journal.close()
+    os.read(has_let_go, 1)
     assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[2]])
     os.write(writes_on, b"x")
     assert os.waitpid(child, 0)[1] == 0
-    os.close(goes_on)
-    os.close(writes_on)
+    for descriptor in (goes_on, writes_on, has_let_go, says_so):
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 100])

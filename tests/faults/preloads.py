@@ -1,0 +1,23 @@
+"""Small libraries in C that are loaded before the C library, and so take its functions' place in a process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+
+def compiled(name: str, folder: Path) -> Path:
+    """Compile the library whose source is a file here, `name`, into a folder."""
+    source = Path(__file__).with_name(name)
+    library = folder / source.with_suffix(".so").name
+    command = ["cc", "-std=c11", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library), str(source)]
+    subprocess.run(command, check=True)
+    return library
+
+
+def preloading(library: Path) -> dict[str, str]:
+    """Environment of a Python process under the library; it finds what the tests import."""
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": path}

@@ -1,0 +1,238 @@
+"""Operations that change an index on disk, to be recorded: `python -m faults.saves FOLDER [NAME...]`, under
+`recorder.c`.
+
+Each is a function here, named in `OPERATIONS`. It makes what there is before, has `Run.start` record from then on, and
+makes each change in a `Run.step`, which says what the indexes have afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from faults.runs import Contents, Run
+from support.command import as_json_lines, done
+from support.oracle import Oracle
+
+from tagmatch import TagMatch
+from tagmatch.model.storage.location import location_of
+
+_OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu", "durability": "none"}
+#: Exit codes; any other is a number of syncs
+_ENDED, _FAILED = 254, 255
+
+
+def _sets(seed: int, count: int) -> tuple[list[list[str]], list[int]]:
+    """Sets with keys: tables of some kilobytes, so of several sectors."""
+    rng = random.Random(seed)
+    sets = [[f"tag {rng.randrange(60)}" for _ in range(rng.randrange(5))] for _ in range(count)]
+    return sets, [rng.randrange(2**50) for _ in sets]
+
+
+STORED, ADDED = _sets(1, 100), _sets(2, 60)
+
+
+def _as(key_type: str, sets: tuple[list[list[str]], list[int]]) -> tuple[list[list[str]], list[Any]]:
+    return sets[0], list(map(str, sets[1])) if key_type == "string" else list(sets[1])
+
+
+def _store(database: Any, key_type: str) -> None:
+    database.add_sets(*_as(key_type, STORED))
+    database.consolidate()
+
+
+def _stage(database: Any, key_type: str) -> None:
+    database.add_sets(*_as(key_type, ADDED))
+    tags, keys = _as(key_type, STORED)
+    database.remove_sets(tags[::2], keys[::2])
+
+
+def _contents(key_type: str, *changes: Callable[[Any, str], None]) -> Contents:
+    oracle = Oracle()
+    for change in changes:
+        change(oracle, key_type)
+        oracle.consolidate()
+    return dict(oracle)
+
+
+def _stored_index(path: Path, **options: Any) -> TagMatch[Any]:
+    tm: TagMatch[Any] = TagMatch(path, **_OPTIONS, **options)
+    _store(tm, options.get("key_type", "integer"))
+    return tm
+
+
+def first_consolidation(run: Run) -> None:
+    """Make the folders of an index, and save the first sets to it."""
+    path = "some/new/index"
+    run.start({path: None})
+    with TagMatch(run.path / path, **_OPTIONS) as tm:
+        tm.add_sets(*STORED)
+        with run.step({path: _contents("integer", _store)}):
+            tm.consolidate()
+
+
+def consolidations(run: Run) -> None:
+    """Change an index, and change it back: the last snapshot has the name of the first."""
+    before, after = _contents("integer", _store), _contents("integer", _store, _stage)
+    with _stored_index(run.path / "index") as tm:
+        run.start({"index": before})
+        _stage(tm, "integer")
+        with run.step({"index": after}):
+            tm.consolidate()
+        tm.remove_sets(*ADDED)
+        tm.add_sets(*STORED)
+        with run.step({"index": before}):
+            tm.consolidate()
+
+
+def staged_changes(run: Run) -> None:
+    """Stage changes, which must be staged still; consolidate them, and stage more."""
+    oracle = Oracle()
+    _store(oracle, "integer")
+    _stored_index(run.path / "index").close()
+    run.start({"index": dict(oracle)}, staged=True)
+    changes: list[Callable[[Any], None] | None] = [
+        lambda database: database.add_sets(*ADDED),
+        lambda database: database.remove_sets(STORED[0][::2], STORED[1][::2]),
+        lambda database: database.add_set(["more"], 1),
+        None,
+        lambda database: database.remove_set(["more"], 1),
+        lambda database: database.add_set(["other"], 2),
+    ]
+    with TagMatch(run.path / "index", **_OPTIONS | {"durability": "fsync"}) as tm:
+        for change in changes:
+            if change is not None:
+                change(oracle)
+                oracle.consolidate()
+            with run.step({"index": dict(oracle)}):
+                change(tm) if change is not None else tm.consolidate()
+
+
+def save_over_another(run: Run) -> None:
+    """Save an index to where there is another one."""
+    before, after = _contents("integer", _store), _contents("integer", _stage)
+    _stored_index(run.path / "index").close()
+    with TagMatch(run.path / "other", **_OPTIONS) as tm:
+        _stage(tm, "integer")
+        tm.consolidate()
+        run.start({"index": before, "other": after})
+        with run.step({"index": after}):
+            tm.save(run.path / "index")
+
+
+def other_layout(run: Run) -> None:
+    """Consolidate an index in the other layout, with no change."""
+    contents = {"index": _contents("integer", _store)}
+    _stored_index(run.path / "index").close()
+    run.start(contents)
+    with TagMatch(run.path / "index", layout="balanced", max_partition_size=20, **_OPTIONS) as tm, run.step(contents):
+        tm.consolidate()
+
+
+def string_keys(run: Run) -> None:
+    """Save sets with string keys to a new index, and change it."""
+    key_type = "string"
+    run.start({"index": None}, key_type)
+    with TagMatch(run.path / "index", key_type="string", **_OPTIONS) as tm:
+        with run.step({"index": _contents(key_type, _store)}):
+            _store(tm, key_type)
+        _stage(tm, key_type)
+        with run.step({"index": _contents(key_type, _store, _stage)}):
+            tm.consolidate()
+
+
+def build_command(run: Run) -> None:
+    """Have `tagmatch build` write a new index, and another one in its place."""
+    for name, (sets, keys) in {"stored": STORED, "added": ADDED}.items():
+        lines = as_json_lines([{"tags": tags, "key": key} for tags, key in zip(sets, keys, strict=True)])
+        run.path.with_name(f"{name}.jsonl").write_bytes(lines)
+    run.start({"index": None})
+    with run.step({"index": _contents("integer", _store)}):
+        done("build", run.path.with_name("stored.jsonl"), run.path / "index", "--threads", 1)
+    with run.step({"index": _contents("integer", lambda oracle, _: oracle.add_sets(*ADDED))}):
+        done("build", run.path.with_name("added.jsonl"), run.path / "index", "--overwrite", "--threads", 1)
+
+
+def save_as_jobs_do(run: Run) -> None:
+    """Save to a new index, in whose folder a job on several machines has had its files."""
+    path = "some/new/index"
+    with TagMatch(**_OPTIONS) as tm:
+        _store(tm, "integer")
+        run.start({path: None})
+        with run.step({path: _contents("integer", _store)}), location_of(str(run.path / path), "path").scratch():
+            tm.save(run.path / path)
+
+
+class _KilledError(Exception):
+    pass
+
+
+def _syncs_of(save: Callable[[], None], end_before: int | None = None) -> int:
+    """Have another process do this; returns how often it synced, or raises if it was ended before one more."""
+    count, sync = 0, os.fsync
+
+    def counted(descriptor: int) -> None:
+        nonlocal count
+        if count == end_before:
+            os._exit(_ENDED)
+        count += 1
+        sync(descriptor)
+
+    program = os.fork()
+    if not program:
+        code = _FAILED
+        try:
+            with patch("os.fsync", counted):
+                save()
+            code = count
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+    assert code != _FAILED
+    if code == _ENDED:
+        raise _KilledError
+    return code
+
+
+def killed_and_again(run: Run) -> None:
+    """Make an index, where programs that had begun to were killed: before one of the first syncs, or of the last."""
+    path = "new/index"
+
+    def save(folder: Path) -> None:
+        with TagMatch(folder / path, **_OPTIONS) as tm:
+            _store(tm, "integer")
+
+    with tempfile.TemporaryDirectory() as folder:
+        syncs = _syncs_of(lambda: save(Path(folder)))
+    run.start({path: None})
+    for ended_before in (0, 1, 2, syncs - 4, syncs - 3, None):
+        with suppress(_KilledError), run.step({path: _contents("integer", _store)}):
+            _syncs_of(lambda: save(run.path), ended_before)
+
+
+OPERATIONS: tuple[Callable[[Run], None], ...] = (
+    first_consolidation, consolidations, staged_changes, save_over_another, other_layout, string_keys, build_command,
+    save_as_jobs_do, killed_and_again,
+)  # fmt: skip
+
+
+def main() -> None:
+    folder, wanted = Path(sys.argv[1]), sys.argv[2:]
+    for operation in OPERATIONS:
+        name = operation.__name__
+        if name in wanted or not wanted:
+            run = Run(folder, name)
+            operation(run)
+            (folder / f"{name}.pickle").write_bytes(pickle.dumps(run.end()))
+
+
+if __name__ == "__main__":
+    main()
