@@ -287,6 +287,15 @@ class Snapshot:
         """What the keys are."""
         return self.segments[0].keys.type
 
+    def with_tables_of(self, other: Snapshot) -> Snapshot:
+        """The same, where both have a saved segment with the very tables of the other."""
+        known = {(segment.name, segment.options): segment for segment in other.segments}
+        segments = [
+            each if each.name is None else replace(known.get((each.name, each.options), each), deletions=each.deletions)
+            for each in self.segments
+        ]
+        return replace(self, segments=tuple(segments))
+
     @property
     def only(self) -> Segment:
         """The segment of a snapshot that has one."""

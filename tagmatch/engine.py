@@ -267,9 +267,10 @@ class Engine:
                 )
             if self._known == {self._location.manifest()["snapshot"]}:
                 return False
-            snapshot = _open_with(self._location, self._key_type)
+            before = self.current
+            snapshot = _open_with(self._location, self._key_type).with_tables_of(before.snapshot)
             assert snapshot.name is not None
-            current = self._answering(self._laid_out(snapshot))
+            current = self._answering(self._laid_out(snapshot), before.parts)
             with self._staging.lock:
                 if self._current is not None:
                     self._current = current
@@ -338,6 +339,7 @@ class Engine:
             "partitions": sum(len(segment.partitions) for segment in segments),
             "segments": len(segments),
             "deleted": sum(len(segment) - segment.live for segment in segments),
+            "to_merge": len(to_merge(snapshot)),
             "staged": len(self._staging),
             "layout": options.layout,
             "max_partition_size": options.max_partition_size,

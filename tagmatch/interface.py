@@ -232,6 +232,11 @@ class TagMatch(Generic[K]):
             strings as keys.
         InvalidValueError
             The index is on a store, where it is read-only.
+        IndexLockedError
+            Another program, or another object of this one, has changes staged for the index.
+        TagMatchError
+            The change cannot be logged, and is not staged; where `durability` is `fsync` and the message says so, it is
+            staged, but may not last.
         """
         self._engine.stage_one(tags, key, removed=False)
 
@@ -493,8 +498,10 @@ class TagMatch(Generic[K]):
         -------
         dict
             Of the snapshot: `sets`, `keys` (of all sets together), `key_type`, `tags` (different ones), `partitions`
-            (clusters that have sets, in the layout `rarest`), `layout`, `max_partition_size`, `seed`; `staged`
-            changes that are not in it yet; `path`, or the URI without passwords. Where it is matched: `device`,
+            (clusters that have sets, in the layout `rarest`), `segments`, `deleted` (rows of them that do not count any
+            more), `to_merge` (segments that are best merged, as is done in the background), `layout`,
+            `max_partition_size`, `seed`; `staged` changes that are not in it yet, also those that a program that ended
+            has left; `path`, or the URI without passwords. Where it is matched: `device`,
             `devices`, `device_notes` (why not on others), `threads`, `exact`; with a CUDA device, `matched_by`: how
             many queries it and the CPU have matched since the last `consolidate()`, without those that `match` answers
             in its own thread ((query, partition) pairs where queries wait by partition); `index_bytes` with, among

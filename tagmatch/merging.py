@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from tagmatch.model.errors import TagMatchError
+from tagmatch.model.errors import ClosedError, IndexChangedError, TagMatchError
 from tagmatch.model.parallel import GivenUpError, join, unless
 
 _log = logging.getLogger(__name__)
@@ -67,8 +67,10 @@ class Merging:
                 with unless(lambda: self._ended):
                     while self._merge():
                         pass
-            except GivenUpError:
+            except (GivenUpError, ClosedError):
                 break
+            except IndexChangedError:
+                pass  # who stages changes is told, and what there is after a `reload` can be merged then
             except (TagMatchError, MemoryError) as error:
                 _log.warning("segments are not merged: %s", error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -228,6 +229,9 @@ class Folder:
         Others are removed, but for segments that are written ahead.
         """
         self._move(unfinished, manifest["segments"])
+        for name in names_of(manifest["segments"]):
+            if not (self.path / name).exists():  # such as one written ahead, if another program has removed it
+                raise FileNotFoundError(errno.ENOENT, "a file that the snapshot needs is gone", name)
         replace_file(self.path / MANIFEST, manifest_text(manifest))
         wanted = names_of(manifest["segments"])
         for entry in self.path.iterdir():

@@ -116,6 +116,37 @@ def staged_changes(run: Run) -> None:
                 change(tm) if change is not None else tm.consolidate()
 
 
+def segments(run: Run) -> None:
+    """Change a few sets, which makes a segment and deletions; merge the segments, and lay all out anew."""
+    stored, few = _contents("integer", _store), ([["more"], STORED[0][0], ["another"]], [1, 2, 3])
+    oracle = Oracle()
+    for add in (lambda: oracle.add_sets(*STORED), lambda: oracle.add_sets(*few)):
+        add()
+        oracle.consolidate()
+    changed = dict(oracle)
+    oracle.remove_set(["more"], 1)
+    oracle.consolidate()
+    with (
+        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
+        patch("tagmatch.partitioner.consolidation._RATIO", 100),
+        patch("tagmatch.merging.Merging.begin"),
+        _stored_index(run.path / "index") as tm,
+    ):
+        run.start({"index": stored})
+        tm.add_sets(*few)
+        with run.step({"index": changed}):
+            tm.consolidate()
+        assert tm.stats()["segments"] == 2
+        with run.step({"index": changed}):
+            assert tm._engine.merge()
+        tm.remove_set(["more"], 1)
+        with run.step({"index": dict(oracle)}):
+            tm.consolidate()
+        assert (tm.stats()["segments"], tm.stats()["deleted"]) == (1, 1)
+        with run.step({"index": dict(oracle)}):
+            tm.consolidate(full=True)
+
+
 def save_over_another(run: Run) -> None:
     """Save an index to where there is another one."""
     before, after = _contents("integer", _store), _contents("integer", _stage)
@@ -219,8 +250,8 @@ def killed_and_again(run: Run) -> None:
 
 
 OPERATIONS: tuple[Callable[[Run], None], ...] = (
-    first_consolidation, consolidations, staged_changes, save_over_another, other_layout, string_keys, build_command,
-    save_as_jobs_do, killed_and_again,
+    first_consolidation, consolidations, segments, staged_changes, save_over_another, other_layout, string_keys,
+    build_command, save_as_jobs_do, killed_and_again,
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from support.agreement import assert_agree
 from support.index_files import contents_of
 from support.oracle import Oracle
 
+import tagmatch
 from tagmatch import TagMatch
 from tagmatch.partitioner.consolidation import FEW_SETS
 
@@ -186,3 +188,65 @@ def test_small_segments_are_taken_into_the_new_one(monkeypatch: pytest.MonkeyPat
         tm.add_set(["x"], 1)
         tm.consolidate()
         assert tm.stats()["segments"] == 2
+
+
+def test_reload_takes_the_tables_that_are_there(tmp_path: Path, layout: Any) -> None:
+    """And answers with the deletions of the newer snapshot."""
+    path = tmp_path / "index"
+    with TagMatch(path, layout=layout, device="cpu") as tm:
+        tm.add_sets(numbered(0, MANY), range(MANY))
+        tm.consolidate()
+        with TagMatch.open(path, device="cpu") as reader:
+            before = reader.snapshot.segments[0].tagsets
+            tm.remove_set(["t1", "all"], 1)
+            tm.add_set(["t2", "all"], 100)
+            tm.consolidate()
+            assert reader.reload()
+            assert reader.snapshot.segments[0].tagsets is before
+            assert (stored(reader), sorted(reader.match(["t1", "t2", "all"]))) == (stored(tm), [2, 100])
+
+
+def test_a_merged_segment_that_another_program_has_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "index"
+    with TagMatch(path, device="cpu") as tm:
+        for first, last in ((0, MANY), (MANY, MANY + 2 * FEW)):
+            tm.add_sets(numbered(first, last), range(first, last))
+            tm.consolidate()
+        kept, manifest = stored(tm), (path / "MANIFEST.json").read_bytes()
+        from tagmatch import engine
+
+        def removed(*arguments: Any) -> Any:
+            for segment in path.glob("segment-*"):
+                if segment.name.encode() not in manifest:
+                    shutil.rmtree(segment)
+            return with_merged(*arguments)
+
+        with_merged = engine.with_merged
+        monkeypatch.setattr(engine, "with_merged", removed)
+        with pytest.raises(tagmatch.TagMatchError, match="is gone"):
+            tm._engine.merge()
+        assert (path / "MANIFEST.json").read_bytes() == manifest
+        assert stored(tm) == kept
+    with TagMatch.open(path, device="cpu") as tm:
+        assert stored(tm) == kept
+
+
+def test_what_is_worth_merging(layout: Any) -> None:
+    with TagMatch(layout=layout, device="cpu") as tm:
+        tm.add_sets(numbered(0, MANY), range(MANY))
+        tm.consolidate()
+        assert tm.stats()["to_merge"] == 0
+        tm.add_set(["x"], 1)
+        tm.consolidate()
+        assert (tm.stats()["segments"], tm.stats()["to_merge"]) == (2, 0)
+        tm.add_sets([["y"], *numbered(MANY, MANY + FEW)], range(FEW + 1))
+        tm.consolidate()
+        assert (tm.stats()["segments"], tm.stats()["to_merge"]) == (2, 2)
+        tm.consolidate(full=True)
+        for key in range(FEW):  # a segment that lacks many sets is laid out anew, too
+            tm.remove_set([f"t{key}", "all"], key)
+            tm.consolidate()
+            assert tm.stats()["to_merge"] == 0
+        tm.remove_set([f"t{FEW}", "all"], FEW)
+        tm.consolidate()
+        assert (tm.stats()["segments"], tm.stats()["to_merge"]) == (1, 1)
