@@ -69,7 +69,7 @@ def _of_segment(segment: Segment, options: MatchOptions, earlier: Sequence[Part]
         cpu = cache(on_cpu)
         fewest = options.cuda.fewest_queries
         if fewest is None:
-            fewest = _break_even_of(earlier)
+            fewest = _break_even_of(earlier, len(segment))
         return Hybrid(device, cpu, break_even(device, cpu(), segment) if fewest is None else fewest)
     except DeviceMemoryError as error:
         warnings.warn(f"{error}; the CPU matches", DeviceWarning, stacklevel=3)
@@ -80,9 +80,10 @@ def _of_segment(segment: Segment, options: MatchOptions, earlier: Sequence[Part]
         return on_cpu(str(error))
 
 
-def _break_even_of(parts: Sequence[Part]) -> int | None:
-    """What was measured with another segment: a small one is not worth another measurement."""
-    return next((matcher.fewest_queries for _, matcher in parts if isinstance(matcher, Hybrid)), None)
+def _break_even_of(parts: Sequence[Part], rows: int) -> int | None:
+    """What was measured with a larger segment: one of so many rows beside it is not worth another measurement."""
+    larger = (matcher for known, matcher in parts if len(known) > rows)
+    return next((matcher.fewest_queries for matcher in larger if isinstance(matcher, Hybrid)), None)
 
 
 def _chosen(options: MatchOptions) -> Sequence[int]:

@@ -36,7 +36,7 @@ formats = pytest.mark.parametrize("name", FORMATS)
 def index(tmp_path_factory: pytest.TempPathFactory, layout: str) -> Path:
     """Sets of all tags that might be written wrongly."""
     path = tmp_path_factory.mktemp("export") / "index"
-    with TagMatch(path, layout=layout, max_partition_size=7) as tm:
+    with TagMatch(path, layout=layout, max_partition_size=7, durability="none") as tm:
         tm.add_sets([[tag] for tag in ODD_TAGS], range(len(ODD_TAGS)))
         tm.add_sets([ODD_TAGS[first::7] for first in range(7)], strategies.BOUNDARY_KEYS[:7])
         tm.add_sets([[], []], [2**64 - 1, 3])
@@ -90,7 +90,7 @@ def test_whatever_is_written_is_read(name, rows):
 
 @formats
 def test_an_index_of_nothing(tmp_path, name):
-    with TagMatch(tmp_path / "empty") as tm:
+    with TagMatch(tmp_path / "empty", durability="none") as tm:
         tm.add_set(["a"], 1)
         tm.consolidate()
         tm.remove_set(["a"], 1)

@@ -46,7 +46,7 @@ def manifest(index: Path) -> bytes:
 
 def local(rows: Rows, index: Path, **options: Any) -> bytes:
     options = {"key_type": key_type(rows), **options}
-    with TagMatch(index, threads=2, device="cpu", **options) as tm:
+    with TagMatch(index, threads=2, device="cpu", durability="none", **options) as tm:
         for tags, key in rows:
             tm.add_set(tags, key)
         tm.consolidate()

@@ -49,7 +49,7 @@ def names(bucket: Any) -> list[str]:
 
 
 def local(folder: Path, rows: Any = ROWS, **options: Any) -> Path:
-    with TagMatch(folder, device="cpu", **options) as tm:
+    with TagMatch(folder, device="cpu", durability="none", **options) as tm:
         tm.add_sets([tags for tags, _ in rows], [key for _, key in rows])
         tm.consolidate()
     return folder
@@ -218,7 +218,7 @@ def test_saving_again_and_saving_in_vain(
     before, upload = names(bucket), StoreFolder.upload
 
     def fail(store: StoreFolder, file: Path, name: str) -> None:
-        if name == "partitions.arrow":
+        if name.endswith("partitions.arrow"):
             raise TagMatchError("no room")
         upload(store, file, name)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from itertools import cycle, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from support.tables import table_of, tag_rows
 from typer.testing import CliRunner, Result
 
-from tagmatch.model import options as model_options
+from tagmatch.model.options import Durability
 from tagmatch.workloads.bench.harness.adding import add_steadily, longest_unseen, repeatedly
 from tagmatch.workloads.bench.harness.disk import changed_files, state_of, sync_seconds, wait_until_quiet
 from tagmatch.workloads.bench.harness.load import serve_calls
@@ -34,6 +34,7 @@ from tagmatch.workloads.systems.tagmatch import TagmatchOnDisk
 pytestmark = pytest.mark.slow
 
 OURS, RIVALS = "tagmatch", ("DuckDB", "LanceDB")
+DURABLY = [f"{OURS}, durability {each}" for each in get_args(Durability)]
 
 
 def run(folder: Path, *more: str) -> Result:
@@ -56,10 +57,12 @@ def test_command(tmp_path: Path) -> None:
         "tagmatch: 10 sets until visible": 50,
         **{f"{name}: sets that were not found then, of 10": 0 for name in (OURS, *RIVALS)},
         "tagmatch: one percent changed, of a full build": 15,
-        "tagmatch: added one by one by 1 thread": 10_000,
-        "tagmatch: longest until visible, 1 thread": 1,
-        "tagmatch: added one by one by 8 threads": 10_000,
-        "tagmatch: longest until visible, 8 threads": 1,
+        **{
+            f"{each}: added one by one by {threads}": 10_000
+            for each in DURABLY
+            for threads in ("1 thread", "8 threads")
+        },
+        **{f"{each}: longest until visible, {threads}": 1 for each in DURABLY for threads in ("1 thread", "8 threads")},
         "match_many after small changes, at once, of that consolidated at once": 70,
         "match_many after small changes, when merges have ended, of that consolidated at once": 95,
         "nothing staged: files that a consolidation changes": 0,
@@ -74,7 +77,7 @@ def test_command(tmp_path: Path) -> None:
         "all sets at once": {OURS, *RIVALS},
         "10 sets, until they are visible": {OURS, *RIVALS},
         "one percent changed": {OURS, *RIVALS},
-        "sets added one by one": {OURS, *RIVALS},
+        "sets added one by one": {*DURABLY, *RIVALS},
         "opening, until one query is answered": {OURS, *RIVALS},
         "match_many": {"after small changes", "consolidated at once"},
         "latency of match at half of capacity": {"quiet", "while sets change"},
@@ -101,29 +104,18 @@ def test_sets_with_several_keys(tmp_path: Path) -> None:
     assert all(row["missing"] == row["wrong"] == 0 for row in found_in(tmp_path)["answers"])
 
 
-def test_options_that_are_not_there_yet_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(model_options, "Durability", raising=False)
-    assert run(tmp_path).exit_code == 0
-    assert found_in(tmp_path)["unavailable"].keys() == {"durability="}
-
-
 def test_each_durability_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str | None] = []
     make = TagmatchOnDisk.__init__
 
     def record(index: TagmatchOnDisk, path: Path, *, durability: str | None = None, **options: Any) -> None:
         asked.append(durability)
-        make(index, path, **options)
+        make(index, path, durability=durability, **options)
 
     monkeypatch.setattr(TagmatchOnDisk, "__init__", record)
-    monkeypatch.setattr(model_options, "Durability", Literal["none", "log"], raising=False)
     assert run(tmp_path).exit_code == 0
-    found = found_in(tmp_path)
-    assert not found["unavailable"]
-    assert list(filter(None, asked)) == ["none", "log"]
+    assert list(filter(None, asked)) == ["fsync", "os", "none"]
     assert asked[-1] is None
-    added = {value["system"] for panel in found["panels"][3:4] for value in panel["values"]}
-    assert added == {"tagmatch, durability none", "tagmatch, durability log", *RIVALS}
 
 
 def test_a_change_that_comes_late_fails_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from tagmatch import DeviceError, TagMatch
-from tagmatch.model import options as model_options
 from tagmatch.pipeline.stages.inline import PACKETS_PER_THREAD
 from tagmatch.workloads.systems.kept import kept
 from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
@@ -81,11 +80,6 @@ class Tagmatch:
     def close(self) -> None:
         """Close the index."""
         self.index.close()
-
-
-def durabilities() -> tuple[str, ...]:
-    """Return the values of the option `durability` of `TagMatch`; none where it has no such option."""
-    return get_args(getattr(model_options, "Durability", None))
 
 
 class TagmatchOnDisk(Tagmatch):

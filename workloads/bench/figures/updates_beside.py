@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, get_args
 
+from tagmatch.model.options import Durability
 from tagmatch.workloads.bench.harness.adding import add_steadily, repeatedly
 from tagmatch.workloads.bench.harness.load import callers_rate, poisson_times, serve_calls
 from tagmatch.workloads.bench.harness.results import Target
 from tagmatch.workloads.bench.harness.timing import Samples, without_garbage_collection
 from tagmatch.workloads.systems.on_disk import SYSTEMS_ON_DISK, TAGMATCH
-from tagmatch.workloads.systems.tagmatch import durabilities
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ _QUIET, _CHANGING = "quiet", "while sets change"
 def rows_beside(bench: Bench) -> int:
     """Count the rows that are added here, at most."""
     served = bench.options.rounds * (2 + math.ceil(_MOST_CHANGES * _seconds(bench)))
-    return max(1, len(durabilities())) * len(_ADDING_THREADS) * _rows_added(bench) + _CHANGED * served
+    return len(get_args(Durability)) * len(_ADDING_THREADS) * _rows_added(bench) + _CHANGED * served
 
 
 def _seconds(bench: Bench) -> float:
@@ -61,16 +61,12 @@ def adds_one_by_one(bench: Bench, result: Result, stored: dict[str, Stored]) -> 
         if name != TAGMATCH:
             _add(bench, result, panel, name, each)
             continue
-        if not durabilities():
-            result.unavailable["durability="] = "this version has no such option; what is consolidated is durable"
-            _add(bench, result, panel, name, each)
-        for durability in durabilities():
+        for durability in get_args(Durability):
             each.close()
             each.open(partial(SYSTEMS_ON_DISK[TAGMATCH], threads=bench.options.threads, durability=durability))
             _add(bench, result, panel, f"{name}, durability {durability}", each)
-        if durabilities():
-            each.close()
-            each.open()
+        each.close()
+        each.open()
 
 
 def _add(bench: Bench, result: Result, panel: Panel, name: str, stored: Stored) -> None:

@@ -139,7 +139,7 @@ class _Job:
         index = self._index("local", layout)
         shutil.rmtree(index, ignore_errors=True)
         sets: pa.Table = pq.read_table(self.sets)
-        with TagMatch(index, layout=layout, threads=self.threads, device="cpu") as engine:
+        with TagMatch(index, layout=layout, threads=self.threads, device="cpu", durability="none") as engine:
             engine.add_sets(sets["tags"], sets["key"])
             engine.consolidate()
 
