@@ -29,7 +29,7 @@ _ADDING_THREADS = (1, 8)
 #: A second, of all threads: twice the target. More come in bulk, by `add_sets`
 _MOST_ADDS = 20_000
 #: Seconds from one call to the next of what makes sets visible
-_EVERY = 1.0
+_EVERY = 0.5
 
 _ADDS = Target(10_000)
 _UNSEEN = Target(1, at_most=True)
