@@ -232,6 +232,13 @@ class StagedChanges:
         self._parts = (changes, _Log(self._threads))
         return changes
 
+    def stage_before(self, earlier: StagedChanges) -> None:
+        """Stage other changes before all of these."""
+        whole = _Log(self._threads)
+        for part in (earlier.changes(), self.changes()):
+            whole.extend_by(part)
+        self._parts = (whole.changes(), _Log(self._threads))
+
     def drop(self, changes: Changes) -> None:
         """Let go of what `changes` returned, which has taken effect; later changes stay."""
         taken, log = self._parts

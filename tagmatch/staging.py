@@ -10,7 +10,7 @@ from tagmatch.model.arrays import Strings, TagLists, U64Array
 from tagmatch.model.errors import ClosedError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.options import Durability, KeyType, StagingOptions
 from tagmatch.model.storage.journal import Journal
-from tagmatch.model.storage.journal_folder import left_behind
+from tagmatch.model.storage.journal_folder import Staged, left_behind
 from tagmatch.model.storage.journal_records import Record, bulk_record, single_record
 from tagmatch.model.storage.location import Location
 from tagmatch.partitioner.local import Changes
@@ -41,11 +41,11 @@ class Staging:
         self.lock = threading.Lock()
         self._location, self._key_type, self._options = location, key_type, options
         self._folder: Path | None = None if location is None else location.log_folder
-        self._changes = StagedChanges(threads)
+        self._threads, self._changes = threads, StagedChanges(threads)
         self._journal: Journal | None = None
         self._closed = False
         # What another program has left, if that is not taken yet
-        self._left = None if self._folder is None else left_behind(self._folder, self._first_log)
+        self._left = self._left_behind()
 
     def __len__(self) -> int:
         return len(self._changes) + (0 if self._left is None else self._left.changes)
@@ -83,12 +83,14 @@ class Staging:
     def take(self) -> tuple[Changes, int | None]:
         """All changes, which stay staged until `drop`, and the number of the log that later ones go to."""
         with self.lock:
-            if self._left is not None:
-                self._acquire()
-            elif self._journal is not None and not self._journal.is_there:
+            if self._journal is None:
+                self._left = self._left_behind()
+            elif not self._journal.is_there:
                 # Somebody has removed the folder, which is about to be made again
                 journal, self._journal = self._journal, None
                 journal.close()
+            if self._left is not None:
+                self._acquire()
             changes = self._changes.changes()
             return changes, None if self._journal is None else self._journal.rotate()
 
@@ -138,7 +140,7 @@ class Staging:
     def _acquire(self) -> None:
         """Take the log, and stage what is in it before anything else."""
         assert self._folder is not None
-        journal = Journal.acquire(self._folder, self._first_log())
+        journal, left = Journal.acquire(self._folder, self._first_log()), StagedChanges(self._threads)
         try:
             for chunks, keys, removed in journal.replay():
                 if isinstance(keys, Strings) != (self._key_type == "string"):
@@ -146,11 +148,16 @@ class Staging:
                         f"the changes that are staged in {self._folder} are of an index with another type of keys; "
                         "remove the files staged-*.log there"
                     )
-                self._changes.extend(chunks, keys, removed=removed)
+                left.extend(chunks, keys, removed=removed)
+            if len(left):
+                self._changes.stage_before(left)
         except BaseException:
             journal.close()
             raise
         self._journal, self._left = journal, None
+
+    def _left_behind(self) -> Staged | None:
+        return None if self._folder is None else left_behind(self._folder, self._first_log)
 
     def _first_log(self) -> int:
         """The first log that counts."""

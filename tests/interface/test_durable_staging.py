@@ -164,6 +164,24 @@ def test_what_was_left_comes_first_whatever_the_durability(tmp_path: Path) -> No
     assert logs(path) == []
 
 
+@pytest.mark.parametrize("durability", [None, "none"])
+def test_what_another_program_leaves_later_comes_first_as_well(tmp_path: Path, durability: Any) -> None:
+    """It has the log when this object opens the index, and has ended when this one consolidates."""
+    path = tmp_path / "index"
+    with TagMatch(path, device="cpu") as other:
+        other.add_set(["a"], 0)
+        other.consolidate()
+        other.add_set(["a"], 1)
+        tm = TagMatch(path, device="cpu", durability=durability)
+        assert tm.stats()["staged"] == 0
+    with tm:
+        if durability == "none":
+            tm.remove_set(["a"], 1)
+        tm.consolidate()
+        assert sorted(tm.match(["a"])) == ([0] if durability == "none" else [0, 1])
+    assert logs(path) == []
+
+
 def test_changes_of_many_threads_meanwhile(tmp_path: Path) -> None:
     """All are there in the end, whatever is consolidated while they are staged."""
     threads, each = 4, 150
