@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import strategies
-from support.agreement import assert_agree
+from support.agreement import assert_agree, change_all
 from support.index_files import contents_of
 from support.oracle import Oracle
 
@@ -44,11 +44,7 @@ def test_answers_come_from_all_segments(rounds: Any, queries: Any, layout: Any) 
     oracle = Oracle()
     with TagMatch(layout=layout, max_partition_size=2, device="cpu") as tm:
         for changes in rounds:
-            for added, tags, key in changes:
-                for database in (tm, oracle):
-                    (database.add_set if added else database.remove_set)(tags, key)
-            for database in (tm, oracle):
-                database.consolidate()
+            change_all(changes, tm, oracle)
             assert_agree(tm, oracle, [*queries, *EVERYTHING])
             stats = tm.stats()
             assert stats["keys"] == sum(len(keys) for _, keys in oracle)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import strategies
-from support.agreement import assert_agree, loaded
+from support.agreement import assert_agree, change_all, loaded
 from support.index_files import contents_of
 from support.oracle import Oracle
 
@@ -49,11 +49,7 @@ def test_files_depend_on_what_is_stored_alone(rounds, layout, tmp_path_factory):
     oracle = Oracle()
     with TagMatch(folder / "grown", key_type="string", layout=layout) as grown:
         for changes in rounds:
-            for added, tags, key in changes:
-                for database in (grown, oracle):
-                    (database.add_set if added else database.remove_set)(tags, key)
-            for database in (grown, oracle):
-                database.consolidate()
+            change_all(changes, grown, oracle)
         grown.save(folder / "as grown")
     with TagMatch(folder / "new", key_type="string", layout=layout) as new:
         for tags, keys in oracle:

@@ -23,6 +23,15 @@ def loaded(pairs: Iterable[tuple[Iterable[str], Any]], **options: Any) -> tuple[
     return tm, oracle
 
 
+def change_all(changes: Iterable[tuple[bool, Iterable[str], Any]], *databases: Any) -> None:
+    """Make changes, each an addition or a removal of a key of a set, in several databases, and consolidate these."""
+    for added, tags, key in changes:
+        for database in databases:
+            (database.add_set if added else database.remove_set)(tags, key)
+    for database in databases:
+        database.consolidate()
+
+
 def assert_keys(answers: pa.ListArray, expected: Sequence[list[Any]], key_type: str = "integer") -> None:
     """The answers of `match_many` are these, each in any order."""
     assert isinstance(answers, pa.ListArray)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.agreement import assert_agree
+from support.agreement import assert_agree, change_all
 from support.oracle import Oracle
 
 from tagmatch import TagMatch
@@ -26,10 +26,6 @@ def test_deleted_sets_and_other_segments(engine: dict[str, Any], monkeypatch: py
     oracle = Oracle()
     with TagMatch(**engine) as tm:
         for changes in rounds:
-            for added, tags, key in changes:
-                for database in (tm, oracle):
-                    (database.add_set if added else database.remove_set)(tags, key)
-            for database in (tm, oracle):
-                database.consolidate()
+            change_all(changes, tm, oracle)
             assert_agree(tm, oracle, [[], ["a"], ["a", "b"], ["c", "d", "e"], ALL])
         assert (tm.stats()["segments"], tm.stats()["deleted"]) == (2, 4)
