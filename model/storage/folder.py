@@ -139,7 +139,9 @@ class Folder:
 
     def save(self, snapshot: Snapshot) -> None:
         """As `Location` says. Another writer is waited for, and what one that was killed has left is removed."""
-        self._save(snapshot, set(), (), None, lambda _: None)
+        # All files are written, and replace those that are there and damaged
+        nameless = Snapshot(tuple(replace(segment, name=None) for segment in snapshot.segments))
+        self._save(nameless, set(), (), None, lambda _: None)
 
     def update(
         self, snapshot: Snapshot, known: set[str], ahead: Sequence[Entry] = (), log: int | None = None

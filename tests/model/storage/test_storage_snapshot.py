@@ -146,3 +146,18 @@ def test_sets_are_laid_out_anew_only_where_that_makes_a_difference(tmp_path, mon
         assert sorted(tm.match(["a", "b"])) == [0, 1, 3]
     with pytest.raises(TypeError, match="not callable"):
         TagMatch(tmp_path / "index", layout="balanced")
+
+
+def test_to_save_over_a_damaged_index_mends_it(index):
+    """What is there by name may be damaged; who has it open mapped it before."""
+    with TagMatch.open(index) as tm:
+        (keys,) = index.glob("segment-*/keys.arrow")
+        data = keys.read_bytes()
+        keys.unlink()  # not written over, as it is mapped
+        keys.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(IndexCorruptError):
+            TagMatch.open(index)
+        tm.save(index)
+    with TagMatch.open(index) as tm:
+        tm.check()
+        assert sorted(tm.match(["a", "b"])) == [0, 1, 3]
