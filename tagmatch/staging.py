@@ -9,9 +9,9 @@ from pathlib import Path
 from tagmatch.model.arrays import Strings, TagLists, U64Array
 from tagmatch.model.errors import ClosedError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.options import Durability, KeyType, StagingOptions
-from tagmatch.model.storage.journal import Journal
-from tagmatch.model.storage.journal_folder import Staged, left_behind
-from tagmatch.model.storage.journal_records import Record, bulk_record, single_record
+from tagmatch.model.storage.journal.folder import Staged, left_behind
+from tagmatch.model.storage.journal.journal import Journal
+from tagmatch.model.storage.journal.records import Record, bulk_record, single_record
 from tagmatch.model.storage.location import Location
 from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.staging import StagedChanges

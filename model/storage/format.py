@@ -7,7 +7,7 @@ Layout of an index folder ::
                              key_names.arrow where keys are strings
     deleted-<checksum>.arrow which rows of a segment are deleted
     LOCK                     empty; held by the program that writes; stores have none
-    staged-<generation>.log  changes that are staged; journal_scan.py has their format
+    staged-<generation>.log  changes that are staged; journal/scan.py has their format
     WRITER                   empty; held by the program that stages changes, from opening to closing
 
 New files are written under other names, synced, and only then named by a new manifest that replaces the old one in one

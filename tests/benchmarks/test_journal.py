@@ -10,8 +10,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from tagmatch.model.arrays import TagLists
-from tagmatch.model.storage.journal import Durability, Journal
-from tagmatch.model.storage.journal_records import bulk_record, single_record
+from tagmatch.model.storage.journal.journal import Durability, Journal
+from tagmatch.model.storage.journal.records import bulk_record, single_record
 
 _TAGS = [f"tag{i}" for i in range(6)]
 _ROWS = 100_000

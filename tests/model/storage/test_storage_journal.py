@@ -23,9 +23,9 @@ from tagmatch import (
     TagMatchError,
 )
 from tagmatch.model.columns import rows_of_tags
-from tagmatch.model.storage.journal import Journal
-from tagmatch.model.storage.journal_folder import peek
-from tagmatch.model.storage.journal_scan import LOG_HEADER_BYTES, LogHeader
+from tagmatch.model.storage.journal.folder import peek
+from tagmatch.model.storage.journal.journal import Journal
+from tagmatch.model.storage.journal.scan import LOG_HEADER_BYTES, LogHeader
 
 ROWS = [["d"], [], ["e", "é"]]
 CALLS = [
@@ -150,7 +150,7 @@ def test_a_log_under_the_name_of_another_generation_or_in_its_place_is_noticed(t
 
 
 def test_a_log_of_a_newer_version_is_told_from_damage(tmp_path, monkeypatch):
-    monkeypatch.setattr("tagmatch.model.storage.journal_scan.LOG_VERSION", 2)
+    monkeypatch.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", 2)
     newer = LogHeader(FIRST, 1, 0).packed()
     monkeypatch.undo()
     log(tmp_path).write_bytes(newer)

@@ -20,9 +20,9 @@ from support.journals import FIRST, acquired, bulk, changes_in, changes_of, sing
 
 from tagmatch import StagedChangesWarning, TagMatchError
 from tagmatch.model.columns import rows_of_tags
-from tagmatch.model.storage import journal_log
-from tagmatch.model.storage.journal import Journal
-from tagmatch.model.storage.journal_folder import peek
+from tagmatch.model.storage.journal import log as journal_log
+from tagmatch.model.storage.journal.folder import peek
+from tagmatch.model.storage.journal.journal import Journal
 
 ROWS = [["d"], [], ["e", "é"]]
 CALLS = [

@@ -11,9 +11,9 @@ from support.journals import FIRST, acquired, bulk, calls, changes_in, changes_o
 from tagmatch import InvalidValueError
 from tagmatch.model.arrays import Strings, TagLists
 from tagmatch.model.columns import rows_of_tags, tag_lists
-from tagmatch.model.storage.journal import Journal
-from tagmatch.model.storage.journal_folder import peek
-from tagmatch.model.storage.journal_records import bulk_record, single_record
+from tagmatch.model.storage.journal.folder import peek
+from tagmatch.model.storage.journal.journal import Journal
+from tagmatch.model.storage.journal.records import bulk_record, single_record
 
 
 @given(calls(), st.data())

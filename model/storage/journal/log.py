@@ -12,8 +12,8 @@ from typing import Any
 
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.storage.durable import sync
-from tagmatch.model.storage.journal_records import HEADER_BYTES, Record
-from tagmatch.model.storage.journal_scan import LOG_HEADER_BYTES, LogFile, LogHeader, log_path
+from tagmatch.model.storage.journal.records import HEADER_BYTES, Record
+from tagmatch.model.storage.journal.scan import LOG_HEADER_BYTES, LogFile, LogHeader, log_path
 
 # Linux takes so many pieces at once
 _MOST_PIECES = 1024

@@ -13,7 +13,7 @@ from tagmatch.model.errors import StagedChangesWarning, TagMatchError
 from tagmatch.model.storage.durable import sync
 from tagmatch.model.storage.file_lock import lock_at_once
 from tagmatch.model.storage.format import WRITER
-from tagmatch.model.storage.journal_scan import LogFile, generations_in, log_path, scan
+from tagmatch.model.storage.journal.scan import LogFile, generations_in, log_path, scan
 
 
 @dataclass(frozen=True, slots=True)

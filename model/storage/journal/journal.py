@@ -1,7 +1,7 @@
 """Staged changes that last: a log of them in the folder of an index.
 
 One program at a time has the log, which is the file `staged-<generation>.log`, or several that follow each other.
-`journal_scan` has the format of the files and `journal_records` that of the records in them.
+`scan` has the format of the files and `records` that of the records in them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tagmatch.model.options import Durability
 from tagmatch.model.storage.durable import make_folder
 from tagmatch.model.storage.file_lock import lock_at_once
 from tagmatch.model.storage.format import WRITER
-from tagmatch.model.storage.journal_folder import remove_logs, telling_errors, told, whole_logs
-from tagmatch.model.storage.journal_log import LogWriter
-from tagmatch.model.storage.journal_records import Logged, Record, decoded
-from tagmatch.model.storage.journal_scan import LogFile, records_of
+from tagmatch.model.storage.journal.folder import remove_logs, telling_errors, told, whole_logs
+from tagmatch.model.storage.journal.log import LogWriter
+from tagmatch.model.storage.journal.records import Logged, Record, decoded
+from tagmatch.model.storage.journal.scan import LogFile, records_of
 
 # What waits in memory with durability "none", at most
 _WAITING_BYTES = 1 << 20
@@ -37,8 +37,8 @@ class Journal:
     Examples
     --------
     >>> import tempfile
-    >>> from tagmatch.model.storage.journal_folder import peek
-    >>> from tagmatch.model.storage.journal_records import single_record
+    >>> from tagmatch.model.storage.journal.folder import peek
+    >>> from tagmatch.model.storage.journal.records import single_record
     >>> folder = Path(tempfile.mkdtemp())
     >>> journal = Journal.acquire(folder, first=1)
     >>> journal.append(single_record(["a", "b"], 7, removed=False), "fsync")

@@ -1,6 +1,6 @@
 """The files of a log of staged changes: their names and headers, and which of their records count after a crash.
 
-A log of generation 7 is the file `staged-00000007.log`: a header of 40 bytes, and records (see `journal_records`) one
+A log of generation 7 is the file `staged-00000007.log`: a header of 40 bytes, and records (see `records`) one
 behind the other. Numbers are unsigned and little-endian. The header ::
 
     offset  bytes
@@ -37,7 +37,7 @@ import xxhash
 
 from tagmatch.model.errors import IndexCorruptError, IndexVersionError
 from tagmatch.model.storage.format import STAGED_PREFIX
-from tagmatch.model.storage.journal_records import HEADER_BYTES, MAGIC, Header, header_in
+from tagmatch.model.storage.journal.records import HEADER_BYTES, MAGIC, Header, header_in
 
 LOG_VERSION = 1
 LOG_HEADER_BYTES = 40
