@@ -13,6 +13,8 @@ from tagmatch.model.kernels.jit import inlined
 
 Rows: TypeAlias = npt.NDArray[np.integer[Any]]
 
+_U = np.uint64
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deletions:
@@ -77,5 +79,8 @@ class Deletions:
 
 @inlined
 def is_deleted(bits, row):
-    """Whether a bitmap has the row, which it does not where it is too short."""
-    return (row >> 3) < len(bits) and (bits[row >> 3] >> (row & 7)) & 1 != 0
+    """1 if a bitmap has the row, 0 if not, or if it is too short: a number, as adding that takes no branch."""
+    place = _U(row) >> _U(3)
+    if place >= _U(len(bits)):
+        return _U(0)
+    return (_U(bits[place]) >> (_U(row) & _U(7))) & _U(1)

@@ -17,7 +17,9 @@ from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Segment, Snapshot, TagsetTable
 from tagmatch.pipeline.break_even import break_even
-from tagmatch.pipeline.combine import Hybrid, RoundRobin, Split, Union
+from tagmatch.pipeline.combine.hybrid import Hybrid
+from tagmatch.pipeline.combine.several import RoundRobin
+from tagmatch.pipeline.combine.union import CpuUnion, Split, Union
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
 from tagmatch.pipeline.cuda.support import devices
 from tagmatch.pipeline.matcher import DeviceMatcher, Matcher, SegmentMatcher
@@ -34,7 +36,10 @@ def matcher_for(snapshot: Snapshot, options: MatchOptions) -> Matcher:
 def matcher_of(parts: Sequence[Part]) -> Matcher:
     """What answers queries about all of some segments."""
     matchers = [matcher for _, matcher in parts]
-    return matchers[0] if len(matchers) == 1 else Union(matchers)
+    if len(matchers) == 1:
+        return matchers[0]
+    on_cpu = [matcher for matcher in matchers if isinstance(matcher, CpuMatcher)]
+    return CpuUnion(on_cpu) if len(on_cpu) == len(matchers) else Union(matchers)
 
 
 def parts_for(snapshot: Snapshot, options: MatchOptions, earlier: Sequence[Part] = ()) -> list[Part]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.tag_table import UNKNOWN
+
+_U = np.uint64
 
 # Up to this length insertion sort beats heap sort
 _FEW = 32
@@ -43,13 +47,15 @@ def sort_values(values, first, last):
             values[first], values[first + left] = values[first + left], values[first]
             _sink(values, first, 0, left)
         return
-    for i in range(first + 1, last):
+    # Unsigned indices save the test for a negative one
+    begin = _U(first)
+    for i in range(begin + _U(1), _U(last)):
         value = values[i]
-        at = i
-        while at > first and values[at - 1] > value:
-            values[at] = values[at - 1]
-            at -= 1
-        values[at] = value
+        place = _U(i)
+        while place > begin and values[place - _U(1)] > value:
+            values[place] = values[place - _U(1)]
+            place -= _U(1)
+        values[place] = value
 
 
 @kernel
@@ -58,18 +64,19 @@ def ascending_row(numbers, first, last, out):
 
     Returns where they end.
     """
-    used = out
-    for i in range(first, last):
-        if numbers[i] != UNKNOWN:
-            numbers[used] = numbers[i]
-            used += 1
+    # Without branches, which would be foretold wrongly where some tags are known and others not
+    used = _U(out)
+    for i in range(_U(first), _U(last)):
+        number = numbers[i]
+        numbers[used] = number
+        used += _U(number != UNKNOWN)
     sort_values(numbers, out, used)
-    distinct = out
-    for i in range(out, used):
-        if i == out or numbers[i] != numbers[distinct - 1]:
-            numbers[distinct] = numbers[i]
-            distinct += 1
-    return distinct
+    distinct = _U(out)
+    for i in range(_U(out), used):
+        number = numbers[i]
+        numbers[distinct] = number
+        distinct += _U(i + _U(1) == used or number != numbers[i + _U(1)])
+    return np.int64(distinct)
 
 
 @kernel

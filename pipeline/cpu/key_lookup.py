@@ -41,11 +41,11 @@ def copy_keys(set_ids, key_offsets, keys, out):
 @kernel
 def keep_live(ends, set_ids, deleted, new_ends, out):
     """Write the sets of each query that a bitmap does not have as deleted; returns how many there are."""
-    used = 0
+    used = _U(0)
     for query in range(len(ends) - 1):
-        for i in range(ends[query], ends[query + 1]):
+        for i in range(_U(ends[query]), _U(ends[query + 1])):
             out[used] = set_ids[i]
-            used += not is_deleted(deleted, set_ids[i])
+            used += _U(1) - is_deleted(deleted, set_ids[i])
         new_ends[query + 1] = used
     return used
 

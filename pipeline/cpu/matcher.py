@@ -19,6 +19,7 @@ from tagmatch.pipeline.cpu.key_lookup import live_sets, look_up_keys
 from tagmatch.pipeline.cpu.one_query import OneQuery
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cpu.subset_match import PartitionSubsetMatch, SubsetMatch
+from tagmatch.pipeline.cpu.translation import Translations
 from tagmatch.pipeline.matcher import Batches, Found, PacketSize, PartitionMatcher, QueryBatch, Space, no_space
 
 # At 16 threads 8,192 queries are three times as fast as 2,048: the interpreter, which one thread at a time runs between
@@ -122,6 +123,13 @@ class CpuMatcher:
     options : MatchOptions
     notes : tuple of str
         Why it is the CPU that matches, where one could expect another device.
+
+    Attributes
+    ----------
+    tag_index : TagIndex
+        Of the segment's tags.
+    translations : Translations
+        From tags that are looked up in another segment.
     """
 
     devices = ("cpu",)
@@ -129,7 +137,8 @@ class CpuMatcher:
 
     def __init__(self, segment: Segment, options: MatchOptions, *, notes: tuple[str, ...] = ()) -> None:
         self.notes = notes
-        self._tag_index = TagIndex(segment.vocabulary)
+        self.tag_index = TagIndex(segment.vocabulary)
+        self.translations = Translations(self.tag_index)
         make: MakeSubsetMatch = resolve_name(implementations_of(segment.options).subset_match)
         self._subset_match = make(segment, options)
         self._answer_from(segment)
@@ -139,9 +148,9 @@ class CpuMatcher:
         self._segment = segment
         by_partition = self._subset_match.by_partition
         self.by_partition: PartitionMatcher | None = (
-            None if by_partition is None else _ByPartition(self._tag_index, by_partition, segment)
+            None if by_partition is None else _ByPartition(self.tag_index, by_partition, segment)
         )
-        self.one_query = self._subset_match.one_query(segment, self._tag_index)
+        self.one_query = self._subset_match.one_query(segment, self.tag_index)
 
     def without(self, deletions: Deletions) -> CpuMatcher:
         """As of `SegmentMatcher`."""
@@ -155,7 +164,7 @@ class CpuMatcher:
     @property
     def nbytes(self) -> int:
         """Bytes of what is kept in memory beside the tables of the sets."""
-        return self._tag_index.nbytes + self._subset_match.nbytes
+        return self.tag_index.nbytes + self._subset_match.nbytes
 
     @property
     def matched_by(self) -> dict[str, int]:
@@ -168,7 +177,11 @@ class CpuMatcher:
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Ranked:
         """Ranks of queries `first` to `last`."""
-        return Ranked(self._tag_index.ranks(tags, first, last), self._subset_match, self._segment)
+        return self.ranked(self.tag_index.ranks(tags, first, last))
+
+    def ranked(self, queries: QueryBatch) -> Ranked:
+        """Queries that are ranks already."""
+        return Ranked(queries, self._subset_match, self._segment)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""

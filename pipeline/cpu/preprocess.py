@@ -38,18 +38,31 @@ class TagIndex:
 
     def ranks(self, queries: TagLists, first: int, last: int) -> QueryBatch:
         """Queries `first` to `last` as ranks; each string of a dictionary is looked up once, for all of its queries."""
+        return self.batch(queries, first, last, self.numbers(queries, first, last))
+
+    def numbers(self, queries: TagLists, first: int, last: int) -> U32Array:
+        """The rank of each tag of queries `first` to `last`; UNKNOWN where it has none."""
         begin, end = int(queries.offsets[first]), int(queries.offsets[last])
         numbers = np.empty(end - begin, np.uint32)
         if queries.indices is None:
             self._look_up(queries.tags, begin, numbers)
         else:
-            known = self._looked_up(queries)
-            spread(known, queries.indices, begin, numbers)
+            spread(self._of_dictionary(queries), queries.indices, begin, numbers)
+        return numbers
+
+    def batch(self, queries: TagLists, first: int, last: int, numbers: U32Array) -> QueryBatch:
+        """Queries `first` to `last`, whose tags have these ranks; `numbers` becomes part of it."""
         offsets = np.zeros(last - first + 1, np.int64)
         known_tags = ascending_known(queries.offsets, first, numbers, offsets)
         return QueryBatch(offsets, numbers[:known_tags])
 
-    def _looked_up(self, queries: TagLists) -> U32Array:
+    def looked_up(self, tags: Strings) -> U32Array:
+        """The rank of each tag; UNKNOWN where it has none."""
+        numbers = np.empty(len(tags), np.uint32)
+        self._look_up(tags, 0, numbers)
+        return numbers
+
+    def _of_dictionary(self, queries: TagLists) -> U32Array:
         """Ranks of a dictionary's strings; threads look up some each."""
         tags = queries.tags
 

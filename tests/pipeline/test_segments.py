@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.oracle import Oracle
 
@@ -83,3 +83,27 @@ def test_contents_are_those_of_all_segments(layout: str, parts: Parts) -> None:
     rows = [row for batch in pairs(snapshot) for row in batch.to_pylist()]
     assert sorted(((frozenset(row["tags"]), row["key"]) for row in rows), key=in_order) == sorted(stored, key=in_order)
     assert schema_of(snapshot).names == ["tags", "key"]
+
+
+@given(seed=st.integers(0, 2**32), tags=st.integers(1, 3000), shared=st.floats(0, 1))
+@settings(max_examples=10)
+def test_ranks_in_a_large_segment_become_those_in_small_ones(layout: str, seed: int, tags: int, shared: float) -> None:
+    """Small segments have some tags of the large one and some of their own; queries have others besides."""
+    rng = np.random.default_rng(seed)
+    names = [f"tag {i}" for i in range(3 * tags)]
+
+    def some(count: int, first: int, last: int, most: int) -> list[list[str]]:
+        return [[names[i] for i in rng.integers(first, last, rng.integers(0, most))] for _ in range(count)]
+
+    own = round(tags * (1 - shared))
+    parts = [some(50, 0 + own, tags + own, 3), some(500, 0, tags, 3), some(100, tags // 2, tags + own + 1, 3)]
+    queries = some(100, 0, 3 * tags, 40) + [part[0] + part[-1] for part in parts]
+    snapshot, oracle = snapshot_of(parts, layout)
+    options = MatchOptions(device="cpu")
+    matcher, pipeline = matcher_for(snapshot, options), Pipeline(options)
+    try:
+        found = pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=False)
+        keys = [sorted(found.values[a:b].tolist()) for a, b in pairwise(found.offsets)]
+        assert keys == [oracle.match(query) for query in queries]
+    finally:
+        pipeline.close()

@@ -1,22 +1,19 @@
-"""Matchers made of matchers: of parts of the sets, of replicas that take turns, and of a device and the CPU (§3.3)."""
+"""A device's matcher beside the CPU's of the same sets (§3.3)."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, count, pairwise
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, Lists, TagLists, U64Array, offsets_of
+from tagmatch.model.arrays import Lists, TagLists, U64Array
 from tagmatch.model.deletions import Deletions
 from tagmatch.model.errors import DeviceError
-from tagmatch.model.kernels.lists import gather_strings, side_by_side
-from tagmatch.pipeline.cpu.one_query import OneQueryOfSeveral
+from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.pipeline.matcher import (
     Batches,
     DeviceMatcher,
@@ -36,202 +33,6 @@ from tagmatch.pipeline.matcher import (
 Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
-
-
-class _Several:
-    """What is common to matchers of several others.
-
-    Parameters
-    ----------
-    matchers : sequence of Matcher
-        At least one.
-    notes : tuple of str
-        Beside those of the matchers.
-    """
-
-    by_partition = None
-
-    def __init__(self, matchers: Sequence[Matcher], notes: tuple[str, ...] = ()) -> None:
-        self.keys = matchers[0].keys
-        self._matchers = tuple(matchers)
-        self.packet_size: PacketSize = matchers[0].packet_size
-        self.devices = tuple(name for matcher in matchers for name in matcher.devices)
-        self.notes = (*notes, *(note for matcher in matchers for note in matcher.notes))
-
-    def memory(self, count: int) -> U64Array | None:
-        """That of the first."""
-        return self._matchers[0].memory(count)
-
-    @property
-    def one_query(self) -> OneQuery | None:
-        """None: devices get packets."""
-        return None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what all matchers keep in memory beside the tables of the sets."""
-        return sum(matcher.nbytes for matcher in self._matchers)
-
-    @property
-    def matched_by(self) -> dict[str, int]:
-        """The sums of all matchers."""
-        return dict(sum((Counter(matcher.matched_by) for matcher in self._matchers), Counter[str]()))
-
-
-class RoundRobin(_Several):
-    """Matchers of the same sets on several devices, which take packets in turn."""
-
-    def __init__(self, matchers: Sequence[DeviceMatcher], notes: tuple[str, ...] = ()) -> None:
-        super().__init__(matchers, notes)
-        self._devices, self._own_notes = matchers, notes
-        size = self.packet_size
-        if size.at_once is not None and size.per_device:
-            self.packet_size = replace(size, at_once=size.at_once * len(matchers))
-        self._turns = count()
-        self._in_turn = _of_batches(matchers)
-        self.match_batches = None if self._in_turn is None else self._match_batches
-
-    def __len__(self) -> int:
-        return len(self._matchers[0])
-
-    def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
-        """Look up the tags of queries `first` to `last` with the matcher whose turn it is."""
-        return self._matchers[next(self._turns) % len(self._matchers)].preprocess(tags, first, last)
-
-    def _match_batches(self, batches: Batches) -> Found:
-        assert self._in_turn is not None
-        return self._in_turn[next(self._turns) % len(self._in_turn)](batches)
-
-    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
-        """Ids of the sets that each of queries `first` to `last` contains."""
-        return self._matchers[0].set_ids(tags, first, last)
-
-    def without(self, deletions: Deletions) -> RoundRobin:
-        """As of `SegmentMatcher`."""
-        return RoundRobin([matcher.without(deletions) for matcher in self._devices], self._own_notes)
-
-
-class Union(_Several):
-    """Matchers of parts of the sets, which are numbered part after part; every packet goes to all of them.
-
-    Parts are segments of a snapshot, or rows of one segment on several devices.
-    """
-
-    _one_query: OneQuery | None = None
-
-    def __len__(self) -> int:
-        return sum(map(len, self._matchers))
-
-    @property
-    def one_query(self) -> OneQuery | None:
-        """Those of all parts, if each has one."""
-        if self._one_query is None:
-            self._one_query = self._of_parts()
-        return self._one_query
-
-    def _of_parts(self) -> OneQuery | None:
-        parts = [matcher.one_query for matcher in self._matchers]
-        if None in parts:
-            return None
-        first_rows = list(accumulate(map(len, self._matchers), initial=0))
-        return OneQueryOfSeveral([part for part in parts if part is not None], first_rows[:-1])
-
-    def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
-        """Look up the tags of queries `first` to `last` in all parts."""
-        return _InAllParts([matcher.preprocess(tags, first, last) for matcher in self._matchers])
-
-    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
-        """Ids of the sets that each of queries `first` to `last` contains."""
-        first_rows = accumulate(map(len, self._matchers), initial=0)
-        parts = [matcher.set_ids(tags, first, last) for matcher in self._matchers]
-        return side_by_side(
-            [Lists(part.offsets, part.values + np.uint32(row)) for part, row in zip(parts, first_rows, strict=False)]
-        )
-
-
-class Split(Union):
-    """Matchers of consecutive rows of one segment on several devices.
-
-    Parameters
-    ----------
-    matchers : sequence of DeviceMatcher
-    partitions : sequence of int64 array
-        Of each matcher, the numbers that its partitions have in the segment, ascending.
-    notes : tuple of str
-    """
-
-    def __init__(
-        self, matchers: Sequence[DeviceMatcher], partitions: Sequence[I64Array], notes: tuple[str, ...] = ()
-    ) -> None:
-        super().__init__(matchers, notes)
-        self._devices, self._own_notes = matchers, notes
-        self._partitions = partitions
-        self._in_parts = _of_batches(matchers)
-        self.match_batches = None if self._in_parts is None else self._match_batches
-
-    def _match_batches(self, batches: Batches) -> Found:
-        """Each device gets the batches of partitions of which it has rows."""
-        assert self._in_parts is not None
-        first_rows = accumulate(map(len, self._matchers), initial=0)
-        found = [
-            (match(_of_partitions(batches, partitions)), row)
-            for match, partitions, row in zip(self._in_parts, self._partitions, first_rows, strict=False)
-        ]
-        return Found(
-            np.concatenate([each.queries for each, _ in found]),
-            np.concatenate([each.sets + np.uint32(row) for each, row in found]),
-            sum(each.rejected for each, _ in found),
-        )
-
-    def without(self, deletions: Deletions) -> Split:
-        """As of `SegmentMatcher`."""
-        edges = list(accumulate(map(len, self._devices), initial=0))
-        parts = [deletions.part(*ends) for ends in pairwise(edges)]
-        matchers = [matcher.without(part) for matcher, part in zip(self._devices, parts, strict=True)]
-        return Split(matchers, self._partitions, self._own_notes)
-
-
-def _of_batches(matchers: Sequence[DeviceMatcher]) -> list[MatchBatches] | None:
-    """What matches batches in each, where the layout has partitions."""
-    matches = [matcher.match_batches for matcher in matchers]
-    return None if None in matches else [match for match in matches if match is not None]
-
-
-def _of_partitions(batches: Batches, partitions: I64Array) -> Batches:
-    """The batches of some partitions, which are numbered anew."""
-    places = np.searchsorted(partitions, batches.partitions)
-    among = np.flatnonzero(np.isin(batches.partitions, partitions))
-    sizes = np.diff(batches.offsets)[among]
-    offsets = offsets_of(sizes)
-    queued = batches.queued[np.arange(int(offsets[-1])) + np.repeat(batches.offsets[among] - offsets[:-1], sizes)]
-    return Batches(batches.queries, batches.signatures, places[among], offsets, queued)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _InAllParts:
-    queries: list[Preprocessed]
-
-    def subset_match(self) -> _FoundInParts:
-        return _FoundInParts([queries.subset_match() for queries in self.queries])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _FoundInParts:
-    parts: list[Matched]
-
-    @property
-    def found(self) -> int:
-        return sum(part.found for part in self.parts)
-
-    @property
-    def rejected(self) -> int:
-        return sum(part.rejected for part in self.parts)
-
-    def key_lookup(self, space: Space = no_space) -> Lists:
-        parts = [part for part in self.parts if part.found] or self.parts[:1]
-        if len(parts) == 1:
-            return parts[0].key_lookup(space)
-        return side_by_side([part.key_lookup() for part in parts], space)
 
 
 def _with_own_tags(rows: TagLists, first: int, last: int) -> tuple[TagLists, int, int]:
