@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, get_args
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.background import Lock
 from tagmatch.contents import every_set, is_among, pairs, schema_of, sets_at
 from tagmatch.merging import Merging
 from tagmatch.model.arrays import Lists, UIntArray
@@ -93,10 +93,9 @@ class Engine:
         self._key_type = snapshot.key_type
         self._current: _Answering | None = self._answering(self._laid_out(snapshot))
         self._staging = Staging(location, self._key_type, staging, options.threads)
-        self._consolidating = threading.Lock()
+        self._consolidating = Lock()
         self._pipeline = Pipeline(options)
-        merge = weakref.WeakMethod(self.merge)
-        self._merging = Merging(lambda: (now := merge()) is not None and now())
+        self._merging = Merging(self.merge)
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False

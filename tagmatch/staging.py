@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from tagmatch.background import Lock
 from tagmatch.model.arrays import Strings, TagLists, U64Array
 from tagmatch.model.errors import ClosedError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.options import Durability, KeyType, StagingOptions
@@ -38,7 +38,7 @@ class Staging:
     """
 
     def __init__(self, location: Location | None, key_type: KeyType, options: StagingOptions, threads: int) -> None:
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self._location, self._key_type, self._options = location, key_type, options
         self._folder: Path | None = None if location is None else location.log_folder
         self._threads, self._changes = threads, StagedChanges(threads)

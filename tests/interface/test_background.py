@@ -1,0 +1,232 @@
+"""Threads in the background: when they call, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tagmatch.background import Background
+from tagmatch.model.errors import ClosedError
+from tagmatch.model.parallel import run
+
+NAME = "tagmatch-test"
+TIMEOUT = 60
+
+
+class Owner:
+    """Counts calls, each of which needs `go_on`."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.entered, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
+
+    def method(self) -> int:
+        self.entered.release()
+        assert self.go_on.acquire(timeout=TIMEOUT)
+        self.calls += 1
+        return self.calls
+
+
+class Called(Background[int]):
+    """Calls again after `pauses`, in turn."""
+
+    def __init__(self, method: Callable[[], int], *pauses: float) -> None:
+        super().__init__(method, NAME)
+        self.pauses = list(pauses)
+
+    def once(self, method: Callable[[], int]) -> float | None:
+        method()
+        return self.pauses.pop(0) if self.pauses else None
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == NAME]
+
+
+def assert_ends(count: int = 0) -> None:
+    ends = time.monotonic() + TIMEOUT
+    while len(threads()) > count and time.monotonic() < ends:
+        time.sleep(0.001)
+    assert len(threads()) == count
+
+
+def test_each_request_is_seen_to_and_no_thread_stays() -> None:
+    owner = Owner()
+    background = Called(owner.method)
+    assert threads() == []
+    for calls in (1, 2):
+        background.begin()
+        owner.go_on.release()
+        background.wait()
+        assert (owner.calls, threads()) == (calls, [])
+
+
+def test_requests_during_a_call_have_one_more_made() -> None:
+    owner = Owner()
+    background = Called(owner.method)
+    background.begin()
+    assert owner.entered.acquire(timeout=TIMEOUT)
+    for _ in range(3):
+        background.begin()
+    assert len(threads()) == 1
+    owner.go_on.release(2)
+    background.wait()
+    assert (owner.calls, threads()) == (2, [])
+
+
+def test_pauses_are_kept_and_a_request_ends_one() -> None:
+    owner = Owner()
+    background = Called(owner.method, 0.001, 1e12)
+    owner.go_on.release(10)
+    background.begin(after=0.001)
+    for _ in range(2):
+        assert owner.entered.acquire(timeout=TIMEOUT)
+    assert not owner.entered.acquire(timeout=0.05)
+    assert len(threads()) == 1
+    background.begin()
+    background.wait()
+    assert (owner.calls, threads()) == (3, [])
+
+
+def test_a_first_pause() -> None:
+    owner = Owner()
+    background = Called(owner.method)
+    background.begin(after=1e12)
+    assert not owner.entered.acquire(timeout=0.05)
+    background.end()
+    assert (owner.calls, threads()) == (0, [])
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_it_ends_with_its_owner(waits: bool) -> None:
+    owner = Owner()
+    background = Called(owner.method, *[1e12] * waits)
+    background.begin()
+    assert owner.entered.acquire(timeout=TIMEOUT)
+    owner.go_on.release()
+    if waits:
+        assert len(threads()) == 1
+    del owner
+    gc.collect()
+    assert_ends()
+    background.begin()
+    assert threads() == []
+
+
+def test_an_owner_that_goes_during_a_call() -> None:
+    owner = Owner()
+    entered, go_on = owner.entered, owner.go_on
+    background = Called(owner.method, 1e12)
+    background.begin()
+    assert entered.acquire(timeout=TIMEOUT)
+    del owner
+    gc.collect()
+    assert len(threads()) == 1
+    go_on.release()
+    assert_ends()
+
+
+def test_the_end_waits_for_a_call_and_allows_no_other() -> None:
+    owner = Owner()
+    background = Called(owner.method, 0.0)
+    background.begin()
+    assert owner.entered.acquire(timeout=TIMEOUT)
+    threading.Timer(0.05, owner.go_on.release).start()
+    background.end()
+    assert (owner.calls, threads()) == (1, [])
+    background.begin()
+    background.wait()
+    assert (owner.calls, threads()) == (1, [])
+
+
+class Loop(Background[None]):
+    def once(self, method: Callable[[], None]) -> float:
+        method()
+        return 0.0
+
+
+class Working:
+    """Works for ever, but for what `run` gives up."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+
+    def method(self) -> None:
+        while True:
+            run(lambda _: self.entered.set(), range(2), 1)
+
+
+def test_work_of_kernels_is_given_up() -> None:
+    owner = Working()
+    background = Loop(owner.method, NAME)
+    background.begin()
+    assert owner.entered.wait(TIMEOUT)
+    background.end()
+    assert threads() == []
+
+
+class Closed:
+    def method(self) -> None:
+        raise ClosedError
+
+
+def test_a_closed_owner_ends_it() -> None:
+    owner = Closed()
+    background = Loop(owner.method, NAME)
+    background.begin()
+    background.wait()
+    assert threads() == []
+
+
+FORKED = """
+import os, sys, time
+from tagmatch.background import Background, Lock
+
+class Owner:
+    def __init__(self):
+        self.lock, self.calls = Lock(), 0
+        self.goes_on = False
+    def method(self):
+        with self.lock:
+            self.calls += 1
+            while not self.goes_on:
+                time.sleep(0.001)
+
+class Called(Background):
+    def once(self, method):
+        method()
+        return 0.001
+
+owner = Owner()
+background = Called(owner.method, "tagmatch-test", in_forks=sys.argv[1] == "True")
+background.begin()
+while not owner.calls:
+    time.sleep(0.001)
+if child := os.fork():
+    _, status = os.waitpid(child, 0)
+    owner.goes_on = True
+    print(os.waitstatus_to_exitcode(status), end=" ")
+else:
+    owner.goes_on = True
+    ends, more = time.monotonic() + (60 if background._in_forks else 0.2), False
+    while time.monotonic() < ends and not more:
+        with owner.lock:
+            more = owner.calls > 1
+    background.end()
+    os._exit(more)
+"""
+
+
+@pytest.mark.parametrize("in_forks", [True, False])
+def test_forked_children(in_forks: bool) -> None:
+    """A child's lock is free though a thread of the parent holds it, and only some are called there."""
+    command: list[Any] = [sys.executable, "-W", "ignore", "-c", FORKED, str(in_forks)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{int(in_forks)} ", "")
