@@ -136,6 +136,9 @@ class MatchOptions:
         Queries that are matched together against one partition of the `balanced` layout (§3.3).
     flush_timeout : float or None
         Seconds after which a waiting batch is matched although it is not full and all threads are busy; `None`: never.
+    auto_reload : float or None
+        Seconds after which it is looked, again and again, whether there is a newer snapshot to answer from; `None`:
+        never.
     pipeline : PipelineOptions
         How queries that are asked one by one go through the stages.
     cuda : CudaOptions
@@ -147,6 +150,7 @@ class MatchOptions:
     threads: int = 1
     batch_size: int = 256
     flush_timeout: float | None = 0.1
+    auto_reload: float | None = None
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     cuda: CudaOptions = field(default_factory=CudaOptions)
 
@@ -160,11 +164,12 @@ class MatchOptions:
             raise InvalidTypeError(f"cuda must be CudaOptions, not {self.cuda!r}")
         _integer("threads", self.threads, 1, MAX_THREADS)
         _integer("batch_size", self.batch_size, 1, 2**20)
-        timeout = self.flush_timeout
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-            raise InvalidTypeError(f"flush_timeout must be seconds or None, not {timeout!r}")
-        if timeout is not None and not timeout >= 0:
-            raise InvalidValueError(f"flush_timeout must be zero or more seconds, not {timeout!r}")
+        _seconds("flush_timeout", self.flush_timeout)
+        if self.flush_timeout is not None and not self.flush_timeout >= 0:
+            raise InvalidValueError(f"flush_timeout must be zero or more seconds, not {self.flush_timeout!r}")
+        _seconds("auto_reload", self.auto_reload)
+        if self.auto_reload is not None and not self.auto_reload > 0:
+            raise InvalidValueError(f"auto_reload must be more than zero seconds, not {self.auto_reload!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +209,7 @@ class _UsualOptions(TypedDict, total=False):
     threads: int | None
     batch_size: int
     flush_timeout: float | None
+    auto_reload: float | None
     pipeline: PipelineOptions | None
     cuda: CudaOptions | None
 
@@ -234,6 +240,11 @@ def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
         raise InvalidTypeError(f"{name} must be a string, not {value!r}")
     if value not in allowed:
         raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+
+
+def _seconds(name: str, value: object) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise InvalidTypeError(f"{name} must be seconds or None, not {value!r}")
 
 
 def _integer(name: str, value: object, low: int, high: int) -> None:

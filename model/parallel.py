@@ -143,12 +143,18 @@ _unless = threading.local()
 
 @contextlib.contextmanager
 def unless(given_up: Callable[[], bool]) -> Iterator[None]:
-    """Have `run`, in this thread, raise `GivenUpError` instead of working once `given_up`."""
+    """Have `run` and `reject_given_up`, in this thread, raise `GivenUpError` instead of working once `given_up`."""
     _unless.given_up = given_up
     try:
         yield
     finally:
         del _unless.given_up
+
+
+def reject_given_up() -> None:
+    """Raise `GivenUpError` if this thread is to give up what it does: long work asks now and then."""
+    if (given_up := getattr(_unless, "given_up", None)) is not None and given_up():
+        raise GivenUpError
 
 
 def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
@@ -157,8 +163,7 @@ def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
     The threads are shared by all callers. The calling thread is one of those that work, so that it does not depend on
     others which may all be waiting, as when `work` calls `run`. Only the main thread waits, ready for Ctrl-C.
     """
-    if (given_up := getattr(_unless, "given_up", None)) is not None and given_up():
-        raise GivenUpError
+    reject_given_up()
     todo = list(items)
     if threads == 1 or len(todo) <= 1:
         return [work(item) for item in todo]

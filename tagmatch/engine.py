@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tagmatch.background import Lock
 from tagmatch.contents import every_set, is_among, pairs, schema_of, sets_at
+from tagmatch.following import Following
 from tagmatch.merging import Merging
 from tagmatch.model.arrays import Lists, UIntArray
 from tagmatch.model.check import check_segment
@@ -23,6 +24,7 @@ from tagmatch.model.columns import KEY_CHECKS, one_row, tag_list, tag_lists
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import (
     ClosedError,
+    IndexNotFoundError,
     InvalidValueError,
     ResultTooLargeError,
     StagedChangesWarning,
@@ -100,6 +102,7 @@ class Engine:
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
         self._warning: weakref.finalize[Any, Any] = weakref.finalize(self, _end_staging, self._staging, location)
+        self._following = Following(self.follow, options.auto_reload)
 
     @classmethod
     def new(
@@ -113,6 +116,8 @@ class Engine:
         """The engine of a new index, or of the one at `path`, in the layout given."""
         _check_key_type(key_type)
         location = None if path is None else location_of(path, "path")
+        if location is None and options.auto_reload is not None:
+            raise InvalidValueError("auto_reload needs a path: nobody else can change what is in memory only")
         snapshot = Snapshot((empty_segment(layout_options, key_type or "integer"),))
         if location is not None:
             location.check_writable()
@@ -276,6 +281,15 @@ class Engine:
                 self._known = {snapshot.name}
             return True
 
+    def follow(self) -> bool:
+        """`reload`, but where nothing has been saved yet, nothing is to be taken over."""
+        try:
+            return self.reload()
+        except IndexNotFoundError:
+            if self._known:
+                raise
+            return False
+
     # -- queries -----------------------------------------------------------------------------------------------------
 
     @_interrupted_plainly
@@ -352,6 +366,7 @@ class Engine:
             "index_bytes": snapshot.nbytes + matcher.nbytes,
             "key_bytes": sum(segment.keys.nbytes for segment in segments),
             "path": None if self._location is None else str(self._location),
+            "reload_error": self._following.error,
             **self._pipeline.stats(),
         }
 
@@ -373,6 +388,7 @@ class Engine:
 
     def _close(self, *, drain: bool = True) -> None:
         self._merging.end()
+        self._following.end()
         with self._staging.lock:
             self._current = None
         self._staging.close()

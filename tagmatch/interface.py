@@ -73,6 +73,10 @@ class TagMatch(Generic[K]):
     flush_timeout : float or None
         Seconds that a query of the `balanced` layout may wait, while all threads are busy, until as many as
         `batch_size` are to be matched against the same partition; `None`: no limit.
+    auto_reload : float or None
+        Seconds between looks, by a thread in the background, whether another program has saved a newer snapshot, which
+        `reload` then takes over; `None`: never. Queries never wait for that. What cannot be read is tried again, and
+        `stats()["reload_error"]` says why. It goes on in forked children.
     pipeline : PipelineOptions, optional
         How queries that are asked one by one go through the stages, and how many at once.
     cuda : CudaOptions, optional
@@ -121,6 +125,7 @@ class TagMatch(Generic[K]):
         max_partition_size: int = LAYOUT_DEFAULTS.max_partition_size,
         batch_size: int = MATCH_DEFAULTS.batch_size,
         flush_timeout: float | None = MATCH_DEFAULTS.flush_timeout,
+        auto_reload: float | None = MATCH_DEFAULTS.auto_reload,
         pipeline: PipelineOptions | None = None,
         cuda: CudaOptions | None = None,
         durability: Durability | None = None,
@@ -130,7 +135,7 @@ class TagMatch(Generic[K]):
             key_type,
             LayoutOptions(layout, max_partition_size),
             StagingOptions(durability),
-            _match_options(exact, device, threads, batch_size, flush_timeout, pipeline, cuda),
+            _match_options(exact, device, threads, batch_size, flush_timeout, auto_reload, pipeline, cuda),
         )
 
     @overload
@@ -166,6 +171,7 @@ class TagMatch(Generic[K]):
         max_partition_size: int | None = None,
         batch_size: int = MATCH_DEFAULTS.batch_size,
         flush_timeout: float | None = MATCH_DEFAULTS.flush_timeout,
+        auto_reload: float | None = MATCH_DEFAULTS.auto_reload,
         pipeline: PipelineOptions | None = None,
         cuda: CudaOptions | None = None,
         durability: Durability | None = None,
@@ -184,7 +190,7 @@ class TagMatch(Generic[K]):
             What its keys are; default: whatever they are. Type checkers take them for integers, unless this says so.
         layout, max_partition_size
             Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
-        exact, device, threads, batch_size, flush_timeout, pipeline, cuda, durability
+        exact, device, threads, batch_size, flush_timeout, auto_reload, pipeline, cuda, durability
             As of `TagMatch`.
 
         Raises
@@ -216,7 +222,7 @@ class TagMatch(Generic[K]):
             layout,
             max_partition_size,
             StagingOptions(durability),
-            _match_options(exact, device, threads, batch_size, flush_timeout, pipeline, cuda),
+            _match_options(exact, device, threads, batch_size, flush_timeout, auto_reload, pipeline, cuda),
         )
         return opened
 
@@ -501,7 +507,8 @@ class TagMatch(Generic[K]):
             (clusters that have sets, in the layout `rarest`), `segments`, `deleted` (rows of them that do not count any
             more), `to_merge` (segments that are best merged, as is done in the background), `layout`,
             `max_partition_size`, `seed`; `staged` changes that are not in it yet, also those that a program that ended
-            has left; `path`, or the URI without passwords. Where it is matched: `device`,
+            has left; `path`, or the URI without passwords; `reload_error`: what went wrong when
+            `auto_reload` last looked for a newer snapshot, `None` if nothing did. Where it is matched: `device`,
             `devices`, `device_notes` (why not on others), `threads`, `exact`; with a CUDA device, `matched_by`: how
             many queries it and the CPU have matched since the last `consolidate()`, without those that `match` answers
             in its own thread ((query, partition) pairs where queries wait by partition); `index_bytes` with, among
@@ -575,6 +582,7 @@ def _match_options(
     threads: int | None,
     batch_size: int,
     flush_timeout: float | None,
+    auto_reload: float | None,
     pipeline: PipelineOptions | None,
     cuda: CudaOptions | None,
 ) -> MatchOptions:
@@ -584,6 +592,7 @@ def _match_options(
         available_threads() if threads is None else threads,
         batch_size,
         flush_timeout,
+        auto_reload,
         MATCH_DEFAULTS.pipeline if pipeline is None else pipeline,
         MATCH_DEFAULTS.cuda if cuda is None else cuda,
     )

@@ -26,6 +26,7 @@ import xxhash
 
 from tagmatch.model.errors import IndexCorruptError, IndexExistsError, IndexNotFoundError, IndexVersionError
 from tagmatch.model.options import KeyType
+from tagmatch.model.parallel import reject_given_up
 
 #: What is written. Of what can be read, version 2 is that of indexes whose keys are strings, and version 1 of others
 FORMAT_VERSION = 3
@@ -167,5 +168,6 @@ def checksum_of(source: Any, block_size: int = _REMOTE_BLOCK) -> str:
     block = bytearray(block_size)
     view = memoryview(block)
     while count := source.readinto(block):
+        reject_given_up()
         digest.update(view[:count])
     return digest.hexdigest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shutil
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from tagmatch.model.errors import InvalidValueError, TagMatchError
+from tagmatch.model.parallel import reject_given_up
 from tagmatch.model.storage.format import checksum_of
 
 # As Hadoop calls it
@@ -116,7 +116,9 @@ class StoreFolder:
             files.open_input_stream(path) as source,
             file.open("wb") as sink,
         ):
-            shutil.copyfileobj(source, sink, _BLOCK)
+            while block := source.read(_BLOCK):
+                reject_given_up()
+                sink.write(block)
 
     def create(self) -> None:
         """See that there is a folder."""

@@ -236,6 +236,8 @@ BAD_OPTIONS = [
     ("max_partition_size", 7.0), ("max_partition_size", None), ("max_partition_size", 2**64),
     ("batch_size", 0), ("batch_size", True), ("batch_size", 1.5), ("batch_size", None),
     ("flush_timeout", -1), ("flush_timeout", float("nan")), ("flush_timeout", "1"), ("flush_timeout", True),
+    ("auto_reload", 0), ("auto_reload", -0.1), ("auto_reload", float("nan")), ("auto_reload", "1"),
+    ("auto_reload", True),
 ]  # fmt: skip
 
 

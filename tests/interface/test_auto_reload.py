@@ -1,0 +1,366 @@
+"""Readers that take up newer snapshots by themselves: wholly, soon, and until they are closed."""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tagmatch import InvalidValueError, TagMatch
+from tagmatch.model.parallel import GivenUpError, unless
+from tagmatch.model.storage.folder import Folder
+from tagmatch.model.storage.format import MANIFEST
+from tagmatch.model.storage.location import location_of
+
+pytest_plugins = ["support.s3_bucket"]
+
+SOON = 0.005
+AGES = 1e9
+TIMEOUT = 60
+
+#: Gives all sets another key with each snapshot, in a process of its own
+WRITER = """
+import sys
+from tagmatch import TagMatch
+tags = [[f"t{i}"] for i in range(30)]
+with TagMatch(sys.argv[1], threads=1, device="cpu", durability="none") as tm:
+    for key in range(1, int(sys.argv[2]) + 1):
+        tm.add_sets(tags, [key] * len(tags))
+        tm.remove_sets(tags, [key - 1] * len(tags))
+        tm.consolidate(full=key % 7 == 0)
+"""
+TAGS = [f"t{i}" for i in range(30)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    save(tmp_path / "index", 0)
+    return tmp_path / "index"
+
+
+def save(path: Path, key: int, **options: Any) -> None:
+    """Give all sets this key, and no other."""
+    with TagMatch(path, device="cpu", durability="none", **options) as tm:
+        for tags, keys in tm:
+            tm.remove_sets([tags] * len(keys), keys)
+        tm.add_sets([[tag] for tag in TAGS], [key] * len(TAGS))
+        tm.consolidate()
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "tagmatch-reload"]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    ends = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    gc.collect()
+    wait_until(lambda: not threads())
+    yield
+    gc.collect()
+    wait_until(lambda: not threads())
+
+
+@pytest.mark.slow
+def test_many_snapshots_of_another_process(path: Path, layout: Any) -> None:
+    """Each answer comes from one snapshot, and never from an older one than the answer before."""
+    last = 40
+    with TagMatch.open(path, device="cpu", threads=2, layout=layout, auto_reload=SOON) as tm:
+        seen: list[list[int]] = [[], []]
+        mixed: list[list[int]] = []
+
+        def ask(number: int, answer: Callable[[], list[int]]) -> None:
+            ends = time.monotonic() + 2 * TIMEOUT
+            while (not seen[number] or seen[number][-1] < last) and time.monotonic() < ends:
+                found = answer()
+                if found != found[:1] * len(TAGS):
+                    mixed.append(found)
+                seen[number].append(found[0] if found else -1)
+
+        ways = (lambda: tm.match(TAGS), lambda: tm.match_many([TAGS] * 3)[2].as_py())
+        asking = [threading.Thread(target=ask, args=each) for each in enumerate(ways)]
+        for thread in asking:
+            thread.start()
+        subprocess.run([sys.executable, "-c", WRITER, str(path), str(last)], check=True)
+        for thread in asking:
+            thread.join()
+        assert mixed == []
+        assert [keys[-1] for keys in seen] == [last, last]
+        assert all(keys == sorted(keys) for keys in seen)
+        assert len(set(seen[0])) > 2
+        assert tm.stats()["reload_error"] is None
+        tm.check()
+
+
+def test_never_by_default(path: Path) -> None:
+    with TagMatch.open(path) as tm, TagMatch(path):
+        assert threads() == []
+        save(path, 1)
+        time.sleep(10 * SOON)
+        assert tm.match(["t1"]) == [0]
+
+
+def test_not_before_its_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = threading.Event()
+    manifest = Folder.manifest
+
+    def seen(folder: Folder) -> Any:
+        if threading.current_thread() in threads():
+            read.set()
+        return manifest(folder)
+
+    monkeypatch.setattr(Folder, "manifest", seen)
+    with TagMatch.open(path, auto_reload=AGES) as tm:
+        assert len(threads()) == 1
+        save_over(path, 1)
+        assert not read.wait(10 * SOON)
+        assert tm.match(["t1"]) == [0]
+
+
+def test_nothing_is_read_but_the_manifest_where_nothing_is_new(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = threading.Semaphore(0)
+    manifest = Folder.manifest
+
+    def counted(folder: Folder) -> Any:
+        looks.release()
+        return manifest(folder)
+
+    with TagMatch.open(path, auto_reload=SOON) as tm:
+        snapshot = tm.snapshot
+        monkeypatch.setattr(Folder, "manifest", counted)
+        monkeypatch.setattr(Folder, "open", None)
+        for _ in range(3):
+            assert looks.acquire(timeout=TIMEOUT)
+        assert tm.snapshot is snapshot
+        assert tm.stats()["reload_error"] is None
+
+
+def test_queries_do_not_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+    opened = Folder.open
+
+    def slow(folder: Folder) -> Any:
+        entered.set()
+        assert go_on.wait(TIMEOUT)
+        return opened(folder)
+
+    with TagMatch.open(path, device="cpu", auto_reload=SOON) as tm:
+        monkeypatch.setattr(Folder, "open", slow)
+        save_over(path, 1)
+        assert entered.wait(TIMEOUT)
+        assert tm.match(["t1"]) == tm.match_many([["t1"]])[0].as_py() == tm.submit(["t1"]).result(TIMEOUT) == [0]
+        go_on.set()
+        wait_until(lambda: tm.match(["t1"]) == [1])
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_no_thread_stays(path: Path, closed: bool) -> None:
+    tm = TagMatch.open(path, auto_reload=SOON)
+    assert len(threads()) == 1
+    if closed:
+        tm.close()
+        assert threads() == []
+    else:
+        del tm
+        gc.collect()
+        wait_until(lambda: not threads())
+
+
+def test_what_is_being_opened_is_given_up(path: Path, uri: str) -> None:
+    """So that `close` does not wait for all bytes of an index to be read, or copied."""
+    with TagMatch.open(path) as tm:
+        tm.save(uri)
+    for place in (str(path), uri):
+        with unless(lambda: True), pytest.raises(GivenUpError):
+            location_of(place, "path").open()
+
+
+@pytest.mark.slow
+def test_the_program_ends_while_a_snapshot_is_taken_over(path: Path) -> None:
+    script = f"""
+import sys, threading, time
+from tagmatch import TagMatch
+from tagmatch.model.storage.folder import Folder
+tm = TagMatch.open(sys.argv[1], auto_reload={SOON})
+opened, entered = Folder.open, threading.Event()
+def slow(folder):
+    entered.set()
+    time.sleep(0.1)
+    return opened(folder)
+Folder.open = slow
+with TagMatch(sys.argv[1], durability="none") as writer:
+    writer.add_set(["new"], 7)
+    writer.consolidate()
+entered.wait()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.slow
+def test_forked_children_follow_too(path: Path) -> None:
+    script = f"""
+import os, sys, time
+from tagmatch import TagMatch
+tm = TagMatch.open(sys.argv[1], auto_reload={SOON})
+time.sleep({2 * SOON})
+if child := os.fork():
+    with TagMatch(sys.argv[1], durability="none") as writer:
+        writer.add_set(["new"], 7)
+        writer.consolidate()
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status))
+else:
+    ends = time.monotonic() + {TIMEOUT}
+    while tm.match(["new"]) != [7] and time.monotonic() < ends:
+        time.sleep(0.001)
+    found = tm.match(["new"])
+    tm.close()
+    os._exit(found != [7])
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=2 * TIMEOUT,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+# -- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def errors_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "tagmatch.following"]
+
+
+def test_an_index_that_is_away_for_a_while(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told once, what there was goes on answering, and the index is followed again when it is back."""
+    away = path.with_name("away")
+    with caplog.at_level(logging.INFO), TagMatch.open(path, auto_reload=SOON) as tm:
+        assert tm.stats()["reload_error"] is None
+        path.rename(away)
+        told = f"IndexNotFoundError: there is no index at {path}: no such folder"
+        wait_until(lambda: tm.stats()["reload_error"] == told)
+        time.sleep(5 * SOON)
+        assert (tm.match(["t1"]), tm.stats()["reload_error"]) == ([0], told)
+        assert errors_of(caplog) == [f"a newer snapshot is not taken over: {told}"]
+        save(away, 1)
+        away.rename(path)
+        wait_until(lambda: tm.match(["t1"]) == [1])
+        wait_until(lambda: tm.stats()["reload_error"] is None)
+        assert len(errors_of(caplog)) == 1
+
+
+def test_a_damaged_snapshot_is_not_taken_over(path: Path) -> None:
+    good = path.with_name("good")
+    save(good, 1)
+    with TagMatch.open(path, auto_reload=SOON) as tm:
+        manifest = (path / MANIFEST).read_bytes()
+        (path / MANIFEST).write_bytes(manifest[:-20])
+        wait_until(lambda: "MANIFEST.json is damaged" in str(tm.stats()["reload_error"]))
+        (path / MANIFEST).write_bytes(manifest)
+        wait_until(lambda: tm.stats()["reload_error"] is None)
+        (name,) = (each["name"] for each in json.loads((good / MANIFEST).read_bytes())["segments"])
+        (good / name).rename(path / name)
+        keys = (path / name / "keys.arrow").read_bytes()
+        (path / name / "keys.arrow").write_bytes(keys[:-1] + b"?")
+        (good / MANIFEST).replace(path / MANIFEST)
+        wait_until(lambda: "does not have the checksum" in str(tm.stats()["reload_error"]))
+        assert tm.match(["t1"]) == [0]
+        (path / name / "keys.arrow").write_bytes(keys)
+        wait_until(lambda: tm.match(["t1"]) == [1])
+        assert tm.stats()["reload_error"] is None
+
+
+def test_other_types_of_keys_are_told(path: Path) -> None:
+    with TagMatch.open(path, auto_reload=SOON) as tm, TagMatch(key_type="string") as other:
+        other.add_set(["t1"], "ana")
+        other.consolidate()
+        other.save(path)
+        wait_until(lambda: 'have key_type "string", not "integer"' in str(tm.stats()["reload_error"]))
+        assert tm.match(["t1"]) == [0]
+
+
+def test_in_memory_there_is_nothing_to_follow() -> None:
+    with pytest.raises(InvalidValueError, match="auto_reload needs a path"):
+        TagMatch(auto_reload=1)
+
+
+# -- writers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_index_is_followed_when_it_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    with TagMatch(path, auto_reload=SOON) as tm:
+        time.sleep(5 * SOON)
+        assert tm.stats()["reload_error"] is None
+        save(path, 1)
+        wait_until(lambda: tm.match(["t1"]) == [1])
+
+
+@pytest.mark.parametrize("durability", ["os", "none"])
+def test_staged_changes_stay_staged(path: Path, durability: Any) -> None:
+    """As with `reload`: they come on top of what another program has saved."""
+    with TagMatch(path, auto_reload=SOON, durability=durability) as tm:
+        tm.add_set(["t1"], 100)
+        save_over(path, 1)
+        wait_until(lambda: tm.match(["t1"]) == [1])
+        assert tm.stats()["staged"] == 1
+        tm.consolidate()
+        assert sorted(tm.match(["t1"])) == [1, 100]
+
+
+def save_over(path: Path, key: int) -> None:
+    """As `save`, where another program has changes staged: what it has logged is left alone."""
+    with TagMatch(device="cpu") as other:
+        other.add_sets([[tag] for tag in TAGS], [key] * len(TAGS))
+        other.consolidate()
+        other.save(path)
+
+
+def test_own_changes_are_no_news(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TagMatch(path, auto_reload=SOON) as tm:
+        monkeypatch.setattr(Folder, "open", None)
+        for key in range(1, 10):
+            tm.add_set(["t1"], key)
+            tm.consolidate()
+        time.sleep(5 * SOON)
+        assert (sorted(tm.match(["t1"])), tm.stats()["reload_error"]) == ([*range(10)], None)
+
+
+# -- stores ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_index_on_a_store(path: Path, uri: str, bucket: Any) -> None:
+    with TagMatch.open(path) as tm:
+        tm.save(uri)
+    with TagMatch.open(uri, auto_reload=SOON) as reader:
+        save(path, 1)
+        with TagMatch.open(path) as tm:
+            tm.save(uri)
+        wait_until(lambda: reader.match(["t1"]) == [1])
+        bucket[0].delete_file("folder/index/MANIFEST.json")
+        wait_until(lambda: "it has no MANIFEST.json" in str(reader.stats()["reload_error"]))
+        assert reader.match(["t1"]) == [1]
+        with TagMatch.open(path) as tm:
+            tm.save(uri)
+        wait_until(lambda: reader.stats()["reload_error"] is None)
