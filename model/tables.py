@@ -130,6 +130,10 @@ class KeyTable:
             return pa.array(keys.astype(np.uint64, copy=False))
         return from_strings(self.names).take(pa.array(keys))
 
+    def answers(self, keys: Lists, *, unique: bool) -> tuple[Lists, pa.Array]:  # noqa: ARG002
+        """Answers to queries: the lists as they are to be, and their values as Arrow has them."""
+        return keys, self.column(keys.values)
+
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""

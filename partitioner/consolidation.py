@@ -38,7 +38,9 @@ def consolidated(snapshot: Snapshot, changes: Changes, options: LayoutOptions, *
         In the layout of `options`.
     """
     small = _to_take_in(snapshot, len(changes))
-    held, kept = [held_by(segment, threads=threads) for segment in small], []
+    # No sets, but they say of what type keys are
+    held, kept = [held_in(snapshot.segments[0], np.zeros(0, np.uint32))], []
+    held += [held_by(segment, threads=threads) for segment in small]
     for segment in snapshot.segments:
         if segment in small:
             continue
@@ -128,8 +130,6 @@ def rows_with(segment: Segment, tags: Strings, sets: Lists, *, threads: int = 1)
 def _to_take_in(snapshot: Snapshot, changes: int) -> list[Segment]:
     """The segments that go into the new one: as small as what goes there anyway, or too many."""
     by_size = sorted(snapshot.segments, key=lambda segment: segment.live)
-    if snapshot.key_type == "string":
-        return by_size
     few = max(FEW_SETS, changes)
     small = sum(segment.live <= few for segment in by_size)
     return by_size[: max(small, len(by_size) - _MOST_SEGMENTS + 1)]

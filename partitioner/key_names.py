@@ -1,4 +1,4 @@
-"""Keys that are strings: a snapshot numbers them in the order of their bytes, and changes of it number them anew."""
+"""Keys that are strings: a segment numbers its own in the order of their bytes, and a new one numbers them anew."""
 
 from __future__ import annotations
 
@@ -47,3 +47,12 @@ def only_used(keys: Lists, names: Strings, *, threads: int = 1) -> KeyTable:
         values = numbers[values]
         names = gather_strings(names, used.astype(np.uint32), threads=threads)
     return KeyTable(Lists(keys.offsets, values), Strings(names.offsets.astype(np.int64, copy=False), names.data))
+
+
+def only_these(table: KeyTable) -> KeyTable:
+    """A key table without the names that do not occur in it; takes as long as it is, however many names there are."""
+    if table.names is None:
+        return table
+    used, numbers = np.unique(table.keys.values, return_inverse=True)
+    names = gather_strings(table.names, used.astype(np.uint32))
+    return KeyTable(Lists(table.keys.offsets, numbers.astype(np.uint32)), names)

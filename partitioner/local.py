@@ -32,7 +32,7 @@ from tagmatch.model.options import LayoutOptions
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import ClusterTable, KeyTable, Segment, TagsetTable, Vocabulary
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
-from tagmatch.partitioner.key_names import in_common, only_used
+from tagmatch.partitioner.key_names import in_common, only_these, only_used
 from tagmatch.partitioner.keys_left import keys_left
 from tagmatch.partitioner.vocabulary import rank_tags
 
@@ -110,14 +110,14 @@ def held_by(segment: Segment, *, threads: int = 1) -> Held:
 
 
 def held_in(segment: Segment, rows: U32Array) -> Held:
-    """The sets in some rows of a segment, with only the tags that they have: takes as long as these are many."""
+    """The sets in some rows of a segment, with only the tags and names that they have: takes as long as these are."""
     ranks, known = gather(segment.tagsets.ranks, rows), segment.vocabulary
     used, numbers = np.unique(ranks.values, return_inverse=True)
     tags = Vocabulary(gather_strings(known.tags, used), known.hashes[used], known.frequencies[used], known.seed)
     return Held(
         tags,
         Lists(ranks.offsets, numbers.astype(np.uint32)),
-        replace(segment.keys, keys=gather(segment.keys.keys, rows)),
+        only_these(KeyTable(gather(segment.keys.keys, rows), segment.keys.names)),
     )
 
 

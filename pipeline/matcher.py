@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array
+import pyarrow as pa
+
+from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array, UIntArray
 from tagmatch.model.columns import joined_tags
 from tagmatch.model.deletions import Deletions
 from tagmatch.model.tables import KeyTable
@@ -22,6 +24,22 @@ Space: TypeAlias = Callable[[int], U64Array | None]
 
 def no_space(count: int) -> None:
     """Keys go to memory of their own."""
+
+
+class Keys(Protocol):
+    """Says what keys stand for; `KeyTable` is one."""
+
+    def listed(self, keys: UIntArray) -> list[int] | list[str]:
+        """Keys as Python has them."""
+
+    def column(self, keys: UIntArray) -> pa.Array:
+        """Keys as Arrow has them: uint64, or large strings."""
+
+    def answers(self, keys: Lists, *, unique: bool) -> tuple[Lists, pa.Array]:
+        """Answers to queries: the lists as they are to be, and their values as Arrow has them.
+
+        Where `unique`, which no number is twice in a list, no value is twice in one either, and they ascend.
+        """
 
 
 class Matched(Protocol):
@@ -93,7 +111,7 @@ class Matcher(Protocol):
         """Number of sets."""
 
     @property
-    def keys(self) -> KeyTable:
+    def keys(self) -> Keys:
         """Says what the keys stand for that come of a key lookup."""
 
     @property
@@ -136,6 +154,10 @@ class Matcher(Protocol):
 
 class SegmentMatcher(Matcher, Protocol):
     """What answers queries about one segment."""
+
+    @property
+    def keys(self) -> KeyTable:
+        """As of `Matcher`: those of the segment."""
 
     def without(self, deletions: Deletions) -> SegmentMatcher:
         """The matcher of the same tables, which both share, with these rows deleted."""

@@ -33,10 +33,10 @@ from tagmatch.model.layouts import has_tables_for, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.location import Location, location_of
-from tagmatch.model.tables import KeyTable, Snapshot
+from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import consolidated, count_tags, merged, rebuilt, to_merge, with_merged
 from tagmatch.pipeline.devices import Part, matcher_of, parts_for
-from tagmatch.pipeline.matcher import Matcher, alone
+from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Staging
 
@@ -302,7 +302,7 @@ class Engine:
         """Keys of many queries."""
         matcher = self.matcher
         answers = self._pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
-        return _list_array(answers, matcher.keys)
+        return _list_array(answers, matcher.keys, unique=unique)
 
     @_interrupted_plainly
     def submit(self, tags: Iterable[str], *, unique: bool, timeout: float | None) -> Future[Any]:
@@ -453,12 +453,12 @@ def _set_ids(matcher: Matcher, tags: Iterable[str]) -> UIntArray:
     return one.set_ids(text, count)
 
 
-def _list_array(answers: Lists, keys: KeyTable) -> pa.ListArray:
+def _list_array(answers: Lists, keys: Keys, *, unique: bool) -> pa.ListArray:
     if len(answers.values) > MAX_KEYS:
         raise ResultTooLargeError(
             f"{len(answers)} queries have {len(answers.values)} keys, more than one Arrow list array can hold "
             f"({MAX_KEYS}); ask with fewer queries at a time"
         )
+    answers, values = keys.answers(answers, unique=unique)
     offsets = answers.offsets.astype(np.int32, copy=False)
-    values = keys.column(answers.values)
     return pa.Array.from_buffers(pa.list_(values.type), len(answers), [None, pa.py_buffer(offsets)], children=[values])

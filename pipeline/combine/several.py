@@ -14,10 +14,10 @@ from tagmatch.pipeline.matcher import (
     DeviceMatcher,
     Found,
     MatchBatches,
-    Matcher,
     OneQuery,
     PacketSize,
     Preprocessed,
+    SegmentMatcher,
 )
 
 
@@ -26,7 +26,7 @@ class Several:
 
     Parameters
     ----------
-    matchers : sequence of Matcher
+    matchers : sequence of SegmentMatcher
         At least one.
     notes : tuple of str
         Beside those of the matchers.
@@ -34,8 +34,7 @@ class Several:
 
     by_partition = None
 
-    def __init__(self, matchers: Sequence[Matcher], notes: tuple[str, ...] = ()) -> None:
-        self.keys = matchers[0].keys
+    def __init__(self, matchers: Sequence[SegmentMatcher], notes: tuple[str, ...] = ()) -> None:
         self._matchers = tuple(matchers)
         self.packet_size: PacketSize = matchers[0].packet_size
         self.devices = tuple(name for matcher in matchers for name in matcher.devices)
@@ -66,6 +65,7 @@ class RoundRobin(Several):
 
     def __init__(self, matchers: Sequence[DeviceMatcher], notes: tuple[str, ...] = ()) -> None:
         super().__init__(matchers, notes)
+        self.keys = matchers[0].keys
         self._devices, self._own_notes = matchers, notes
         size = self.packet_size
         if size.at_once is not None and size.per_device:

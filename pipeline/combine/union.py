@@ -11,6 +11,8 @@ import numpy as np
 from tagmatch.model.arrays import I64Array, Lists, TagLists, offsets_of
 from tagmatch.model.deletions import Deletions
 from tagmatch.model.kernels.lists import side_by_side
+from tagmatch.model.tables import KeyTable
+from tagmatch.pipeline.combine.names import NamesOfSegments
 from tagmatch.pipeline.combine.several import Several, match_batches_of
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
 from tagmatch.pipeline.cpu.one_query import OneQueryOfSeveral
@@ -18,9 +20,11 @@ from tagmatch.pipeline.matcher import (
     Batches,
     DeviceMatcher,
     Found,
+    Keys,
     Matched,
     OneQuery,
     Preprocessed,
+    SegmentMatcher,
     Space,
     no_space,
 )
@@ -33,6 +37,21 @@ class Union(Several):
     """
 
     _one_query: OneQuery | None = None
+
+    def __init__(self, matchers: Sequence[SegmentMatcher], notes: tuple[str, ...] = ()) -> None:
+        super().__init__(matchers, notes)
+        tables = [matcher.keys for matcher in matchers]
+        names = [table.names for table in tables if table.names is not None]
+        self._keys: Keys = tables[0]
+        self._first_keys = [0] * len(tables)
+        if any(each is not names[0] for each in names):
+            self._keys = in_all = NamesOfSegments(names)
+            self._first_keys = in_all.first_numbers.tolist()
+
+    @property
+    def keys(self) -> Keys:
+        """As of `Matcher`; keys that are strings have a number for each segment."""
+        return self._keys
 
     def __len__(self) -> int:
         return sum(map(len, self._matchers))
@@ -49,11 +68,11 @@ class Union(Several):
         if None in parts:
             return None
         first_rows = list(accumulate(map(len, self._matchers), initial=0))
-        return OneQueryOfSeveral([part for part in parts if part is not None], first_rows[:-1])
+        return OneQueryOfSeveral([part for part in parts if part is not None], first_rows[:-1], self._first_keys)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` in all parts."""
-        return _InAllParts([matcher.preprocess(tags, first, last) for matcher in self._matchers])
+        return _InAllParts([matcher.preprocess(tags, first, last) for matcher in self._matchers], self._first_keys)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""
@@ -88,11 +107,10 @@ class CpuUnion(Union):
             for matcher in self._segments
             if matcher is not self._largest
         ]
-        # At last, as the numbers become part of it
-        others.insert(
-            self._segments.index(self._largest), self._largest.ranked(known.batch(tags, first, last, numbers))
-        )
-        return _InAllParts(others)
+        # After the others, as the numbers become part of it
+        largest = self._largest.ranked(known.batch(tags, first, last, numbers))
+        place = self._segments.index(self._largest)
+        return _InAllParts([*others[:place], largest, *others[place:]], self._first_keys)
 
 
 class Split(Union):
@@ -114,6 +132,11 @@ class Split(Union):
         self._partitions = partitions
         self._in_parts = match_batches_of(matchers)
         self.match_batches = None if self._in_parts is None else self._match_batches
+
+    @property
+    def keys(self) -> KeyTable:
+        """That of the first, whose names are all of the segment's."""
+        return self._devices[0].keys
 
     def _match_batches(self, batches: Batches) -> Found:
         """Each device gets the batches of partitions of which it has rows."""
@@ -150,14 +173,16 @@ def _of_partitions(batches: Batches, partitions: I64Array) -> Batches:
 @dataclass(frozen=True, slots=True, eq=False)
 class _InAllParts:
     queries: Sequence[Preprocessed]
+    first_keys: Sequence[int]
 
     def subset_match(self) -> _FoundInParts:
-        return _FoundInParts([queries.subset_match() for queries in self.queries])
+        return _FoundInParts([queries.subset_match() for queries in self.queries], self.first_keys)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FoundInParts:
     parts: list[Matched]
+    first_keys: Sequence[int]
 
     @property
     def found(self) -> int:
@@ -168,7 +193,13 @@ class _FoundInParts:
         return sum(part.rejected for part in self.parts)
 
     def key_lookup(self, space: Space = no_space) -> Lists:
-        parts = [part for part in self.parts if part.found] or self.parts[:1]
-        if len(parts) == 1:
-            return parts[0].key_lookup(space)
-        return side_by_side([part.key_lookup() for part in parts], space)
+        parts = list(zip(self.parts, self.first_keys, strict=True))
+        some = [(part, first) for part, first in parts if part.found] or parts[:1]
+        if len(some) == 1 and some[0][1] == 0:
+            return some[0][0].key_lookup(space)
+        return side_by_side([_counted_from(first, part.key_lookup()) for part, first in some], space)
+
+
+def _counted_from(first: int, keys: Lists) -> Lists:
+    """Keys of a part as keys of all parts."""
+    return Lists(keys.offsets, keys.values + np.uint64(first)) if first else keys

@@ -199,15 +199,17 @@ class OneQueryOfSeveral:
     parts : sequence of OneQuery
     first_rows : sequence of int
         The number of each segment's first row among the rows of all of them.
+    first_keys : sequence of int
+        What is to be added to each segment's keys.
     """
 
-    def __init__(self, parts: Sequence[AnyOneQuery], first_rows: Sequence[int]) -> None:
-        self._parts, self._first_rows = parts, first_rows
+    def __init__(self, parts: Sequence[AnyOneQuery], first_rows: Sequence[int], first_keys: Sequence[int]) -> None:
+        self._parts, self._first_rows, self._first_keys = parts, first_rows, first_keys
 
     def keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array:
         """As of `OneQuery`."""
         own = np.zeros(len(counts), np.int64)
-        return _together([part.keys(text, count, unique, own) for part in self._parts], unique, own, counts)
+        return self._together([part.keys(text, count, unique, own) for part in self._parts], unique, own, counts)
 
     def brief_keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array | None:
         """As of `OneQuery`; `None` where one of the parts would take long."""
@@ -217,24 +219,25 @@ class OneQueryOfSeveral:
             if keys is None:
                 return None
             found.append(keys)
-        return _together(found, unique, own, counts)
+        return self._together(found, unique, own, counts)
 
     def set_ids(self, text: bytes, count: int) -> U32Array:
         """As of `OneQuery`."""
         found = [part.set_ids(text, count) for part in self._parts]
         return np.concatenate([ids + np.uint32(row) for ids, row in zip(found, self._first_rows, strict=True)])
 
-
-def _together(found: list[U64Array], unique: bool, own: I64Array, counts: I64Array) -> U64Array:
-    some = [keys for keys in found if len(keys)] or found[:1]
-    keys = some[0]
-    if len(some) > 1:
-        keys = np.concatenate(some)
-        if unique:
+    def _together(self, found: list[U64Array], unique: bool, own: I64Array, counts: I64Array) -> U64Array:
+        some = [
+            keys + np.uint64(first) if first else keys
+            for keys, first in zip(found, self._first_keys, strict=True)
+            if len(keys)
+        ]
+        keys = np.concatenate(some) if len(some) > 1 else (some or found)[0]
+        if unique and len(some) > 1:
             keys = np.unique(keys)
-    own[QUERIES], own[MATCHES] = 1, len(keys)
-    _add(counts, own)
-    return keys
+        own[QUERIES], own[MATCHES] = 1, len(keys)
+        _add(counts, own)
+        return keys
 
 
 def prepare(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from support.oracle import Oracle
 
 import tagmatch
 from tagmatch import TagMatch
+from tagmatch.model.options import KeyType
 from tagmatch.partitioner.consolidation import FEW_SETS
 
 MANY, FEW = 40, 5
@@ -39,10 +41,13 @@ def stored(tm: TagMatch[Any]) -> dict[frozenset[str], tuple[Any, ...]]:
     return dict(tm)
 
 
-@given(rounds=st.lists(strategies.changes(strategies.pairs), min_size=2, max_size=5), queries=strategies.query_lists)
-def test_answers_come_from_all_segments(rounds: Any, queries: Any, layout: Any) -> None:
+@pytest.mark.parametrize("key_type", ["integer", "string"])
+@given(data=st.data(), queries=strategies.query_lists)
+def test_answers_come_from_all_segments(data: st.DataObject, queries: Any, layout: Any, key_type: KeyType) -> None:
+    pairs = strategies.named_pairs if key_type == "string" else strategies.pairs
+    rounds = data.draw(st.lists(strategies.changes(pairs), min_size=2, max_size=5))
     oracle = Oracle()
-    with TagMatch(layout=layout, max_partition_size=2, device="cpu") as tm:
+    with TagMatch(key_type=key_type, layout=layout, max_partition_size=2, device="cpu") as tm:
         for changes in rounds:
             change_all(changes, tm, oracle)
             assert_agree(tm, oracle, [*queries, *EVERYTHING])
@@ -54,15 +59,20 @@ def test_answers_come_from_all_segments(rounds: Any, queries: Any, layout: Any) 
             assert len(tm.to_arrow()) == stats["keys"]
 
 
-def test_a_few_changes_leave_other_segments_as_they_are(tmp_path: Path, layout: Any) -> None:
+@pytest.mark.parametrize("key_of", [int, "user {:05}".format])
+def test_a_few_changes_leave_other_segments_as_they_are(
+    tmp_path: Path, layout: Any, key_of: Callable[[int], int | str]
+) -> None:
     index = tmp_path / "index"
-    with TagMatch(index, layout=layout, device="cpu", durability="none") as tm:
-        tm.add_sets(numbered(0, MANY), range(MANY))
+    options: dict[str, Any] = {"layout": layout, "device": "cpu", "durability": "none"}
+    options["key_type"] = "integer" if key_of is int else "string"
+    with TagMatch(index, **options) as tm:
+        tm.add_sets(numbered(0, MANY), [key_of(number) for number in range(MANY)])
         tm.consolidate()
         before = contents_of(index)
-        tm.add_set(["t3", "all"], 1000)
-        tm.remove_set(["t4", "all"], 4)
-        tm.add_set(["new"], 7)
+        tm.add_set(["t3", "all"], key_of(1000))
+        tm.remove_set(["t4", "all"], key_of(4))
+        tm.add_set(["new"], key_of(7))
         tm.consolidate()
         after = contents_of(index)
         assert {name for name in before if name != "MANIFEST.json"} <= after.keys()
@@ -70,7 +80,7 @@ def test_a_few_changes_leave_other_segments_as_they_are(tmp_path: Path, layout: 
         stats = tm.stats()
         assert (stats["segments"], stats["deleted"], stats["sets"]) == (2, 2, MANY)
         kept = stored(tm)
-    assert kept[frozenset({"t3", "all"})] == (3, 1000)
+    assert kept[frozenset({"t3", "all"})] == (key_of(3), key_of(1000))
     assert frozenset({"t4", "all"}) not in kept
     with TagMatch.open(index, device="cpu") as tm:
         tm.check()
@@ -78,7 +88,7 @@ def test_a_few_changes_leave_other_segments_as_they_are(tmp_path: Path, layout: 
         tm.consolidate(full=True)
         stats = tm.stats()
         assert (stats["segments"], stats["deleted"], stored(tm)) == (1, 0, kept)
-    with TagMatch(tmp_path / "at once", layout=layout, device="cpu", durability="none") as tm:
+    with TagMatch(tmp_path / "at once", **options) as tm:
         tm.add_sets(
             [tags for tags, keys in kept.items() for _ in keys], [key for keys in kept.values() for key in keys]
         )
