@@ -167,10 +167,18 @@ class Folder:
                 there = self.path / entry["name"]
                 _in_use.add(there)
                 stack.callback(_in_use.discard, there)
+                if not there.exists():
+                    stack.callback(self._remove_unless_saved, there)
                 self._move(folder, [entry])
             except (OSError, pa.ArrowException) as error:
                 raise TagMatchError(f"cannot write the index {self}: {error}") from error
             yield entry
+
+    def _remove_unless_saved(self, there: Path) -> None:
+        """Remove a segment that was written ahead, if no snapshot has got it."""
+        with contextlib.suppress(OSError, TagMatchError), locked(self.path / LOCK):
+            if there.name not in names_of(self.manifest()["segments"]):
+                remove(there)
 
     def _save(
         self,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import strategies
 from support.agreement import assert_agree, change_all
-from support.index_files import contents_of
+from support.index_files import contents_of, unnamed_in
 from support.oracle import Oracle
 
 import tagmatch
@@ -256,3 +256,35 @@ def test_what_is_worth_merging(layout: Any) -> None:
         tm.remove_set([f"t{FEW}", "all"], FEW)
         tm.consolidate()
         assert (tm.stats()["segments"], tm.stats()["to_merge"]) == (1, 1)
+
+
+@pytest.mark.parametrize("changes", ["its sets", "the index, from another program"])
+def test_a_merged_segment_that_is_of_no_use_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: str) -> None:
+    """What it was merged from is gone, or another program has saved something else, by the time that it is there."""
+    path = tmp_path / "index"
+    with TagMatch(path, device="cpu") as tm, TagMatch(path, device="cpu") as other:
+        for first, last in ((0, MANY), (MANY, MANY + 2 * FEW)):
+            tm.add_sets(numbered(first, last), range(first, last))
+            tm.consolidate()
+        other.reload()
+        from tagmatch import engine
+
+        def changed(segment: Any, *arguments: Any) -> Any:
+            found = parts_for(segment, *arguments)
+            monkeypatch.setattr(engine, "parts_for", parts_for)
+            changing = tm if changes == "its sets" else other
+            changing.add_sets(numbered(0, MANY + 2 * FEW), range(100, 100 + MANY + 2 * FEW))
+            changing.consolidate()
+            return found
+
+        parts_for = engine.parts_for
+        monkeypatch.setattr(engine, "parts_for", changed)
+        if changes == "its sets":
+            tm._engine.merge()
+        else:
+            with pytest.raises(tagmatch.IndexChangedError):
+                tm._engine.merge()
+    assert unnamed_in(path) == []
+    with TagMatch.open(path, device="cpu") as tm:
+        tm.check()
+        assert (len(tm), len(tm.match(["all", "t3"]))) == (MANY + 2 * FEW, 2)

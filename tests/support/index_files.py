@@ -13,3 +13,10 @@ def files_of(path: Path) -> list[Path]:
 def contents_of(path: Path) -> dict[str, bytes]:
     """What is in them, by their paths within the index."""
     return {str(file.relative_to(path)): file.read_bytes() for file in files_of(path)}
+
+
+def unnamed_in(path: Path) -> list[str]:
+    """Names in an index without staged changes that belong to nothing: the manifest has none of them."""
+    manifest = (path / "MANIFEST.json").read_text()
+    names = {part for entry in path.rglob("*") for part in entry.relative_to(path).parts}
+    return sorted(name for name in names - {"LOCK", "WRITER", "MANIFEST.json"} if f'"{name}"' not in manifest)
