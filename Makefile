@@ -41,7 +41,9 @@ quick: $(VENV)/.installed
 
 torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.machine --steps 10000
+	cd tests && ../$(BIN)/python -m faults.kills
 	cd tests && ../$(BIN)/python -m faults.writers
+	cd tests && ../$(BIN)/python -m faults.readers
 	cd tests && ../$(BIN)/python -m faults.power_loss
 	cd tests && ../$(BIN)/python -m faults.damage
 	cd tests && ../$(BIN)/python -m faults.every_file

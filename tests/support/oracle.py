@@ -32,7 +32,7 @@ class Oracle:
         for row, key in zip(tags, keys, strict=True):
             self.remove_set(row, key)
 
-    def consolidate(self) -> None:
+    def consolidate(self, *, full: bool = False) -> None:  # noqa: ARG002
         for added, tags, key in self._staged:
             group = self._groups.setdefault(max(tags, default=None), {})
             keys = group.setdefault(tags, set())
@@ -43,6 +43,10 @@ class Oracle:
             if not keys:
                 del group[tags]
         self._staged.clear()
+
+    def forget_staged(self, first: int = 0) -> None:
+        """Let go of the staged changes from number `first` on."""
+        del self._staged[first:]
 
     def staged_again(self) -> Oracle:
         """What there is when the staged changes have taken effect, and are staged still: they change nothing more."""

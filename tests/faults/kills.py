@@ -1,0 +1,241 @@
+"""`kill -9` of a program that changes an index, at any moment: each call that had returned has lasted.
+
+`python -m faults.kills --rounds 400 --seed 7`, in `tests`, prints what was tried and what went wrong. Programs work at
+an index one after the other, with any durability; each is killed while it stages, consolidates, lays all sets out anew
+or merges segments in the background. Programs are forked off, so that a kill costs no more than what it ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import multiprocessing.sharedctypes
+import random
+import shutil
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+from unittest.mock import patch
+
+from faults.rounds import Report, main_of
+from faults.work import EVERYTHING, STEPS, Step, Work
+from support.agreement import assert_agree
+from support.index_files import unnamed_in
+from support.oracle import Oracle
+
+from tagmatch import TagMatch
+from tagmatch.engine import Engine
+from tagmatch.model.options import Durability, KeyType, Layout
+from tagmatch.partitioner.consolidation import FEW_SETS, to_merge
+
+_FORK = multiprocessing.get_context("fork")
+_KILLS_OF_AN_INDEX = 10
+#: What a program can be killed in, besides steps
+MERGING, ANYTHING = "a merge in the background", "anything"
+_MOMENTS = [*STEPS, MERGING, MERGING, MERGING, ANYTHING]
+# Most programs come to the wanted moment sooner
+_PATIENCE_S = 2
+_NAMES = [*STEPS]
+_OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
+
+
+class Progress:
+    """What a program is doing, which can be seen after it was killed.
+
+    Attributes
+    ----------
+    done : int
+        Steps that have returned.
+    """
+
+    def __init__(self, done: int) -> None:
+        self._shared = multiprocessing.sharedctypes.RawArray("q", [done, -1, 0])
+
+    @property
+    def done(self) -> int:
+        return int(self._shared[0])
+
+    @property
+    def now(self) -> set[str]:
+        """What is being done: a step, a merge, both or neither."""
+        step, merges = self._shared[1], self._shared[2]
+        return {*([_NAMES[step]] if step >= 0 else []), *([MERGING] if merges else [])}
+
+    def do(self, step: Step, database: Any) -> None:
+        """Have a step be done."""
+        self._shared[1] = _NAMES.index(step.name)
+        step.do(database)
+        self._shared[1] = -1
+        self._shared[0] += 1
+
+    def merging(self, merge: Callable[[Engine], bool]) -> Callable[[Engine], bool]:
+        """The method `merge`, while which a merge is being done, if there are segments to merge."""
+
+        def noted(engine: Engine) -> bool:
+            self._shared[2] = bool(to_merge(engine.snapshot))
+            try:
+                return merge(engine)
+            finally:
+                self._shared[2] = 0
+
+        return noted
+
+
+def program(path: Path, work: Work, progress: Progress, few: int, options: dict[str, Any]) -> None:
+    """Work until it is killed."""
+    with (
+        warnings.catch_warnings(),
+        patch("tagmatch.partitioner.consolidation.FEW_SETS", few),
+        patch.object(Engine, "merge", progress.merging(Engine.merge)),
+    ):
+        warnings.simplefilter("ignore")
+        tm: TagMatch[Any] = TagMatch(path, key_type=work.key_type, **options)
+        for number in itertools.count(progress.done):
+            progress.do(work.step(number), tm)
+
+
+def killed(program: Callable[..., None], *arguments: Any, progress: Progress, wanted: str, rng: random.Random) -> None:
+    """Run a program until it does what is wanted, perhaps not for the first time, or a little longer."""
+    process = _FORK.Process(target=program, args=arguments)
+    process.start()
+    if wanted == ANYTHING:
+        time.sleep(0.15 * rng.random())
+    else:
+        deadline = time.monotonic() + _PATIENCE_S
+
+        def wait(*, until: bool) -> None:
+            while (wanted in progress.now) != until and time.monotonic() < deadline:
+                time.sleep(0)
+
+        for _ in range(rng.randrange(4)):
+            wait(until=True)
+            wait(until=False)
+        wait(until=True)
+        time.sleep(0.01 * rng.random() ** 2)
+    process.kill()
+    process.join()
+
+
+@dataclass
+class Index:
+    """An index whose programs are killed, and what it must have."""
+
+    path: Path
+    work: Work
+    rng: random.Random
+    oracle: Oracle = field(default_factory=Oracle)
+    done: int = 0
+
+    def kill(self, counts: Counter[str]) -> None:
+        """Have another program work at the index, and kill it."""
+        rng, progress = self.rng, Progress(self.done)
+        durability, few = rng.choice([None, *get_args(Durability)]), rng.choice([0, 0, 4, FEW_SETS])
+        wanted = rng.choice(_MOMENTS if self.work.key_type == "integer" else [*STEPS, ANYTHING])
+        layout = {"layout": rng.choice(get_args(Layout)), "max_partition_size": rng.choice([3, 200_000])}
+        options = {**_OPTIONS, **layout, "durability": durability}
+        killed(program, self.path, self.work, progress, few, options, progress=progress, wanted=wanted, rng=rng)
+        counts["kills"] += 1
+        counts.update(f"kills in {name}" for name in progress.now)
+        counts[f"kills with durability {durability or 'default'}"] += 1
+        counts["acknowledged calls"] += progress.done - self.done
+        counts["acknowledged changes"] += sum(self.work.step(n).changes for n in range(self.done, progress.done))
+        self._take_over(progress.done, lasting=durability != "none", counts=counts)
+
+    def _take_over(self, done: int, *, lasting: bool, counts: Counter[str]) -> None:
+        """See that the index has all steps that were done, and perhaps one more, and nothing else."""
+        found = self._found()
+        for more in (0, 1):
+            oracle = self.work.after(self.oracle, self.done, done + more, lasting=lasting)
+            if found == _state(oracle) and self._found_afterwards() == _consolidated(oracle):
+                counts["kills after which the call that was killed has been made"] += more
+                self.oracle, self.done = oracle, done + more
+                return
+        for fewer in range(self.done, done):
+            oracle = self.work.after(self.oracle, self.done, fewer, lasting=lasting)
+            if found == _state(oracle) and self._found_afterwards() == _consolidated(oracle):
+                counts["lost calls"] += done - fewer
+                raise AssertionError(f"{done - fewer} calls of {done - self.done} are lost, the first is {fewer}")
+        raise AssertionError(f"neither old nor new after {done} calls: {found[0]} staged, {len(found[1])} stored")
+
+    def _found(self) -> tuple[int, dict[Any, Any]]:
+        with TagMatch(self.path, key_type=self.work.key_type, **_OPTIONS) as tm:
+            tm.check()
+            return tm.stats()["staged"], dict(tm)
+
+    def _found_afterwards(self) -> dict[Any, Any]:
+        """What the next program finds when it has consolidated; of a copy, which then has no files but its own."""
+        copy = self.path.with_name("copy")
+        if not self.path.exists():
+            return {}
+        shutil.copytree(self.path, copy)
+        try:
+            with warnings.catch_warnings(), TagMatch(copy, key_type=self.work.key_type, **_OPTIONS) as tm:
+                warnings.simplefilter("ignore")
+                tm.consolidate()
+                found = dict(tm)
+                oracle = Oracle()
+                for tags, keys in found.items():
+                    oracle.add_sets([tags] * len(keys), keys)
+                oracle.consolidate()
+                assert_agree(tm, oracle, EVERYTHING)
+                tm.add_set(["one more"], self.work.a_key)
+                tm.consolidate()
+                tm._engine._merging.wait()
+            left = unnamed_in(copy)
+            assert not left, f"left behind: {left}"
+            return found
+        finally:
+            shutil.rmtree(copy)
+
+
+def _state(oracle: Oracle) -> tuple[int, dict[Any, Any]]:
+    return oracle.staged, dict(oracle)
+
+
+def _consolidated(oracle: Oracle) -> dict[Any, Any]:
+    return dict(oracle.staged_again())
+
+
+def kills_of_an_index(seed: str, kills: int) -> tuple[Counter[str], list[str]]:
+    """Kill programs of one index, one after the other; returns what there was, and what went wrong."""
+    rng, counts, problems = random.Random(seed), Counter({"lost calls": 0}), list[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Work(seed, rng.choice([*get_args(KeyType), "integer", "integer"]))
+        index = Index(Path(folder, "index"), work, rng)
+        try:
+            for _ in range(kills):
+                index.kill(counts)
+        except Exception as error:
+            problems.append(f"{seed}, kill {counts['kills']}: {error!r}")
+    return counts, problems
+
+
+def run(rounds: int, seed: int) -> Report:
+    """Kill so many programs."""
+    report = Report()
+    with tempfile.TemporaryDirectory() as folder:
+        for layout, key_type in itertools.product(get_args(Layout), get_args(KeyType)):
+            work = Work(json.dumps([seed, layout]), key_type)  # loads the kernels, which the programs then have
+            with TagMatch(Path(folder, f"{layout} {key_type}"), layout=layout, key_type=key_type, **_OPTIONS) as tm:
+                for number in range(60):
+                    work.step(number).do(tm)
+    for first in range(0, rounds, _KILLS_OF_AN_INDEX):
+        counts, problems = kills_of_an_index(f"{seed}/{first}", min(_KILLS_OF_AN_INDEX, rounds - first))
+        report.outcomes.update(counts)
+        report.problems += problems
+    report.kinds["kills"] = report.outcomes.pop("kills")
+    return report
+
+
+def main() -> None:
+    main_of("Kill programs that change an index.", run, 400)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Programs that read an index while another changes it: each answer comes wholly from one snapshot.
+
+`python -m faults.readers --rounds 200 --seed 7`, in `tests`, has a program consolidate so many times, and merge
+segments in the background, while eight others reload and ask; it prints what they saw and what went wrong.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, get_args
+from unittest.mock import patch
+
+from faults.rounds import Report, main_of
+from faults.trial import describe
+from support.moving_keys import MixedError, ask, move_to, store_first
+
+from tagmatch import TagMatch
+from tagmatch.engine import Engine
+from tagmatch.model.options import Layout
+
+_FORK = multiprocessing.get_context("fork")
+_READERS = 8
+_HANGS_S = 500
+_OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
+# Versions until all is laid out anew
+_FULL = 40
+# Answers until a reader begins anew, about
+_ANSWERS = 50
+
+Part = Callable[[Path, int, str, Counter[str]], None]
+
+
+def write(path: Path, last: int, seed: str, counts: Counter[str]) -> None:
+    """Make one version after the other, in another layout now and then."""
+    rng, merge = random.Random(seed), Engine.merge
+
+    def counted(engine: Engine) -> bool:
+        has_merged = merge(engine)
+        counts["merges"] += has_merged
+        return has_merged
+
+    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0), patch.object(Engine, "merge", counted):
+        version = 0
+        while version < last:
+            options = {**_OPTIONS, "layout": rng.choice(get_args(Layout)), "max_partition_size": rng.choice([7, 10**5])}
+            with TagMatch(path, **options) as tm:
+                for _ in range(min(rng.randrange(1, _FULL), last - version)):
+                    version += 1
+                    move_to(tm, version, full=version % _FULL == 0)
+                    counts["consolidations"] += 1
+                    if rng.random() < 0.5:
+                        tm._engine._merging.wait()
+
+
+def read(path: Path, last: int, seed: str, counts: Counter[str]) -> None:
+    """Reload and ask until there is the last version; begin anew now and then, in the layout that the index has then."""
+    rng, seen, version = random.Random(seed), set[int](), 0
+    while version < last:
+        with TagMatch.open(path, **_OPTIONS) as tm:
+            for version in ask(tm, rng, version):
+                seen.add(version)
+                counts["answers"] += 1
+                counts["reloads"] += 1
+                counts["reloads of a newer snapshot"] += tm.reload()
+                if version == last or rng.random() < 1 / _ANSWERS:
+                    break
+            tm.check()
+    counts["versions seen, by all readers"] += len(seen)
+
+
+def _in_a_process(part: Part, path: Path, last: int, seed: str, report: Connection) -> None:
+    counts, problem = Counter({"mixed": 0, "errors": 0}), ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            part(path, last, seed, counts)
+    except BaseException as error:
+        counts["mixed" if isinstance(error, MixedError) else "errors"] += 1
+        problem = f"{part.__name__} {seed}: {describe(error)}"
+    report.send((counts, problem))
+
+
+def run(rounds: int, seed: int) -> Report:
+    """Write so many versions while others read."""
+    report = Report()
+    with tempfile.TemporaryDirectory() as folder:
+        for layout in get_args(Layout):  # loads the kernels, which the programs then have
+            with TagMatch(Path(folder, layout), layout=layout, **_OPTIONS) as tm:
+                store_first(tm)
+                next(ask(tm, random.Random(seed)))
+                move_to(tm, 1)
+        path = Path(folder, "index")
+        with TagMatch(path, **_OPTIONS) as tm:
+            store_first(tm)
+        programs = []
+        for number in range(_READERS + 1):
+            receiver, sender = _FORK.Pipe(duplex=False)
+            part = read if number else write
+            name = f"{seed}/{number}"
+            programs.append((_FORK.Process(target=_in_a_process, args=[part, path, rounds, name, sender]), receiver))
+            programs[-1][0].start()
+            sender.close()
+        for process, receiver in programs:
+            try:
+                assert receiver.poll(_HANGS_S)
+                counts, problem = receiver.recv()
+                report.outcomes.update(counts)
+                report.problems += [problem] if problem else []
+            except (AssertionError, EOFError):
+                report.problems.append("a program hangs, or was ended")
+            process.kill()
+            process.join()
+    report.kinds.update({"readers": _READERS, "consolidations": report.outcomes.pop("consolidations", 0)})
+    return report
+
+
+def main() -> None:
+    main_of("Read while another program writes.", run, 200)
+
+
+if __name__ == "__main__":
+    main()

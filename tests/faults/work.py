@@ -1,0 +1,80 @@
+"""Random work on an index: numbered steps, which whoever knows the seed can repeat on the oracle."""
+
+from __future__ import annotations
+
+import random
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from support.oracle import Oracle
+
+_TAGS = [f"tag {number}" for number in range(30)]
+#: Finds all sets
+EVERYTHING = [_TAGS]
+_KEYS = 40
+#: What a step does, and how often
+STEPS = {"add_set": 5, "remove_set": 3, "add_sets": 3, "remove_sets": 2, "consolidate": 4, "consolidate, full": 1}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call of an index, which the oracle has as well."""
+
+    name: str
+    arguments: tuple[Any, ...]
+
+    def do(self, database: Any) -> None:
+        """Make the call."""
+        method, _, full = self.name.partition(", ")
+        getattr(database, method)(*self.arguments, **({"full": True} if full else {}))
+
+    @property
+    def changes(self) -> int:
+        """How many changes it stages."""
+        if not self.arguments:
+            return 0
+        return len(self.arguments[1]) if isinstance(self.arguments[1], list) else 1
+
+
+@dataclass(frozen=True)
+class Work:
+    """Steps without end."""
+
+    seed: str
+    key_type: str
+
+    def step(self, number: int) -> Step:
+        """Step `number`."""
+        rng = random.Random(f"{self.seed} {number}")
+        (name,) = rng.choices([*STEPS], [*STEPS.values()])
+        if name.startswith("consolidate"):
+            return Step(name, ())
+        if not name.endswith("sets"):
+            return Step(name, (self._tags(rng), self._key(rng)))
+        sets = [self._tags(rng) for _ in range(rng.choice([1, 10, 60]))]
+        return Step(name, (sets, [self._key(rng) for _ in sets]))
+
+    def after(self, oracle: Oracle, first: int, end: int, *, lasting: bool = True) -> Oracle:
+        """What the oracle, which stays as it is, becomes by steps `first` up to `end`; `lasting` is what they stage."""
+        done, staged = deepcopy(oracle), oracle.staged
+        for number in range(first, end):
+            step = self.step(number)
+            step.do(done)
+            if step.name.startswith("consolidate"):
+                staged = 0
+        if not lasting:
+            done.forget_staged(staged)
+        return done
+
+    @property
+    def a_key(self) -> Any:
+        """A key of the index."""
+        return self._key(random.Random(self.seed))
+
+    def _tags(self, rng: random.Random) -> list[str]:
+        return rng.sample(_TAGS[: rng.choice([3, 10, 30])], rng.randrange(4))
+
+    def _key(self, rng: random.Random) -> Any:
+        key = rng.randrange(_KEYS)
+        return f"key {key}" if self.key_type == "string" else key
