@@ -52,6 +52,10 @@ class Deletions:
         """The places in `rows` of those that are deleted."""
         return np.flatnonzero((self.bits[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1)
 
+    def are_within(self, others: Deletions | None) -> bool:
+        """Whether all of these are among others of the same table."""
+        return self.count == 0 if others is None else not np.any(self.bits & ~others.bits)
+
     def rows(self) -> I64Array:
         """Deleted rows, ascending."""
         return np.flatnonzero(np.unpackbits(self.bits, bitorder="little"))

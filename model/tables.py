@@ -292,13 +292,19 @@ class Snapshot:
         return self.segments[0].keys.type
 
     def with_tables_of(self, other: Snapshot) -> Snapshot:
-        """The same, where both have a saved segment with the very tables of the other."""
+        """The same, where both have a saved segment with the very tables of the other.
+
+        Of the same tables more and more rows are deleted. A segment that has rows again that were deleted is another
+        one, though its name, which stands for its contents, is the same.
+        """
         known = {(segment.name, segment.options): segment for segment in other.segments}
-        segments = [
-            each if each.name is None else replace(known.get((each.name, each.options), each), deletions=each.deletions)
-            for each in self.segments
-        ]
-        return replace(self, segments=tuple(segments))
+
+        def shared(segment: Segment) -> Segment:
+            earlier = segment if segment.name is None else known.get((segment.name, segment.options), segment)
+            came_back = earlier.deletions is not None and not earlier.deletions.are_within(segment.deletions)
+            return segment if came_back else replace(earlier, deletions=segment.deletions)
+
+        return replace(self, segments=tuple(map(shared, self.segments)))
 
     @property
     def only(self) -> Segment:

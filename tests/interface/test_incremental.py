@@ -212,6 +212,53 @@ def test_reload_takes_the_tables_that_are_there(tmp_path: Path, layout: Any) -> 
             assert (stored(reader), sorted(reader.match(["t1", "t2", "all"]))) == (stored(tm), [2, 100])
 
 
+def test_reload_finds_a_segment_without_the_deletions_that_it_had(tmp_path: Path, layout: Any) -> None:
+    """The same sets, laid out anew, are a segment of the same name."""
+    path = tmp_path / "index"
+    with TagMatch(path, layout=layout, device="cpu") as tm:
+        tm.add_sets(numbered(0, MANY), range(MANY))
+        tm.consolidate()
+        tm.remove_set(["t1", "all"], 1)
+        tm.consolidate()
+        with TagMatch.open(path, device="cpu") as reader:
+            assert (reader.stats()["deleted"], reader.match(["t1", "all"])) == (1, [])
+            tm.add_set(["t1", "all"], 1)
+            tm.consolidate(full=True)
+            assert reader.reload()
+            assert reader.match(["t1", "all"]) == reader.match_many([["t1", "all"]]).to_pylist()[0] == [1]
+            assert stored(reader) == stored(tm)
+
+
+def test_a_segment_that_comes_back_during_a_merge(tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the deletions with which it is merged."""
+    path = tmp_path / "index"
+    with TagMatch(path, layout=layout, device="cpu") as tm, TagMatch(path, layout=layout, device="cpu") as other:
+        tm.add_sets(numbered(0, MANY), range(MANY))
+        tm.consolidate()
+        kept = stored(tm)
+        tm.add_sets(numbered(MANY, MANY + 2 * FEW), range(2 * FEW))
+        tm.remove_set(["t1", "all"], 1)
+        tm.consolidate()
+        from tagmatch import engine
+
+        merged = engine.merged
+
+        def meanwhile(*arguments: Any) -> Any:
+            found = merged(*arguments)
+            other.reload()
+            other.remove_sets(numbered(MANY, MANY + 2 * FEW), range(2 * FEW))
+            other.add_set(["t1", "all"], 1)
+            other.consolidate(full=True)
+            assert tm.reload()
+            return found
+
+        monkeypatch.setattr(engine, "merged", meanwhile)
+        tm._engine.merge()
+        assert stored(tm) == stored(other) == kept
+    with TagMatch.open(path, device="cpu") as tm:
+        assert stored(tm) == kept
+
+
 def test_a_merged_segment_that_another_program_has_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "index"
     with TagMatch(path, device="cpu") as tm:
