@@ -60,11 +60,11 @@ def write(path: Path, last: int, seed: str, counts: Counter[str]) -> None:
 
 
 def read(path: Path, last: int, seed: str, counts: Counter[str]) -> None:
-    """Reload and ask until there is the last version; begin anew now and then, in the layout that the index has then."""
-    rng, seen, version = random.Random(seed), set[int](), 0
-    while version < last:
+    """Reload and ask until there is the last version; now and then open the index anew, as it is laid out then."""
+    rng, seen = random.Random(seed), {0}
+    while last not in seen:
         with TagMatch.open(path, **_OPTIONS) as tm:
-            for version in ask(tm, rng, version):
+            for version in ask(tm, rng, max(seen)):
                 seen.add(version)
                 counts["answers"] += 1
                 counts["reloads"] += 1
