@@ -223,3 +223,28 @@ def test_a_torn_tail_is_told(tmp_path: Path) -> None:
 def test_bad_durability(durability: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="durability"):
         TagMatch(durability=durability)
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_what_could_not_be_staged_is_not_there_after_the_end_either(
+    tmp_path: Path, durability: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no memory for it when it is logged already, and then the program is killed."""
+
+    def no_memory(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    path = tmp_path / "index"
+    with TagMatch(path, device="cpu", durability=durability) as tm:
+        tm.add_set(["a"], 1)
+        for name, call in {
+            "append": lambda: tm.add_set(["b"], 2),
+            "extend": lambda: tm.add_sets([["b"], ["c"]], [2, 3]),
+        }.items():
+            with monkeypatch.context() as patched:
+                patched.setattr(f"tagmatch.staging.StagedChanges.{name}", no_memory)
+                with pytest.raises(MemoryError):
+                    call()
+            shutil.copytree(path, tmp_path / name)
+            with TagMatch(tmp_path / name, device="cpu") as found:
+                assert found.stats()["staged"] == tm.stats()["staged"] == 1

@@ -106,9 +106,11 @@ class LogWriter:
         self.records, self.end, self._last, self._has_waste = number, end, last, False
 
     def take_back(self) -> None:
-        """Have the last record be waste; see `has_last`."""
+        """Have the last record be waste, and cut it if that can be done; see `has_last`."""
         on_disk = min(self.on_disk, self._last)
         self.records, self.end, self.on_disk, self._has_waste = self.records - 1, self._last, on_disk, True
+        with contextlib.suppress(OSError):
+            self._cut_waste()
 
     def sync(self, end: int) -> None:
         """Have the log on disk up to a byte.
