@@ -41,6 +41,8 @@ quick: $(VENV)/.installed
 
 torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.machine --steps 10000
+	cd tests && ../$(BIN)/python -m faults.sweep --fault disk
+	cd tests && ../$(BIN)/python -m faults.sweep --fault memory --bound 25
 	cd tests && ../$(BIN)/python -m faults.kills
 	cd tests && ../$(BIN)/python -m faults.writers
 	cd tests && ../$(BIN)/python -m faults.readers

@@ -7,19 +7,23 @@ numbered grow several times, as does the memory for the tags themselves.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 from support.oracle import Oracle
 
 from tagmatch import TagMatch
+from tagmatch.model.options import Durability
+from tagmatch.partitioner.consolidation import FEW_SETS
 
 Sets = list[list[str]]
 
@@ -88,6 +92,12 @@ class Call:
         Single changes that have been staged before.
     saved : bool
         Whether the index has a path.
+    segments : bool
+        Whether it has several segments, which are merged in the background after each consolidation.
+    left : bool
+        Whether a program that has ended has staged what is staged.
+    durability
+        As of `TagMatch`.
     closes : bool
         Whether nothing more can be asked of the index.
     """
@@ -97,6 +107,9 @@ class Call:
     plain: Callable[[Case, Any], Any] = lambda _, result: result
     singles: int = 5
     saved: bool = False
+    segments: bool = False
+    left: bool = False
+    durability: Durability | None = None
     closes: bool = False
 
 
@@ -105,6 +118,20 @@ def _change(name: str, *arguments: Any, singles: int = 5) -> Call:
         getattr(database, name)(*arguments)
 
     return Call(lambda case: change(case.tm), change, singles=singles)
+
+
+def _on_disk(call: Call, **options: Any) -> Call:
+    """The same call of an index with a path."""
+    return replace(call, saved=True, **options)
+
+
+def _merge(case: Case) -> None:
+    case.tm._engine.merge()
+
+
+def _consolidate_and_merge(case: Case) -> None:
+    case.tm.consolidate()
+    case.tm._engine._merging.wait()
 
 
 def _opened(_: Case, tm: TagMatch) -> Any:
@@ -171,7 +198,22 @@ CALLS: dict[str, Call] = {
     "add_sets": _change("add_sets", BULK, _BULK_KEYS),
     "remove_sets": _change("remove_sets", STORED[:200], _STORED_KEYS[:200]),
     "consolidate": _change("consolidate"),
-    "consolidate, saved": Call(lambda case: case.tm.consolidate(), lambda oracle: oracle.consolidate(), saved=True),
+    "add_set, logged": _on_disk(_change("add_set", SINGLE, 1), durability="os"),
+    "add_set, synced": _on_disk(_change("add_set", SINGLE, 1), durability="fsync"),
+    "add_sets, logged": _on_disk(_change("add_sets", BULK, _BULK_KEYS), durability="os"),
+    "add_sets, synced": _on_disk(_change("add_sets", BULK, _BULK_KEYS), durability="fsync"),
+    "add_sets, after those of another": _on_disk(_change("add_sets", BULK, _BULK_KEYS), left=True),
+    "remove_sets, not logged": _on_disk(_change("remove_sets", STORED[:200], _STORED_KEYS[:200]), durability="none"),
+    "consolidate, saved": _on_disk(_change("consolidate")),
+    "consolidate, not logged": _on_disk(_change("consolidate"), durability="none"),
+    "consolidate, what another has staged": _on_disk(_change("consolidate"), left=True),
+    "consolidate, several segments": Call(
+        _consolidate_and_merge, lambda oracle: oracle.consolidate(), saved=True, segments=True
+    ),
+    "consolidate, full": Call(
+        lambda case: case.tm.consolidate(full=True), lambda oracle: oracle.consolidate(), saved=True, segments=True
+    ),
+    "merge": Call(_merge, lambda _: 0, lambda case, _: case.tm.stats()["to_merge"], saved=True, segments=True),
     "save": Call(lambda case: case.tm.save(case.path), _oracle_answers, _saved),
     "match": Call(lambda case: case.tm.match(QUERY), lambda oracle: oracle.match(QUERY), lambda _, keys: sorted(keys)),
     "match_unique": Call(lambda case: case.tm.match_unique(QUERY), lambda oracle: oracle.match_unique(QUERY)),
@@ -212,6 +254,18 @@ def _store(database: Any) -> None:
     database.consolidate()
 
 
+def _store_in_segments(path: Path, options: dict[str, Any]) -> None:
+    """As `_store`, with a third of the sets in each of three segments, of which some rows are deleted."""
+    with patch("tagmatch.merging.Merging.begin"), TagMatch(path, **options) as tm:
+        for first, last in ((0, 250), (250, 350), (350, len(STORED))):
+            tm.add_sets(STORED[first:last], _STORED_KEYS[first:last])
+            tm.consolidate()
+        stats = tm.stats()
+        assert stats["segments"] > 1, stats
+        assert stats["deleted"], stats
+        assert stats["to_merge"], stats
+
+
 def _stage(database: Any, singles: int) -> None:
     database.add_sets(STAGED, range(5000, 5000 + len(STAGED)))
     for i in range(singles):
@@ -231,6 +285,8 @@ class Cases:
     ----------
     before, after, later : State
         Before the call, after it, and then after `later`.
+    before_in_effect, after_in_effect : Answers
+        When what is staged before the call has taken effect, or after it.
     result
         What `plain` makes of the call's result.
     """
@@ -241,16 +297,26 @@ class Cases:
         self._folder = folder
         self._template = folder / "template"
         if self.call.saved and not self._template.exists():
-            with TagMatch(self._template, **options) as tm:
-                _store(tm)
+            with self.surroundings():
+                if self.call.segments:
+                    _store_in_segments(self._template, options)
+                else:
+                    with TagMatch(self._template, **options) as tm:
+                        _store(tm)
         oracle = Oracle()
         _store(oracle)
         _stage(oracle, self.call.singles)
-        self.before = _oracle_state(oracle)
+        self.before, self.before_in_effect = _oracle_state(oracle), _oracle_answers(oracle.staged_again())
         self.result = self.call.expected(oracle)
-        self.after = _oracle_state(oracle)
+        self.after, self.after_in_effect = _oracle_state(oracle), _oracle_answers(oracle.staged_again())
         later(oracle)
         self.later = _oracle_state(oracle)
+
+    @contextlib.contextmanager
+    def surroundings(self) -> Iterator[None]:
+        """What is so while the call is made."""
+        with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0 if self.call.segments else FEW_SETS):
+            yield
 
     def new(self) -> Case:
         """Return one that nothing has been done to."""
@@ -258,11 +324,15 @@ class Cases:
             shutil.rmtree(self._folder / name, ignore_errors=True)
         if self.call.saved:
             shutil.copytree(self._template, self._folder / "index")
-            tm = TagMatch(self._folder / "index", **self._options)
+            if self.call.left:
+                with TagMatch(self._folder / "index", **self._options) as tm:
+                    _stage(tm, self.call.singles)
+            tm = TagMatch(self._folder / "index", **self._options, durability=self.call.durability)
         else:
             tm = TagMatch(**self._options)
             _store(tm)
-        _stage(tm, self.call.singles)
+        if not self.call.left:
+            _stage(tm, self.call.singles)
         return Case(tm, self._options, self._folder / "other")
 
 

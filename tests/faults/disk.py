@@ -7,36 +7,43 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
 
+from tagmatch.model.storage.journal import log
+
 _CALLS: tuple[tuple[Any, str], ...] = (
-    (os, "fsync"), (os, "mkdir"), (os, "open"), (os, "rename"), (os, "replace"), (os, "rmdir"), (os, "unlink"),
-    (pa, "OSFile"), (pa.ipc, "new_file"),
+    (os, "fsync"), (os, "ftruncate"), (os, "mkdir"), (os, "open"), (os, "pwritev"), (os, "rename"), (os, "replace"),
+    (os, "rmdir"), (os, "unlink"), (pa, "OSFile"), (pa.ipc, "new_file"), (Path, "write_bytes"), (log, "FileIO"),
 )  # fmt: skip
 
 
 @contextmanager
-def disk_full(at: int) -> Iterator[None]:
-    """Raise ENOSPC at the `at`-th call, in the block, of those that change what is on the disk."""
-    count = 0
+def disk_full(first: int, last: int | None = None, code: int = errno.ENOSPC) -> Iterator[list[str]]:
+    """Raise an error at calls `first` to `last`, in the block, of those that change what is on the disk.
 
-    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+    Without `last` only at the one. Gives a list, to which the name of each call is added, also of those that do not
+    fail.
+    """
+    made: list[str] = []
+    last = first if last is None else last
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any, **options: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == at:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            made.append(name)
+            if first <= len(made) <= last:
+                raise OSError(code, os.strerror(code))
             return call(*arguments, **options)
 
         return called
 
     with ExitStack() as patches:
         for owner, name in _CALLS:
-            patches.enter_context(patch.object(owner, name, counted(getattr(owner, name))))
-        yield
+            patches.enter_context(patch.object(owner, name, counted(name, getattr(owner, name))))
+        yield made
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import secrets
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -24,7 +23,7 @@ from typing import Any, get_args
 
 from faults.disk import disk_full, small_files
 from faults.interrupts import Interrupt, interrupted, signalled
-from faults.memory import ALL, build_library, environment, failing, spare_numpy
+from faults.memory import ALL, begin_under_library, failing, spare_numpy
 from faults.sweep import Report, run_isolated
 from faults.trial import ERRORS, describe, no_error_is_lost, wait_until_answered
 from support.oracle import Oracle
@@ -260,10 +259,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
     arguments = parser.parse_args()
-    if "failing_malloc" not in os.environ.get("LD_PRELOAD", ""):
-        command = [sys.executable, "-m", "faults.machine", "--seed", str(arguments.seed), *sys.argv[1:]]
-        with tempfile.TemporaryDirectory() as folder:
-            sys.exit(subprocess.run(command, env=environment(build_library(Path(folder)))).returncode)
+    begin_under_library("faults.machine", "--seed", str(arguments.seed))
     counts, problems = run(arguments.steps, arguments.seed, arguments.kinds)
     print(json.dumps({"seed": arguments.seed, "counts": counts, "problems": problems}, indent=1))
     sys.exit(bool(problems) or counts["steps"] != arguments.steps)

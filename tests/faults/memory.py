@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +29,14 @@ def build_library(folder: Path) -> Path:
 def environment(library: Path) -> dict[str, str]:
     """Environment of a process under the library; Arrow's buffers and kernels' arrays come from it, too."""
     return {**preloading(library), "ARROW_DEFAULT_MEMORY_POOL": "system"}
+
+
+def begin_under_library(module: str, *options: str) -> None:
+    """Have this program be run under the library, with these options and its own, unless it is; ends as that does."""
+    if "failing_malloc" not in os.environ.get("LD_PRELOAD", ""):
+        command = [sys.executable, "-m", module, *options, *sys.argv[1:]]
+        with tempfile.TemporaryDirectory() as folder:
+            sys.exit(subprocess.run(command, env=environment(build_library(Path(folder)))).returncode)
 
 
 def spare_numpy() -> None:

@@ -1,35 +1,52 @@
 """Trials in processes that are forked off, so that one that crashes or hangs is one that failed.
 
-`python -m faults.sweep --layout rarest --threads 4` prints, as lines of JSON, what became of every public call.
+`python -m faults.sweep --layout rarest --threads 4` prints, as lines of JSON, what became of every public call, of
+which each allocation has failed; with `--fault disk` each step that writes, with `--fault interruption` it is
+interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import faulthandler
 import functools
+import itertools
 import json
 import mmap
 import os
 import random
+import secrets
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from faults.calls import CALLS, Cases
+from faults.disk import disk_full, small_files
 from faults.interrupts import Interrupt, interrupted
-from faults.memory import ALL, SMALLEST, Allocations, count_allocations, environment, failing, spare_numpy
+from faults.memory import (
+    ALL,
+    SMALLEST,
+    Allocations,
+    begin_under_library,
+    count_allocations,
+    environment,
+    failing,
+    spare_numpy,
+)
 from faults.trial import describe, try_call
 
 # A trial takes less than a second
 _HANGS_S = 10
 _MOST_DEATHS = 3
+# More than files may have that are small
+_SIZES = (0, 30, 100, 1_000, 4_096, 20_000)
 
 
 @dataclass
@@ -127,6 +144,40 @@ def memory_report(name: str, options: dict[str, Any], bound: int, rng: random.Ra
     return report
 
 
+def disk_report(name: str, options: dict[str, Any], bound: int, rng: random.Random) -> Report:
+    """Have what the call `name` does to the disk fail: single steps, all from one on, and all files that grow large."""
+    with tempfile.TemporaryDirectory() as folder:
+        cases = Cases(name, options, Path(folder))
+        counted = Counted(disk_full(0))
+        try_call(cases, counted)
+        events = len(counted.made)
+        report = Report(name, events)
+
+        def trial(fault: Callable[..., AbstractContextManager[Any]], *arguments: int) -> bool:
+            return try_call(cases, fault(*arguments))
+
+        faults: list[tuple[str, Callable[[], bool]]] = []
+        for code, k in itertools.product((errno.ENOSPC, errno.EIO), chosen(events, bound, rng)):
+            faults.append((f"{errno.errorcode[code]} at {k}", functools.partial(trial, disk_full, k, k, code)))
+            faults.append((f"{errno.errorcode[code]} from {k} on", functools.partial(trial, disk_full, k, ALL, code)))
+        faults += [(f"files of {size} bytes", functools.partial(trial, small_files, size)) for size in _SIZES]
+        run_isolated(faults, report)
+    return report
+
+
+class Counted(AbstractContextManager[None]):
+    """A block of `disk_full`, and what was done in it."""
+
+    def __init__(self, block: AbstractContextManager[list[str]]) -> None:
+        self._block = block
+
+    def __enter__(self) -> None:
+        self.made = self._block.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._block.__exit__(*error)
+
+
 def interrupt_report(name: str, options: dict[str, Any], bound: int, rng: random.Random) -> Report:
     """Interrupt the call `name` where signals are looked for."""
     with tempfile.TemporaryDirectory() as folder:
@@ -153,11 +204,15 @@ def sweeps(library: Path, seed: int, engines: Sequence[tuple[str, int]], *option
         done = subprocess.run(
             [*command, "--seed", str(seed)], env=environment(library), capture_output=True, text=True, timeout=1200
         )
-        assert done.returncode == 0, done.stderr[-2000:]
+        assert done.returncode in (0, 1), done.stderr[-2000:]
         return {report["call"]: report for report in map(json.loads, done.stdout.splitlines())}
 
     with ThreadPoolExecutor(2) as pool:
         yield {engine: pool.submit(sweep, *engine) for engine in engines}
+
+
+#: What calls may meet
+REPORTS = {"memory": memory_report, "disk": disk_report, "interruption": interrupt_report}
 
 
 def main() -> None:
@@ -165,16 +220,21 @@ def main() -> None:
     parser.add_argument("--layout", default="rarest")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bound", type=int, default=10**9)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--interrupt", action="store_true", help="interrupt calls instead of having no memory for them")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    parser.add_argument("--fault", default="memory", choices=REPORTS, help="what calls meet")
     parser.add_argument("calls", nargs="*")
     arguments = parser.parse_args()
+    begin_under_library("faults.sweep", "--seed", str(arguments.seed))
+    print(f"seed {arguments.seed}", file=sys.stderr, flush=True)
     spare_numpy()
     options = {"layout": arguments.layout, "threads": arguments.threads, "max_partition_size": 100, "batch_size": 16}
-    report_of = interrupt_report if arguments.interrupt else memory_report
-    for name in arguments.calls or CALLS:
-        report = report_of(name, options, arguments.bound, random.Random(f"{arguments.seed} {name}"))
+    problems = False
+    for name in arguments.calls or [name for name, call in CALLS.items() if call.saved or arguments.fault != "disk"]:
+        seed = random.Random(f"{arguments.seed} {name}")
+        report = REPORTS[arguments.fault](name, options, arguments.bound, seed)
+        problems |= bool(report.problems)
         print(json.dumps(asdict(report)), flush=True)
+    sys.exit(problems)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ ENGINES = [("rarest", 1), ("balanced", 4)]
 
 @pytest.fixture(scope="module")
 def reports(library, seed):
-    with sweeps(library, seed, ENGINES, "--interrupt", "--bound", str(BOUND)) as found:
+    with sweeps(library, seed, ENGINES, "--fault", "interruption", "--bound", str(BOUND)) as found:
         yield found
 
 

@@ -2,51 +2,64 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from faults.calls import Case, Cases, later, state_of
+from faults.calls import Answers, Case, Cases, State, later, state_of
+from support.index_files import unnamed_in
 
-from tagmatch import ClosedError, TagMatch, TagMatchError
+from tagmatch import ClosedError, StagedChangesWarning, TagMatch, TagMatchError
 
 #: What a call may raise that finds no memory, or cannot write
 ERRORS = (MemoryError, TagMatchError)
 
 _PATIENCE_S = 5
+# Says a call with durability `fsync` whose change is staged
+_IS_STAGED = "may not be on disk"
 
 
 def try_call(cases: Cases, fault: AbstractContextManager[Any], *, interrupted: bool = False) -> bool:
     """Make the call under the fault; returns whether it failed, and raises where anything is not as it should be.
 
-    A call that was `interrupted` may have made its change, if it has made it wholly.
+    A call that was `interrupted` may have made its change, if it has made it wholly. One that says that what it has
+    staged may not be on disk, has made it.
     """
     call, case = cases.call, cases.new()
     failed, cause, errors = False, "the call has worked", (KeyboardInterrupt,) if interrupted else ERRORS
-    with no_error_is_lost():
+    expected = [cases.after]
+    with no_error_is_lost(), cases.surroundings():
         try:
             with fault:
                 result = call.ask(case)
         except errors as error:
             failed, cause = True, describe(error)
+            if _IS_STAGED not in str(error):
+                expected = [cases.before, *(expected if interrupted else [])]
         else:
             assert call.plain(case, result) == cases.result, f"wrong result: {result}"
         try:
-            _check_afterwards(cases, case, failed=failed, interrupted=interrupted)
+            _check_afterwards(cases, case, expected, failed=failed)
         except BaseException as error:
             raise AssertionError(f"{describe(error)}; before: {cause}") from error
     return failed
 
 
-def _check_afterwards(cases: Cases, case: Case, *, failed: bool, interrupted: bool) -> None:
+def _check_afterwards(cases: Cases, case: Case, expected: list[State], *, failed: bool) -> None:
     call = cases.call
     wait_until_answered(case.tm)
-    _check_state(cases, case, failed=failed, interrupted=interrupted)
+    if call.closes:
+        assert failed or _is_closed(case.tm)
+    else:
+        _check_state(cases, case, expected, failed=failed)
     if failed:
         again = call.plain(case, call.ask(case))
         assert again == cases.result, f"wrong result of the second call: {again}"
@@ -55,17 +68,14 @@ def _check_afterwards(cases: Cases, case: Case, *, failed: bool, interrupted: bo
         found = state_of(case.tm)
         assert found == cases.later, f"after later calls: {found}, not {cases.later}"
         wait_until_answered(case.tm)
+    path = None if call.closes else case.tm.stats()["path"]
     case.tm.close()
+    if path:
+        left = unnamed_in(Path(path))
+        assert not left, f"left behind: {left}"
 
 
-def _check_state(cases: Cases, case: Case, *, failed: bool, interrupted: bool) -> None:
-    if cases.call.closes:
-        if not failed:
-            assert _is_closed(case.tm)
-        return
-    expected = [cases.before if failed else cases.after]
-    if interrupted:
-        expected.append(cases.after)
+def _check_state(cases: Cases, case: Case, expected: list[State], *, failed: bool) -> None:
     found = state_of(case.tm)
     assert found in expected, f"{'a failed' if failed else 'the'} call left {found}, not {expected}"
     path = case.tm.stats()["path"]
@@ -74,6 +84,20 @@ def _check_state(cases: Cases, case: Case, *, failed: bool, interrupted: bool) -
             with TagMatch.open(folder, threads=1) as opened:
                 answers = state_of(opened).answers
             assert answers in (cases.before.answers, cases.after.answers), f"wrong answers of the index at {folder}"
+    if path and cases.call.durability != "none":
+        known = {id(cases.before): cases.before_in_effect, id(cases.after): cases.after_in_effect}
+        allowed = [known[id(state)] for state in expected]
+        assert _next_finds(Path(path)) in allowed, "the next program does not find what was staged"
+
+
+def _next_finds(path: Path) -> Answers:
+    """The answers of a program that finds the files as they are now, when it has consolidated."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", StagedChangesWarning)  # of what has been written in part
+        copy = shutil.copytree(path, Path(folder, "index"))
+        with TagMatch(copy, threads=1) as tm:
+            tm.consolidate()
+            return state_of(tm).answers
 
 
 def _is_closed(tm: TagMatch) -> bool:
