@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
+from faults.full_index import NOTICED, TAGS, FullIndex, make_index, notice
 from faults.rounds import Report, main_of
 from faults.sweep import Report as Trials
 from faults.sweep import run_isolated
-from support.agreement import loaded
 from support.index_files import files_of
 
-from tagmatch import IndexCorruptError, IndexNotFoundError, IndexVersionError, TagMatch
 from tagmatch.model.options import KeyType, Layout
 
 _KINDS = [*itertools.product(get_args(Layout), get_args(KeyType))]
@@ -30,43 +29,37 @@ _HEAD, _FOOT = 256, 1024
 _HANGS_S = 60
 _FLIPS_OF_A_TRIAL = 64
 
+#: Gets an index and a copy of it to damage; gives what becomes of each damage
+Damage = Callable[[FullIndex, Path], Iterator[str]]
+#: Its name, and how many there are in it
+Named = tuple[str, Damage, int]
 
-def indexes(folder: Path, rng: random.Random) -> Iterator[Path]:
+
+def indexes(folder: Path, rng: random.Random) -> Iterator[FullIndex]:
     """Make indexes that together have every kind of file."""
     for layout, key_type in _KINDS:
-        path = folder / f"{layout} {key_type}"
         keys = [rng.randrange(2**40) for _ in range(200)]
-        pairs = [
-            ([f"tag {rng.randrange(90)}" for _ in range(5)], str(key) if key_type == "string" else key) for key in keys
-        ]
-        tm, _ = loaded(
-            pairs, path=path, layout=layout, key_type=key_type, max_partition_size=20, threads=1, device="cpu"
-        )
-        tm.close()
-        yield path
+        pairs = [(rng.sample(TAGS, 5), str(key) if key_type == "string" else key) for key in keys]
+        path = folder / f"{layout} {key_type}"
+        index = make_index(path, pairs, rng, layout=layout, key_type=key_type, max_partition_size=20)
+        kinds = ("deleted-*", "segment-*") if key_type == "integer" else ("segment-*",)
+        assert all(len(list(path.glob(kind))) > (key_type == "integer") for kind in kinds)
+        assert len(list(path.glob("staged-*"))) == 2
+        yield index
 
 
-def notice(path: Path) -> None:
-    """Open a damaged index, which must raise an error that names it."""
-    said = ""
-    try:
-        TagMatch.open(path, threads=1, device="cpu").close()
-    except (IndexCorruptError, IndexNotFoundError, IndexVersionError) as error:
-        said = str(error)
-    assert said, "the damage was not noticed"
-    assert str(path) in said, f"the message does not name the index: {said}"
-
-
-def in_a_copy(index: Path, damage: Callable[[Path], None]) -> bool:
-    """Damage a copy of an index."""
+def in_a_copy(index: FullIndex, damage: Damage, outcomes: Path) -> bool:
+    """Damage a copy of an index, once or several times; adds what became of that to a file."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = shutil.copytree(index, Path(folder, "index"))
-        damage(copy)
-    return True
+        copy = shutil.copytree(index.path, Path(folder, "index"))
+        found = list(damage(index, copy))
+    with outcomes.open("a") as out:
+        print(*found, sep="\n", file=out)
+    return set(found) == {NOTICED}
 
 
-def flip(name: Path, places: Sequence[tuple[int, int]], copy: Path) -> None:
-    """Flip bits of a byte of a file, and of others, one by one."""
+def flip(name: Path, places: Sequence[tuple[int, int]], index: FullIndex, copy: Path) -> Iterator[str]:
+    """Flip bits of a byte of a file, and of others, one by one. Of a log, that may only end the last call."""
     file = copy / name
     right = file.read_bytes()
     for place, bits in places:
@@ -74,33 +67,34 @@ def flip(name: Path, places: Sequence[tuple[int, int]], copy: Path) -> None:
         wrong[place] ^= bits
         file.write_bytes(wrong)
         try:
-            notice(copy)
+            found = notice(index, copy, fewest=len(index.changes) - 2)
         except Exception as error:
             raise AssertionError(f"byte {place}: {error!r}") from error
+        yield found
+        if found != NOTICED:
+            shutil.rmtree(copy)
+            shutil.copytree(index.path, copy)
 
 
-def cut(name: Path, size: int, copy: Path) -> None:
+def cut(name: Path, size: int, index: FullIndex, copy: Path) -> Iterator[str]:
     with (copy / name).open("r+b") as opened:
         opened.truncate(size)
-    notice(copy)
+    yield notice(index, copy, fewest=0)
 
 
-def remove(name: Path, copy: Path) -> None:
+def remove(name: Path, index: FullIndex, copy: Path) -> Iterator[str]:
     (copy / name).unlink()
-    notice(copy)
+    yield notice(index, copy, fewest=0)
 
 
-def swap(name: Path, other: Path, copy: Path) -> None:
+def swap(name: Path, other: Path, index: FullIndex, copy: Path) -> Iterator[str]:
     one, two = (copy / name).read_bytes(), (copy / other).read_bytes()
     (copy / name).write_bytes(two)
     (copy / other).write_bytes(one)
-    notice(copy)
+    yield notice(index, copy, fewest=0)
 
 
-Damage = tuple[str, Callable[[Path], None], int]
-
-
-def whole_files(index: Path) -> Iterator[Damage]:
+def whole_files(index: Path) -> Iterator[Named]:
     """Damages by which a whole file is another, with how many there are in each."""
     sizes = [(file.relative_to(index), file.stat().st_size) for file in files_of(index)]
     for name, size in sizes:
@@ -111,7 +105,7 @@ def whole_files(index: Path) -> Iterator[Damage]:
         yield f"{name} and {other} swapped", functools.partial(swap, name, other), 1
 
 
-def flips(places: Sequence[tuple[Path, int]], rng: random.Random) -> Iterator[Damage]:
+def flips(places: Sequence[tuple[Path, int]], rng: random.Random) -> Iterator[Named]:
     """Damages of these bytes, several in each, of one file."""
     for name, group in itertools.groupby(sorted(places), lambda place: place[0]):
         found = [(place, rng.randrange(1, 256)) for _, place in group]
@@ -120,7 +114,7 @@ def flips(places: Sequence[tuple[Path, int]], rng: random.Random) -> Iterator[Da
             yield f"bytes of {name} from {chosen[0][0]} on flipped", functools.partial(flip, name, chosen), len(chosen)
 
 
-def damages(index: Path, rounds: int, rng: random.Random) -> Iterator[tuple[str, Damage]]:
+def damages(index: Path, rounds: int, rng: random.Random) -> Iterator[tuple[str, Named]]:
     """Damages of an index, with their kinds."""
     sizes = [(file.relative_to(index), file.stat().st_size) for file in files_of(index)]
     edges = [(name, place) for name, size in sizes for place in range(size) if not _HEAD <= place < size - _FOOT]
@@ -137,15 +131,17 @@ def run(rounds: int, seed: int) -> Report:
     """Damage indexes of all kinds, in processes that are forked off."""
     report, rng = Report(), random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
+        outcomes = Path(folder, "outcomes")
+        outcomes.touch()
         for index in list(indexes(Path(folder), rng)):
             trials = []
-            for kind, (name, damage, count) in damages(index, rounds, rng):
+            for kind, (name, damage, count) in damages(index.path, rounds, rng):
                 report.kinds[kind] += count
-                trials.append((f"{index.name}: {name}", functools.partial(in_a_copy, index, damage)))
-            done = Trials(index.name, len(trials))
+                trials.append((f"{index.path.name}: {name}", functools.partial(in_a_copy, index, damage, outcomes)))
+            done = Trials(index.path.name, len(trials))
             run_isolated(trials, done, hangs_s=_HANGS_S)
             report.problems += done.problems
-            report.outcomes["trials in which all was noticed"] += done.failed
+        report.outcomes.update(outcomes.read_text().split("\n")[:-1])
     return report
 
 
