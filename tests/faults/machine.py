@@ -12,14 +12,17 @@ import json
 import os
 import random
 import secrets
+import shutil
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, get_args
+from unittest.mock import patch
 
 from faults.disk import disk_full, small_files
 from faults.interrupts import Interrupt, interrupted, signalled
@@ -28,8 +31,9 @@ from faults.sweep import Report, run_isolated
 from faults.trial import ERRORS, describe, no_error_is_lost, wait_until_answered
 from support.oracle import Oracle
 
-from tagmatch import TagMatch
-from tagmatch.model.options import Layout
+from tagmatch import StagedChangesWarning, TagMatch
+from tagmatch.model.options import Durability, Layout
+from tagmatch.partitioner.consolidation import FEW_SETS
 
 _HANGS_S = 60
 _COMMON_TAGS = 80
@@ -40,37 +44,51 @@ _LAYOUTS = get_args(Layout)
 
 
 class Walk:
-    """An index on disk and the oracle, which have seen the same changes."""
+    """An index on disk and the oracle, which have seen the same changes.
+
+    Attributes
+    ----------
+    on_disk : list of Oracle
+        What the next program may find, which is one thing unless a call has failed.
+    """
 
     def __init__(self, folder: Path, rng: random.Random, kinds: Sequence[str]) -> None:
         self.kinds = kinds
         self.rng, self.folder, self.path = rng, folder, folder / "index"
+        self.key_type = rng.choice(["integer", "integer", "string"])
         self.oracle = Oracle()
-        self.saved = Oracle()  # what is on the disk
+        self.on_disk = [self.oracle]
+        self.reader: TagMatch[Any] | None = None
         self.tags = [f"t{i}" for i in range(_COMMON_TAGS)]
         self.counts: Counter[str] = Counter()
         self.last = ""
         self.tm = self._index()
         self.steps: dict[Callable[[], None], int] = {
-            self.change: 8, self.change_many: 8, self.consolidate: 4, self.ask: 4, self.ask_many: 4, self.submit: 2,
-            self.explain: 1, self.check: 1, self.save: 1, self.reopen: 1,
+            self.change: 8, self.change_many: 8, self.consolidate: 4, self.lay_out_anew: 1, self.merge: 2, self.ask: 4,
+            self.ask_many: 4, self.submit: 2, self.explain: 1, self.check: 1, self.save: 1, self.reopen: 1,
+            self.crash: 1, self.read: 2,
         }  # fmt: skip
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def change(self) -> None:
         name = self.rng.choice(["add_set", "add_set", "remove_set"])
-        self._change(name, self._tags(), self.rng.randrange(50))
+        self._change(name, self._tags(), self._key())
 
     def change_many(self) -> None:
         count = self.rng.choice([1, 10, 100, 300])
         sets = [self._tags() for _ in range(count)]
-        self._change(self.rng.choice(["add_sets", "remove_sets"]), sets, [self.rng.randrange(50) for _ in sets])
+        self._change(self.rng.choice(["add_sets", "remove_sets"]), sets, [self._key() for _ in sets])
 
     def consolidate(self) -> None:
         self._change("consolidate")
-        if not self.oracle.staged:
-            self.saved = deepcopy(self.oracle)
+
+    def lay_out_anew(self) -> None:
+        self._change("consolidate", full=True)
+
+    def merge(self) -> None:
+        """Merge segments, if there are some to merge, which the thread in the background may do at the same time."""
+        self._call(self.tm._engine.merge, disk=True)
 
     def ask(self) -> None:
         tags = self._query()
@@ -107,20 +125,60 @@ class Walk:
                 opened.check()
 
     def reopen(self) -> None:
-        """Close the index, which loses what is staged, and open it again, perhaps in another layout."""
+        """Close the index and open it again, perhaps in another layout."""
         self._call(self.tm.close)
         self.tm.close()
-        self.oracle = deepcopy(self.saved)
-        self.tm = self._call(self._index) or self._index()
+        self._open()
+
+    def crash(self) -> None:
+        """Go on with the files as they are, as if the program had ended."""
+        self.tm._engine._merging.wait()
+        before, self.path = self.path, self.folder / f"index after {self.counts['steps']} steps"
+        if before.exists():
+            shutil.copytree(before, self.path)
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+        self._open()
+
+    def read(self) -> None:
+        """Have another object read the index, which goes on with what it has until it reloads."""
+        if self.reader is None:
+            if (self.path / "MANIFEST.json").exists():
+                self.reader = self._call(lambda: TagMatch.open(self.path, threads=1))
+        else:
+            self._call(self.reader.reload)
+        if self.reader is not None:
+            self.reader.reload()
+            found = dict(self.reader)
+            assert any(found == dict(oracle) for oracle in self.on_disk), "a reader finds other sets"
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _index(self) -> TagMatch:
+    def _index(self) -> TagMatch[Any]:
         layout, size = self.rng.choice(_LAYOUTS), self.rng.choice([7, 100, 200_000])
-        threads = self.rng.choice([1, 2])
+        threads, self.durability = self.rng.choice([1, 2]), self.rng.choice([None, *get_args(Durability)])
         return TagMatch(
-            self.path, layout=layout, max_partition_size=size, threads=threads, batch_size=8, durability="none"
-        )
+            self.path, key_type=self.key_type, layout=layout, max_partition_size=size, threads=threads, batch_size=8,
+            durability=self.durability,
+        )  # fmt: skip
+
+    def _open(self) -> None:
+        """Open the index, in which there must be something that may be on the disk."""
+        self.tm = self._call(self._index) or self._index()
+        may_be = list(filter(self._is_like, self.on_disk))
+        if len(may_be) > 1:  # which of the changes are staged, nothing shows
+            self.tm.consolidate()
+            for oracle in may_be:
+                oracle.consolidate()
+            may_be = list(filter(self._is_like, may_be))
+        assert may_be, f"{self._size(self.tm.stats()['staged'], self.tm)}: not what there was"
+        self.oracle = may_be[0]
+        self.on_disk = [self.oracle]
+
+    def _key(self) -> Any:
+        key = self.rng.randrange(50)
+        return key if self.key_type == "integer" else f"key {key}"
 
     def _tags(self) -> list[str]:
         """Return tags of a set: common ones and, now and then, new ones, some of them long."""
@@ -133,33 +191,32 @@ class Walk:
     def _query(self) -> list[str]:
         return self.rng.sample(self.tags, self.rng.randrange(30)) + self._tags()
 
-    def _change(self, name: str, *arguments: Any) -> None:
+    def _change(self, name: str, *arguments: Any, **options: Any) -> None:
         """Make a change; one that was interrupted may have been made, but wholly."""
-        before, after = self.oracle, deepcopy(self.oracle)
-        getattr(after, name)(*arguments)
-        outcome = self._call(lambda: getattr(self.tm, name)(*arguments) or True, disk=name == "consolidate")
+
+        def changed(oracle: Oracle) -> Oracle:
+            after = deepcopy(oracle)
+            getattr(after, name)(*arguments, **options)
+            return after
+
+        before, after = self.oracle, changed(self.oracle)
+        is_logged = name != "consolidate" and self.durability != "none"
+        on_disk = [after] if name == "consolidate" else self.on_disk
+        if is_logged:
+            on_disk = [after if oracle is before else changed(oracle) for oracle in self.on_disk]
+        call = functools.partial(getattr(self.tm, name), *arguments, **options)
+        outcome = self._call(lambda: call() or True, disk=is_logged or name == "consolidate")
         if outcome:
-            self.oracle = after
-        elif not self._is_like(before):
-            # Ctrl-C may come when all is done, but for the letting go of what was staged
-            done = [after, before.staged_again()] if self.last_error is KeyboardInterrupt else []
-            self.oracle = next(filter(self._is_like, done), before)
-        if name == "consolidate" and not outcome and self._is_on_disk(after):
-            self.saved = deepcopy(after)  # the disk may have the change before the memory has
+            self.oracle, self.on_disk = after, on_disk
+        else:
+            self.on_disk = _different([*self.on_disk, *on_disk])
+            if not self._is_like(before):
+                # Ctrl-C may come when all is done, but for the letting go of what was staged
+                done = [after, before.staged_again()] if isinstance(self.last_error, KeyboardInterrupt) else []
+                done += [after] if "may not be on disk" in str(self.last_error) else []
+                self.oracle = next(filter(self._is_like, done), before)
         found, expected = self._size(self.tm.stats()["staged"], self.tm), self._size(self.oracle.staged, self.oracle)
         assert found == expected, f"{found}, not {expected}"
-
-    def _is_on_disk(self, oracle: Oracle) -> bool:
-        """Return whether the disk has what an oracle has; if not, it must have what was there before."""
-        if not (self.path / "MANIFEST.json").exists():
-            return False
-        with TagMatch.open(self.path, threads=1) as opened:
-            opened.check()
-            found = dict(opened.explain(self.tags))
-        if found == dict(oracle.explain(self.tags)):
-            return True
-        assert found == dict(self.saved.explain(self.tags)), "the disk has neither the old sets nor the new ones"
-        return False
 
     def _is_like(self, oracle: Oracle) -> bool:
         found, expected = (dict(database.explain(self.tags)) for database in (self.tm, oracle))
@@ -174,14 +231,14 @@ class Walk:
         kind, fault = self._fault(disk)
         self.counts[f"with {kind}"] += 1
         self.last = f"{self.last} with {kind}"
-        self.last_error: type[BaseException] | None = None
+        self.last_error: BaseException | None = None
         try:
             with fault:
                 return call()
         except (*ERRORS, KeyboardInterrupt, OSError) as error:
             if not isinstance(error, KeyboardInterrupt if kind in ("interruption", "signal") else ERRORS):
                 raise
-            self.last_error = type(error)
+            self.last_error = error
             self.counts[f"failed by {kind}"] += 1
             return None
 
@@ -203,6 +260,7 @@ class Walk:
     def step(self) -> None:
         do = self.rng.choices([*self.steps], [*self.steps.values()])[0]
         self.last = do.__name__
+        self.counts[self.last] += 1
         with no_error_is_lost():
             do()
             wait_until_answered(self.tm)
@@ -213,10 +271,24 @@ class Walk:
             assert found == list(map(self.oracle.match, queries)), "wrong answers after the step"
 
 
+def _different(oracles: Sequence[Oracle]) -> list[Oracle]:
+    """Those that are not like one before."""
+    found: list[Oracle] = []
+    for oracle in oracles:
+        if not any(oracle.is_like(other) for other in found):
+            found.append(oracle)
+    return found
+
+
 def walk(seed: str, steps: int, kinds: Sequence[str], counts: Path) -> bool:
     """Walk from an empty index on; adds to the file what there was. Raises at the first step that goes wrong."""
     rng = random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        warnings.catch_warnings(),
+        patch("tagmatch.partitioner.consolidation.FEW_SETS", rng.choice([0, 4, FEW_SETS])),
+    ):
+        warnings.simplefilter("ignore", StagedChangesWarning)
         walked = Walk(Path(folder), rng, kinds)
         try:
             for number in range(steps):

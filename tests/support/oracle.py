@@ -48,6 +48,10 @@ class Oracle:
         """Let go of the staged changes from number `first` on."""
         del self._staged[first:]
 
+    def is_like(self, other: Oracle) -> bool:
+        """Whether both have the same sets, and the same staged changes."""
+        return self._staged == other._staged and dict(self) == dict(other)
+
     def staged_again(self) -> Oracle:
         """What there is when the staged changes have taken effect, and are staged still: they change nothing more."""
         again = deepcopy(self)
