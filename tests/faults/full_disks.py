@@ -1,6 +1,6 @@
 """Output to disks that are full and pipes that are closed or take no more: it is whole, or there is an error.
 
-`python -m faults.full_disks --rounds 110 --seed 7`, in `tests`, prints what was tried and what went wrong.
+`python -m faults.full_disks --rounds 120 --seed 7`, in `tests`, prints what was tried and what went wrong.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import select
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,10 @@ class Cases:
             self.limited_copy_of_a_stream, self.closed_pipe, self.pipe_that_does_not_block, self.limited_index,
         ]  # fmt: skip
         if may_mount():
-            self.attempts += [self.stream_to_a_small_disk, self.file_on_a_small_disk, self.index_on_a_small_disk]
+            self.attempts += [
+                self.stream_to_a_small_disk, self.file_on_a_small_disk, self.index_on_a_small_disk,
+                self.changes_on_a_disk_that_becomes_full,
+            ]  # fmt: skip
 
     # -- streams -----------------------------------------------------------------------------------------------------
 
@@ -178,6 +182,13 @@ class Cases:
         code, said, copy = on_a_small_disk(folder, limit, None, "build", self.files.sets, folder / "disk" / "index")
         return self._outcome_of_index(code, said, copy / "index", None)
 
+    def changes_on_a_disk_that_becomes_full(self, folder: Path, rng: random.Random) -> str:
+        """As `small_disk` says; here only whether any call has failed."""
+        python = [sys.executable, "-m", "faults.small_disk", folder / "disk", rng.random()]
+        code, said, copy = on_a_small_disk(folder, 4 << 20, "failed", command=python)
+        assert code == 0, said
+        return ERROR if int((copy / "failed").read_text()) else WHOLE
+
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _any_answers(self, rng: random.Random) -> tuple[str, bytes, int]:
@@ -239,8 +250,10 @@ def parts_of(reader: int, size: int, rng: random.Random) -> Iterator[bytes]:
         size -= len(part)
 
 
-def on_a_small_disk(folder: Path, size: int, output: str | None, *arguments: object) -> tuple[int, str, Path]:
-    """Run the command with a disk of `size` bytes at `folder / "disk"`, where its standard output may go to a file.
+def on_a_small_disk(
+    folder: Path, size: int, output: str | None, *arguments: object, command: Sequence[object] = (COMMAND,)
+) -> tuple[int, str, Path]:
+    """Run a command with a disk of `size` bytes at `folder / "disk"`, where its standard output may go to a file.
 
     Returns its exit code, standard error, and a folder with what is on the disk in the end.
     """
@@ -248,8 +261,8 @@ def on_a_small_disk(folder: Path, size: int, output: str | None, *arguments: obj
     disk.mkdir()
     copy.mkdir()
     stdout = disk / output if output else Path("/dev/null")
-    command = [*_UNSHARED, size // 4096 * 4096 or 4096, disk, copy, stdout, COMMAND, *arguments]
-    done = subprocess.run([*map(str, command)], stderr=subprocess.PIPE, timeout=_HANGS_S)
+    unshared = [*_UNSHARED, size // 4096 * 4096 or 4096, disk, copy, stdout, *command, *arguments]
+    done = subprocess.run([*map(str, unshared)], stderr=subprocess.PIPE, timeout=_HANGS_S)
     return done.returncode, done.stderr.decode(), copy
 
 
@@ -289,7 +302,7 @@ def run(rounds: int, seed: int) -> Report:
 
 
 def main() -> None:
-    main_of("Write to full disks and closed pipes.", run, 110)
+    main_of("Write to full disks and closed pipes.", run, 120)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
     ("name", "rounds", "endings"),
     [
         ("damage", 400, {"noticed", "nothing changed"}),
-        ("full_disks", 11, {"whole", "an error"}),
+        ("full_disks", 12, {"whole", "an error"}),
         ("ctrl_c", 9, {"interrupted"}),
     ],
 )
