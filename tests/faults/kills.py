@@ -32,13 +32,16 @@ from support.oracle import Oracle
 from tagmatch import TagMatch
 from tagmatch.engine import Engine
 from tagmatch.model.options import Durability, KeyType, Layout
+from tagmatch.model.storage.durable import replace_file
 from tagmatch.partitioner.consolidation import FEW_SETS, to_merge
 
 _FORK = multiprocessing.get_context("fork")
 _KILLS_OF_AN_INDEX = 10
 #: What a program can be killed in, besides steps
 MERGING, ANYTHING = "a merge in the background", "anything"
-_MOMENTS = [*STEPS, MERGING, MERGING, MERGING, ANYTHING]
+#: When the manifest is new, and the logs are not removed yet
+SAVED = "the rest after a snapshot is saved"
+_MOMENTS = [*STEPS, MERGING, MERGING, MERGING, SAVED, SAVED, ANYTHING]
 # Most programs come to the wanted moment sooner
 _PATIENCE_S = 2
 _NAMES = [*STEPS]
@@ -55,7 +58,7 @@ class Progress:
     """
 
     def __init__(self, done: int) -> None:
-        self._shared = multiprocessing.sharedctypes.RawArray("q", [done, -1, 0])
+        self._shared = multiprocessing.sharedctypes.RawArray("q", [done, -1, 0, 0])
 
     @property
     def done(self) -> int:
@@ -64,15 +67,26 @@ class Progress:
     @property
     def now(self) -> set[str]:
         """What is being done: a step, a merge, both or neither."""
-        step, merges = self._shared[1], self._shared[2]
-        return {*([_NAMES[step]] if step >= 0 else []), *([MERGING] if merges else [])}
+        step, merges, saved = self._shared[1:]
+        return {
+            *([_NAMES[step]] if step >= 0 else []), *([MERGING] if merges else []), *([SAVED] if saved else [])
+        }  # fmt: skip
 
     def do(self, step: Step, database: Any) -> None:
         """Have a step be done."""
         self._shared[1] = _NAMES.index(step.name)
         step.do(database)
-        self._shared[1] = -1
+        self._shared[1], self._shared[3] = -1, 0
         self._shared[0] += 1
+
+    def saved(self, replace: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
+        """What replaces the manifest, which then is new."""
+
+        def noted(file: Path, text: bytes) -> None:
+            replace(file, text)
+            self._shared[3] = 1
+
+        return noted
 
     def merging(self, merge: Callable[[Engine], bool]) -> Callable[[Engine], bool]:
         """The method `merge`, while which a merge is being done, if there are segments to merge."""
@@ -93,6 +107,7 @@ def program(path: Path, work: Work, progress: Progress, few: int, options: dict[
         warnings.catch_warnings(),
         patch("tagmatch.partitioner.consolidation.FEW_SETS", few),
         patch.object(Engine, "merge", progress.merging(Engine.merge)),
+        patch("tagmatch.model.storage.folder.replace_file", progress.saved(replace_file)),
     ):
         warnings.simplefilter("ignore")
         tm: TagMatch[Any] = TagMatch(path, key_type=work.key_type, **options)
@@ -117,7 +132,8 @@ def killed(program: Callable[..., None], *arguments: Any, progress: Progress, wa
             wait(until=True)
             wait(until=False)
         wait(until=True)
-        time.sleep(0.01 * rng.random() ** 2)
+        if wanted != SAVED:
+            time.sleep(0.01 * rng.random() ** 2)
     process.kill()
     process.join()
 
@@ -136,7 +152,7 @@ class Index:
         """Have another program work at the index, and kill it."""
         rng, progress = self.rng, Progress(self.done)
         durability, few = rng.choice([None, *get_args(Durability)]), rng.choice([0, 0, 4, FEW_SETS])
-        wanted = rng.choice(_MOMENTS if self.work.key_type == "integer" else [*STEPS, ANYTHING])
+        wanted = rng.choice(_MOMENTS if self.work.key_type == "integer" else [*STEPS, SAVED, ANYTHING])
         layout = {"layout": rng.choice(get_args(Layout)), "max_partition_size": rng.choice([3, 200_000])}
         options = {**_OPTIONS, **layout, "durability": durability}
         killed(program, self.path, self.work, progress, few, options, progress=progress, wanted=wanted, rng=rng)
