@@ -41,7 +41,7 @@ quick: $(VENV)/.installed
 
 torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.machine --steps 10000
-	seed=$$(date +%s); echo "seed $$seed"; STEPS=3000 $(BIN)/python -m pytest tests/interface/test_state_machine.py --hypothesis-seed $$seed
+	seed=$$(date +%s); echo "seed $$seed"; STEPS=3000 $(BIN)/python -m pytest tests/interface/test_state_machine.py --hypothesis-seed $$seed --timeout 1800
 	cd tests && ../$(BIN)/python -m faults.sweep --fault disk
 	cd tests && ../$(BIN)/python -m faults.sweep --fault memory --bound 25
 	cd tests && ../$(BIN)/python -m faults.kills
