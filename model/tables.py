@@ -51,6 +51,12 @@ class Vocabulary:
             self._slots.append(build_slots(self.tags, self.hashes))
         return self._slots[0]
 
+    def with_slots(self, slots: U64Array) -> Vocabulary:
+        """The same, with the slots that have been made of another copy of it."""
+        found = replace(self)
+        found._slots.append(slots)
+        return found
+
     @property
     def nbytes(self) -> int:
         """Bytes of memory, without that of the slots."""

@@ -128,8 +128,14 @@ def rows_with(segment: Segment, tags: Strings, sets: Lists, *, threads: int = 1)
 
 
 def _to_take_in(snapshot: Snapshot, changes: int) -> list[Segment]:
-    """The segments that go into the new one: as small as what goes there anyway, or too many."""
-    by_size = sorted(snapshot.segments, key=lambda segment: segment.live)
+    """The segments that go into the new one."""
+    places = to_take_in([segment.live for segment in snapshot.segments], changes)
+    return [snapshot.segments[place] for place in places]
+
+
+def to_take_in(live: Sequence[int], changes: int) -> list[int]:
+    """Places of segments, with so many sets each, that go into a new one: as small as what goes there, or too many."""
+    by_size = sorted(range(len(live)), key=lambda place: live[place])
     few = max(FEW_SETS, changes)
-    small = sum(segment.live <= few for segment in by_size)
+    small = sum(sets <= few for sets in live)
     return by_size[: max(small, len(by_size) - _MOST_SEGMENTS + 1)]

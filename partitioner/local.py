@@ -122,7 +122,7 @@ def held_in(segment: Segment, rows: U32Array) -> Held:
 
 
 def build_segment(held: Sequence[Held], changes: Changes, options: LayoutOptions, *, threads: int = 1) -> Segment:
-    """The segment of what these sets, none of which is held twice, are after the changes, in the layout of `options`.
+    """The segment of what these sets are after the changes, in the layout of `options`. Held twice, a set has all keys.
 
     The result depends on the sets and keys it holds and on the options alone, not on the order in which they came
     nor on `threads`.

@@ -40,6 +40,7 @@ from tagmatch.model.storage.format import (
     manifest_text,
     names_of,
     parse_manifest,
+    reject_changed,
     reject_other_files,
 )
 from tagmatch.model.storage.segment_files import Check, read_segments, write_segment
@@ -215,6 +216,28 @@ class Folder:
                     self.path.rmdir()
             raise TagMatchError(f"cannot write the index {self}: {error}") from error
 
+    def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> dict[str, Any]:
+        """As `Location` says."""
+        try:
+            with self.unfinished(SCRATCH_PREFIX) as folder:  # which no other writer removes
+                manifest = write_snapshot(snapshot, folder, there)
+                self._move(folder, manifest["segments"])
+                return manifest
+        except (OSError, pa.ArrowException) as error:
+            raise TagMatchError(f"cannot write the index {self}: {error}") from error
+
+    def switch(self, manifest: dict[str, Any], base: str | None) -> None:
+        """As `Location` says. Another writer is waited for."""
+        try:
+            with locked(self.path / LOCK), self.unfinished() as nothing:
+                current = self.manifest() if self.has_index() else {}
+                reject_changed(self, current, base)
+                if "log" in current:
+                    manifest = {**manifest, "log": current["log"]}
+                self.commit(nothing, manifest)
+        except OSError as error:
+            raise TagMatchError(f"cannot write the index {self}: {error}") from error
+
     def _remove_unfinished(self) -> None:
         """Remove what a writer that was killed has left. Jobs on several machines do that for their own files."""
         for left in self.path.glob(f"{UNFINISHED_PREFIX}*"):
@@ -222,9 +245,9 @@ class Folder:
                 shutil.rmtree(left, ignore_errors=True)
 
     @contextlib.contextmanager
-    def unfinished(self) -> Iterator[Path]:
+    def unfinished(self, prefix: str = UNFINISHED_PREFIX) -> Iterator[Path]:
         """A new folder in this one, for the files of a snapshot; is removed if it is not committed."""
-        unfinished = self.path / f"{UNFINISHED_PREFIX}{uuid.uuid4().hex}"
+        unfinished = self.path / f"{prefix}{uuid.uuid4().hex}"
         _in_use.add(unfinished)  # before others can see it
         try:
             unfinished.mkdir(mode=0o700)

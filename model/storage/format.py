@@ -24,7 +24,13 @@ from typing import Any, TypeAlias
 
 import xxhash
 
-from tagmatch.model.errors import IndexCorruptError, IndexExistsError, IndexNotFoundError, IndexVersionError
+from tagmatch.model.errors import (
+    IndexChangedError,
+    IndexCorruptError,
+    IndexExistsError,
+    IndexNotFoundError,
+    IndexVersionError,
+)
 from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import reject_given_up
 
@@ -66,6 +72,26 @@ def reject_other_files(path: object, names: Iterable[str]) -> None:
     ours = (f"{MANIFEST}.new", *OF_SNAPSHOTS, UNFINISHED_PREFIX, STAGED_PREFIX, LOCK, WRITER)
     if not all(name.startswith(ours) for name in names):
         raise IndexExistsError(f"{path} is a folder with other files in it; choose an empty or a new folder")
+
+
+def reject_changed(path: object, manifest: dict[str, Any], base: str | None) -> None:
+    """See that an index still has the snapshot of that name, or that there is none still.
+
+    Parameters
+    ----------
+    manifest : dict
+        As it is now; empty where there is no index.
+
+    Raises
+    ------
+    IndexChangedError
+        It has another one.
+    """
+    if manifest.get("snapshot") != base:
+        raise IndexChangedError(
+            f"another program has saved changes to the index {path} in the meantime, and they stay; nothing was added "
+            "to them: begin again"
+        )
 
 
 def manifest_missing(path: object) -> IndexNotFoundError:

@@ -139,6 +139,33 @@ class Location(Protocol):
             As `save`.
         """
 
+    def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> dict[str, Any]:
+        """Write the files of a snapshot that an index, which has these segments, lacks; returns what `switch` takes.
+
+        Nothing has changed then, and any process may `switch`. Done twice, it comes to the same.
+
+        Raises
+        ------
+        TagMatchError
+            As `save`.
+        """
+
+    def switch(self, manifest: dict[str, Any], base: str | None) -> None:
+        """Make the snapshot that `prepare` gave the current one; what is staged stays so.
+
+        Parameters
+        ----------
+        base : str, optional
+            Name of the snapshot that the index still has to have; `None`: there is no index.
+
+        Raises
+        ------
+        IndexChangedError
+            It has another one, and stays as it is.
+        IndexExistsError, TagMatchError
+            As `save`.
+        """
+
     def scratch(self) -> AbstractContextManager[Files]:
         """A place for files, which are removed afterwards. What a killed one has left is removed now."""
 

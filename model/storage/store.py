@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,6 +29,7 @@ from tagmatch.model.storage.format import (
     MANIFEST,
     OF_SNAPSHOTS,
     SCRATCH_PREFIX,
+    Entry,
     are_whole,
     check_contents,
     files_of,
@@ -36,8 +37,10 @@ from tagmatch.model.storage.format import (
     manifest_text,
     names_of,
     parse_manifest,
+    reject_changed,
     reject_other_files,
 )
+from tagmatch.model.storage.snapshots import write_snapshot
 from tagmatch.model.storage.store_folder import StoreFolder, in_a_line
 from tagmatch.model.tables import Snapshot
 
@@ -158,16 +161,30 @@ class Store:
         self.check_writable()
 
     def save(self, snapshot: Snapshot) -> None:
-        """As `Location` says; only one program at a time may. The files are made on this machine, and uploaded."""
+        """As `Location` says; only one program at a time may."""
         self.has_index()
-        with tempfile.TemporaryDirectory(prefix="tagmatch-", dir=_local_folder()) as path:
-            made = Folder(Path(path))
-            made.save(snapshot)
-            manifest = made.manifest()
-            wanted = names_of(manifest["segments"])
-            for name in wanted:
-                self._upload(made.path, name, manifest)
+        self._commit(self.prepare(snapshot, ()))
+
+    def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> dict[str, Any]:
+        """As `Location` says. The files are made on this machine, and uploaded."""
+        try:
+            with tempfile.TemporaryDirectory(prefix="tagmatch-", dir=_local_folder()) as path:
+                made = Path(path)
+                manifest = write_snapshot(snapshot, made, there)
+                for file in made.iterdir():
+                    self._upload(made, file.name, manifest)
+                return manifest
+        except (OSError, pa.ArrowException) as error:
+            raise TagMatchError(f"cannot write the index {self}: {in_a_line(error)}") from error
+
+    def switch(self, manifest: dict[str, Any], base: str | None) -> None:
+        """As `Location` says; only one program at a time may, as nobody can see whether another is about to."""
+        reject_changed(self, self.manifest() if self.has_index() else {}, base)
+        self._commit(manifest)
+
+    def _commit(self, manifest: dict[str, Any]) -> None:
         self.folder.write(MANIFEST, manifest_text(manifest))
+        wanted = names_of(manifest["segments"])
         for other in self.folder.names():
             if other.startswith(OF_SNAPSHOTS) and other not in wanted:
                 self.folder.folder(other).try_to_remove()

@@ -1,8 +1,9 @@
-"""Step 4: the slices become the tables of one snapshot, which replaces the index's in one step."""
+"""Step 4: the slices become the tables of one segment, which is saved as the index or beside what it has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,20 +27,43 @@ if TYPE_CHECKING:
 
 
 def save_slices(
-    spark: SparkSession, scratch: Scratch, index: Location, options: LayoutOptions, slices: Sequence[Any], keys: Keys
-) -> int:
-    """Save the index, as one task does, in little memory as all columns are files; returns its partitions."""
-    work = partial(_save, scratch, index, options, Slices(slices), keys)
-    (saved,) = for_each(spark, [0], work, "count long").collect()
-    return int(saved["count"])
+    spark: SparkSession,
+    scratch: Scratch,
+    save: Callable[[Segment], dict[str, Any]],
+    options: LayoutOptions,
+    slices: Sequence[Any],
+    keys: Keys,
+) -> tuple[int, dict[str, Any]]:
+    """Make a segment, as one task does, in little memory as all columns are files, and have it saved there.
+
+    Returns
+    -------
+    partitions : int
+        How many it has.
+    saved : dict
+        What `save` returned.
+    """
+    work = partial(_save, scratch, save, options, Slices(slices), keys)
+    (saved,) = for_each(spark, [0], work, "count long, saved string").collect()
+    return int(saved["count"]), json.loads(saved["saved"])
 
 
 def _save(
-    scratch: Scratch, index: Location, options: LayoutOptions, slices: Slices, keys: Keys, _: int
+    scratch: Scratch,
+    save: Callable[[Segment], dict[str, Any]],
+    options: LayoutOptions,
+    slices: Slices,
+    keys: Keys,
+    _: int,
 ) -> Iterator[pa.RecordBatch]:
     segment = _segment(scratch, options, slices, keys)
+    yield one_row(count=len(segment.partitions), saved=json.dumps(save(segment)))
+
+
+def save_alone(index: Location, segment: Segment) -> dict[str, Any]:
+    """Save a segment as the index, whatever that is now: done twice, it comes to the same."""
     index.save(Snapshot((segment,)))
-    yield one_row(count=len(segment.partitions))
+    return {}
 
 
 def _segment(scratch: Scratch, options: LayoutOptions, slices: Slices, keys: Keys) -> Segment:

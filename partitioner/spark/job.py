@@ -4,9 +4,10 @@ Steps, each of one or a few Spark jobs ::
 
     keys        where keys are strings: the different ones, sorted; a file that tasks memory-map
     shards      rows by a hash of their set; a task makes its sets distinct, as the local partitioner does
+    stored      where rows are appended: the keys that these sets have in the index already; its small segments
     vocabulary  frequencies added up over shards, ranked; a file that tasks memory-map
     slices      sets as ranks; Algorithm 1 by histograms where a subtree is too large for one task; each slice laid out
-    index       the slices one after the other, saved in one step
+    index       the slices one after the other, saved in one step; what is appended, beside the segments that stay
 
 Nothing comes to the driver but counts, histograms, masks, some hundred sets' first ranks of each shard, and the strings
 by which Spark sets the bounds of their ranges. What tasks leave for others lies in a folder beside the index's
@@ -17,19 +18,23 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.options import LayoutOptions
+from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage.location import Location
+from tagmatch.model.tables import Segment
 from tagmatch.partitioner.local import MAX_ROWS
-from tagmatch.partitioner.spark.assemble import save_slices
+from tagmatch.partitioner.spark.assemble import save_alone, save_slices
 from tagmatch.partitioner.spark.keys import IntegerKeys, Keys, number_keys
 from tagmatch.partitioner.spark.scratch import Scratch
-from tagmatch.partitioner.spark.shards import make_shards
+from tagmatch.partitioner.spark.shards import Shards, make_shards
 from tagmatch.partitioner.spark.slices import lay_out_slices
+from tagmatch.partitioner.spark.stored import Left, Stored, as_rows, take_in, verify
 from tagmatch.partitioner.spark.vocabulary import build_vocabulary
 
 if TYPE_CHECKING:
@@ -65,7 +70,8 @@ class Partitioned:
     Attributes
     ----------
     sets, keys, tags, partitions : int
-        Distinct sets, pairs of a set and a key, different tags, and partitions (clusters, in the layout `rarest`).
+        Distinct sets, pairs of a set and a key, different tags, and partitions (clusters, in the layout `rarest`): of
+        the segment that it has made, which is the whole index, or what was added to it.
     skipped : dict of str to int
         Rows that were left out, by what is wrong with them.
     """
@@ -91,36 +97,97 @@ def partition_sets(rows: DataFrame, index: Location, layout: LayoutOptions, opti
     IndexExistsError
         The path holds something that is not an index.
     """
-    spark = rows.sparkSession
     index.has_index()
     with index.scratch() as files:
-        scratch = Scratch(files)
+        job = _Job(rows.sparkSession, Scratch(files), layout, options)
+        keys, shards = job.shards(rows)
+        made, _ = job.saved(shards, keys, partial(save_alone, index))
+        return made
+
+
+def append_sets(rows: DataFrame, stored: Stored, layout: LayoutOptions, options: JobOptions) -> Partitioned:
+    """Add the sets of a DataFrame, columns `tags` and `key`, to an index, as a segment of their own.
+
+    The segment also has what `consolidated` takes in. Where keys are strings, all sets are laid out anew.
+
+    Raises
+    ------
+    InvalidValueError
+        As of `partition_sets`.
+    IndexChangedError
+        Another program has saved to the index in the meantime. It stays as it is.
+    """
+    spark = rows.sparkSession
+    with stored.index.scratch() as files:
+        job = _Job(spark, Scratch(files), layout, options)
+        left = Left(stored)
+        if stored.key_type == "string":
+            rows = as_rows(spark, stored, options.sets_per_task).union(rows)
+        keys, shards = job.shards(rows)
+        if stored.manifest is not None:
+            if not shards.rows:
+                return Partitioned(0, 0, 0, 0, shards.problems)
+            with job.step("stored"):
+                if stored.key_type == "string":
+                    verify(spark, stored)
+                else:
+                    shards, left = take_in(spark, job.scratch, stored, shards, options.sets_per_task)
+        made, manifest = job.saved(shards, keys, partial(left.prepare, job.scratch))
+        # Once, whereas tasks may run twice
+        stored.index.switch(manifest, stored.name)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    spark: SparkSession
+    scratch: Scratch
+    layout: LayoutOptions
+    options: JobOptions
+
+    def shards(self, rows: DataFrame) -> tuple[Keys, Shards]:
+        """The rows' sets; errors as `partition_sets`."""
         keys: Keys = IntegerKeys()
-        if dict(rows.dtypes)["key"] == "string":
-            with _step(spark, "keys"):
-                keys = number_keys(rows, scratch)
-        with _step(spark, "shards"):
-            shards = make_shards(rows, scratch, keys)
+        if key_type_of_rows(rows) == "string":
+            with self.step("keys"):
+                keys = number_keys(rows, self.scratch)
+        with self.step("shards"):
+            shards = make_shards(rows, self.scratch, keys)
         if shards.problems:
             problems = ", ".join(f"{problem}: {count}" for problem, count in shards.problems.items())
-            if not options.skip_invalid:
+            if not self.options.skip_invalid:
                 raise InvalidValueError(
                     f"there are rows that cannot be stored: {problems}; "
                     "filter them, or have them skipped (skip_invalid)"
                 )
             _log.warning("skipped rows: %s", problems)
-        if shards.sets > MAX_ROWS:
+        return keys, shards
+
+    def saved(
+        self, shards: Shards, keys: Keys, save: Callable[[Segment], dict[str, Any]]
+    ) -> tuple[Partitioned, dict[str, Any]]:
+        """Have the sets of shards saved as a segment; and what `save` returned."""
+        if (rows := shards.sets + shards.other_rows) > MAX_ROWS:
             raise InvalidValueError(
-                f"an index holds at most {MAX_ROWS} sets, not {shards.sets}; split the rows by a hash of their tags"
+                f"an index holds at most {MAX_ROWS} sets, not {rows}; split the rows by a hash of their tags"
             )
-        with _step(spark, "vocabulary"):
-            tags = build_vocabulary(spark, scratch, shards, options.sets_per_task)
-        with _step(spark, "slices"):
-            slices = lay_out_slices(spark, scratch, shards.numbers, layout, options.sets_per_task)
-        with _step(spark, "index"):
-            partitions = save_slices(spark, scratch, index, layout, slices, keys)
-    pairs = sum(row["keys"] for row in slices)
-    return Partitioned(shards.sets, pairs, tags, partitions, shards.problems)
+        spark, scratch, layout, sets_per_task = self.spark, self.scratch, self.layout, self.options.sets_per_task
+        with self.step("vocabulary"):
+            tags = build_vocabulary(spark, scratch, shards, sets_per_task)
+        with self.step("slices"):
+            slices = lay_out_slices(spark, scratch, shards.numbers, layout, sets_per_task)
+        with self.step("index"):
+            partitions, saved = save_slices(spark, scratch, save, layout, slices, keys)
+        return Partitioned(shards.sets, sum(row["keys"] for row in slices), tags, partitions, shards.problems), saved
+
+    def step(self, name: str) -> AbstractContextManager[None]:
+        """Name the Spark jobs of a step."""
+        return _step(self.spark, name)
+
+
+def key_type_of_rows(rows: DataFrame) -> KeyType:
+    """What the keys of an index of these rows are."""
+    return "string" if dict(rows.dtypes)["key"] == "string" else "integer"
 
 
 @contextlib.contextmanager

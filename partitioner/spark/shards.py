@@ -23,6 +23,7 @@ from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
 from tagmatch.model.kernels.xxh64 import hash_tags
 from tagmatch.model.options import LayoutOptions
+from tagmatch.model.tables import Segment
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.scratch import Scratch
@@ -50,7 +51,7 @@ _ROWS, _PROBLEMS = 0, 1
 
 _SENT_BYTES, _RECEIVED_BYTES = 1 << 25, 1 << 22
 
-_SHARD = "shard long, sets long, problems array<long>"
+_SHARD = "shard long, sets long, rows long, problems array<long>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,19 @@ class Shards:
         Of the shards with sets.
     sets : int
         Distinct sets of all shards.
+    rows : int
+        Rows that these are of.
     problems : dict of str to int
         Rows that were left out, by what is wrong with them.
+    other_rows : int
+        Rows of tables that the index has beside these sets.
     """
 
     numbers: tuple[int, ...]
     sets: int
+    rows: int
     problems: dict[str, int]
+    other_rows: int = 0
 
 
 def make_shards(rows: DataFrame, scratch: Scratch, keys: Keys) -> Shards:
@@ -80,6 +87,7 @@ def make_shards(rows: DataFrame, scratch: Scratch, keys: Keys) -> Shards:
     return Shards(
         tuple(sorted(shard.shard for shard in made if shard.sets)),
         sum(shard.sets for shard in made),
+        sum(shard.rows for shard in made),
         {problem: int(count) for problem, count in zip(PROBLEMS, counts, strict=True) if count},
     )
 
@@ -134,7 +142,7 @@ def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:
 
 
 def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]:
-    staged, options = StagedChanges(), LayoutOptions()
+    staged = StagedChanges()
     problems = np.zeros(len(PROBLEMS), np.int64)
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -148,8 +156,14 @@ def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]
         staged.extend(tag_lists(some["tags"], "tags"), some["key"].to_numpy(), removed=False)
     if not (len(staged) or problems.any()):
         return
-    shard = number_of_task()
-    segment = build_segment([], staged.changes(), options)
+    shard, rows_of_shard = number_of_task(), len(staged)
+    segment = build_segment([], staged.changes(), LayoutOptions())
+    write_shard(scratch, shard, segment)
+    yield one_row(shard=shard, sets=len(segment), rows=rows_of_shard, problems=problems)
+
+
+def write_shard(scratch: Scratch, shard: int, segment: Segment) -> None:
+    """Leave the sets of a segment as a shard."""
     vocabulary = segment.vocabulary
     scratch.write(
         "shard",
@@ -159,4 +173,3 @@ def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]
         ranks=from_lists(segment.tagsets.ranks),
         keys=from_lists(segment.keys.keys),
     )
-    yield one_row(shard=shard, sets=len(segment), problems=problems)

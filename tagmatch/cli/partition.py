@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from tagmatch.cli.arguments import LayoutName, MaxPartitionSize
+from tagmatch.cli.arguments import choices, one_of
 from tagmatch.cli.progress import note
 from tagmatch.cli.run import run
 from tagmatch.files.formats import JSON_SUFFIXES
 from tagmatch.model.errors import IndexExistsError
-from tagmatch.model.options import LAYOUT_DEFAULTS
+from tagmatch.model.options import LAYOUT_DEFAULTS, MAX_PARTITION_SIZE, Layout
 from tagmatch.model.storage.location import location_of
 
 
@@ -30,8 +30,26 @@ def partition(
         str,
         typer.Argument(metavar="INDEX", help="Folder that all machines mount, or URI of a store.", show_default=False),
     ],
-    layout: LayoutName = LAYOUT_DEFAULTS.layout,
-    max_partition_size: MaxPartitionSize = LAYOUT_DEFAULTS.max_partition_size,
+    layout: Annotated[
+        Layout | None,
+        typer.Option(
+            parser=one_of(Layout),
+            metavar=choices(Layout),
+            help="How stored sets are grouped and ordered.  "
+            f"[default: {LAYOUT_DEFAULTS.layout}, or as the index has it]",
+            show_default=False,
+        ),
+    ] = None,
+    max_partition_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MAX_PARTITION_SIZE,
+            help="Most sets in a partition (layout balanced).  "
+            f"[default: {LAYOUT_DEFAULTS.max_partition_size}, or as the index has it]",
+            show_default=False,
+        ),
+    ] = None,
     format: Annotated[  # noqa: A002
         str | None,
         typer.Option(
@@ -47,11 +65,16 @@ def partition(
         bool, typer.Option("--skip-invalid", help="Leave out rows that cannot be stored, and tell how many.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there already.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="Add the sets to an index that is there already.")] = False,
 ) -> None:
-    """Build an index on Spark from any table of sets."""
+    """Build an index on Spark from any table of sets, or add them to one."""
+    if append and overwrite:
+        raise typer.BadParameter("an index is replaced (--overwrite) or added to (--append), not both")
     location = location_of(index, "INDEX").absolute()
-    if location.has_index() and not overwrite:
-        raise IndexExistsError(f"there is an index at {location} already; give --overwrite to replace it")
+    if location.has_index() and not (overwrite or append):
+        raise IndexExistsError(
+            f"there is an index at {location} already; give --overwrite to replace it, or --append to add to it"
+        )
     logging.basicConfig(format="%(message)s")
     logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
     from tagmatch.spark.offline import partition as run_job
@@ -64,6 +87,7 @@ def partition(
         made = run_job(
             read_table(spark, sets, format),
             index,
+            mode="append" if append else "overwrite",
             layout=layout,
             max_partition_size=max_partition_size,
             sets_per_task=sets_per_task,
@@ -73,7 +97,11 @@ def partition(
         spark.stop()
     for problem, count in made.skipped.items():
         typer.echo(f"tagmatch-partition: skipped rows: {problem}: {count}", err=True)
-    note(f"{location}: {made.sets} sets, {made.keys} keys, {made.tags} tags, layout {layout}")
+    manifest = location.manifest()
+    note(
+        f"{location}: {manifest['sets']} sets, layout {manifest['layout']}; "
+        f"made one segment with {made.sets} sets, {made.keys} keys, {made.tags} tags"
+    )
 
 
 def main() -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from typing import Literal, get_args
 
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
 from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType
 
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
 from tagmatch.model.options import LAYOUT_DEFAULTS, Layout, LayoutOptions
 from tagmatch.model.storage.location import location_of
-from tagmatch.partitioner.spark.job import JobOptions, Partitioned, partition_sets
+from tagmatch.partitioner.spark.job import JobOptions, Partitioned, append_sets, key_type_of_rows, partition_sets
+from tagmatch.partitioner.spark.stored import Stored
 from tagmatch.spark.errors import errors_of_workers
+
+#: What becomes of an index that is there
+Mode = Literal["overwrite", "append", "error"]
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
@@ -48,17 +53,18 @@ def partition(
     sets: DataFrame,
     index: str | os.PathLike[str],
     *,
-    layout: Layout = LAYOUT_DEFAULTS.layout,
-    max_partition_size: int = LAYOUT_DEFAULTS.max_partition_size,
+    mode: Mode = "overwrite",
+    layout: Layout | None = None,
+    max_partition_size: int | None = None,
     tags: str = "tags",
     key: str = "key",
     sets_per_task: int = 1 << 20,
     skip_invalid: bool = False,
 ) -> Partitioned:
-    """Build an index of the sets of a DataFrame: the very files that the local partitioner would write.
+    """Make an index of the sets of a DataFrame, or add them to one: the very files of the local partitioner.
 
-    An index that is there already is replaced in one step, at the end; until then, and if the job fails or is killed,
-    it stays as it was. A job that runs again makes the same index.
+    An index that is there already becomes another one in one step, at the end; until then, and if the job fails or is
+    killed, it stays as it was. A job that runs again makes the same index.
 
     Parameters
     ----------
@@ -67,8 +73,13 @@ def partition(
     index : str or path
         Of the index: a folder that the driver and all workers mount under the same path, or a URI that they reach
         through Arrow (`s3a://…`, `gs://…`, `abfss://…`, `hdfs://…`; see docs/spark.md).
+    mode : {"overwrite", "append", "error"}
+        What becomes of an index that is there already. `overwrite`: it is replaced. `append`: the rows are added to it,
+        as `add_sets` and `consolidate` would; one segment is made of them, of what is stored already of their sets, and
+        of small segments. That takes as long as there are rows, and reads the files of the index once. Where keys are
+        strings, all sets are laid out anew. What a program has staged stays staged. `error`: that is an error.
     layout, max_partition_size
-        As of `TagMatch`.
+        As of `TagMatch`. Where rows are appended, the index has its own.
     tags, key : str
         Columns: an array of strings, and an integer from 0 to 2**64 - 1 (as which Spark has decimal(20, 0)) or a
         string. Strings make an index with `key_type="string"`; they are compared as bytes, and read before all else,
@@ -81,16 +92,21 @@ def partition(
     Returns
     -------
     Partitioned
-        What there is, and how many rows were left out for what reason.
+        What the segment has that was made, and how many rows were left out for what reason.
 
     Raises
     ------
     InvalidTypeError
         A column is not there or of another type; it is named.
     InvalidValueError
-        For an option, for a URI that Arrow does not know, and for rows that cannot be stored: how many, and why.
+        For an option, for a URI that Arrow does not know, and for rows that cannot be stored: how many, and why. With
+        `append`, for keys or a layout that the index does not have.
     IndexExistsError
-        The path holds something that is not an index.
+        The path holds something that is not an index or, with `error`, one.
+    IndexChangedError
+        Another program has saved to the index while rows were being appended, which are not in it.
+    IndexCorruptError
+        The index to append to is damaged.
     TagMatchError
         The index cannot be written, or the rows had other keys, which are strings, when they were made again.
 
@@ -99,7 +115,12 @@ def partition(
     >>> people = spark.createDataFrame([(["cat", "fr"], "ana"), (["cat"], "bo")], "tags array<string>, key string")
     >>> partition(people, "people.index").sets
     2
+    >>> more = spark.createDataFrame([(["dog"], "ana"), (["cat"], "cy")], "tags array<string>, key string")
+    >>> partition(more, "people.index", mode="append").sets
+    3
     """
+    if mode not in get_args(Mode):
+        raise InvalidValueError(f"mode must be one of {', '.join(map(repr, get_args(Mode)))}, not {mode!r}")
     check_strings(column_type(sets, tags), f"column {tags!r}")
     kind = column_type(sets, key)
     if isinstance(kind, StringType):
@@ -117,5 +138,16 @@ def partition(
     rows = sets.select(col(f"`{tags}`").alias("tags"), col(f"`{key}`").cast(cast).alias("key"))
     location = location_of(index, "index").absolute()
     options = JobOptions(sets_per_task, skip_invalid)
+    if mode == "append":
+        stored = Stored.at(location)
+        stored.check_keys(key_type_of_rows(rows))
+        with errors_of_workers():
+            return append_sets(rows, stored, stored.options(layout, max_partition_size), options)
+    if mode == "error" and location.has_index():
+        raise IndexExistsError(f"there is an index at {location} already; choose another mode, or another path")
+    layout_options = LayoutOptions(
+        LAYOUT_DEFAULTS.layout if layout is None else layout,
+        LAYOUT_DEFAULTS.max_partition_size if max_partition_size is None else max_partition_size,
+    )
     with errors_of_workers():
-        return partition_sets(rows, location, LayoutOptions(layout, max_partition_size), options)
+        return partition_sets(rows, location, layout_options, options)

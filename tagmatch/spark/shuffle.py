@@ -25,14 +25,14 @@ from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tagmatch.interface import TagMatch
-from tagmatch.model.arrays import I64Array, IntArray, Lists, U32Array, UIntArray, offsets_of
-from tagmatch.model.arrow import from_strings, to_strings
+from tagmatch.model.arrays import I64Array, Lists, U32Array, offsets_of
+from tagmatch.model.arrow import to_strings
 from tagmatch.model.columns import tag_lists
-from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.kernels.xxh64 import hash_tags
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import KeyTable, Segment, Snapshot
+from tagmatch.partitioner.spark.records import lists_of, sets_at
 from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, deserialized, labels_for, sorted_by_number
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
 from tagmatch.spark.answers import Output, answer_field, reject_nulls, with_keys
@@ -147,7 +147,7 @@ def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) 
             serializer = Serializer()
             rows = segment.live_rows(first, last).astype(np.uint32)
             if first == 0 and _has_empty_set(segment):
-                empty = _sets(segment, rows[:1])
+                empty = sets_at(segment, rows[:1])
                 homes = slice(plan.buckets.count, None)
                 for label, number in zip(plan.labels[homes].tolist(), plan.numbers[homes].tolist(), strict=True):
                     serializer.add(label, number, empty)
@@ -173,22 +173,7 @@ def _has_empty_set(segment: Segment) -> bool:
 
 
 def _sets_at(segment: Segment, rows: U32Array, places: U32Array) -> pa.RecordBatch:
-    return _sets(segment, rows[places])
-
-
-def _sets(segment: Segment, rows: UIntArray) -> pa.RecordBatch:
-    """Tags, as strings, and keys of these rows."""
-    ranks, keys = gather(segment.tagsets.ranks, rows), gather(segment.keys.keys, rows)
-    tags = from_strings(gather_strings(segment.vocabulary.tags, ranks.values))
-    # Integers as they are stored, of 32 bits where they may be
-    values = pa.array(keys.values) if segment.keys.names is None else segment.keys.column(keys.values)
-    columns = [_lists(ranks.offsets, tags), _lists(keys.offsets, values)]
-    return pa.RecordBatch.from_arrays(columns, names=["tags", "keys"])
-
-
-def _lists(offsets: IntArray, values: pa.Array) -> pa.Array:
-    kind = pa.ListArray if offsets.dtype == np.int32 else pa.LargeListArray
-    return kind.from_arrays(pa.array(offsets), values)
+    return sets_at(segment, rows[places])
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------
@@ -252,7 +237,7 @@ class _Bucket:
         found = self._index.match_many(tags)
         sets = Lists(found.offsets.to_numpy(), found.values.to_numpy().astype(np.uint32))
         keys = look_up_keys(sets, self._keys)
-        return _lists(keys.offsets, self._keys.column(keys.values))
+        return lists_of(keys.offsets, self._keys.column(keys.values))
 
     def close(self) -> None:
         self._index.close()

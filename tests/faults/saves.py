@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 from faults.runs import Contents, Run
 from support.command import as_json_lines, done
 from support.oracle import Oracle
 
 from tagmatch import TagMatch
+from tagmatch.model.columns import tag_lists
 from tagmatch.model.storage.location import location_of
+from tagmatch.partitioner.consolidation import consolidated
+from tagmatch.partitioner.staging import StagedChanges
 
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu", "durability": "none"}
 #: Exit codes; any other is a number of syncs
@@ -202,6 +206,22 @@ def save_as_jobs_do(run: Run) -> None:
             tm.save(run.path / path)
 
 
+def append_as_jobs_do(run: Run) -> None:
+    """Prepare a snapshot that has the segment of an index and a new one, and switch to it, in the midst of a job."""
+    before = _contents("integer", _store)
+    after = _contents("integer", _store, lambda oracle, _: oracle.add_sets(*ADDED))
+    _stored_index(run.path / "index").close()
+    location, staged = location_of(str(run.path / "index"), "path"), StagedChanges()
+    staged.extend(tag_lists(ADDED[0], "tags", stored=True), np.array(ADDED[1], np.uint64), removed=False)
+    stored = location.open()
+    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0):
+        snapshot = consolidated(stored, staged.changes(), stored.only.options)
+    assert len(snapshot.segments) == 2
+    run.start({"index": before})
+    with run.step({"index": after}), location.scratch():
+        location.switch(location.prepare(snapshot, location.manifest()["segments"]), stored.name)
+
+
 class _KilledError(Exception):
     pass
 
@@ -251,7 +271,7 @@ def killed_and_again(run: Run) -> None:
 
 OPERATIONS: tuple[Callable[[Run], None], ...] = (
     first_consolidation, consolidations, segments, staged_changes, save_over_another, other_layout, string_keys,
-    build_command, save_as_jobs_do, killed_and_again,
+    build_command, save_as_jobs_do, append_as_jobs_do, killed_and_again,
 )  # fmt: skip
 
 

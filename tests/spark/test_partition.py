@@ -309,7 +309,8 @@ rows = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4)]
 sets = spark.createDataFrame(rows, "tags array<string>, key long")
 named = sets.withColumn("key", sets.key.cast("string"))
 for frame, each in ((sets, "rarest"), (sets, "balanced"), (named, "balanced")):
-    partition(frame, f"{sys.argv[1]}/{each}", layout=each, sets_per_task=1)
+    partition(frame.limit(2), f"{sys.argv[1]}/{each}", layout=each, sets_per_task=1)
+    partition(frame, f"{sys.argv[1]}/{each}", mode="append", sets_per_task=1)
     queries = spark.createDataFrame([(1, ["b", "a"]), (2, ["x"])], "id long, tags array<string>")
     for strategy in ("ship", "shuffle"):
         joined = subset_join(queries, f"{sys.argv[1]}/{each}", strategy=strategy, output="lists")
@@ -350,7 +351,14 @@ def test_command(tmp_path: Path, free_jvm: Jvm, keys: tuple[Any, Any]) -> None:
     code, told = run("--skip-invalid")
     assert (code, told) == (0, "tagmatch-partition: skipped rows: tags is null: 1")
     assert manifest(index) == local([(["a", "b"], keys[0])], tmp_path / "local", layout="balanced")
-    assert run()[1].endswith("already; give --overwrite to replace it")
+    assert run()[1].endswith("already; give --overwrite to replace it, or --append to add to it")
+    assert run("--append", "--overwrite")[0] == 2
+    sets.write_text(json.dumps({"tags": ["c"], "key": keys[1]}) + "\n")
+    assert run("--append")[0] == 0
+    more = [(["a", "b"], keys[0]), (["c"], keys[1])]
+    assert manifest(index) == local(more, tmp_path / "more", layout="balanced")
+    command.extend(["--max-partition-size", "5"])
+    assert "so rows cannot be appended with max_partition_size=5" in run("--append")[1]
 
 
 def test_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,10 @@ from tagmatch import TagMatch
 from tagmatch.model.errors import InvalidValueError, NullError
 from tagmatch.spark.errors import errors_of_workers
 from tagmatch.spark.join import subset_join
+from tagmatch.spark.offline import partition
 
 SCHEMA = "n int, tags array<string>"
+SETS = "tags array<string>, key long"
 
 
 KEYS: dict[Any, Any] = {"integer": int, "string": "key {}".format}
@@ -79,6 +81,24 @@ def test_files_with_a_newer_snapshot_in_between(
         assert {row.n: sorted(row["keys"]) for row in spark.table("lists").collect()} == expected
         pairs = sorted((row.n, row.key) for row in spark.table("rows").collect())
         assert pairs == [(n, key) for n, keys in expected.items() for key in keys]
+
+
+def test_segments_and_deletions_that_spark_appends_in_between(
+    spark: SparkSession, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    index, sets = tmp_path / "index", [(["a"], 1), (["b"], 2), ([], 3), (["c"], 4)]
+    partition(spark.createDataFrame(sets, SETS), index)
+    joined = subset_join(spark.readStream.schema(SCHEMA).parquet(str(folder)), index, output="lists")
+    with running(joined, "appended") as query:
+        for n, (more, segments) in enumerate([([], 1), ([(["a"], 5), (["x"], 6)], 2), ([([], 7)], 3)]):
+            partition(spark.createDataFrame(more, SETS), index, mode="append")
+            with TagMatch.open(index) as tm:
+                assert tm.stats()["segments"] == segments
+            write(folder, str(n), {n: ["a", "x"], 10 + n: ["b", "c"]})
+            query.processAllAvailable()
+    found = {row.n: sorted(row["keys"]) for row in spark.table("appended").collect()}
+    assert found == {0: [1, 3], 1: [1, 3, 5, 6], 2: [1, 3, 5, 6, 7], 10: [2, 3, 4], 11: [2, 3, 4], 12: [2, 3, 4, 7]}
 
 
 @pytest.mark.usefixtures("tm")

@@ -21,12 +21,14 @@ class Kill(logging.Handler):
 logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
 logging.getLogger("tagmatch.partitioner").addHandler(handler := Kill())
 spark = handler.spark = spark_session("killed", "local[2]")
-partition(spark.read.parquet(sys.argv[1]), sys.argv[2])
+partition(spark.read.parquet(sys.argv[1]), sys.argv[2], mode=sys.argv[4])
 """
 
 
-def run_killed_job(sets: Path, index: Path | str, step: str, environment: Mapping[str, str] | None = None) -> None:
+def run_killed_job(
+    sets: Path, index: Path | str, step: str, environment: Mapping[str, str] | None = None, mode: str = "overwrite"
+) -> None:
     """Partition sets in a process of its own, until it is killed."""
-    command = [sys.executable, "-c", _KILLED, str(sets), str(index), step]
+    command = [sys.executable, "-c", _KILLED, str(sets), str(index), step, mode]
     run = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert run.returncode == -signal.SIGKILL, run.stderr.decode()

@@ -1,0 +1,411 @@
+"""Rows that Spark appends to an index: the files, and the answers, that `add_sets` and `consolidate` come to."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame
+from support.index_files import contents_of, files_of
+from support.jvm import Jvm
+from support.killed import run_killed_job
+from support.oracle import Oracle
+
+import tagmatch.partitioner.spark.job
+import tagmatch.spark.join
+from tagmatch import IndexChangedError, IndexCorruptError, IndexExistsError, InvalidValueError, TagMatch
+from tagmatch.model.options import Layout
+from tagmatch.model.storage.folder import Folder, FolderFiles
+from tagmatch.partitioner.spark import stored as stored_step
+from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.shards import write_shard
+from tagmatch.spark import partition, subset_join
+
+pytest_plugins = ["support.s3_bucket"]
+
+Rows = Sequence[tuple[list[str], Any]]
+SCHEMA = "tags array<string>, key long"
+NAMED = "tags array<string>, key string"
+TAGS = [f"t{i}" for i in range(60)] + ["é", "日本", "", " ", "a\u0000b"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda *_: None)
+    monkeypatch.setattr(tagmatch.spark.join, "BUCKET_SETS", 40)
+
+
+def take_in(monkeypatch: pytest.MonkeyPatch, few: int, most: int) -> None:
+    """Have segments of `few` sets taken in, and as many that there are `most` at most."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
+    monkeypatch.setattr("tagmatch.partitioner.consolidation._MOST_SEGMENTS", most)
+
+
+def rows_of(rng: random.Random, count: int, tags: Sequence[str] = TAGS) -> Rows:
+    """Sets of few tags, of which others have some again; the empty set, rows twice, large keys."""
+    rows = [(rng.sample(tags, rng.randint(1, 3)), rng.randrange(40)) for _ in range(count)]
+    rows += [([], rng.randrange(9)), (["t1", "t1", "t2"], 2**63 - 1), (["t2", "t1"], 3), (["t2", "t1"], 3)]
+    return rng.sample(rows, len(rows))
+
+
+def change(index: Path, added: Rows, removed: Rows = (), **options: Any) -> None:
+    """As a program on one machine does."""
+    with TagMatch(index, threads=2, device="cpu", durability="none", **options) as tm:
+        for rows, stage in ((added, tm.add_sets), (removed, tm.remove_sets)):
+            stage([tags for tags, _ in rows], [key for _, key in rows])
+        tm.consolidate()
+
+
+def frame_of(spark: Any, rows: Rows) -> DataFrame:
+    frame = spark.createDataFrame(rows, NAMED if any(isinstance(key, str) for _, key in rows) else SCHEMA)
+    found: DataFrame = frame.repartition(3)
+    return found
+
+
+@pytest.fixture
+def ranges_stay_apart(spark: Any) -> Iterator[None]:
+    """Where there are few rows, Spark else puts partitions together."""
+    setting = "spark.sql.adaptive.coalescePartitions.enabled"
+    spark.conf.set(setting, "false")
+    spark.conf.set("spark.sql.shuffle.partitions", "5")
+    yield
+    spark.conf.unset(setting)
+    spark.conf.unset("spark.sql.shuffle.partitions")
+
+
+def assert_right(spark: Any, index: Path | str, oracle: Oracle, rng: random.Random) -> None:
+    """All answers are the oracle's, here and of both joins."""
+    some = [tags for tags, _ in oracle]
+    queries = [[], TAGS, ["unknown"], *(rng.sample(TAGS, rng.randint(1, 20)) for _ in range(40))]
+    queries += [[*rng.choice(some), *rng.sample(TAGS, 2)] for _ in range(40)]
+    expected = [oracle.match(query) for query in queries]
+    with TagMatch.open(index, device="cpu") as tm:
+        tm.check()
+        assert dict(tm) == dict(oracle)
+        assert [sorted(keys) for keys in tm.match_many(queries).to_pylist()] == expected
+    frame = spark.createDataFrame(list(enumerate(queries)), "id long, tags array<string>")
+    for strategy in ("ship", "shuffle"):
+        joined = subset_join(frame, index, strategy=strategy, output="lists").collect()
+        assert [sorted(row["keys"]) for row in sorted(joined, key=lambda row: row.id)] == expected
+
+
+@pytest.mark.usefixtures("ranges_stay_apart")
+@pytest.mark.parametrize("layout", get_args(Layout))
+@pytest.mark.parametrize(("few", "most", "segments"), [(0, 100, [2, 3]), (0, 2, [2, 2]), (1 << 14, 8, [1, 1])], ids=str)
+def test_files_are_those_of_add_sets_and_consolidate(
+    spark: Any,
+    tmp_path: Path,
+    rng: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: str,
+    few: int,
+    most: int,
+    segments: list[int],
+) -> None:
+    """Where old segments stay, where the smaller ones are taken in, and where all are; with deleted rows in each."""
+    take_in(monkeypatch, few, most)
+    options = {"layout": layout, "max_partition_size": 30}
+    local, on_spark, oracle = tmp_path / "local", tmp_path / "spark", Oracle()
+    first = rows_of(rng, 400)
+    change(local, first, first[::9], **options)
+    shutil.copytree(local, on_spark)
+    oracle.add_sets(*zip(*first, strict=True))
+    oracle.remove_sets(*zip(*first[::9], strict=True))
+    oracle.consolidate()
+    for count, made_segments in zip((60, 20), segments, strict=True):
+        more = rows_of(rng, count, [*TAGS[:40], f"only in {count}"])
+        change(local, more, **options)
+        made = partition(frame_of(spark, more), on_spark, mode="append", sets_per_task=50)
+        assert contents_of(on_spark) == contents_of(local)
+        with TagMatch.open(on_spark, device="cpu") as tm:
+            stats = tm.stats()
+            assert stats["segments"] == made_segments
+            new = tm.snapshot.segments[-1]
+            assert (made.sets, made.keys, made.tags) == (len(new), new.live_keys, len(new.vocabulary))
+            assert made.partitions == len(new.partitions)
+        oracle.add_sets(*zip(*more, strict=True))
+        oracle.consolidate()
+        # Rows are deleted in all segments
+        gone = [(sorted(tags), key) for tags, keys in list(oracle)[::60] for key in keys]
+        for index in (local, on_spark):
+            change(index, [], gone, **options)
+        oracle.remove_sets(*zip(*gone, strict=True))
+        oracle.consolidate()
+    assert contents_of(on_spark) == contents_of(local)
+    assert_right(spark, on_spark, oracle, rng)
+
+
+def test_an_index_that_is_not_there_yet(spark: Any, tmp_path: Path, rng: random.Random) -> None:
+    rows = rows_of(rng, 50)
+    change(tmp_path / "local", rows, layout="balanced", max_partition_size=7)
+    made = partition(frame_of(spark, rows), tmp_path / "spark", mode="append", layout="balanced", max_partition_size=7)
+    assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
+    assert made.sets == len({frozenset(tags) for tags, _ in rows})
+    empty = spark.createDataFrame([], SCHEMA)
+    partition(empty, tmp_path / "empty", mode="append")
+    change(tmp_path / "empty, local", [])
+    assert contents_of(tmp_path / "empty") == contents_of(tmp_path / "empty, local")
+
+
+def test_no_rows_change_nothing(spark: Any, tmp_path: Path, rng: random.Random) -> None:
+    change(tmp_path / "index", rows_of(rng, 50))
+    before = {file: file.stat().st_ino for file in files_of(tmp_path / "index")}
+    frame = spark.createDataFrame([(None, 1), (["a"], None)], SCHEMA)
+    made = partition(frame, tmp_path / "index", mode="append", skip_invalid=True)
+    assert {file: file.stat().st_ino for file in files_of(tmp_path / "index")} == before
+    assert (made.sets, made.keys, made.skipped) == (0, 0, {"tags is null": 1, "key is null": 1})
+    with pytest.raises(InvalidValueError, match="tags is null: 1, key is null: 1"):
+        partition(frame, tmp_path / "index", mode="append")
+
+
+def test_what_is_stored_already_changes_nothing_in_the_answers(spark: Any, tmp_path: Path, rng: random.Random) -> None:
+    """A job that runs again, as after its driver was lost."""
+    rows, oracle = rows_of(rng, 50), Oracle()
+    oracle.add_sets(*zip(*rows, strict=True))
+    oracle.consolidate()
+    for _ in range(3):
+        partition(frame_of(spark, rows), tmp_path / "index", mode="append")
+        assert_right(spark, tmp_path / "index", oracle, rng)
+
+
+def test_keys_that_are_strings(spark: Any, tmp_path: Path, rng: random.Random) -> None:
+    """All sets are laid out anew."""
+    local, on_spark, oracle = tmp_path / "local", tmp_path / "spark", Oracle()
+    for count in (80, 30):
+        rows = [(tags, f"é{key % 23}") for tags, key in rows_of(rng, count)]
+        partition(frame_of(spark, rows), on_spark, mode="append", layout="balanced", sets_per_task=40)
+        oracle.add_sets(*zip(*rows, strict=True))
+        oracle.consolidate()
+        gone = [(sorted(tags), key) for tags, keys in list(oracle)[::7] for key in keys]
+        change(on_spark, [], gone, layout="balanced")
+        oracle.remove_sets(*zip(*gone, strict=True))
+        oracle.consolidate()
+    assert_right(spark, on_spark, oracle, rng)
+    last = [(["t1"], "last")]
+    partition(frame_of(spark, last), on_spark, mode="append")
+    with TagMatch(local, key_type="string", layout="balanced", device="cpu", durability="none") as tm:
+        for tags, keys in oracle:
+            tm.add_sets([tags] * len(keys), keys)
+        tm.add_set(["t1"], "last")
+        tm.consolidate(full=True)
+    assert contents_of(on_spark) == contents_of(local)
+
+
+def test_what_the_index_does_not_have(spark: Any, tmp_path: Path, rng: random.Random) -> None:
+    index = tmp_path / "index"
+    change(index, rows_of(rng, 50), max_partition_size=30)
+    before = contents_of(index)
+    frame = frame_of(spark, [(["a"], 1)])
+    for options, told in (
+        ({"layout": "balanced"}, "has layout='rarest', so rows cannot be appended with layout='balanced'"),
+        (
+            {"max_partition_size": 31},
+            "has max_partition_size=30, so rows cannot be appended with max_partition_size=31",
+        ),
+    ):
+        with pytest.raises(InvalidValueError, match=f"{index} {told}"):
+            partition(frame, index, mode="append", **options)  # type: ignore[arg-type]
+    told = f'{index} has key_type "integer", the rows have keys of type "string"'
+    with pytest.raises(InvalidValueError, match=told):
+        partition(frame_of(spark, [(["a"], "1")]), index, mode="append")
+    assert contents_of(index) == before
+    partition(frame, index, mode="append", layout="rarest", max_partition_size=30)
+
+
+def test_modes(spark: Any, tmp_path: Path) -> None:
+    frame = frame_of(spark, [(["a"], 1)])
+    for mode in ("error", "overwrite"):
+        partition(frame, tmp_path / mode, mode=mode)  # type: ignore[arg-type]
+    assert contents_of(tmp_path / "error") == contents_of(tmp_path / "overwrite")
+    other = frame_of(spark, [(["b"], 2)])
+    with pytest.raises(IndexExistsError, match=r"there is an index at .*/error already; choose another mode"):
+        partition(other, tmp_path / "error", mode="error")
+    assert contents_of(tmp_path / "error") == contents_of(tmp_path / "overwrite")
+    partition(other, tmp_path / "overwrite", mode="overwrite")
+    with TagMatch.open(tmp_path / "overwrite") as tm:
+        assert dict(tm) == {frozenset(["b"]): (2,)}
+    with pytest.raises(InvalidValueError, match="mode must be one of 'overwrite', 'append', 'error', not 'ignore'"):
+        partition(other, tmp_path / "error", mode="ignore")  # type: ignore[arg-type]
+
+
+def test_more_than_an_index_holds(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_in(monkeypatch, 0, 100)
+    change(tmp_path / "index", [([f"t{i}"], i) for i in range(40)])
+    before = contents_of(tmp_path / "index")
+    frame = frame_of(spark, [([f"u{i}"], i) for i in range(5)])
+    monkeypatch.setattr(tagmatch.partitioner.spark.job, "MAX_ROWS", 44)
+    with pytest.raises(InvalidValueError, match="an index holds at most 44 sets, not 45"):
+        partition(frame, tmp_path / "index", mode="append")
+    assert contents_of(tmp_path / "index") == before
+    monkeypatch.setattr(tagmatch.partitioner.spark.job, "MAX_ROWS", 45)
+    assert partition(frame, tmp_path / "index", mode="append").sets == 5
+
+
+# -- other programs --------------------------------------------------------------------------------------------------
+
+
+def before_calling(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], None]) -> None:
+    call = getattr(owner, name)
+
+    def acting(*arguments: Any) -> Any:
+        monkeypatch.setattr(owner, name, call)
+        act()
+        return call(*arguments)
+
+    monkeypatch.setattr(owner, name, acting)
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["changed", "made"])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(tagmatch.partitioner.spark.job, "take_in"), (tagmatch.partitioner.spark.job._Job, "saved"), (Folder, "switch")],
+    ids=["before stored sets are read", "before files are written", "before the end"],
+)
+def test_another_program_saves_meanwhile(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_there: bool
+) -> None:
+    """What it has saved stays, and nothing else; to append once more then does."""
+    if name == "take_in" and not is_there:
+        name, owner = "make_shards", tagmatch.partitioner.spark.job
+    index, other = tmp_path / "index", [(["b"], 2), (["c"], 3)]
+    if is_there:
+        change(index, [(["a"], 1)])
+    before_calling(monkeypatch, owner, name, lambda: change(index, other))
+    frame = frame_of(spark, [(["a"], 7), (["b"], 8)])
+    with pytest.raises(IndexChangedError, match="another program has saved changes to the index"):
+        partition(frame, index, mode="append")
+    stored: dict[Any, Any] = {frozenset(tags): (key,) for tags, key in [*other, *[(["a"], 1)] * is_there]}
+    with TagMatch.open(index) as tm:
+        assert dict(tm) == stored
+    partition(frame, index, mode="append")
+    with TagMatch.open(index) as tm:
+        assert dict(tm) == {**stored, frozenset("a"): (1, 7) if is_there else (7,), frozenset("b"): (2, 8)}
+    assert len([path for path in index.iterdir() if path.name.startswith("segment-")]) == 1
+
+
+def test_what_is_staged_stays_staged(spark: Any, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    for key in range(3):  # so that earlier logs no longer count
+        with TagMatch(index) as tm:
+            tm.add_set(["a"], key)
+            tm.consolidate()
+    with TagMatch(index) as tm:
+        tm.add_set(["staged"], 10)
+    log = Folder(index).manifest()["log"]
+    logs = {path.name: path.read_bytes() for path in index.glob("staged-*")}
+    partition(frame_of(spark, [(["a"], 7)]), index, mode="append")
+    assert Folder(index).manifest()["log"] == log > 1
+    assert {path.name: path.read_bytes() for path in index.glob("staged-*")} == logs
+    with TagMatch(index) as tm:
+        assert (tm.stats()["staged"], tm.match(["staged"])) == (1, [])
+        tm.add_set(["more"], 11)
+        partition(frame_of(spark, [(["a"], 8)]), index, mode="append")
+        with pytest.raises(IndexChangedError):
+            tm.consolidate()
+        tm.reload()
+        tm.consolidate()
+        assert sorted(tm.match(["a", "staged", "more"])) == [0, 1, 2, 7, 8, 10, 11]
+
+
+def test_damage_is_not_taken_over(spark: Any, tmp_path: Path, rng: random.Random) -> None:
+    for key_type, rows in (("integer", rows_of(rng, 50)), ("string", [(["t1"], "ana"), (["t2"], "bo")])):
+        index = tmp_path / key_type
+        change(index, rows, key_type=key_type)
+        (keys,) = index.glob("segment-*/keys.arrow")
+        damaged = bytearray(keys.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        keys.write_bytes(damaged)
+        before = contents_of(index)
+        with pytest.raises(IndexCorruptError, match=r"keys.arrow does not have the checksum"):
+            partition(frame_of(spark, rows[:1]), index, mode="append")
+        assert contents_of(index) == before
+
+
+@pytest.mark.timeout(600)
+def test_a_job_that_is_killed_leaves_the_index_as_it_was(tmp_path: Path, free_jvm: Jvm, builder: Any) -> None:
+    index, sets = tmp_path / "index", tmp_path / "sets.parquet"
+    pq.write_table(pa.table({"tags": [["old"], ["new"]], "key": [2, 3]}), sets)
+    change(index, [(["old"], 1)])
+    before = contents_of(index)
+    for step in ("stored", "index"):
+        run_killed_job(sets, index, step, free_jvm.environment, "append")
+        free_jvm.stop_spark()
+        assert {name: found for name, found in contents_of(index).items() if not name.startswith("unf")} == before
+    partition(free_jvm.session(builder).read.parquet(str(sets)), index, mode="append")
+    change(tmp_path / "local", [(["old"], 1), (["old"], 2), (["new"], 3)])
+    assert contents_of(index) == contents_of(tmp_path / "local")
+
+
+# -- stores ----------------------------------------------------------------------------------------------------------
+
+
+def test_same_files_on_a_store(
+    spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, bucket: Any, uri: str
+) -> None:
+    take_in(monkeypatch, 0, 100)
+    index, oracle, written = tmp_path / "index", Oracle(), dict[str, Any]()
+    for count in (200, 30, 20):
+        more = rows_of(rng, count)
+        change(index, more)
+        partition(frame_of(spark, more), uri, mode="append")
+        oracle.add_sets(*zip(*more, strict=True))
+        oracle.consolidate()
+        found = bucket[0].get_file_info(pa.fs.FileSelector("folder/index", recursive=True))
+        files = {info.path.removeprefix("folder/index/"): info.mtime for info in found if info.is_file}
+        assert {name: bucket[0].open_input_file(f"folder/index/{name}").readall() for name in files} == contents_of(
+            index
+        )
+        # Segments that were there are not written again
+        assert all(files[name] == mtime for name, mtime in written.items() if name.startswith("segment-"))
+        written = files
+    assert_right(spark, uri, oracle, rng)
+
+
+def test_another_program_saves_to_the_store(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
+    frame = frame_of(spark, [(["a"], 7)])
+    partition(frame, uri, mode="append")
+    change(tmp_path / "other", [(["b"], 2)])
+
+    def save() -> None:
+        with TagMatch.open(tmp_path / "other") as tm:
+            tm.save(uri)
+
+    before_calling(monkeypatch, tagmatch.partitioner.spark.job._Job, "saved", save)
+    with pytest.raises(IndexChangedError, match="another program has saved changes to the index s3a://"):
+        partition(frame, uri, mode="append")
+    with TagMatch.open(uri) as tm:
+        assert dict(tm) == {frozenset("b"): (2,)}
+
+
+# -- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def test_tasks_that_run_twice_leave_the_same_files(tmp_path: Path, rng: random.Random) -> None:
+    change(tmp_path / "index", rows_of(rng, 200))
+    stored = stored_step.Stored.at(Folder(tmp_path / "index"))
+    rows_stored = stored.segments[0]["rows"]
+    (tmp_path / "scratch").mkdir()
+    scratch = Scratch(FolderFiles(tmp_path / "scratch"))
+    with TagMatch(device="cpu") as tm:
+        tags, keys = zip(*rows_of(rng, 50), strict=True)
+        tm.add_sets(tags, keys)
+        tm.consolidate()
+        write_shard(scratch, 3, tm.snapshot.only)
+    found = []
+    for _ in range(2):
+        list(stored_step._prepare(scratch, stored, 0))
+        rows = [batch.to_pylist() for batch in stored_step._look_up(scratch, stored, 4, 3)]
+        rows += [batch.to_pylist() for batch in stored_step._take(scratch, stored, [(0, 0, rows_stored)], [3], 8, 0)]
+        files = contents_of(tmp_path / "scratch")
+        found.append((rows, {name: files[name] for name in files if not name.startswith("stored-slots")}))
+    assert found[0] == found[1]
+    assert [row["shard"] for (row,) in found[0][0]] == [7, 8]
