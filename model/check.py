@@ -12,7 +12,7 @@ from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.layouts import check_layout
-from tagmatch.model.tables import Segment, TagsetTable, Vocabulary
+from tagmatch.model.tables import NEVER, Segment, TagsetTable, Vocabulary
 from tagmatch.model.tag_order import by_hash, tags_at, with_equal_hash
 
 
@@ -124,8 +124,25 @@ def _check_keys(segment: Segment) -> None:
         fail(name, row, "keys do not ascend")
     if keys.values.dtype == np.uint64 and len(keys.values) and int(keys.values.max()) < 2**32:
         fail(name, None, "keys fit into 32 bits but are stored in 64")
+    _check_times(segment)
     if segment.keys.names is not None:
         _check_key_names(segment.keys.names, keys)
+
+
+def _check_times(segment: Segment) -> None:
+    name, keys, expires = "times at which keys expire", segment.keys.keys, segment.keys.expires
+    if expires is None:
+        return
+    if len(expires) != len(keys.values):
+        fail(name, None, f"are {len(expires)}, of {len(keys.values)} keys")
+    if (expires == NEVER).all():
+        fail(name, None, "are there, though no key expires")
+    rows = np.repeat(np.arange(len(keys)), keys.lengths())
+    overlooked = rows[expires < segment.earliest]
+    if segment.deletions is not None:
+        overlooked = np.delete(overlooked, segment.deletions.among(overlooked))
+    if len(overlooked):
+        fail(name, int(overlooked[0]), "is before the earliest")
 
 
 def _check_key_names(names: Strings, keys: Lists) -> None:

@@ -28,8 +28,8 @@ _STRING_KEYS_HINT = (
 )
 
 _SEQUENCES = frozenset({list, tuple, set, frozenset})
-# What can be iterated over, but not in an order that rows could go by
-_NO_SEQUENCES = (str, bytes, bytearray, Mapping, set, frozenset)
+#: What can be iterated over, but not in an order that rows could go by
+NO_SEQUENCES = (str, bytes, bytearray, Mapping, set, frozenset)
 
 
 def tag_list(tags: object, name: str = "tags") -> list[str]:
@@ -53,7 +53,7 @@ def tag_list(tags: object, name: str = "tags") -> list[str]:
 def _reject_tags(tags: list[Any], name: str) -> None:
     for tag in tags:
         if not isinstance(tag, str):
-            raise _null_or_type(tag, f"{name} must hold strings only, not {_shown(tag)}")
+            raise _null_or_type(tag, f"{name} must hold strings only, not {shown(tag)}")
         try:
             tag.encode()
         except UnicodeEncodeError:
@@ -112,7 +112,7 @@ def tag_lists(rows: object, name: str, *, first_row: int = 0, stored: bool = Fal
         enforce; a query's need not be, as they would only match nothing. (Where tags do not stay in their dictionary,
         a query's indices are checked, too.)
     """
-    chunks = _arrow_chunks(rows, name)
+    chunks = arrow_chunks(rows, name)
     if chunks is None:
         return [_from_python(rows, name, first_row)]
     return rows_of(chunks, name, first_row, stored=stored)
@@ -136,7 +136,7 @@ def key_value(key: object, name: str = "key") -> int:
         value = None
     if value is None or isinstance(key, bool | np.bool_ | np.ndarray):
         hint = _STRING_KEYS_HINT if isinstance(key, str) else ""
-        raise InvalidTypeError(f"{name} must be an integer, not {_shown(key)}{hint}")
+        raise InvalidTypeError(f"{name} must be an integer, not {shown(key)}{hint}")
     if not 0 <= value < KEY_LIMIT:
         raise InvalidValueError(f"{name} must be from 0 to 2**64 - 1, not {value}")
     return value
@@ -150,7 +150,7 @@ def key_values(keys: object, name: str = "keys", *, first_row: int = 0) -> U64Ar
     InvalidTypeError, InvalidValueError, NullError
         As `key_value`; the message names the row, counted from `first_row`.
     """
-    chunks = _arrow_chunks(keys, name)
+    chunks = arrow_chunks(keys, name)
     if chunks is not None:
         parts = []
         for chunk in chunks:
@@ -164,8 +164,8 @@ def key_values(keys: object, name: str = "keys", *, first_row: int = 0) -> U64Ar
             return _unsigned(keys, name, first_row)
         if keys.dtype.kind != "O":
             raise InvalidTypeError(f"{name} must be integers, not a NumPy array of {keys.dtype}")
-    if isinstance(keys, _NO_SEQUENCES) or not isinstance(keys, Iterable):
-        raise InvalidTypeError(f"{name} must be a sequence of integers, not {_shown(keys)}")
+    if isinstance(keys, NO_SEQUENCES) or not isinstance(keys, Iterable):
+        raise InvalidTypeError(f"{name} must be a sequence of integers, not {shown(keys)}")
     if isinstance(keys, range):
         return _keys_from_range(keys, name, first_row)
     listed = list(keys)
@@ -194,7 +194,7 @@ def string_key(key: object, name: str = "key") -> str:
         It has no UTF-8 form (a lone surrogate).
     """
     if not isinstance(key, str):
-        raise _null_or_type(key, f"{name} must be a string, as the keys of this index are, not {_shown(key)}")
+        raise _null_or_type(key, f"{name} must be a string, as the keys of this index are, not {shown(key)}")
     try:
         key.encode()
     except UnicodeEncodeError:
@@ -210,7 +210,7 @@ def string_keys(keys: object, name: str = "keys", *, first_row: int = 0) -> Stri
     InvalidTypeError, InvalidValueError, NullError
         As `string_key`; the message names the row, counted from `first_row`.
     """
-    chunks = _arrow_chunks(keys, name)
+    chunks = arrow_chunks(keys, name)
     if chunks is not None:
         parts = [pa.array([], pa.large_string())]
         for chunk in chunks:
@@ -220,8 +220,8 @@ def string_keys(keys: object, name: str = "keys", *, first_row: int = 0) -> Stri
             parts.append(plain.cast(pa.large_string()))
             first_row += len(chunk)
         return strings_in(pa.concat_arrays(parts))
-    if isinstance(keys, _NO_SEQUENCES) or not isinstance(keys, Iterable):
-        raise _null_or_type(keys, f"{name} must be a sequence of strings, not {_shown(keys)}")
+    if isinstance(keys, NO_SEQUENCES) or not isinstance(keys, Iterable):
+        raise _null_or_type(keys, f"{name} must be a sequence of strings, not {shown(keys)}")
     listed = list(keys)
     if all(issubclass(kind, str) for kind in set(map(type, listed))):
         try:
@@ -270,7 +270,7 @@ KEY_CHECKS: dict[KeyType, KeyChecks] = {
 }
 
 
-def _arrow_chunks(data: object, name: str) -> list[pa.Array] | None:
+def arrow_chunks(data: object, name: str) -> list[pa.Array] | None:
     """The chunks of an Arrow array, chunked array or object with Arrow's C interfaces; `None` for anything else."""
     if isinstance(data, pa.Array):
         return [data]
@@ -286,8 +286,8 @@ def _arrow_chunks(data: object, name: str) -> list[pa.Array] | None:
 
 
 def _from_python(rows: object, name: str, first_row: int) -> TagLists:
-    if rows is None or isinstance(rows, _NO_SEQUENCES) or not isinstance(rows, Iterable):
-        raise _null_or_type(rows, f"{name} must be a sequence of tag lists, not {_shown(rows)}")
+    if rows is None or isinstance(rows, NO_SEQUENCES) or not isinstance(rows, Iterable):
+        raise _null_or_type(rows, f"{name} must be a sequence of tag lists, not {shown(rows)}")
     listed = rows.tolist() if isinstance(rows, np.ndarray) else list(rows)
     if not set(map(type, listed)) <= _SEQUENCES:
         listed = [_strings_in(row, f"{name}: row {first_row + i}") for i, row in enumerate(listed)]
@@ -312,10 +312,10 @@ def _strings_in(tags: object, name: str) -> list[Any]:
         return list(tags.to_pylist())
     if isinstance(tags, str):
         raise InvalidTypeError(
-            f"{name} must be an iterable of strings, not the bare string {_shown(tags)}; write [{_shown(tags)}]"
+            f"{name} must be an iterable of strings, not the bare string {shown(tags)}; write [{shown(tags)}]"
         )
     if isinstance(tags, bytes | bytearray | memoryview) or not isinstance(tags, Iterable):
-        raise _null_or_type(tags, f"{name} must be an iterable of strings, not {_shown(tags)}")
+        raise _null_or_type(tags, f"{name} must be an iterable of strings, not {shown(tags)}")
     return list(tags)
 
 
@@ -324,10 +324,11 @@ def _null_or_type(value: object, message: str) -> InvalidTypeError:
 
 
 def _no_utf8(name: str, what: str, text: str) -> str:
-    return f"{name} holds the {what} {_shown(text)}, which has a lone surrogate and so no UTF-8 form"
+    return f"{name} holds the {what} {shown(text)}, which has a lone surrogate and so no UTF-8 form"
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as messages show it: what it is, and not at length."""
     text = ascii(value)
     text = text if len(text) <= 60 else text[:57] + "..."
     return text if isinstance(value, str | bytes) else f"{text} ({type(value).__name__})"

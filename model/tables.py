@@ -14,6 +14,11 @@ from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.kernels.tag_table import build_slots
 from tagmatch.model.options import KeyType, LayoutOptions
 
+#: When a key expires that never does
+NEVER = 2**63 - 1
+#: Before any key expires
+LONG_AGO = -(2**63)
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -111,10 +116,18 @@ class KeyTable:
     names : Strings, optional
         The keys of the segment that are strings, each once, in the order of their bytes, with offsets of 64 bits;
         `None` if keys are integers.
+    expires : int64 array, optional
+        When each of `keys.values` stops being an answer of its set, in microseconds since 1970, UTC; `NEVER` if it does
+        not. `None` if none does.
     """
 
     keys: Lists
     names: Strings | None = None
+    expires: I64Array | None = None
+
+    def __post_init__(self) -> None:
+        if self.expires is not None:
+            object.__setattr__(self, "expires", frozen(self.expires))
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -123,6 +136,14 @@ class KeyTable:
     def type(self) -> KeyType:
         """What the keys are."""
         return "integer" if self.names is None else "string"
+
+    def of_sets(self, rows: UIntArray, *, threads: int = 1) -> KeyTable:
+        """The keys of some sets, in the order given."""
+        keys = gather(self.keys, rows, threads=threads)
+        if self.expires is None:
+            return replace(self, keys=keys)
+        times = gather(Lists(self.keys.offsets, self.expires.view(np.uint64)), rows, threads=threads).values
+        return replace(self, keys=keys, expires=if_any(times.view(np.int64)))
 
     def listed(self, keys: UIntArray) -> list[int] | list[str]:
         """Keys as Python has them."""
@@ -143,7 +164,14 @@ class KeyTable:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.keys.nbytes + (0 if self.names is None else self.names.nbytes)
+        names, expires = self.names, self.expires
+        times = 0 if expires is None else expires.nbytes
+        return self.keys.nbytes + (0 if names is None else names.nbytes) + times
+
+
+def if_any(expires: I64Array) -> I64Array | None:
+    """When keys expire; `None` if none does."""
+    return expires if (expires != NEVER).any() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +246,8 @@ class Segment:
         Rows whose sets do not count: a newer segment of the snapshot has the set with other keys, or it is gone.
     name : str, optional
         Of the tables as they were saved; `None` if they are in memory only.
+    earliest : int
+        No key of a row that is not deleted expires before; `NEVER` if none does. Without it, all times are looked at.
     """
 
     options: LayoutOptions
@@ -227,6 +257,14 @@ class Segment:
     partitions: Partitions
     deletions: Deletions | None = None
     name: str | None = None
+    earliest: int = LONG_AGO
+
+    def __post_init__(self) -> None:
+        expires = self.keys.expires
+        if expires is None:
+            object.__setattr__(self, "earliest", NEVER)
+        elif self.earliest == LONG_AGO:
+            object.__setattr__(self, "earliest", int(expires.min(initial=NEVER)))
 
     def __len__(self) -> int:
         """Rows of the tables, deleted ones too."""
@@ -297,6 +335,11 @@ class Snapshot:
         """What the keys are."""
         return self.segments[0].keys.type
 
+    @property
+    def earliest(self) -> int:
+        """No key expires before; `NEVER` if none does."""
+        return min(segment.earliest for segment in self.segments)
+
     def with_tables_of(self, other: Snapshot) -> Snapshot:
         """The same, where both have a saved segment with the very tables of the other.
 
@@ -308,7 +351,8 @@ class Snapshot:
         def shared(segment: Segment) -> Segment:
             earlier = segment if segment.name is None else known.get((segment.name, segment.options), segment)
             came_back = earlier.deletions is not None and not earlier.deletions.are_within(segment.deletions)
-            return segment if came_back else replace(earlier, deletions=segment.deletions)
+            # Not its `earliest`: rows that it lacks, as their keys have expired, may still be there
+            return segment if came_back else replace(earlier, deletions=segment.deletions, earliest=segment.earliest)
 
         return replace(self, segments=tuple(map(shared, self.segments)))
 

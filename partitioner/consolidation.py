@@ -3,20 +3,25 @@
 A log-structured merge: changed sets go, with all keys that they have then, to a new segment, and their rows in other
 segments are marked as deleted. So each set is in one segment, and each segment answers by itself. Small segments are
 taken into the new one at once; others are merged by size (`to_merge`), so that there are few.
+
+Keys that have expired go the same way: `now`, in microseconds since 1970, UTC, says which these are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from tagmatch.model.arrays import Lists, Strings, U32Array, offsets_of
+from tagmatch.model.empty import empty_segment
 from tagmatch.model.kernels.lists import gather, relabel
 from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Segment, Snapshot
+from tagmatch.partitioner.expired import have_more_keys, without_due
 from tagmatch.partitioner.local import Changes, build_segment, held_by, held_in, no_changes, ranks_of
 
 #: Sets of a segment that is always taken into the new one: to lay these out anew takes some ten milliseconds
@@ -29,7 +34,9 @@ _MOST_SEGMENTS = 8
 _RATIO = 8
 
 
-def consolidated(snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, threads: int = 1) -> Snapshot:
+def consolidated(
+    snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1
+) -> Snapshot:
     """The snapshot after the changes; segments that were not small have the tables that they had.
 
     Parameters
@@ -44,26 +51,50 @@ def consolidated(snapshot: Snapshot, changes: Changes, options: LayoutOptions, *
     for segment in snapshot.segments:
         if segment in small:
             continue
-        changed = rows_with(segment, changes.tags, changes.rows, threads=threads)
+        due, rest = without_due(segment, now)
+        changed = np.concatenate([due, rows_with(rest, changes.tags, changes.rows, threads=threads)])
         if len(changed):
             held.append(held_in(segment, changed))
         if segment.live > len(changed):
-            kept.append(segment.without(changed))
-    return _with(kept, build_segment(held, changes, options, threads=threads))
+            kept.append(rest.without(changed[len(due) :]))
+    return _with(kept, build_segment(held, changes, options, now=now, threads=threads))
 
 
-def rebuilt(snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, threads: int = 1) -> Snapshot:
+def without_expired(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:
+    """The snapshot without keys that have expired.
+
+    It has the name, if any, that it had where there are none.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        In the layout of `options`.
+    """
+    if snapshot.earliest > now:
+        return snapshot
+    parts = [(segment, *without_due(segment, now)) for segment in snapshot.segments]
+    segments = tuple(rest for _, _, rest in parts)
+    if not any(len(due) for _, due, _ in parts):
+        return replace(snapshot, segments=segments)
+    if any(have_more_keys(segment, due, now) for segment, due, _ in parts):
+        return consolidated(snapshot, no_changes(), options, now=now, threads=threads)
+    live = tuple(segment for segment in segments if segment.live)
+    return Snapshot(live or (empty_segment(options, snapshot.key_type),))
+
+
+def rebuilt(snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:
     """The snapshot after the changes, as one segment without deletions; the same where there is nothing to be done."""
     segments = snapshot.segments
-    if len(changes) == 0 and len(segments) == 1 and segments[0].deletions is None and segments[0].options == options:
+    is_whole = len(segments) == 1 and segments[0].deletions is None and segments[0].options == options
+    if len(changes) == 0 and is_whole and snapshot.earliest > now:
         return snapshot
     held = [held_by(segment, threads=threads) for segment in segments]
-    return Snapshot((build_segment(held, changes, options, threads=threads),))
+    return Snapshot((build_segment(held, changes, options, now=now, threads=threads),))
 
 
-def merged(segments: Sequence[Segment], options: LayoutOptions, *, threads: int = 1) -> Segment:
+def merged(segments: Sequence[Segment], options: LayoutOptions, *, now: int, threads: int = 1) -> Segment:
     """One segment of the sets of some segments of a snapshot, in the layout of `options`."""
-    return rebuilt(Snapshot(tuple(segments)), no_changes(), options, threads=threads).only
+    return rebuilt(Snapshot(tuple(segments)), no_changes(), options, now=now, threads=threads).only
 
 
 def with_merged(snapshot: Snapshot, segments: Sequence[Segment], new: Segment) -> Snapshot:

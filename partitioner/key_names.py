@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -34,11 +35,12 @@ def in_common(parts: Sequence[Strings], *, threads: int = 1) -> tuple[Strings, l
     return names, np.split(numbers, np.cumsum([len(part) for part in parts[:-1]]))
 
 
-def only_used(keys: Lists, names: Strings, *, threads: int = 1) -> KeyTable:
-    """The key table of lists of places in `names`, without the names that do not occur in them.
+def only_used(table: KeyTable, names: Strings, *, threads: int = 1) -> KeyTable:
+    """The key table, whose keys are places in `names`, without the names that do not occur in it.
 
     Where all names do, nothing is copied but what is of another type.
     """
+    keys = table.keys
     used = np.flatnonzero(count_values(keys.values, len(names)))
     values = keys.values.astype(np.uint32, copy=False)
     if len(used) < len(names):
@@ -46,7 +48,8 @@ def only_used(keys: Lists, names: Strings, *, threads: int = 1) -> KeyTable:
         numbers[used] = np.arange(len(used), dtype=np.uint32)
         values = numbers[values]
         names = gather_strings(names, used.astype(np.uint32), threads=threads)
-    return KeyTable(Lists(keys.offsets, values), Strings(names.offsets.astype(np.int64, copy=False), names.data))
+    names = Strings(names.offsets.astype(np.int64, copy=False), names.data)
+    return replace(table, keys=Lists(keys.offsets, values), names=names)
 
 
 def only_these(table: KeyTable) -> KeyTable:
@@ -55,4 +58,4 @@ def only_these(table: KeyTable) -> KeyTable:
         return table
     used, numbers = np.unique(table.keys.values, return_inverse=True)
     names = gather_strings(table.names, used.astype(np.uint32))
-    return KeyTable(Lists(table.keys.offsets, numbers.astype(np.uint32)), names)
+    return replace(table, keys=Lists(table.keys.offsets, numbers.astype(np.uint32)), names=names)

@@ -30,7 +30,7 @@ from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.parallel import even_ranges, run_rows
-from tagmatch.model.tables import ClusterTable, KeyTable, Segment, TagsetTable, Vocabulary
+from tagmatch.model.tables import LONG_AGO, NEVER, ClusterTable, KeyTable, Segment, TagsetTable, Vocabulary
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.partitioner.key_names import in_common, only_these, only_used
 from tagmatch.partitioner.keys_left import keys_left
@@ -55,6 +55,8 @@ class Changes:
         Whether the change removes the key (else it adds it).
     names : Strings
         Different strings; none where keys are integers.
+    expires : int64 array, optional
+        When each change's key expires, as of `KeyTable`; an addition replaces the time that the key had.
     """
 
     tags: Strings
@@ -62,6 +64,7 @@ class Changes:
     keys: U64Array
     removed: BoolArray
     names: Strings
+    expires: I64Array | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -102,11 +105,7 @@ def held_by(segment: Segment, *, threads: int = 1) -> Held:
     if segment.deletions is None:
         return Held(segment.vocabulary, table, keys)
     rows = segment.live_rows(0, len(segment)).astype(np.uint32)
-    return Held(
-        segment.vocabulary,
-        gather(table, rows, threads=threads),
-        replace(keys, keys=gather(keys.keys, rows, threads=threads)),
-    )
+    return Held(segment.vocabulary, gather(table, rows, threads=threads), keys.of_sets(rows, threads=threads))
 
 
 def held_in(segment: Segment, rows: U32Array) -> Held:
@@ -114,16 +113,15 @@ def held_in(segment: Segment, rows: U32Array) -> Held:
     ranks, known = gather(segment.tagsets.ranks, rows), segment.vocabulary
     used, numbers = np.unique(ranks.values, return_inverse=True)
     tags = Vocabulary(gather_strings(known.tags, used), known.hashes[used], known.frequencies[used], known.seed)
-    return Held(
-        tags,
-        Lists(ranks.offsets, numbers.astype(np.uint32)),
-        only_these(KeyTable(gather(segment.keys.keys, rows), segment.keys.names)),
-    )
+    return Held(tags, Lists(ranks.offsets, numbers.astype(np.uint32)), only_these(segment.keys.of_sets(rows)))
 
 
-def build_segment(held: Sequence[Held], changes: Changes, options: LayoutOptions, *, threads: int = 1) -> Segment:
+def build_segment(
+    held: Sequence[Held], changes: Changes, options: LayoutOptions, *, now: int = LONG_AGO, threads: int = 1
+) -> Segment:
     """The segment of what these sets are after the changes, in the layout of `options`. Held twice, a set has all keys.
 
+    Keys that have expired `now`, in microseconds since 1970, are not in it.
     The result depends on the sets and keys it holds and on the options alone, not on the order in which they came
     nor on `threads`.
     """
@@ -132,6 +130,9 @@ def build_segment(held: Sequence[Held], changes: Changes, options: LayoutOptions
     if any(each.keys.names is not None for each in held):
         held, changes, names = _with_names_in_common(held, changes, threads)
     tags, rows, rows_of_pairs, keys, removed = _join(held, changes, threads)
+    expires = _times([each.keys for each in held], changes)
+    if expires is not None:
+        removed = removed | (expires <= now)
     vocabulary, rows, first_rows, order = _rank(tags, rows, threads)
 
     repeated = equal_to_previous(rows, threads=threads)
@@ -143,20 +144,20 @@ def build_segment(held: Sequence[Held], changes: Changes, options: LayoutOptions
     del group_of_row, rows_of_pairs
     first_pairs, by_group = group_by(pair_groups, len(firsts), threads=threads)
     del pair_groups
-    key_offsets, keys = keys_left(first_pairs, by_group, keys, removed, threads=threads)
+    key_offsets, keys, expires = keys_left(first_pairs, by_group, keys, removed, expires, threads=threads)
     del first_pairs, by_group, removed
     alive = np.flatnonzero(np.diff(key_offsets))
     if len(alive) < len(firsts):
         key_offsets = list_offsets(np.diff(key_offsets)[alive])
-    key_lists = Lists(key_offsets, keys)
+    table = KeyTable(Lists(key_offsets, keys), names, expires)
     if len(alive) < len(rows):
         # With rows gone, tags are rarer than they were when the rows were ranked.
         rows = gather(rows, firsts[alive].astype(np.uint32), threads=threads)
         vocabulary, rows, first_rows, order = _rank(vocabulary.tags, rows, threads)
-        key_lists = gather(key_lists, order, threads=threads)
+        table = table.of_sets(order, threads=threads)
         del order
-    del firsts, alive, keys, key_offsets
-    table = _narrow(key_lists) if names is None else only_used(key_lists, names, threads=threads)
+    del firsts, alive, keys, key_offsets, expires
+    table = _narrow(table) if names is None else only_used(table, names, threads=threads)
     lay_out: LayOut = resolve_name(implementations_of(options).lay_out)
     return lay_out(options, Rows(vocabulary, rows, table, first_rows), threads)
 
@@ -167,7 +168,7 @@ def _with_names_in_common(held: Sequence[Held], changes: Changes, threads: int) 
     names, numbers = in_common([*known, changes.names], threads=threads)
 
     def renumbered(table: KeyTable, numbers: U32Array) -> KeyTable:
-        return KeyTable(Lists(table.keys.offsets, numbers[table.keys.values]), names)
+        return replace(table, keys=Lists(table.keys.offsets, numbers[table.keys.values]), names=names)
 
     return (
         [replace(each, keys=renumbered(each.keys, new)) for each, new in zip(held, numbers, strict=False)],
@@ -207,6 +208,14 @@ def _join(
     all_keys = np.concatenate([*(table.values for table in tables), changes.keys], dtype=np.uint64)
     removed = np.concatenate([np.zeros(pairs, np.bool_), changes.removed])
     return tags, rows, rows_of_pairs, all_keys, removed
+
+
+def _times(tables: Sequence[KeyTable], changes: Changes) -> I64Array | None:
+    """When the key of each (set, key) pair of `_join` expires; `None` if none does."""
+    columns = [(table.expires, len(table.keys.values)) for table in tables] + [(changes.expires, len(changes))]
+    if all(times is None for times, _ in columns):
+        return None
+    return np.concatenate([np.full(count, NEVER) if times is None else times for times, count in columns])
 
 
 def _number_tags(known: Sequence[Vocabulary], more: Strings, threads: int) -> tuple[Strings, list[U32Array | None]]:
@@ -261,11 +270,12 @@ def _rank(tags: Strings, rows: Lists, threads: int) -> tuple[Vocabulary, Lists, 
     return vocabulary, rows, first_rows, order
 
 
-def _narrow(keys: Lists) -> KeyTable:
+def _narrow(table: KeyTable) -> KeyTable:
     """The key table, 32-bit where all keys fit."""
+    keys = table.keys
     if len(keys.values) == 0 or int(keys.values.max()) < 2**32:
-        return KeyTable(Lists(keys.offsets, keys.values.astype(np.uint32)))
-    return KeyTable(keys)
+        return replace(table, keys=Lists(keys.offsets, keys.values.astype(np.uint32)))
+    return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +306,7 @@ def by_signature(options: LayoutOptions, rows: Rows, threads: int) -> Segment:
         options,
         rows.vocabulary,
         TagsetTable(signatures, gather(rows.ranks, order, threads=threads)),
-        replace(rows.keys, keys=gather(rows.keys.keys, order, threads=threads)),
+        rows.keys.of_sets(order, threads=threads),
         partitions,
     )
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tagmatch.model.arrays import (
     BoolArray,
+    I64Array,
     IntArray,
     Lists,
     Strings,
@@ -26,6 +27,7 @@ from tagmatch.model.kernels.rows import ascending_known
 from tagmatch.model.kernels.tag_table import TagInterner
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.parallel import run
+from tagmatch.model.tables import NEVER, if_any
 from tagmatch.partitioner.local import MAX_ROWS, Changes
 
 # Single changes wait as Python objects until there are this many
@@ -48,6 +50,8 @@ class _Block:
     removed : bool array
     end : int
         Changes of the log up to the end of the block.
+    expires : int64 array, optional
+        As of `Changes`.
     """
 
     lengths: U32Array
@@ -55,6 +59,7 @@ class _Block:
     keys: U64Array
     removed: BoolArray
     end: int
+    expires: I64Array | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +67,7 @@ class _Logged:
     """What a log holds: blocks, oldest first, and after them single changes, as Python objects."""
 
     blocks: list[_Block] = field(default_factory=list)
-    single: list[tuple[list[str], int | str, bool]] = field(default_factory=list)
+    single: list[tuple[list[str], int | str, bool, int]] = field(default_factory=list)
 
     @property
     def end(self) -> int:
@@ -86,19 +91,27 @@ class _Log:
     def __len__(self) -> int:
         return self._logged.end + len(self._logged.single)
 
-    def append(self, tags: list[str], key: int | str, *, removed: bool) -> None:
+    def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int) -> None:
         if len(self._logged.single) >= _SINGLE_CHANGES:
             self._pack()
-        self._logged.single.append((tags, key, removed))
+        self._logged.single.append((tags, key, removed, expires))
 
-    def extend(self, chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool | BoolArray) -> None:
+    def extend(
+        self,
+        chunks: list[TagLists],
+        keys: U64Array | Strings,
+        *,
+        removed: bool | BoolArray,
+        expires: I64Array | None,
+    ) -> None:
         self._pack()
         numbers, flags = self._numbers(keys), np.broadcast_to(removed, len(keys))
         blocks: list[_Block] = []
         first = 0
         for chunk in chunks:
             last = first + len(chunk)
-            blocks += self._blocks_of(chunk, numbers[first:last], flags[first:last], len(self) + first)
+            times = None if expires is None else expires[first:last]
+            blocks += self._blocks_of(chunk, numbers[first:last], flags[first:last], times, len(self) + first)
             first = last
         self._logged.blocks.extend(blocks)
 
@@ -107,7 +120,8 @@ class _Log:
         numbers = self._interner.intern(tags, hash_strings(tags, threads=self._threads), threads=self._threads)
         renumbered = numbers[changes.rows.values]
         keys = self._numbers(changes.names)[changes.keys] if len(changes.names) else changes.keys
-        self._logged.blocks.append(_block_of(changes.rows.offsets, 0, renumbered, keys, changes.removed, len(self)))
+        block = _block_of(changes.rows.offsets, 0, renumbered, keys, changes.removed, changes.expires, len(self))
+        self._logged.blocks.append(block)
 
     def changes(self) -> Changes:
         """All changes as one table, whose memory is then that of the log."""
@@ -120,23 +134,30 @@ class _Log:
             whole.keys,
             whole.removed,
             self._names.strings(),
+            whole.expires,
         )
 
     def _pack(self) -> None:
         """Make a block of the single changes."""
         if self._logged.single:
-            tags, keys, removed = zip(*self._logged.single, strict=True)
-            packed = self._blocks_of(
-                rows_of_tags(tags), self._numbers(_column(keys)), np.array(removed, np.bool_), self._logged.end
+            tags, keys, removed, expires = zip(*self._logged.single, strict=True)
+            numbers, flags, times = (
+                self._numbers(_column(keys)),
+                np.array(removed, np.bool_),
+                np.array(expires, np.int64),
             )
+            packed = self._blocks_of(rows_of_tags(tags), numbers, flags, times, self._logged.end)
             self._logged = _Logged([*self._logged.blocks, *packed])
 
-    def _blocks_of(self, chunk: TagLists, keys: U64Array, removed: BoolArray, begin: int) -> Iterator[_Block]:
+    def _blocks_of(
+        self, chunk: TagLists, keys: U64Array, removed: BoolArray, expires: I64Array | None, begin: int
+    ) -> Iterator[_Block]:
         for first in range(0, len(chunk), _BLOCK_ROWS):
             last = min(first + _BLOCK_ROWS, len(chunk))
             begin_tags, end_tags = int(chunk.offsets[first]), int(chunk.offsets[last])
             numbers = self._interner.intern_tags(chunk, begin_tags, end_tags, threads=self._threads)
-            yield _block_of(chunk.offsets, first, numbers, keys[first:last], removed[first:last], begin + first)
+            times = None if expires is None else expires[first:last]
+            yield _block_of(chunk.offsets, first, numbers, keys[first:last], removed[first:last], times, begin + first)
 
     def _numbers(self, keys: U64Array | Strings) -> U64Array:
         """Keys that are integers as they are, the numbers of those that are strings."""
@@ -152,7 +173,9 @@ class _Log:
             return blocks[0]
 
         def joined(column: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-            parts = [getattr(block, column) for block in blocks]
+            return end_to_end([getattr(block, column) for block in blocks], dtype)
+
+        def end_to_end(parts: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
             starts = offsets_of(np.array([len(part) for part in parts], np.int64))
             whole = np.empty(int(starts[-1]), dtype)
 
@@ -162,12 +185,19 @@ class _Log:
             run(copy, range(len(parts)), self._threads)
             return whole
 
+        def times() -> I64Array | None:
+            if all(block.expires is None for block in blocks):
+                return None
+            parts = [np.full(len(each.keys), NEVER) if each.expires is None else each.expires for each in blocks]
+            return end_to_end(parts, np.int64)
+
         return _Block(
             joined("lengths", np.uint32),
             joined("numbers", np.uint32),
             joined("keys", np.uint64),
             joined("removed", np.bool_),
             self._logged.end,
+            times(),
         )
 
 
@@ -176,7 +206,13 @@ def _column(keys: tuple[int | str, ...]) -> U64Array | Strings:
 
 
 def _block_of(
-    offsets: IntArray, first: int, numbers: U32Array, keys: U64Array, removed: BoolArray, begin: int
+    offsets: IntArray,
+    first: int,
+    numbers: U32Array,
+    keys: U64Array,
+    removed: BoolArray,
+    expires: I64Array | None,
+    begin: int,
 ) -> _Block:
     """A block of `len(keys)` rows of numbers, whose lengths are those of the rows of `offsets` from `first` on.
 
@@ -190,6 +226,7 @@ def _block_of(
         keys.copy(),
         removed,
         begin + len(keys),
+        None if expires is None else if_any(expires.copy()),
     )
 
 
@@ -207,15 +244,25 @@ class StagedChanges:
         taken, log = self._parts
         return (0 if taken is None else len(taken)) + len(log)
 
-    def append(self, tags: list[str], key: int | str, *, removed: bool) -> None:
+    def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> None:
         """Stage one change of a validated set and key; all keys are integers, or all are strings."""
         self._reject_more_than_fit(1)
-        self._parts[1].append(tags, key, removed=removed)
+        self._parts[1].append(tags, key, removed=removed, expires=expires)
 
-    def extend(self, chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool | BoolArray) -> None:
-        """Stage a change for each row of all chunks; `keys` has one for each, as has `removed` if it is an array."""
+    def extend(
+        self,
+        chunks: list[TagLists],
+        keys: U64Array | Strings,
+        *,
+        removed: bool | BoolArray,
+        expires: I64Array | None = None,
+    ) -> None:
+        """Stage a change for each row of all chunks; `keys` has one for each, as have others that are arrays.
+
+        Times are as of `Changes`.
+        """
         self._reject_more_than_fit(len(keys))
-        self._parts[1].extend(chunks, keys, removed=removed)
+        self._parts[1].extend(chunks, keys, removed=removed, expires=expires)
 
     def changes(self) -> Changes:
         """All changes as one table. They stay staged until `drop` lets go of them."""

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tagmatch.model.arrays import Lists
+from tagmatch.model.deletions import Deletions
 from tagmatch.model.errors import DeviceError, DeviceMemoryError, DeviceWarning
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import MatchOptions
@@ -61,8 +62,10 @@ def parts_for(snapshot: Snapshot, options: MatchOptions, earlier: Sequence[Part]
 def _of_segment(segment: Segment, options: MatchOptions, earlier: Sequence[Part]) -> SegmentMatcher:
     for known, matcher in earlier:
         if known.tagsets is segment.tagsets:
-            deletions = segment.deletions
-            return matcher if known.deletions is deletions or deletions is None else matcher.without(deletions)
+            if known.deletions is segment.deletions:
+                return matcher
+            # None may have become fewer: keys that had expired are there again where the clock was set back
+            return matcher.without(segment.deletions or Deletions.of(np.zeros(0, np.uint32), len(segment)))
 
     def on_cpu(*notes: str) -> SegmentMatcher:
         return CpuMatcher(segment, options, notes=notes)
@@ -156,7 +159,8 @@ def rows_of(segment: Segment, first: int, last: int) -> Segment:
         tagsets=TagsetTable(
             None if signatures is None else signatures[first:last], _some(segment.tagsets.ranks, first, last)
         ),
-        keys=replace(segment.keys, keys=_some(segment.keys.keys, first, last)),
+        # Which of them expire, and when, no matcher asks
+        keys=replace(segment.keys, keys=_some(segment.keys.keys, first, last), expires=None),
         partitions=rules_of(segment.options).of_rows(partitions, edges),
         deletions=None if segment.deletions is None else segment.deletions.part(first, last),
     )

@@ -15,7 +15,8 @@ import pyarrow as pa
 from tagmatch.model.arrays import Lists
 from tagmatch.model.arrow import from_lists, from_strings
 from tagmatch.model.errors import ResultTooLargeError
-from tagmatch.model.tables import Segment, Snapshot
+from tagmatch.model.expiry import TIME
+from tagmatch.model.tables import NEVER, Segment, Snapshot
 
 #: Most rows of a batch of columns, and most sets that are Python objects at once
 _BATCH_ROWS, _SETS_AT_ONCE = 1 << 16, 1 << 12
@@ -30,8 +31,20 @@ Rows = npt.NDArray[np.integer[Any]]
 
 
 def schema_of(snapshot: Snapshot) -> pa.Schema:
-    """The columns of `pairs`: `tags`, lists of strings, and `key`, uint64 or large strings."""
-    return pa.schema([("tags", _TAGS), ("key", _keys(snapshot.segments[0], pa.array([], pa.uint32())).type)])
+    """The columns of `pairs`: `tags`, lists of strings; `key`, uint64 or large strings; `expires`, if some keys do."""
+    keys = ("key", _keys(snapshot.segments[0], pa.array([], pa.uint32())).type)
+    expires = [("expires", TIME)] if any(map(_has_times, snapshot.segments)) else []
+    return pa.schema([("tags", _TAGS), keys, *expires])
+
+
+def _has_times(segment: Segment) -> bool:
+    """Whether a key of a set that is not deleted expires."""
+    expires = segment.keys.expires
+    if expires is None or segment.deletions is None:
+        return expires is not None
+    offsets, deleted = segment.keys.keys.offsets, segment.deletions.rows()
+    times = np.concatenate([np.zeros(1, np.int64), np.cumsum(expires != NEVER)])
+    return bool(times[-1] > (times[offsets[deleted + 1]] - times[offsets[deleted]]).sum())
 
 
 def pairs(snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
@@ -63,7 +76,10 @@ def _pairs(segment: Segment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
                     f"stored set {rows[0]} has tags of 2**31 bytes or more, which one Arrow array of strings cannot "
                     "hold; iterate over the sets instead"
                 ) from None
-            yield pa.record_batch([tags, _keys(segment, pa.array(keys.values[some]))], schema=schema)
+            columns = [tags, _keys(segment, pa.array(keys.values[some]))]
+            if len(schema) > len(columns):
+                columns.append(_times(segment, some))
+            yield pa.record_batch(columns, schema=schema)
 
 
 def every_set(snapshot: Snapshot) -> Iterator[StoredSet]:
@@ -108,6 +124,13 @@ def _sets_at(segment: Segment, rows: Rows) -> Iterator[StoredSet]:
 def _keys(segment: Segment, numbers: pa.Array) -> pa.Array:
     """The keys for which these numbers stand in the key table."""
     return segment.keys.column(numbers.to_numpy())
+
+
+def _times(segment: Segment, numbers: Rows) -> pa.Array:
+    """When the keys at these places of the key table expire."""
+    expires = segment.keys.expires
+    times = np.full(len(numbers), NEVER) if expires is None else expires[numbers]
+    return pa.array(times, pa.int64(), mask=times == NEVER).cast(TIME)
 
 
 def _tags(segment: Segment, rows: Rows) -> pa.Array:

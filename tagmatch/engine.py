@@ -16,8 +16,10 @@ import pyarrow as pa
 
 from tagmatch.background import Lock
 from tagmatch.contents import every_set, is_among, pairs, schema_of, sets_at
+from tagmatch.expiring import Expiring
 from tagmatch.following import Following
 from tagmatch.merging import Merging
+from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
 from tagmatch.model.check import check_segment
 from tagmatch.model.columns import KEY_CHECKS, one_row, tag_list, tag_lists
@@ -29,12 +31,21 @@ from tagmatch.model.errors import (
     ResultTooLargeError,
     StagedChangesWarning,
 )
+from tagmatch.model.expiry import expiry_time, expiry_times
 from tagmatch.model.layouts import has_tables_for, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.location import Location, location_of
 from tagmatch.model.tables import Snapshot
-from tagmatch.partitioner.consolidation import consolidated, count_tags, merged, rebuilt, to_merge, with_merged
+from tagmatch.partitioner.consolidation import (
+    consolidated,
+    count_tags,
+    merged,
+    rebuilt,
+    to_merge,
+    with_merged,
+    without_expired,
+)
 from tagmatch.pipeline.devices import Part, matcher_of, parts_for
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
@@ -93,16 +104,21 @@ class Engine:
         # Of the snapshots of the index on disk, those that are contained in the one in memory
         self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
         self._key_type = snapshot.key_type
-        self._current: _Answering | None = self._answering(self._laid_out(snapshot))
+        opened = self._opened(snapshot)
+        self._current: _Answering | None = self._answering(opened)
+        # Is held while a snapshot takes the place of another, so that none brings back keys that were dropped before
+        self._replacing = Lock()
         self._staging = Staging(location, self._key_type, staging, options.threads)
         self._consolidating = Lock()
         self._pipeline = Pipeline(options)
         self._merging = Merging(self.merge)
+        self._expiring = Expiring(self.expire)
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
         self._warning: weakref.finalize[Any, Any] = weakref.finalize(self, _end_staging, self._staging, location)
         self._following = Following(self.follow, options.auto_reload)
+        self._expiring.expect(opened.earliest)
 
     @classmethod
     def new(
@@ -146,6 +162,16 @@ class Engine:
         )
         return cls(location, snapshot, layout_options, staging, options)
 
+    def _opened(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot that was opened, in the layout that this object is to have, without keys that have expired."""
+        laid_out = self._laid_out(snapshot)
+        # Until that is saved
+        self._is_laid_out_anew = laid_out is not snapshot
+        return self._without_expired(laid_out)
+
+    def _without_expired(self, snapshot: Snapshot) -> Snapshot:
+        return without_expired(snapshot, self._layout_options, now=clock.now_us(), threads=self._options.threads)
+
     def _laid_out(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot in the layout that this object is to have."""
         segments, options = snapshot.segments, self._layout_options
@@ -153,10 +179,13 @@ class Engine:
             return snapshot
         if all(has_tables_for(segment.options, options) for segment in segments):
             return Snapshot(tuple(replace(segment, options=options) for segment in segments))
-        return Snapshot((merged(segments, options, threads=self._options.threads),))
+        return Snapshot((merged(segments, options, now=clock.now_us(), threads=self._options.threads),))
 
-    def _answering(self, snapshot: Snapshot, earlier: Sequence[Part] = ()) -> _Answering:
-        parts = parts_for(snapshot, self._options, earlier)
+    def _answering(self, snapshot: Snapshot, earlier: _Answering | None = None) -> _Answering:
+        """What answers from a snapshot; about tables that an earlier one has, too, what did so before."""
+        if earlier is not None and snapshot is earlier.snapshot:
+            return earlier
+        parts = parts_for(snapshot, self._options, () if earlier is None else earlier.parts)
         return _Answering(snapshot, parts, matcher_of(parts))
 
     @property
@@ -185,14 +214,14 @@ class Engine:
             self._location.check_writable()
 
     @_interrupted_plainly
-    def stage_one(self, tags: Iterable[str], key: object, *, removed: bool) -> None:
+    def stage_one(self, tags: Iterable[str], key: object, *, removed: bool, expires: object = None) -> None:
         """Stage one change."""
         self._check_writable()
         row, value = tag_list(tags), KEY_CHECKS[self._key_type].one(key, "key")
-        self._staging.append(row, value, removed=removed)
+        self._staging.append(row, value, removed=removed, expires=expiry_time(expires, clock.now_us()))
 
     @_interrupted_plainly
-    def stage_many(self, tags: Any, keys: Any, *, removed: bool) -> None:
+    def stage_many(self, tags: Any, keys: Any, *, removed: bool, expires: object = None) -> None:
         """Stage many changes, or none if one of them cannot be."""
         self._check_writable()
         chunks, values = tag_lists(tags, "tags", stored=True), KEY_CHECKS[self._key_type].many(keys, "keys")
@@ -201,7 +230,8 @@ class Engine:
             raise InvalidValueError(
                 f"tags and keys must have the same length; there are {rows} sets, {len(values)} keys"
             )
-        self._staging.extend(chunks, values, removed=removed)
+        times = expiry_times(expires, rows, clock.now_us())
+        self._staging.extend(chunks, values, removed=removed, expires=times)
 
     @_interrupted_plainly
     def consolidate(self, *, full: bool) -> None:
@@ -209,28 +239,62 @@ class Engine:
         with self._consolidating:
             current = self.current
             changes, log = self._staging.take()
-            snapshot = current.snapshot
-            if len(changes) or full:
+            snapshot, is_changed = current.snapshot, len(changes) > 0 or full
+            if is_changed:
                 change = rebuilt if full else consolidated
-                snapshot = change(snapshot, changes, self._layout_options, threads=self._options.threads)
-            current = self._saved(snapshot, current, log=log)
-            with self._staging.lock:
-                if self._current is not None:
-                    self._current = current
-                # Should this be interrupted in between, the changes come once more, which changes nothing
+                now, threads = clock.now_us(), self._options.threads
+                snapshot = change(snapshot, changes, self._layout_options, now=now, threads=threads)
+            else:
+                snapshot = self._without_expired(snapshot)
+            if is_changed or self._is_laid_out_anew or self._can_be_changed:
+                snapshot = self._saved(snapshot, log=log)
+
+            def drop() -> None:
+                # Should this be interrupted before, the changes come once more, which changes nothing
                 self._staging.drop(changes, log)
-            if to_merge(current.snapshot):
+
+            current = self._replace(self._answering(snapshot, current), drop)
+            if to_merge(current.snapshot) and self._can_be_changed:
                 self._merging.begin()
 
-    def _saved(
-        self, snapshot: Snapshot, current: _Answering, ahead: Sequence[Entry] = (), log: int | None = None
-    ) -> _Answering:
-        """A snapshot, saved if it is to be, and what answers from it."""
-        if self._location is not None and snapshot.name is None:
-            snapshot = self._location.update(snapshot, self._known, ahead, log)
-            assert snapshot.name is not None
-            self._known = {snapshot.name}
-        return current if snapshot is current.snapshot else self._answering(snapshot, current.parts)
+    @property
+    def _can_be_changed(self) -> bool:
+        """Whether this is no index on a store, of which keys that have expired are dropped in memory alone."""
+        return self._location is None or self._location.log_folder is not None
+
+    def _saved(self, snapshot: Snapshot, ahead: Sequence[Entry] = (), log: int | None = None) -> Snapshot:
+        """A snapshot, saved if it is to be."""
+        if self._location is None or snapshot.name is not None:
+            return snapshot
+        snapshot = self._location.update(snapshot, self._known, ahead, log)
+        assert snapshot.name is not None
+        self._known, self._is_laid_out_anew = {snapshot.name}, False
+        return snapshot
+
+    def _replace(self, by: _Answering | None = None, also: Callable[[], None] = lambda: None) -> _Answering:
+        """Have a snapshot answer, or the one that does, but for keys that have expired by now.
+
+        In the same step, `also` is called.
+        """
+        with self._replacing:
+            ready = self.current if by is None else by
+            ready = self._answering(self._without_expired(ready.snapshot), ready)
+            with self._staging.lock:
+                if self._current is not None:
+                    self._current = ready
+                also()
+        if by is not None:
+            self._expiring.expect(ready.snapshot.earliest)
+        return ready
+
+    def expire(self) -> int:
+        """Drop keys that have expired, in memory; returns when the next do, or a time before."""
+        if (earliest := self.snapshot.earliest) > clock.now_us():
+            return earliest
+        snapshot = self._replace().snapshot
+        if self._location is None and to_merge(snapshot):
+            self._merging.begin()
+        return snapshot.earliest
 
     def merge(self) -> bool:
         """Merge segments, if there are some that are best merged; one thread at a time may.
@@ -238,13 +302,12 @@ class Engine:
         Only the last step holds up who consolidates.
         """
         before = self._current
-        # Without a name it was opened in another layout, and is not saved in that yet
-        if before is None or (self._location is not None and before.snapshot.name is None):
+        if before is None or self._is_laid_out_anew:
             return False
         segments = to_merge(before.snapshot)
         if not segments:
             return False
-        new = merged(segments, self._layout_options)
+        new = merged(segments, self._layout_options, now=clock.now_us())
         with contextlib.ExitStack() as stack:
             ahead = []
             if self._location is not None:
@@ -254,10 +317,8 @@ class Engine:
             stack.enter_context(self._consolidating)
             current = self.current
             current = current._replace(parts=[*current.parts, *ready])
-            current = self._saved(with_merged(current.snapshot, segments, new), current, ahead)
-            with self._staging.lock:
-                if self._current is not None:
-                    self._current = current
+            saved = self._saved(with_merged(current.snapshot, segments, new), ahead)
+            self._replace(self._answering(saved, current))
         return True
 
     @_interrupted_plainly
@@ -274,11 +335,12 @@ class Engine:
             before = self.current
             snapshot = _open_with(self._location, self._key_type).with_tables_of(before.snapshot)
             assert snapshot.name is not None
-            current = self._answering(self._laid_out(snapshot), before.parts)
-            with self._staging.lock:
-                if self._current is not None:
-                    self._current = current
-                self._known = {snapshot.name}
+            known = {snapshot.name}
+
+            def know() -> None:
+                self._known = known
+
+            self._replace(self._answering(self._opened(snapshot), before), know)
             return True
 
     def follow(self) -> bool:
@@ -389,6 +451,7 @@ class Engine:
     def _close(self, *, drain: bool = True) -> None:
         self._merging.end()
         self._following.end()
+        self._expiring.end()
         with self._staging.lock:
             self._current = None
         self._staging.close()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator
     from concurrent.futures import Future
+    from datetime import datetime, timedelta
     from types import TracebackType
     from typing import Any, Literal, Self, Unpack
 
@@ -47,6 +48,10 @@ class TagMatch(Generic[K]):
     had staged, is still staged when the index is opened again. One program at a time has changes staged. A set holds
     each of its keys once. All methods may be called from many threads; matching during a consolidation answers from the
     snapshot before it, wholly.
+
+    A key of a set may expire (`expires` of `add_set`): within about a second of that time, nothing gives it any more.
+    The system's clock says what time it is. What has expired goes from memory at once, and from the disk with the next
+    `consolidate`; if the clock is set back, it may come back when the index is opened again before that.
 
     Parameters
     ----------
@@ -228,14 +233,21 @@ class TagMatch(Generic[K]):
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
-    def add_set(self, tags: Iterable[str], key: K) -> None:
+    def add_set(self, tags: Iterable[str], key: K, *, expires: datetime | timedelta | None = None) -> None:
         """Stage the addition of `key` to the set `tags`.
+
+        Parameters
+        ----------
+        expires : datetime or timedelta, optional
+            When the key stops being an answer of this set: a `datetime` with a time zone, or a `timedelta` from now. A
+            time that is past has the addition remove the key. The time replaces one that the key had; without it, the
+            key never expires, also where it had one.
 
         Raises
         ------
         TypeError, ValueError
             `tags` is not an iterable of `str`, or `key` not an integer in [0, 2**64); or no `str`, where the index has
-            strings as keys.
+            strings as keys; or `expires` is a `datetime` without a time zone, or a `timedelta` that is not positive.
         InvalidValueError
             The index is on a store, where it is read-only.
         IndexLockedError
@@ -243,8 +255,17 @@ class TagMatch(Generic[K]):
         TagMatchError
             The change cannot be logged, and is not staged; where `durability` is `fsync` and the message says so, it is
             staged, but may not last.
+
+        Examples
+        --------
+        >>> from datetime import timedelta
+        >>> tm = TagMatch()
+        >>> tm.add_set(["cat", "fr"], 7, expires=timedelta(days=30))
+        >>> tm.consolidate()
+        >>> tm.match(["cat", "fr"])
+        [7]
         """
-        self._engine.stage_one(tags, key, removed=False)
+        self._engine.stage_one(tags, key, removed=False, expires=expires)
 
     def remove_set(self, tags: Iterable[str], key: K) -> None:
         """Stage the removal of `key` from the set `tags`; a set without keys is no longer stored.
@@ -256,7 +277,7 @@ class TagMatch(Generic[K]):
         """
         self._engine.stage_one(tags, key, removed=True)
 
-    def add_sets(self, tags: Any, keys: Any) -> None:
+    def add_sets(self, tags: Any, keys: Any, *, expires: Any = None) -> None:
         """Stage the addition of many sets, each with one key.
 
         Parameters
@@ -267,13 +288,17 @@ class TagMatch(Generic[K]):
             where it has no more of them than there are tags.
         keys
             As many integers, or strings where the index has such keys: Arrow or NumPy array, or a sequence.
+        expires : optional
+            As of `add_set`, one `datetime` or `timedelta` for all; or as many times, with nulls for keys that never
+            expire: an Arrow array of timestamps with a time zone, a NumPy array of `datetime64`, which are UTC, or a
+            sequence. Times are kept in microseconds.
 
         Raises
         ------
         TypeError, ValueError
             As `add_set`, naming the row, or the lengths differ. Nothing is staged then.
         """
-        self._engine.stage_many(tags, keys, removed=False)
+        self._engine.stage_many(tags, keys, removed=False, expires=expires)
 
     def remove_sets(self, tags: Any, keys: Any) -> None:
         """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`."""
@@ -284,7 +309,8 @@ class TagMatch(Generic[K]):
 
         What this takes follows the changes: changed sets go to a new segment of the index, and other segments stay as
         they are. A thread in the background merges segments, so that there are few. When this returns, a saved snapshot
-        survives a crash of the machine. Without changes nothing is written.
+        survives a crash of the machine. Keys that have expired are dropped. Without changes, and where no key has
+        expired, nothing is written.
 
         Parameters
         ----------
@@ -466,8 +492,10 @@ class TagMatch(Generic[K]):
         -------
         pyarrow.Table
             Columns `tags`, lists of strings, and `key`, uint64 or, where keys are strings, large strings: a row for
-            each stored set and each of its keys. There are many chunks, none of them large. `add_sets(table["tags"],
-            table["key"])` takes it, and so does `tagmatch build` where it is written to a Parquet file.
+            each stored set and each of its keys; and, where some keys expire, `expires`, timestamps in UTC, null where
+            a key does not. There are many chunks, none of them large. `add_sets(table["tags"], table["key"])` takes it,
+            with `expires=table["expires"]` where that is there, and so does `tagmatch build` where it is written to a
+            Parquet file.
 
         Raises
         ------

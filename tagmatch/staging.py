@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tagmatch.background import Lock
-from tagmatch.model.arrays import Strings, TagLists, U64Array
+from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
 from tagmatch.model.errors import ClosedError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.options import Durability, KeyType, StagingOptions
 from tagmatch.model.storage.journal.folder import Staged, left_behind
 from tagmatch.model.storage.journal.journal import Journal
 from tagmatch.model.storage.journal.records import Record, bulk_record, single_record
 from tagmatch.model.storage.location import Location
+from tagmatch.model.tables import NEVER
 from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.staging import StagedChanges
 
@@ -56,8 +57,8 @@ class Staging:
         lasts = self._folder is not None and self._options.durability != "none"
         return 0 if lasts else len(self._changes)
 
-    def append(self, tags: list[str], key: int | str, *, removed: bool) -> None:
-        """Stage one change of a validated set and key.
+    def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> None:
+        """Stage one change of a validated set and key; times are as of `Changes`.
 
         Raises
         ------
@@ -68,16 +69,18 @@ class Staging:
         """
         self._stage(
             self._options.of_single,
-            lambda: single_record(tags, key, removed=removed),
-            lambda: self._changes.append(tags, key, removed=removed),
+            lambda: single_record(tags, key, removed=removed, expires=expires),
+            lambda: self._changes.append(tags, key, removed=removed, expires=expires),
         )
 
-    def extend(self, chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool) -> None:
-        """Stage a change for each row of all chunks; `keys` has one for each. Errors as `append`."""
+    def extend(
+        self, chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool, expires: I64Array | None = None
+    ) -> None:
+        """Stage a change for each row of all chunks; `keys` has one for each, as have times. Errors as `append`."""
         self._stage(
             self._options.of_many,
-            lambda: bulk_record(chunks, keys, removed=removed),
-            lambda: self._changes.extend(chunks, keys, removed=removed),
+            lambda: bulk_record(chunks, keys, removed=removed, expires=expires),
+            lambda: self._changes.extend(chunks, keys, removed=removed, expires=expires),
         )
 
     def take(self) -> tuple[Changes, int | None]:
@@ -142,13 +145,13 @@ class Staging:
         assert self._folder is not None
         journal, left = Journal.acquire(self._folder, self._first_log()), StagedChanges(self._threads)
         try:
-            for chunks, keys, removed in journal.replay():
+            for chunks, keys, removed, expires in journal.replay():
                 if isinstance(keys, Strings) != (self._key_type == "string"):
                     raise InvalidValueError(
                         f"the changes that are staged in {self._folder} are of an index with another type of keys; "
                         "remove the files staged-*.log there"
                     )
-                left.extend(chunks, keys, removed=removed)
+                left.extend(chunks, keys, removed=removed, expires=expires)
             if len(left):
                 self._changes.stage_before(left)
         except BaseException:

@@ -4,7 +4,7 @@ Layout of an index folder ::
 
     MANIFEST.json            format version, options, counts, and size and XXH3-64 of every file; its own checksum
     segment-<checksum>/      vocabulary.arrow, tagsets.arrow, keys.arrow, partitions.arrow
-                             key_names.arrow where keys are strings
+                             key_names.arrow where keys are strings, expires.arrow where some expire
     deleted-<checksum>.arrow which rows of a segment are deleted
     LOCK                     empty; held by the program that writes; stores have none
     staged-<generation>.log  changes that are staged; journal/scan.py has their format
@@ -12,7 +12,8 @@ Layout of an index folder ::
 
 New files are written under other names, synced, and only then named by a new manifest that replaces the old one in one
 step: a reader sees the old snapshot or the new one, wholly. Names come from contents, so writing the same snapshot
-twice changes nothing. Formats 1 and 2 had one segment, in a folder `snapshot-<checksum>`.
+twice changes nothing. Formats 1 and 2 had one segment, in a folder `snapshot-<checksum>`. Format 4 is format 3
+with keys that expire, which older versions would not notice.
 """
 
 from __future__ import annotations
@@ -34,13 +35,17 @@ from tagmatch.model.errors import (
 from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import reject_given_up
 
-#: What is written. Of what can be read, version 2 is that of indexes whose keys are strings, and version 1 of others
-FORMAT_VERSION = 3
+#: The newest that is read. Of older ones, version 2 is that of indexes whose keys are strings, and version 1 of others
+FORMAT_VERSION = 4
+# Without keys that expire
+_PLAIN_VERSION = 3
 
 #: What a manifest says of a segment, or of a file
 Entry: TypeAlias = dict[str, Any]
 
 MANIFEST = "MANIFEST.json"
+#: Of a segment with keys that expire
+EXPIRES = "expires.arrow"
 #: Its lock is held by a writer; readers need none
 LOCK = "LOCK"
 #: Its lock is held by a program for as long as it may stage changes that last
@@ -118,14 +123,19 @@ def parse_manifest(text: bytes, path: object) -> dict[str, Any]:
     # Written one way only: any other spelling of the same contents has been tampered with or damaged.
     if text != manifest_text(manifest) or checksum is None:
         raise IndexCorruptError(f"{path}/{MANIFEST} does not have the checksum that it was written with; {ADVICE}")
-    return manifest if version == FORMAT_VERSION else _upgraded(manifest)
+    return manifest if version >= _PLAIN_VERSION else _upgraded(manifest)
+
+
+def version_for(segments: Iterable[Entry]) -> int:
+    """The format of an index with these segments."""
+    return FORMAT_VERSION if any(EXPIRES in entry["files"] for entry in segments) else _PLAIN_VERSION
 
 
 def _upgraded(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of format 1 or 2 as one of the current format would be that names the same files."""
+    """The manifest of format 1 or 2 as one of format 3 would be that names the same files."""
     of_segment = {name: manifest.pop(name) for name in ("seed", "tags", "files")}
     segment = {"name": manifest["snapshot"], "rows": manifest["sets"], **of_segment}
-    return {"key_type": "integer", **manifest, "format": FORMAT_VERSION, "segments": [segment]}
+    return {"key_type": "integer", **manifest, "format": _PLAIN_VERSION, "segments": [segment]}
 
 
 def manifest_text(manifest: dict[str, Any]) -> bytes:

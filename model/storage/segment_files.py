@@ -17,7 +17,14 @@ from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage.durable import sync
-from tagmatch.model.storage.format import ADVICE, DELETED_PREFIX, SEGMENT_PREFIX, checksum_of_file, key_type_of
+from tagmatch.model.storage.format import (
+    ADVICE,
+    DELETED_PREFIX,
+    EXPIRES,
+    SEGMENT_PREFIX,
+    checksum_of_file,
+    key_type_of,
+)
 from tagmatch.model.tables import KeyTable, Segment, TagsetTable, Vocabulary
 
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
@@ -79,6 +86,8 @@ def tables_of(segment: Segment) -> Iterator[tuple[str, pa.Table]]:
     yield "keys", _table(keys=from_lists(segment.keys.keys))
     if segment.keys.names is not None:
         yield "key_names", _table(name=from_strings(segment.keys.names))
+    if segment.keys.expires is not None:
+        yield Path(EXPIRES).stem, _table(expires=pa.array(segment.keys.expires))
     yield "partitions", _table(**rules_of(segment.options).to_arrow(segment.partitions))
 
 
@@ -107,6 +116,7 @@ def _read_segment(
     own, files = folder / entry["name"], entry["files"]
     wanted = _TABLES if key_type == "integer" else (*_TABLES, "key_names")
     tables = {name: _read_table(own / f"{name}.arrow", files[f"{name}.arrow"], check) for name in wanted}
+    expires = to_numbers(_read_table(own / EXPIRES, files[EXPIRES], check)["expires"]) if EXPIRES in files else None
     vocabulary, tagsets = tables["vocabulary"], tables["tagsets"]
     return Segment(
         options,
@@ -118,7 +128,9 @@ def _read_segment(
         ),
         TagsetTable(to_words(tagsets["signature"]), to_lists(tagsets["ranks"])),
         KeyTable(
-            to_lists(tables["keys"]["keys"]), None if key_type == "integer" else to_strings(tables["key_names"]["name"])
+            to_lists(tables["keys"]["keys"]),
+            None if key_type == "integer" else to_strings(tables["key_names"]["name"]),
+            expires,
         ),
         rules_of(options).from_arrow(tables["partitions"], len(tagsets["ranks"])),
         _read_deletions(folder, entry["deleted"], check) if "deleted" in entry else None,

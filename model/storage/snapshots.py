@@ -8,7 +8,7 @@ from typing import Any
 
 import xxhash
 
-from tagmatch.model.storage.format import FORMAT_VERSION, SNAPSHOT_PREFIX, Entry
+from tagmatch.model.storage.format import SNAPSHOT_PREFIX, Entry, version_for
 from tagmatch.model.storage.segment_files import write_deletions, write_segment
 from tagmatch.model.tables import Segment, Snapshot
 
@@ -27,7 +27,7 @@ def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> 
     entries = [_written(segment, known.get(segment.name or ""), folder) for segment in snapshot.segments]
     options = snapshot.segments[0].options
     manifest = {
-        "format": FORMAT_VERSION,
+        "format": version_for(entries),
         "layout": options.layout,
         "max_partition_size": options.max_partition_size,
         "key_type": snapshot.key_type,

@@ -86,7 +86,7 @@ class StringKeys:
 
     def table(self, numbers: Lists) -> KeyTable:
         """As `Keys` says, without keys that no set has."""
-        return only_used(numbers, to_strings(self.scratch.read(_KEYS, 0, "strings")))
+        return only_used(KeyTable(numbers), to_strings(self.scratch.read(_KEYS, 0, "strings")))
 
 
 def number_keys(rows: DataFrame, scratch: Scratch) -> StringKeys:

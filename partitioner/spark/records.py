@@ -5,15 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import IntArray, UIntArray
+from tagmatch.model.arrays import IntArray, Lists, UIntArray, offsets_of
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.kernels.lists import gather, gather_strings
-from tagmatch.model.tables import Segment
+from tagmatch.model.tables import LONG_AGO, Segment
 
 
-def sets_at(segment: Segment, rows: UIntArray) -> pa.RecordBatch:
-    """The sets in these rows of a segment: columns `tags`, lists of strings, and `keys`, lists as they are stored."""
-    ranks, keys = gather(segment.tagsets.ranks, rows), gather(segment.keys.keys, rows)
+def sets_at(segment: Segment, rows: UIntArray, now: int = LONG_AGO) -> pa.RecordBatch:
+    """The sets in these rows of a segment: columns `tags`, lists of strings, and `keys`, lists as they are stored.
+
+    Without keys that have expired `now`, in microseconds since 1970.
+    """
+    ranks, table = gather(segment.tagsets.ranks, rows), segment.keys.of_sets(rows)
+    keys = table.keys
+    if table.expires is not None:
+        lasts = table.expires > now
+        keys = Lists(offsets_of(lasts)[keys.offsets], keys.values[lasts])
     tags = from_strings(gather_strings(segment.vocabulary.tags, ranks.values))
     # Integers as they are stored, of 32 bits where they may be
     values = pa.array(keys.values) if segment.keys.names is None else segment.keys.column(keys.values)

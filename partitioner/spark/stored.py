@@ -20,7 +20,7 @@ from tagmatch.model.arrow import to_lists, to_numbers, to_strings
 from tagmatch.model.errors import IndexChangedError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType, Layout, LayoutOptions
-from tagmatch.model.storage.format import Entry, key_type_of
+from tagmatch.model.storage.format import EXPIRES, Entry, key_type_of
 from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import KeyTable, Segment, Snapshot, Vocabulary
 from tagmatch.partitioner.consolidation import rows_with, to_take_in
@@ -97,10 +97,14 @@ class Stored:
         return LayoutOptions(**found)
 
     def check_keys(self, key_type: KeyType) -> None:
-        """See that rows have the keys that the index has; InvalidValueError."""
+        """See that rows have the keys that the index has, and that none of these expire; InvalidValueError."""
         if self.key_type not in (None, key_type):
             raise InvalidValueError(
                 f'{self.index} has key_type "{self.key_type}", the rows have keys of type "{key_type}"; cast them'
+            )
+        if any(EXPIRES in segment["files"] for segment in self.segments):
+            raise InvalidValueError(
+                f"keys of {self.index} expire, and a job would lose their times; add the rows with TagMatch.add_sets"
             )
 
     def open(self, *, verified: bool = False) -> Snapshot:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, get_args
 
 import typer
@@ -41,6 +43,27 @@ def _show_version(wanted: bool) -> None:
 def user_path(text: str) -> str:
     """A path as a person writes it."""
     return os.path.expanduser(text)
+
+
+_DURATION = re.compile(r"(\d+)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def _expiry(text: str) -> datetime:
+    """A time with a zone, or so long from now."""
+    from tagmatch.model.clock import now_us
+
+    try:
+        if found := _DURATION.fullmatch(text):
+            return datetime.fromtimestamp(now_us() / 1e6, UTC) + timedelta(**{_UNITS[found[2]]: int(found[1])})
+        time = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{text!r} is no time, such as 2027-01-31T12:00:00Z, and none from now, such as 30d"
+        ) from None
+    if time.utcoffset() is None:
+        raise typer.BadParameter(f"{text!r} has no time zone; write Z behind it for UTC, or an offset such as +01:00")
+    return time
 
 
 def _index(text: str) -> str:
@@ -95,6 +118,16 @@ InputFormat = Annotated[
 SkipInvalid = Annotated[
     bool,
     typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and say at the end how many there were."),
+]
+Expires = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=_expiry,
+        metavar="TIME",
+        help="When keys expire of rows that have no time of their own, in a column `expires`: 2027-01-31T12:00:00Z, or "
+        "from now 90s, 15m, 12h, 30d.  [default: never]",
+        show_default=False,
+    ),
 ]
 LayoutName = Annotated[
     Layout,

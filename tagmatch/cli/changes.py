@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tagmatch.cli.arguments import (
     INPUT_HELP,
+    Expires,
     IndexToChange,
     InputFormat,
     KeyTypeName,
@@ -22,6 +24,9 @@ from tagmatch.cli.progress import invalid_rows, note, note_compilation, status, 
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import IndexChangedError, IndexExistsError, IndexNotFoundError, InputFileError
 from tagmatch.model.options import LAYOUT_DEFAULTS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _Sets = Annotated[
     str,
@@ -40,6 +45,7 @@ def build(
     key_type: KeyTypeName = "integer",
     layout: LayoutName = LAYOUT_DEFAULTS.layout,
     max_partition_size: MaxPartitionSize = LAYOUT_DEFAULTS.max_partition_size,
+    expires: Expires = None,
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
     threads: Threads = None,
@@ -56,7 +62,7 @@ def build(
     note_compilation()
     options: Any = {"key_type": key_type, "layout": layout, "max_partition_size": max_partition_size}
     with TagMatch(device="cpu", threads=threads, **options) as tm:
-        _stage(tm, tm.add_sets, sets, form, skip_invalid=skip_invalid)
+        _add(tm, expires, _rows(tm, sets, form, skip_invalid=skip_invalid, expires=True))
         if not (tm.stats()["staged"] or allow_empty):
             # Most likely what was to write it has failed, and an index that is there would be lost
             raise InputFileError(f"{sets} has no set, so no index is made; --allow-empty makes an empty one")
@@ -70,12 +76,17 @@ def build(
 def add(
     index: IndexToChange,
     sets: _Sets,
+    expires: Expires = None,
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
     threads: Threads = None,
 ) -> None:
     """Add sets, each with a key, to an index; what it has already stays as it is."""
-    _change(index, lambda tm: tm.add_sets, sets, form, skip_invalid, threads)
+
+    def stage(tm: TagMatch[Any]) -> None:
+        _add(tm, expires, _rows(tm, sets, form, skip_invalid=skip_invalid, expires=True))
+
+    _change(index, stage, threads)
 
 
 def remove(
@@ -86,18 +97,16 @@ def remove(
     threads: Threads = None,
 ) -> None:
     """Remove keys of sets from an index; a set without keys goes, and what the index does not have is no error."""
-    _change(index, lambda tm: tm.remove_sets, sets, form, skip_invalid, threads)
+
+    def stage(tm: TagMatch[Any]) -> None:
+        for rows in _rows(tm, sets, form, skip_invalid=skip_invalid):
+            tm.remove_sets(rows["tags"], rows["key"])
+
+    _change(index, stage, threads)
 
 
-def _change(
-    index: str,
-    staging: Callable[[TagMatch[Any]], Callable[[Any, Any], None]],
-    sets: str,
-    form: str | None,
-    skip_invalid: bool,
-    threads: int | None,
-) -> None:
-    """Make one change of all rows, and say what the index has before and after it."""
+def _change(index: str, stage: Callable[[TagMatch[Any]], None], threads: int | None) -> None:
+    """Make one change of all that is staged, and say what the index has before and after it."""
     note_compilation()
     try:
         tm = TagMatch.open(index, device="cpu", threads=threads, durability="none")
@@ -105,7 +114,7 @@ def _change(
         raise IndexNotFoundError(f"{error}; `tagmatch build` makes a new index") from None
     with tm:
         before = _size(tm.stats())
-        _stage(tm, staging(tm), sets, form, skip_invalid=skip_invalid)
+        stage(tm)
         with status("changing the index"):
             try:
                 tm.consolidate()
@@ -118,15 +127,24 @@ def _change(
     typer.echo(f"{index}: {after}; before: {before}")
 
 
-def _stage(
-    tm: TagMatch[Any], take: Callable[[Any, Any], None], sets: str, form: str | None, *, skip_invalid: bool
-) -> None:
+def _add(tm: TagMatch[Any], expires: datetime | None, batches: Iterator[pa.RecordBatch]) -> None:
+    """Stage additions, of which those without a time of their own get this one."""
+    for rows in batches:
+        times: Any = expires
+        if "expires" in rows.schema.names:
+            times = rows["expires"]
+            times = times if expires is None else times.fill_null(expires)
+        tm.add_sets(rows["tags"], rows["key"], expires=times)
+
+
+def _rows(
+    tm: TagMatch[Any], sets: str, form: str | None, *, skip_invalid: bool, expires: bool = False
+) -> Iterator[pa.RecordBatch]:
     from tagmatch.files.inputs import read_sets, rows_in
 
     with invalid_rows(skip=skip_invalid) as invalid:
-        batches = read_sets(sets, form, invalid, tm.stats()["key_type"])
-        for batch in with_progress("reading sets", batches, rows_in(sets, form)):
-            take(batch["tags"], batch["key"])
+        batches = read_sets(sets, form, invalid, tm.stats()["key_type"], expires=expires)
+        yield from with_progress("reading sets", batches, rows_in(sets, form))
 
 
 def _size(stats: dict[str, Any]) -> str:

@@ -42,15 +42,18 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Write all stored sets and keys, as rows `tags`, `key`, of which `build` makes the same index."""
+    """Write all stored sets and keys, as rows `tags`, `key`, and `expires` if some do; `build` makes the same index."""
     from tagmatch.contents import pairs, schema_of
     from tagmatch.files.sets import set_writer
+    from tagmatch.model.clock import now_us
     from tagmatch.model.storage.location import location_of
+    from tagmatch.partitioner.consolidation import without_expired
 
     if output is not None and output_option is not None:
         raise typer.BadParameter("stands for OUTPUT; give one of them", param_hint="--output")
     target = next((path for path in (output, output_option) if path is not None), STANDARD_STREAM)
     snapshot = location_of(index, "INDEX").open()
+    snapshot = without_expired(snapshot, snapshot.segments[0].options, now=now_us())
     batches = pairs(snapshot)
     if not is_terminal_of_messages(target):
         batches = with_progress("exporting", batches, sum(segment.live_keys for segment in snapshot.segments))

@@ -13,6 +13,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.columns import KEY_CHECKS, KeyChecks, tag_list, tag_lists
 from tagmatch.model.errors import InvalidTypeError, TagMatchError
+from tagmatch.model.expiry import TIME, check_text, check_times
 from tagmatch.model.options import KeyType
 
 
@@ -29,12 +30,15 @@ class Column:
         `check(array, name, first_row)` raises a `TagMatchError` for values that cannot be used.
     check_one : callable
         The same for one Python value, `check_one(value, name)`.
+    is_optional : bool
+        Whether a file need not have it, nor a row of it.
     """
 
     name: str
     kinds: tuple[pa.DataType, ...]
     check: Callable[[pa.Array, str, int], object]
     check_one: Callable[[Any, str], object]
+    is_optional: bool = False
 
     def label(self, path: str) -> str:
         """What messages call the column of a file."""
@@ -114,5 +118,7 @@ KEYS: dict[KeyType, Column] = {
     "integer": _keys(pa.uint64(), KEY_CHECKS["integer"]),
     "string": _keys(pa.string(), KEY_CHECKS["string"]),
 }
-#: The one column that a file need not have, nor a row of it
-ID = Column("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id)
+#: Of queries
+ID = Column("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id, is_optional=True)
+#: Of stored sets: when the key expires
+EXPIRES = Column("expires", (TIME,), check_times, check_text, is_optional=True)

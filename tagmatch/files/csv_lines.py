@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.files.columns import ID, Column
-from tagmatch.files.json_lines import JsonLines, concatenated, json_values
+from tagmatch.files.columns import EXPIRES, ID, Column
+from tagmatch.files.json_lines import JsonLines, concatenated, json_values, time_texts
 from tagmatch.model.errors import InputFileError, InvalidValueError
+from tagmatch.model.expiry import TIME
 
 #: Stands between the tags of a cell, unless it is a JSON list
 TAG_SEPARATOR = "|"
@@ -24,8 +25,8 @@ class CsvLines:
     """Rows as lines of CSV, a `LineFormat`; a cell that is to be text over several lines is none.
 
     A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags. An empty one cannot be
-    used: a value may be missing, or the empty set may be meant, which every query contains. Ids are strings, and an
-    empty cell has none.
+    used: a value may be missing, or the empty set may be meant, which every query contains. Ids are strings; an empty
+    cell has none, nor a time.
     """
 
     name = "a line of CSV"
@@ -33,6 +34,7 @@ class CsvLines:
 
     def __init__(self, header: list[str], columns: tuple[Column, ...]) -> None:
         self._header = header
+        self._optional = [column.name for column in columns if column.is_optional and column.name in header]
         self._integers = [column.name for column in columns if pa.types.is_integer(column.kinds[-1])]
 
     def batch(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
@@ -62,6 +64,8 @@ class CsvLines:
         if not tags:
             raise ValueError("its cell of tags is empty; write [] for the empty set")
         record["tags"] = json.loads(tags) if tags.startswith("[") else tags.split(TAG_SEPARATOR)
+        for name in self._optional:
+            record[name] = record[name] or None
         for name in self._integers:
             if record[name].strip().lstrip("-").isdigit():
                 record[name] = int(record[name])
@@ -75,8 +79,8 @@ def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
     texts = cells[field.name]
     if pa.types.is_list(field.type):
         return _tags(texts, field.type)
-    if field.name == ID.name:
-        return pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
+    if field.name in (ID.name, EXPIRES.name):
+        texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
     if pa.types.is_string(field.type):
         return texts
     return pc.utf8_trim_whitespace(texts).cast(field.type)
@@ -101,7 +105,7 @@ def _tags(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def csv_cells(values: pa.Array) -> pa.Array:
-    """Cells with integers, strings, or lists of strings as JSON.
+    """Cells with integers, times, strings, or lists of strings as JSON; nulls, which only times have, are empty.
 
     Raises
     ------
@@ -110,6 +114,8 @@ def csv_cells(values: pa.Array) -> pa.Array:
     """
     if pa.types.is_integer(values.type):
         return json_values(values)
+    if values.type == TIME:
+        return time_texts(values).fill_null("")
     texts = json_values(values) if pa.types.is_list(values.type) else values
     broken = pc.match_substring_regex(texts, "[\\r\\n]").to_numpy(zero_copy_only=False)
     if broken.any():
@@ -131,7 +137,7 @@ def header_of(blocks: Iterator[bytes], path: str, columns: tuple[Column, ...]) -
     first, _, others = next(blocks, b"").partition(b"\n")
     header = next(csv.reader([first.decode("utf-8-sig", "replace")]), [])
     for column in columns:
-        if column is not ID and column.name not in header:
+        if not column.is_optional and column.name not in header:
             raise InputFileError(
                 f"{path} has no column {column.name!r}; its first line names {', '.join(map(repr, header)) or 'none'}"
             )

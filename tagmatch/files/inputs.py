@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tagmatch.files.columns import ID, KEYS, QUERY_TAGS, STORED_TAGS, Column, Rows
+from tagmatch.files.columns import EXPIRES, ID, KEYS, QUERY_TAGS, STORED_TAGS, Column, Rows
 from tagmatch.files.csv_lines import CsvLines, header_of
 from tagmatch.files.formats import Format, Kind, format_of, format_of_suffix, is_stream
 from tagmatch.files.invalid import InvalidRows
@@ -25,7 +25,12 @@ from tagmatch.model.storage.format import MANIFEST
 
 
 def read_sets(
-    path: str, form: str | None = None, invalid: InvalidRows | None = None, key_type: KeyType = "integer"
+    path: str,
+    form: str | None = None,
+    invalid: InvalidRows | None = None,
+    key_type: KeyType = "integer",
+    *,
+    expires: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `tags` and `key`, validated.
 
@@ -39,6 +44,8 @@ def read_sets(
         Takes rows that cannot be used; default: they are errors.
     key_type : {"integer", "string"}
         What the keys must be.
+    expires : bool
+        Whether batches have a column `expires` as well, of timestamps with a time zone, where the file may have one.
 
     Raises
     ------
@@ -47,7 +54,8 @@ def read_sets(
     InvalidTypeError, InvalidValueError, NullError
         For values that cannot be used; names file, column and row.
     """
-    return (rows.batch for rows in _read(path, form, (STORED_TAGS, KEYS[key_type]), invalid or InvalidRows()))
+    columns = (STORED_TAGS, KEYS[key_type], *([EXPIRES] if expires else []))
+    return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows()))
 
 
 def read_queries(path: str, form: str | None = None, invalid: InvalidRows | None = None) -> Iterator[pa.RecordBatch]:

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
+from tagmatch.model.expiry import TIME
+
 # Wide, as text with escapes may be longer than what one array of the other kind can hold
 _TEXT = pa.large_string()
 _NEEDS_ESCAPES = r'[\x00-\x1f"\\]'
@@ -23,9 +25,11 @@ class JsonLines:
     def batch(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
         """As `LineFormat` says."""
         read = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
-        parse = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
+        # Of times, which would be taken for UTC without a zone, the text
+        texts = pa.schema([(field.name, pa.string() if field.type == TIME else field.type) for field in schema])
+        parse = pa_json.ParseOptions(explicit_schema=texts, unexpected_field_behavior="ignore")
         table = pa_json.read_json(pa.BufferReader(block), read, parse)
-        return table.combine_chunks().to_batches()[0]
+        return (table if texts == schema else table.cast(schema)).combine_chunks().to_batches()[0]
 
     def record(self, line: bytes) -> dict[str, Any]:
         """As `LineFormat` says."""
@@ -36,17 +40,24 @@ class JsonLines:
 
 
 def json_values(values: pa.Array) -> pa.Array:
-    """JSON text, on one line, of integers, strings or lists of strings; nulls, which no list has, stay null."""
+    """JSON text, on one line, of integers, times, strings or lists of strings; nulls, which no list has, stay null."""
     if pa.types.is_list(values.type):
         texts = json_values(values.flatten())
         lists = pa.ListArray.from_arrays(pc.subtract(values.offsets, values.offsets[0]), texts)
         return concatenated("[", pc.binary_join(lists, pa.scalar(",", _TEXT)), "]")
+    if values.type == TIME:
+        return concatenated('"', time_texts(values), '"')
     texts = values.cast(_TEXT)
     if pa.types.is_integer(values.type):
         return texts
     odd = pc.match_substring_regex(texts, _NEEDS_ESCAPES).fill_null(False)
     escaped = [json.dumps(text, ensure_ascii=False) for text in texts.filter(odd).to_pylist()]
     return pc.replace_with_mask(concatenated('"', texts, '"'), odd, pa.array(escaped, _TEXT))
+
+
+def time_texts(times: pa.Array) -> pa.Array:
+    """Times as they are read of text, such as 2027-01-31T12:00:00.000000Z."""
+    return pc.strftime(times, "%Y-%m-%dT%H:%M:%SZ")
 
 
 def concatenated(*parts: str | pa.Array) -> pa.Array:

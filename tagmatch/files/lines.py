@@ -63,7 +63,7 @@ class LineReader:
         What messages call the file.
     form : LineFormat
     columns : tuple of Column
-        What a row must have, but for `ID`.
+        What a row must have, unless they are optional.
     invalid : InvalidRows
         Takes the rows that cannot be used.
     row, line : int
@@ -161,7 +161,7 @@ class LineReader:
             return InputFileError(f"{place} (row {self.row}) is not {self._form.name}: {fault}")
         for column in self._columns:
             where = f"{column.label(place)}: row {self.row}"
-            if column is not ID and column.name not in record:
+            if not column.is_optional and column.name not in record:
                 return InputFileError(
                     f"{place} (row {self.row}) has no column {column.name!r}; "
                     f"it has {', '.join(map(repr, record)) or 'none'}"

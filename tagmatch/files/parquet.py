@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tagmatch.files.columns import ID, Column, Rows, joined, rows_from
+from tagmatch.files.columns import Column, Rows, joined, rows_from
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.lines import first_line
 from tagmatch.files.streams import input_descriptor, seekable
@@ -35,7 +35,7 @@ def parquet_rows(
             pq.ParquetFile(place, memory_map=True) as file,
         ):
             schema = file.schema_arrow
-            columns = tuple(column for column in columns if column is not ID or ID.name in schema.names)
+            columns = tuple(column for column in columns if not column.is_optional or column.name in schema.names)
             for column in columns:
                 if column.name not in schema.names:
                     raise InputFileError(

@@ -18,13 +18,13 @@ Write = Callable[[pa.RecordBatch], object]
 
 @contextlib.contextmanager
 def set_writer(path: str, schema: pa.Schema, form: str | None = None) -> Iterator[Write]:
-    """Give a function that writes rows (`tags`, `key`), which `read_sets` reads; a file appears only when it is whole.
+    """Give a function that writes rows, which `read_sets` reads; a file appears only when it is whole.
 
     Parameters
     ----------
     path : str
     schema : pyarrow.Schema
-        Of all rows.
+        Of all rows: `tags`, `key` and, if some expire, `expires`.
     form : str, optional
         The format, one of `FormatName`; default: by suffix, JSON Lines for a stream. In CSV, tags are JSON lists.
 
@@ -39,11 +39,19 @@ def set_writer(path: str, schema: pa.Schema, form: str | None = None) -> Iterato
             with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
                 yield writer.write_batch
         elif found.kind == Kind.csv:
-            stream.write(b"tags,key\n")
-            yield lambda rows: stream.write(
-                text_of(concatenated(csv_cells(rows["tags"]), ",", csv_cells(rows["key"]), "\n"))
-            )
+            stream.write(f"{','.join(schema.names)}\n".encode())
+            yield lambda rows: stream.write(text_of(_joined("", [csv_cells(column) for column in rows.columns], "\n")))
         else:
-            yield lambda rows: stream.write(
-                text_of(concatenated('{"tags":', json_values(rows["tags"]), ',"key":', json_values(rows["key"]), "}\n"))
-            )
+            yield lambda rows: stream.write(text_of(_json_lines(rows)))
+
+
+def _json_lines(rows: pa.RecordBatch) -> pa.Array:
+    named = zip(rows.schema.names, rows.columns, strict=True)
+    cells = [concatenated(f'"{name}":', json_values(column).fill_null("null")) for name, column in named]
+    return _joined("{", cells, "}\n")
+
+
+def _joined(begin: str, cells: list[pa.Array], end: str) -> pa.Array:
+    """Cells with commas between."""
+    first, *others = cells
+    return concatenated(begin, first, *(part for cell in others for part in (",", cell)), end)

@@ -47,8 +47,8 @@ def subset_join(
     strategy : {"auto", "ship", "shuffle"}
         `ship`: every worker opens the whole index, memory-mapped. Each task answers from the snapshot that is current
         when it begins, so a stream follows the index without a restart. `shuffle`: sets and queries meet in buckets,
-        of which a worker has one at a time; from the snapshot that is current at this call. `auto`: `ship` for a
-        stream and where the files of the index have at most `ship_limit` bytes.
+        of which a worker has one at a time; from the snapshot that is current at this call, without keys that have
+        expired by then. `auto`: `ship` for a stream and where the files of the index have at most `ship_limit` bytes.
     output : {"rows", "lists"}
         `rows`: the columns of the queries and `key`, a row for each matching key; queries without a match have none.
         `lists`: the columns of the queries and `keys`, an array, a row for each query. Keys are long, or string where

@@ -32,7 +32,7 @@ def ship_join(
     """Join queries, which may be a stream, with an index that all workers reach.
 
     Every task answers from the snapshot that is current when it begins. Answers depend on the query and the snapshot
-    alone: while the index stays as it is, a task that is run again gives the same rows.
+    alone: while the index stays as it is, and none of its keys expires, a task that is run again gives the same rows.
     """
     column = queries.columns.index(tags)
 

@@ -27,6 +27,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tagmatch.interface import TagMatch
 from tagmatch.model.arrays import I64Array, Lists, U32Array, offsets_of
 from tagmatch.model.arrow import to_strings
+from tagmatch.model.clock import now_us
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.kernels.xxh64 import hash_tags
 from tagmatch.model.options import KeyType
@@ -54,6 +55,8 @@ class Shuffle:
     index : Location
     snapshot : str
         Name of the snapshot.
+    now : int
+        Keys that have expired at this time, in microseconds since 1970, are no answers.
     key_type : {"integer", "string"}
     buckets : Buckets
     labels : int64 array, 2 x buckets
@@ -62,6 +65,7 @@ class Shuffle:
 
     index: Location
     snapshot: str
+    now: int
     key_type: KeyType
     buckets: Buckets
     labels: I64Array
@@ -85,7 +89,7 @@ def shuffle_join(
     parallelism = int(spark.conf.get("spark.default.parallelism", None) or 1)
     buckets = buckets_for(snapshot, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)
-    plan = Shuffle(index, name, snapshot.key_type, buckets, labels)
+    plan = Shuffle(index, name, now_us(), snapshot.key_type, buckets, labels)
     column, schema = queries.columns.index(tags), queries.schema
     merged = unique or output == "lists"
     at_home = merged or any(map(_has_empty_set, snapshot.segments))
@@ -147,7 +151,7 @@ def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) 
             serializer = Serializer()
             rows = segment.live_rows(first, last).astype(np.uint32)
             if first == 0 and _has_empty_set(segment):
-                empty = sets_at(segment, rows[:1])
+                empty = sets_at(segment, rows[:1], plan.now)
                 homes = slice(plan.buckets.count, None)
                 for label, number in zip(plan.labels[homes].tolist(), plan.numbers[homes].tolist(), strict=True):
                     serializer.add(label, number, empty)
@@ -155,7 +159,7 @@ def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) 
             ranks = segment.tagsets.ranks
             hashes = hashes_of(segment)[ranks.values[ranks.offsets[rows]]]
             buckets = plan.buckets.of_sets(hashes, rows).astype(np.uint32)
-            serializer.scatter(buckets, plan.labels, plan.numbers, partial(_sets_at, segment, rows))
+            serializer.scatter(buckets, plan.labels, plan.numbers, partial(_sets_at, segment, plan.now, rows))
             yield from serializer.take()
 
 
@@ -172,8 +176,8 @@ def _has_empty_set(segment: Segment) -> bool:
     return segment.tagsets.has_empty_set and 0 in segment.live_rows(0, 1)
 
 
-def _sets_at(segment: Segment, rows: U32Array, places: U32Array) -> pa.RecordBatch:
-    return sets_at(segment, rows[places])
+def _sets_at(segment: Segment, now: int, rows: U32Array, places: U32Array) -> pa.RecordBatch:
+    return sets_at(segment, rows[places], now)
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from tagmatch import IndexVersionError, InvalidTypeError, InvalidValueError, Inv
 from tagmatch.model.columns import strings_of
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.folder import Folder
-from tagmatch.model.storage.format import manifest_text
+from tagmatch.model.storage.format import FORMAT_VERSION, manifest_text
 from tagmatch.model.tables import Snapshot
 
 PAIRS = [(["a"], "alice"), (["a", "b"], "bob"), (["a", "b"], "alice"), ([], "everyone")]
@@ -205,7 +205,7 @@ def test_older_versions_refuse_it(tmp_path, key_type):
     manifest = json.loads((tmp_path / "i/MANIFEST.json").read_bytes())
     assert (manifest["format"], manifest["key_type"]) == (3, key_type)
     manifest.pop("checksum")
-    (tmp_path / "i/MANIFEST.json").write_bytes(manifest_text({**manifest, "format": 4}))
+    (tmp_path / "i/MANIFEST.json").write_bytes(manifest_text({**manifest, "format": FORMAT_VERSION + 1}))
     with pytest.raises(IndexVersionError):
         TagMatch.open(tmp_path / "i")
 

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from datetime import timedelta
 from typing import get_args
 
 import numpy as np
@@ -12,6 +13,40 @@ from tagmatch import InvariantError, TagMatch
 from tagmatch.model.arrays import Lists, Strings
 from tagmatch.model.check import check_segment
 from tagmatch.model.options import Layout, LayoutOptions
+from tagmatch.model.tables import NEVER
+
+
+def expiring(**changes):
+    """A segment of which two keys expire, with a table of keys or a time that is not right."""
+    with TagMatch(device="cpu") as tm:
+        later = [None, timedelta(days=1), None, timedelta(days=2)]
+        tm.add_sets([["a"], ["b"], ["b"], ["c"]], [1, 2, 3, 4], expires=later)
+        tm.consolidate()
+        tm.check()
+        segment = tm.snapshot.only
+    keys = replace(segment.keys, expires=changes.get("expires", lambda times: times)(segment.keys.expires))
+    return replace(segment, keys=keys, earliest=changes.get("earliest", segment.earliest))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"expires": lambda times: times[:-1]}, "times at which keys expire: are 3, of 4 keys"),
+        ({"expires": lambda times: np.full_like(times, NEVER)}, "are there, though no key expires"),
+    ],
+)
+def test_times_of_keys(changes, words):
+    with pytest.raises(InvariantError, match=words):
+        check_segment(expiring(**changes))
+
+
+def test_a_time_before_the_earliest_is_noticed_unless_the_set_is_deleted():
+    late = expiring(earliest=NEVER)
+    rows = np.unique(np.searchsorted(late.keys.keys.offsets, np.flatnonzero(late.keys.expires < NEVER), "right") - 1)
+    assert len(rows) == 2
+    with pytest.raises(InvariantError, match=f"times at which keys expire, row {rows[0]}: is before the earliest"):
+        check_segment(late)
+    check_segment(late.without(rows.astype(np.uint32)))
 
 
 def segment_of(layout):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -217,6 +218,11 @@ def test_what_the_index_does_not_have(spark: Any, tmp_path: Path, rng: random.Ra
         partition(frame_of(spark, [(["a"], "1")]), index, mode="append")
     assert contents_of(index) == before
     partition(frame, index, mode="append", layout="rarest", max_partition_size=30)
+    with TagMatch(index, device="cpu") as tm:
+        tm.add_set(["b"], 2, expires=timedelta(hours=1))
+        tm.consolidate()
+    with pytest.raises(InvalidValueError, match=f"keys of {index} expire, and a job would lose their times"):
+        partition(frame, index, mode="append")
 
 
 def test_modes(spark: Any, tmp_path: Path) -> None:

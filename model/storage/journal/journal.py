@@ -58,6 +58,8 @@ class Journal:
         # Before the one that is written to
         self._older = logs
         self._log: LogWriter | None = None
+        # Whether logs take records with keys that expire, as there have been some
+        self._expires = False
         self._is_open = True
         # Records are counted from 1 on: written so far, on disk, and those that never will be for sure
         self._written = 0
@@ -101,6 +103,7 @@ class Journal:
                 if logs:
                     journal._log = LogWriter.reopen(logs[-1])
                     journal._generation = logs[-1].generation
+                    journal._expires = journal._log.expires
                 return journal
             except BaseException:
                 lock.close()
@@ -138,6 +141,10 @@ class Journal:
         TagMatchError
             The record was not written; what was before, was.
         """
+        if record.expires:
+            self._expires = True
+            if self._log is not None and not self._log.expires:
+                self.rotate()
         with self._writing:
             self._reject_if_closed()
             if durability == "none" and self._waiting_bytes + record.nbytes <= _WAITING_BYTES:
@@ -219,7 +226,7 @@ class Journal:
         written = self._written + len(records)
         try:
             if self._log is None:
-                self._log = LogWriter.create(self._folder, self._generation, 0)
+                self._log = LogWriter.create(self._folder, self._generation, 0, expires=self._expires)
             self._log.append(records)
             self._written, self._waiting, self._waiting_bytes = written, [], 0
         except OSError as error:
@@ -246,7 +253,7 @@ class Journal:
             with suppress(TagMatchError):
                 self._hand_over([])
                 log = self._log
-            if log is None or (log.is_usable and log.records == 0):
+            if log is None or (log.is_usable and log.records == 0 and log.expires == self._expires):
                 return self._generation
             with suppress(TagMatchError, OSError):
                 # Else a crash could leave a torn tail in this log, and the next one whole
@@ -256,7 +263,7 @@ class Journal:
             older = [*self._older, log.contents()]
             in_doubt = [*self._in_doubt, range(self._on_disk + 1, self._written + 1)]
             try:
-                self._log = LogWriter.create(self._folder, generation, log.on_disk)
+                self._log = LogWriter.create(self._folder, generation, log.on_disk, expires=self._expires)
                 self._generation, self._older = generation, older
                 self._in_doubt, self._on_disk = in_doubt, self._written
             except OSError as error:

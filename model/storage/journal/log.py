@@ -41,10 +41,13 @@ class LogWriter:
         self._is_in_doubt = False
 
     @classmethod
-    def create(cls, folder: Path, generation: int, before: int) -> LogWriter:
-        """Begin a log, which is on disk then, as is its name; `before` bytes of the log before it are."""
+    def create(cls, folder: Path, generation: int, before: int, *, expires: bool) -> LogWriter:
+        """Begin a log, which is on disk then, as is its name; `before` bytes of the log before it are.
+
+        With `expires`, it takes records with keys that do.
+        """
         path = log_path(folder, generation)
-        header = LogHeader(generation, secrets.randbits(64), before)
+        header = LogHeader(generation, secrets.randbits(64), before, expires)
         file = None
         try:
             file = FileIO(path, "w+")
@@ -69,6 +72,11 @@ class LogWriter:
     def is_usable(self) -> bool:
         """Whether records can be appended, as far as is known."""
         return not (self._is_in_doubt or self._has_waste)
+
+    @property
+    def expires(self) -> bool:
+        """Whether it takes records with keys that expire."""
+        return self._header.expires
 
     @property
     def has_last(self) -> bool:

@@ -5,7 +5,7 @@ significant byte first. The header ::
 
     offset  bytes
          0      4  `TMr1`
-         4      4  kind: 1 if the changes are removals, plus 2 if keys are strings
+         4      4  kind: 1 if the changes are removals, plus 2 if keys are strings, plus 4 if some expire
          8      8  the id of the log, from the header of its file
         16      8  the record's number in the file, from 0 on
         24      8  how many bytes of the file were known to be on disk when the record was written
@@ -23,6 +23,7 @@ for each tag ::
     u64        bytes of all keys that are strings
     u64 x 4    for each chunk: rows, tags, the number of its table, 1 if it has indices or else 0
     u64 x 2    for each table: strings, their bytes
+    i64        when the key of each row expires, if some do, in microseconds since 1970, UTC; 2**63 - 1: never
     u64        the key of each row, if keys are integers
     u32        bytes of the key of each row, if keys are strings
     u32        for each chunk: tags of each row, then the index of each tag if it has indices
@@ -43,14 +44,25 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from tagmatch.model.arrays import BoolArray, IntArray, Strings, TagLists, U8Array, U32Array, U64Array, offsets_of
+from tagmatch.model.arrays import (
+    BoolArray,
+    I64Array,
+    IntArray,
+    Strings,
+    TagLists,
+    U8Array,
+    U32Array,
+    U64Array,
+    offsets_of,
+)
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.jobs import Memo
+from tagmatch.model.tables import NEVER
 
 MAGIC = b"TMr1"
 HEADER_BYTES = 64
 
-_REMOVED, _NAMED = 1, 2
+_REMOVED, _NAMED, _EXPIRING = 1, 2, 4
 
 _FIELDS = struct.Struct("<4sIQQQQQ8s")
 _COUNTS = struct.Struct("<3Q")
@@ -88,6 +100,11 @@ class Record(NamedTuple):
     checksum: bytes
     body: list[Any]
 
+    @property
+    def expires(self) -> bool:
+        """Whether some keys expire, which readers of older logs would not notice."""
+        return bool(self.kind & _EXPIRING)
+
     def sealed(self, log: int, number: int, on_disk: int) -> bytes:
         """The header of the record as number `number` of a log, of which `on_disk` bytes are known to be on disk."""
         fields = _FIELDS.pack(MAGIC, self.kind, log, number, on_disk, self.rows, self.nbytes, self.checksum)
@@ -121,18 +138,26 @@ class Logged(NamedTuple):
         One for each row of all chunks.
     removed : bool array
         One for each row of all chunks.
+    expires : int64 array, optional
+        When the key of each row expires; `None` if none does.
     """
 
     chunks: list[TagLists]
     keys: U64Array | Strings
     removed: BoolArray
+    expires: I64Array | None
 
 
 # -- encoding ----------------------------------------------------------------------------------------------------------
 
 
-def single_record(tags: list[str], key: int | str, *, removed: bool) -> Record:
+def single_record(tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> Record:
     """One change of a validated set and key.
+
+    Parameters
+    ----------
+    expires : int
+        When the key does, in microseconds since 1970, UTC.
 
     Raises
     ------
@@ -149,20 +174,26 @@ def single_record(tags: list[str], key: int | str, *, removed: bool) -> Record:
     count = len(texts)
     name = key.encode() if isinstance(key, str) else None
     kind = removed * _REMOVED
+    time = b""
+    if expires != NEVER:
+        kind += _EXPIRING
+        time = struct.pack("<q", expires)
     try:
         if name is None:
             lengths = struct.pack(f"<Q{count + 1}I", key, count, *map(len, texts))
-            body = _ALL_COUNTS.pack(1, 1, 0, 1, count, 0, 0, count, len(data)) + lengths + data
+            body = _ALL_COUNTS.pack(1, 1, 0, 1, count, 0, 0, count, len(data)) + time + lengths + data
         else:
             kind += _NAMED
             lengths = struct.pack(f"<{count + 2}I", len(name), count, *map(len, texts))
-            body = _ALL_COUNTS.pack(1, 1, len(name), 1, count, 0, 0, count, len(data)) + lengths + data + name
+            body = _ALL_COUNTS.pack(1, 1, len(name), 1, count, 0, 0, count, len(data)) + time + lengths + data + name
     except struct.error:
         raise _too_long() from None
     return Record(kind, 1, len(body), xxhash.xxh3_64_digest(body), [body])
 
 
-def bulk_record(chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool) -> Record:
+def bulk_record(
+    chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool, expires: I64Array | None = None
+) -> Record:
     """A change for each row of all chunks, as `StagedChanges.extend` takes them; errors as `single_record`."""
     columns = _Columns()
     for chunk in chunks:
@@ -172,6 +203,7 @@ def bulk_record(chunks: list[TagLists], keys: U64Array | Strings, *, removed: bo
     counts = [len(chunks), len(columns.strings), 0 if names is None else len(names), *columns.rows, *columns.sizes()]
     parts: list[npt.NDArray[Any]] = [
         np.array(counts, "<u8"),
+        *([] if expires is None else [np.ascontiguousarray(expires, "<i8")]),
         np.ascontiguousarray(keys, "<u8") if texts is None else texts,
         *columns.lengths,
         *(_lengths(strings.offsets) for strings in columns.strings),
@@ -183,7 +215,7 @@ def bulk_record(chunks: list[TagLists], keys: U64Array | Strings, *, removed: bo
     digest = xxhash.xxh3_64()
     for part in body:
         digest.update(part.data)
-    kind = removed * _REMOVED + named * _NAMED
+    kind = removed * _REMOVED + named * _NAMED + (expires is not None) * _EXPIRING
     return Record(kind, len(keys), sum(part.nbytes for part in body), digest.digest(), body)
 
 
@@ -253,7 +285,7 @@ def decoded(records: Iterable[tuple[Header, bytes]]) -> Iterator[Logged]:
     for header, body in records:
         is_small = len(body) <= _SMALL_BYTES and _has_one_chunk(body)
         fits = is_small and joined_bytes < _JOINED_BYTES
-        if joined and not (fits and _is_named(header) == _is_named(joined[0][0])):
+        if joined and not (fits and _columns_of(header) == _columns_of(joined[0][0])):
             yield _joined(joined)
             joined, joined_bytes = [], 0
         if is_small:
@@ -269,6 +301,11 @@ def _is_named(header: Header) -> bool:
     return bool(header.kind & _NAMED)
 
 
+def _columns_of(header: Header) -> int:
+    """Says which columns a body has."""
+    return header.kind & ~_REMOVED
+
+
 def _has_one_chunk(body: bytes) -> bool:
     """Whether a body has one chunk, without indices, and one table."""
     return body.startswith(_ONE_CHUNK) and body[_INDEXED] == _NO_INDICES
@@ -277,8 +314,10 @@ def _has_one_chunk(body: bytes) -> bool:
 def _joined(records: list[tuple[Header, bytes]]) -> Logged:
     """Bodies with one chunk each, without indices, as one chunk: their columns are joined as bytes."""
     named = _is_named(records[0][0])
+    time_bytes = 8 * bool(records[0][0].kind & _EXPIRING)
     begin = _ALL_COUNTS.size
     key_bytes = 4 if named else 8
+    times: list[bytes] = []
     keys: list[bytes] = []
     rows: list[bytes] = []
     strings: list[bytes] = []
@@ -286,11 +325,13 @@ def _joined(records: list[tuple[Header, bytes]]) -> Logged:
     names: list[bytes] = []
     for _, body in records:
         _, _, _, row_count, tag_count, _, _, _, data_bytes = _ALL_COUNTS.unpack_from(body)
-        end_keys = begin + key_bytes * row_count
+        end_times = begin + time_bytes * row_count
+        end_keys = end_times + key_bytes * row_count
         end_rows = end_keys + 4 * row_count
         end_strings = end_rows + 4 * tag_count
         end_data = end_strings + data_bytes
-        keys.append(body[begin:end_keys])
+        times.append(body[begin:end_times])
+        keys.append(body[end_times:end_keys])
         rows.append(body[end_keys:end_rows])
         strings.append(body[end_rows:end_strings])
         data.append(body[end_strings:end_data])
@@ -302,6 +343,7 @@ def _joined(records: list[tuple[Header, bytes]]) -> Logged:
         [TagLists(offsets_of(_array(rows, "<u4")), tags)],
         _strings(_array(keys, "<u4"), _array(names, "u1")) if named else _array(keys, "<u8"),
         np.repeat(removed, counts),
+        _array(times, "<i8") if time_bytes else None,
     )
 
 
@@ -311,6 +353,7 @@ def _one(header: Header, body: bytes) -> Logged:
     chunks = take.next("<u8", 4 * chunk_count).reshape(-1, 4).tolist()
     tables = take.next("<u8", 2 * table_count).reshape(-1, 2).tolist()
     named = _is_named(header)
+    times = take.next("<i8", header.rows) if header.kind & _EXPIRING else None
     keys = take.next("<u4" if named else "<u8", header.rows)
     rows = [(take.next("<u4", row_count), take.next("<u4", indexed * tags)) for row_count, tags, _, indexed in chunks]
     lengths = [take.next("<u4", count) for count, _ in tables]
@@ -323,6 +366,7 @@ def _one(header: Header, body: bytes) -> Logged:
         ],
         _strings(keys, take.next("u1", name_bytes)) if named else keys,
         np.full(header.rows, bool(header.kind & _REMOVED)),
+        times,
     )
 
 

@@ -150,8 +150,8 @@ def test_a_log_under_the_name_of_another_generation_or_in_its_place_is_noticed(t
 
 
 def test_a_log_of_a_newer_version_is_told_from_damage(tmp_path, monkeypatch):
-    monkeypatch.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", 2)
-    newer = LogHeader(FIRST, 1, 0).packed()
+    monkeypatch.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", 3)
+    newer = LogHeader(FIRST, 1, 0, expires=True).packed()
     monkeypatch.undo()
     log(tmp_path).write_bytes(newer)
     for opening in (Journal.acquire, peek):

@@ -1,0 +1,166 @@
+"""When keys expire, as callers say it, in microseconds since 1970, UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tagmatch.model.arrays import I64Array
+from tagmatch.model.columns import NO_SEQUENCES, arrow_chunks, shown
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.tables import NEVER, if_any
+
+#: As which times are shown
+TIME = pa.timestamp("us", "UTC")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# Which Python can still show
+_LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+# Of which each has so many microseconds, but for nanoseconds
+_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+_ONE_KIND = "a datetime with a time zone, or a timedelta from now"
+_NO_ZONE = "has no time zone; give one, as in datetime.now(timezone.utc) + timedelta(hours=1)"
+_EXAMPLE = '"2027-01-31T12:00:00Z"'
+_TOO_FAR = "is too far away, after the year 9999; keys without a time never expire"
+
+
+def expiry_time(value: object, now: int, name: str = "expires") -> int:
+    """When one key expires, or all of a call do.
+
+    Parameters
+    ----------
+    value : datetime, timedelta or None
+        A time zone is needed. A `timedelta` is from `now`. `None`: never.
+    now : int
+
+    Raises
+    ------
+    InvalidTypeError
+        It is none of these.
+    InvalidValueError
+        A `datetime` without a time zone; or a `timedelta` that is not positive, or ends after the year 9999.
+
+    Examples
+    --------
+    >>> expiry_time(datetime(1970, 1, 2, tzinfo=UTC), now=0)
+    86400000000
+    >>> expiry_time(timedelta(seconds=2), now=5)
+    2000005
+    """
+    if value is None:
+        return NEVER
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise InvalidValueError(f"{name} {_NO_ZONE}")
+        return (value - _EPOCH) // _MICROSECOND
+    if not isinstance(value, timedelta):
+        raise InvalidTypeError(f"{name} must be {_ONE_KIND}, not {shown(value)}")
+    if value <= timedelta(0):
+        raise InvalidValueError(f"{name} must be after now, not {value} from now; remove_set removes a key")
+    time = now + value // _MICROSECOND
+    if time > _LATEST:
+        raise InvalidValueError(f"{name} {_TOO_FAR}")
+    return time
+
+
+def expiry_times(values: object, rows: int, now: int, name: str = "expires") -> I64Array | None:
+    """When each of many keys expires; `None` if none does.
+
+    Parameters
+    ----------
+    values
+        As of `expiry_time`, for all of them; or a column with a time for each: an Arrow array of timestamps with a time
+        zone, a NumPy array of `datetime64`, which are UTC, or any iterable of what `expiry_time` takes. A null: never.
+    rows, now : int
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        As `expiry_time`; the message names the row. The column is of another length, or of another type.
+    """
+    if values is None or isinstance(values, datetime | timedelta):
+        time = expiry_time(values, now, name)
+        return None if time == NEVER else np.full(rows, time)
+    times = _column(values, now, name)
+    if len(times) != rows:
+        raise InvalidValueError(f"{name} must have a time for each key; there are {len(times)}, and {rows} keys")
+    return if_any(times)
+
+
+def check_times(times: pa.Array, name: str, first_row: int) -> None:
+    """See that an Arrow array has timestamps with a time zone; errors as `expiry_times`."""
+    _from_arrow(times, name, first_row)
+
+
+def check_text(text: object, name: str) -> None:
+    """See that a text, or `None`, is a time as `TIME` is read of it.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        It is not.
+    """
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"{name} must be a time, as {_EXAMPLE}, not {shown(text)}")
+    try:
+        pa.scalar(text).cast(TIME)
+    except pa.ArrowInvalid:
+        raise InvalidValueError(f"{name} must be a time with its zone, as {_EXAMPLE}, not {shown(text)}") from None
+
+
+def _column(values: object, now: int, name: str) -> I64Array:
+    chunks = arrow_chunks(values, name)
+    if chunks is not None:
+        parts, first_row = [np.zeros(0, np.int64)], 0
+        for chunk in chunks:
+            parts.append(_from_arrow(chunk, name, first_row))
+            first_row += len(chunk)
+        return np.concatenate(parts)
+    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+        return _from_numpy(values, name)
+    if isinstance(values, NO_SEQUENCES) or not isinstance(values, Iterable):
+        raise InvalidTypeError(f"{name} must be {_ONE_KIND}, or a column of times, not {shown(values)}")
+    return np.array([expiry_time(value, now, f"{name}: row {row}") for row, value in enumerate(values)], np.int64)
+
+
+def _from_arrow(chunk: pa.Array, name: str, first_row: int) -> I64Array:
+    kind = chunk.type
+    if pa.types.is_null(kind):
+        return np.full(len(chunk), NEVER)
+    if not pa.types.is_timestamp(kind):
+        raise InvalidTypeError(f"{name} must be timestamps with a time zone, not {kind}")
+    if kind.tz is None:
+        raise InvalidValueError(
+            f"{name} are timestamps without a time zone; say which it is, as in "
+            'pyarrow.compute.assume_timezone(column, "UTC")'
+        )
+    return _in_microseconds(chunk, name, first_row)
+
+
+def _from_numpy(values: npt.NDArray[Any], name: str) -> I64Array:
+    if values.dtype.kind != "M" or values.ndim != 1:
+        raise InvalidTypeError(f"{name} must be a one-dimensional array of datetime64, not of {values.dtype}")
+    if np.datetime_data(values.dtype)[0] not in (*_UNITS, "ns"):
+        values = values.astype("datetime64[s]")
+    return _in_microseconds(pa.array(values), name, 0)
+
+
+def _in_microseconds(times: pa.Array, name: str, first_row: int) -> I64Array:
+    known = times.is_valid().to_numpy(zero_copy_only=False)
+    numbers = times.cast(pa.int64()).fill_null(0).to_numpy()
+    if times.type.unit == "ns":
+        return np.where(known, numbers // 1_000, NEVER)
+    factor = _UNITS[times.type.unit]
+    beyond = numbers > _LATEST // factor
+    if beyond.any():
+        raise InvalidValueError(f"{name}: row {first_row + int(np.argmax(beyond))} {_TOO_FAR}")
+    return np.where(known, np.maximum(numbers, -_LATEST // factor) * factor, NEVER)

@@ -1,0 +1,564 @@
+"""Keys that expire: every way to ask gives what the oracle has at the time."""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from support import strategies
+from support.agreement import assert_agree
+from support.expiring import BEGIN, Clock, ExpiringOracle, set_clock, wait_until
+from support.index_files import contents_of
+
+from tagmatch import IndexVersionError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch.partitioner.consolidation import FEW_SETS
+
+EVERYTHING = [list(strategies.COMMON_TAGS)]
+SETS = st.lists(st.sampled_from(strategies.COMMON_TAGS[:6]), max_size=3)
+SECONDS = st.integers(1, 12)
+FEW_KEYS = {"integer": st.sampled_from([0, 1, 2, 2**64 - 1]), "string": st.sampled_from(["ana", "bo", "", "🦊"])}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return set_clock(monkeypatch)
+
+
+class Expiring(RuleBasedStateMachine):
+    """An index, in memory or on disk, with another object that reads it, and the oracle; time passes in between."""
+
+    sets = Bundle("sets")
+
+    def __init__(self, clock: Clock, layout: str, key_type: str) -> None:
+        super().__init__()
+        clock.now = BEGIN
+        self.clock, self.key_type = clock, key_type
+        self.options: dict[str, Any] = {"layout": layout, "max_partition_size": 2, "device": "cpu", "threads": 2}
+        self.folder = tempfile.TemporaryDirectory()
+        self.oracle = ExpiringOracle(clock)
+        self.reader: TagMatch[Any] | None = None
+
+    @initialize(on_disk=st.booleans())
+    def create(self, on_disk: bool) -> None:
+        self.path = f"{self.folder.name}/index" if on_disk else None
+        self.tm: TagMatch[Any] = TagMatch(self.path, key_type=self.key_type, **self.options)
+
+    def key(self, data: st.DataObject) -> Any:
+        return data.draw(FEW_KEYS[self.key_type])
+
+    @rule(target=sets, tags=SETS, seconds=st.none() | SECONDS, relative=st.booleans(), data=st.data())
+    def add_set(self, tags: list[str], seconds: int | None, relative: bool, data: st.DataObject) -> list[str]:
+        key, expires = self.key(data), None if seconds is None else timedelta(seconds=seconds)
+        for database in (self.tm, self.oracle):
+            database.add_set(tags, key, expires=expires if relative or expires is None else self.clock.now + expires)
+        return tags
+
+    @rule(rows=st.lists(st.tuples(SETS, st.none() | st.integers(-3, 12)), max_size=6), data=st.data())
+    def add_sets(self, rows: list[tuple[list[str], int | None]], data: st.DataObject) -> None:
+        """Some have been past when they are added."""
+        keys = [self.key(data) for _ in rows]
+        times = [None if seconds is None else self.clock.after(seconds) for _, seconds in rows]
+        column = pa.array(times, pa.timestamp(data.draw(st.sampled_from(["s", "ms", "us", "ns"])), "Europe/Rome"))
+        self.tm.add_sets([tags for tags, _ in rows], keys, expires=column)
+        for (tags, _), key, at in zip(rows, keys, times, strict=True):
+            self.oracle.add_set(tags, key, expires=at)
+
+    @rule(tags=sets, data=st.data())
+    def remove_set(self, tags: list[str], data: st.DataObject) -> None:
+        key = self.key(data)
+        for database in (self.tm, self.oracle):
+            database.remove_set(tags, key)
+
+    @rule(full=st.booleans())
+    def consolidate(self, full: bool) -> None:
+        self.oracle.consolidate()
+        self.tm.consolidate(full=full)
+
+    @rule()
+    def merge(self) -> None:
+        self.tm._engine.merge()
+
+    @rule(seconds=SECONDS)
+    def time_passes(self, seconds: int) -> None:
+        self.clock.pass_by(seconds)
+
+    @rule()
+    def reopen(self) -> None:
+        """What is staged stays staged."""
+        if self.path is not None:
+            self.close_reader()
+            self.tm.close()
+            self.tm = TagMatch(self.path, key_type=self.key_type, **self.options)
+
+    @rule()
+    def read_elsewhere(self) -> None:
+        if self.path is not None and Path(self.path, "MANIFEST.json").exists():
+            if self.reader is None:
+                self.reader = TagMatch.open(self.path, device="cpu")
+            self.reader.reload()
+            self.agree(self.reader)
+
+    @invariant()
+    def agrees(self) -> None:
+        if hasattr(self, "tm"):
+            self.agree(self.tm)
+
+    def agree(self, tm: TagMatch[Any]) -> None:
+        oracle, times = self.oracle.now(), self.oracle.times()
+        wait_until(lambda: dict(tm) == dict(oracle))
+        assert_agree(tm, oracle, [*EVERYTHING, ["a", "b"], []])
+        assert tm.stats()["keys"] == len(times)
+        found = tm.to_arrow()
+        expire = any(at is not None for at in times.values())
+        assert found.schema.names == ["tags", "key", *(["expires"] if expire else [])]
+        rows = {(frozenset(row["tags"]), row["key"]): row.get("expires") for row in found.to_pylist()}
+        assert rows == times
+
+    def close_reader(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+
+    def teardown(self) -> None:
+        if hasattr(self, "tm"):
+            self.close_reader()
+            self.tm.consolidate()
+            self.tm.close()
+        self.folder.cleanup()
+
+
+@pytest.mark.parametrize("few", [0, FEW_SETS])
+@pytest.mark.parametrize("key_type", ["integer", "string"])
+def test_any_order_of_calls_while_time_passes(
+    layout: str, key_type: str, few: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `few` as 0, sets stay in their segments, where they are marked as deleted when their keys expire."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
+    run_state_machine_as_test(lambda: Expiring(clock, layout, key_type), settings=settings(stateful_step_count=25))
+
+
+# -- what is saved -----------------------------------------------------------------------------------------------------
+
+
+def test_a_segment_goes_on_without_what_expires(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are marked, in memory, and on disk by the next `consolidate`, which writes nothing else then."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+    with TagMatch(tmp_path / "i", device="cpu") as tm:
+        tm.add_sets([[f"t{i}", "all"] for i in range(50)], range(50), expires=[None, clock.after(5)] * 25)
+        tm.add_set(["t1", "all"], 100)
+        tm.consolidate()
+        before = contents_of(tmp_path / "i")
+        tables, ranks = tm.snapshot.only.name, tm.snapshot.only.tagsets.ranks
+        clock.pass_by(5)
+        wait_until(lambda: len(tm) == 26)
+        assert [segment.name for segment in tm.snapshot.segments] == [tables, None]
+        assert tm.snapshot.segments[0].tagsets.ranks is ranks
+        assert contents_of(tmp_path / "i") == before
+        tm.consolidate()
+        after = contents_of(tmp_path / "i")
+        assert set(before) - set(after) == set()
+        new = {name.partition("/")[0].partition("-")[0] for name in set(after) - set(before)}
+        assert new == {"deleted", "segment"}
+        tm.consolidate()
+        assert contents_of(tmp_path / "i") == after
+    with TagMatch.open(tmp_path / "i", device="cpu") as tm:
+        assert sorted(tm.match(["all", "t1", "t2", "t3"])) == [2, 100]
+
+
+def test_consolidate_drops_what_has_expired_and_else_writes_nothing(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+    index = tmp_path / "i"
+    with TagMatch(index, device="cpu") as tm:
+        tm.add_sets([["a"], ["b"]], [1, 2], expires=[clock.after(5), clock.after(9)])
+        tm.consolidate()
+        before = contents_of(index)
+        clock.pass_by(4)
+        tm.consolidate()
+        assert contents_of(index) == before
+        clock.pass_by(1)
+        tm.consolidate()
+        assert tm.match(["a", "b"]) == [2]
+        after = contents_of(index)
+        assert after != before
+        tm.consolidate()
+        assert contents_of(index) == after
+    clock.pass_by(4)
+    with TagMatch.open(index, device="cpu") as tm:
+        assert (len(tm), tm.match(["a", "b"])) == (0, [])
+        tm.check()
+
+
+def test_without_times_the_files_are_as_ever(tmp_path: Path, clock: Clock, layout: Any) -> None:
+    """Byte for byte, also where there were times before; else the format is one that older versions refuse."""
+    options: dict[str, Any] = {"layout": layout, "device": "cpu", "durability": "none"}
+    for name, expires in (("plain", None), ("timed", timedelta(seconds=5))):
+        with TagMatch(tmp_path / name, **options) as tm:
+            tm.add_sets([["a"], ["a", "b"]], [1, 2], expires=expires)
+            tm.consolidate()
+    plain, timed = (json.loads((tmp_path / name / "MANIFEST.json").read_text()) for name in ("plain", "timed"))
+    assert (plain["format"], timed["format"]) == (3, 4)
+    assert "expires.arrow" not in plain["segments"][0]["files"]
+    with TagMatch(tmp_path / "timed", **options) as tm:
+        tm.add_sets([["a"], ["a", "b"]], [1, 2])
+        tm.consolidate()
+        clock.pass_by(10)
+        assert sorted(tm.match(["a", "b"])) == [1, 2]
+    assert contents_of(tmp_path / "timed") == contents_of(tmp_path / "plain")
+
+
+def test_older_versions_refuse_times(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the index, and in its log, where others that have none can be read."""
+    index = tmp_path / "i"
+    with TagMatch(index, device="cpu", durability="os") as tm:
+        tm.add_set(["a"], 1)
+        tm.add_set(["b"], 2, expires=timedelta(seconds=5))
+    monkeypatch.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", 1)
+    with pytest.raises(IndexVersionError, match=r"staged-\d*2\.log has format 2"):
+        TagMatch(index, device="cpu")
+    monkeypatch.undo()
+    set_clock(monkeypatch).now = clock.now
+    with TagMatch(index, device="cpu") as tm:
+        tm.consolidate()
+        assert sorted(tm.match(["a", "b"])) == [1, 2]
+        monkeypatch.setattr("tagmatch.model.storage.format.FORMAT_VERSION", 3)
+        with pytest.raises(IndexVersionError, match="format 4"):
+            TagMatch.open(index, device="cpu")
+
+
+KILLED = """
+import os, signal, sys
+from datetime import datetime
+from tagmatch import TagMatch
+tm = TagMatch(sys.argv[1], device="cpu", durability="os")
+at = datetime.fromisoformat(sys.argv[2])
+tm.add_set(["a"], 1, expires=at)
+tm.add_set(["a"], 2)
+tm.consolidate()
+tm.add_set(["b"], 3)
+tm.add_set(["b"], 4, expires=at)
+tm.add_sets([["c"], ["c"], ["c"]], [5, 6, 7], expires=[at, None, at])
+tm.add_set(["c"], 7)
+tm.remove_set(["b"], 3)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_times_outlast_a_program_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = datetime.now(UTC).replace(microsecond=123_456) + timedelta(hours=1)
+    killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path / "i", at.isoformat()], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with TagMatch.open(tmp_path / "i", device="cpu") as tm:
+        assert (tm.stats()["staged"], sorted(tm.match(["a", "b", "c"]))) == (7, [1, 2])
+        tm.consolidate()
+        rows = {row["key"]: row["expires"] for row in tm.to_arrow().to_pylist()}
+        assert rows == {1: at, 2: None, 4: at, 5: at, 6: None, 7: None}
+    set_clock(monkeypatch).now = at
+    with TagMatch.open(tmp_path / "i", device="cpu") as tm:
+        assert sorted(tm.match(["a", "b", "c"])) == [2, 6, 7]
+
+
+def test_a_table_with_times_goes_round(clock: Clock) -> None:
+    with TagMatch(device="cpu") as tm, TagMatch(device="cpu") as again:
+        tm.add_sets([["a"], ["b"], []], [1, 2, 3], expires=[None, clock.after(1.5), clock.after(1e6)])
+        tm.consolidate()
+        table = tm.to_arrow()
+        assert table.schema.field("expires").type == pa.timestamp("us", "UTC")
+        again.add_sets(table["tags"], table["key"], expires=table["expires"])
+        again.consolidate()
+        assert again.to_arrow() == table
+
+
+def test_another_layout_and_another_place(tmp_path: Path, clock: Clock) -> None:
+    with TagMatch(tmp_path / "i", device="cpu") as tm:
+        tm.add_sets([["a"], ["a", "b"], ["b"]], [1, 2, 3], expires=[clock.after(5), clock.after(9), None])
+        tm.consolidate()
+        tm.save(tmp_path / "copy")
+    clock.pass_by(5)
+    with TagMatch.open(tmp_path / "copy", layout="balanced", device="cpu") as tm:
+        assert sorted(tm.match(["a", "b"])) == [2, 3]
+        clock.pass_by(4)
+        wait_until(lambda: tm.match(["a", "b"]) == [3])
+        tm.check()
+
+
+def test_a_merge_leaves_out_what_has_expired(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its rows would be marked as deleted at once."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+    monkeypatch.setattr("tagmatch.expiring.Expiring.begin", lambda *_: None)
+    with TagMatch(device="cpu") as tm:
+        for keys in (range(10), range(10, 14)):
+            tm.add_sets([[f"t{i}", "all"] for i in keys], keys, expires=[None, clock.after(5)] * (len(keys) // 2))
+            tm.consolidate()
+        clock.pass_by(5)
+        assert (tm.stats()["segments"], len(tm)) == (2, 14)
+        assert tm._engine.merge()
+        stats = tm.stats()
+        assert (stats["segments"], stats["deleted"], stats["sets"]) == (1, 0, 7)
+
+
+# -- the clock ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("compiled")
+def test_by_the_clock_of_the_system() -> None:
+    """No clock of the tests' own."""
+    with TagMatch(device="cpu") as tm:
+        tm.add_set(["a"], 1, expires=timedelta(seconds=0.2))
+        tm.add_set(["a"], 2, expires=timedelta(hours=2))
+        tm.consolidate()
+        wait_until(lambda: tm.match(["a"]) == [2])
+
+
+def test_a_clock_that_is_set_back(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was dropped stays away until the index is read again; then it is answered whole."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    with TagMatch(tmp_path / "i", device="cpu") as writer, TagMatch(tmp_path / "i", device="cpu") as reader:
+        writer.add_sets([["a"], ["b"], ["c"]], [1, 2, 3], expires=[clock.after(5), None, None])
+        writer.consolidate()
+        reader.reload()
+        clock.pass_by(5)
+        for tm in (writer, reader):
+            wait_until(lambda tm=tm: sorted(tm.match(["a", "b", "c"])) == [2, 3])
+        clock.pass_by(-3)
+        assert sorted(reader.match(["a", "b", "c"])) == [2, 3]
+        # As a program would whose clock is right
+        with TagMatch.open(tmp_path / "i", device="cpu") as other:
+            other.add_set(["d"], 4)
+            other.consolidate()
+        assert reader.reload()
+        assert sorted(reader.match(["a", "b", "c", "d"])) == [1, 2, 3, 4]
+        reader.check()
+
+
+def test_keys_that_expire_close_together_go_together(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread rests in between, as long as it is told to; `consolidate` does not."""
+    set_clock(monkeypatch, rest_s=1e6).now = clock.now
+    clock = set_clock(monkeypatch, rest_s=1e6)
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([["a"]] * 3, [1, 2, 3], expires=[clock.after(1), clock.after(2), None])
+        tm.consolidate()
+        clock.pass_by(1)
+        wait_until(lambda: sorted(tm.match(["a"])) == [2, 3])
+        clock.pass_by(1)
+        looks = threading.Event()
+        looks.wait(0.1)  # some fifty looks at the clock
+        assert sorted(tm.match(["a"])) == [2, 3]
+        tm.consolidate()
+        assert tm.match(["a"]) == [3]
+
+
+# -- the thread --------------------------------------------------------------------------------------------------------
+
+
+def expiry_threads() -> int:
+    return sum(thread.name == "tagmatch-expiry" for thread in threading.enumerate())
+
+
+def test_the_thread_is_there_while_something_expires(clock: Clock) -> None:
+    with TagMatch(device="cpu") as tm:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+        assert expiry_threads() == 0
+        tm.add_set(["a"], 2, expires=timedelta(seconds=1))
+        tm.consolidate()
+        assert expiry_threads() == 1
+        clock.pass_by(1)
+        wait_until(lambda: expiry_threads() == 0)
+        assert tm.match(["a"]) == [1]
+        tm.add_set(["a"], 3, expires=timedelta(seconds=1))
+        tm.consolidate()
+        assert expiry_threads() == 1
+        clock.pass_by(1)
+        wait_until(lambda: tm.match(["a"]) == [1])
+        tm.add_set(["a"], 4, expires=timedelta(hours=1))
+        tm.consolidate()
+        assert expiry_threads() == 1
+    assert expiry_threads() == 0
+
+
+@pytest.mark.usefixtures("clock")
+def test_the_thread_ends_with_an_object_that_nobody_closes() -> None:
+    tm = TagMatch(device="cpu")
+    tm.add_set(["a"], 2, expires=timedelta(seconds=1))
+    tm.consolidate()
+    alive = weakref.ref(tm._engine)
+    del tm
+    gc.collect()
+    assert alive() is None
+    wait_until(lambda: expiry_threads() == 0)
+
+
+def test_an_error_does_not_end_it(clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    from tagmatch import engine
+
+    with TagMatch(device="cpu") as tm:
+        tm.add_set(["a"], 1, expires=timedelta(seconds=1))
+        tm.consolidate()
+        works = engine.without_expired
+        failed = threading.Event()
+
+        def fail(*_: Any, **__: Any) -> Any:
+            failed.set()
+            raise MemoryError("no memory")
+
+        monkeypatch.setattr(engine, "without_expired", fail)
+        clock.pass_by(1)
+        assert failed.wait(60)
+        assert tm.match(["a"]) == [1]
+        monkeypatch.setattr(engine, "without_expired", works)
+        wait_until(lambda: tm.match(["a"]) == [])
+    assert "keys that have expired are not dropped yet: no memory" in caplog.text
+
+
+FORKS = """
+import os, time
+from datetime import timedelta
+from tagmatch import TagMatch
+tm = TagMatch(device="cpu", threads=1)
+tm.add_set(["a"], 1)
+for key in range(2, 30):
+    tm.add_set(["a"], key, expires=timedelta(seconds=key / 10))
+tm.consolidate()
+tm.match(["a"])
+children = []
+for _ in range(10):
+    if not (child := os.fork()):
+        while tm.match(["a"]) != [1]:
+            time.sleep(0.01)
+        os._exit(7)
+    children.append(child)
+    time.sleep(0.1)
+while tm.match(["a"]) != [1]:
+    time.sleep(0.01)
+for child in children:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+
+ENDS = """
+from datetime import timedelta
+from tagmatch import TagMatch
+tm = TagMatch(device="cpu", threads=1)
+tm.add_sets([["a"]] * 2, [1, 2], expires=[timedelta(microseconds=1), timedelta(days=1)])
+tm.consolidate()
+"""
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("program", [FORKS, ENDS], ids=["forks", "ends"])
+def test_programs(program: str) -> None:
+    """A forked child drops keys as well, whatever its parent did just then; and a program can end at any time."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=120)
+
+
+# -- what cannot be used -----------------------------------------------------------------------------------------------
+
+NAIVE = datetime(2030, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("expires", "error", "told"),
+    [
+        (NAIVE, InvalidValueError, "expires has no time zone; give one"),
+        (timedelta(0), InvalidValueError, "must be after now"),
+        (timedelta(seconds=-1), InvalidValueError, "must be after now, not -1 day, 23:59:59 from now"),
+        (timedelta.max, InvalidValueError, "too far away, after the year 9999"),
+        (5, InvalidTypeError, r"must be a datetime with a time zone, or a timedelta from now.*, not 5 \(int\)"),
+        ("2030-01-01T00:00:00Z", InvalidTypeError, "not '2030-01-01T00:00:00Z'"),
+        (BEGIN.date(), InvalidTypeError, "must be a datetime"),
+    ],
+)
+def test_times_that_cannot_be_used(expires: Any, error: Any, told: str) -> None:
+    with TagMatch(device="cpu") as tm:
+        for call in (
+            lambda: tm.add_set(["a"], 1, expires=expires),
+            lambda: tm.add_sets([["a"], ["b"]], [1, 2], expires=expires),
+        ):
+            with pytest.raises(error, match=told):
+                call()
+        assert tm.stats()["staged"] == 0
+
+
+def _timestamps(values: list[Any], unit: str, zone: str | None = "UTC") -> pa.Array:
+    return pa.array(values, pa.timestamp(unit, zone))
+
+
+@pytest.mark.parametrize(
+    ("expires", "error", "told"),
+    [
+        ([BEGIN, NAIVE], InvalidValueError, "expires: row 1 has no time zone"),
+        ([BEGIN, timedelta(0)], InvalidValueError, "expires: row 1 must be after now"),
+        ([BEGIN, 7], InvalidTypeError, "expires: row 1 must be a datetime"),
+        ([BEGIN], InvalidValueError, "must have a time for each key; there are 1, and 2 keys"),
+        (_timestamps([1, 2], "us", None), InvalidValueError, "assume_timezone"),
+        (pa.chunked_array([_timestamps([1], "s"), _timestamps([2**60], "s")]), InvalidValueError, "row 1 is too far"),
+        (_timestamps([2**62, 0], "us"), InvalidValueError, "expires: row 0 is too far away, after the year 9999"),
+        (pa.array([1, 2]), InvalidTypeError, "must be timestamps with a time zone, not int64"),
+        (pa.array([1, 2], pa.duration("s")), InvalidTypeError, "must be timestamps"),
+        (pa.table({"expires": [1, 2]}), InvalidTypeError, "one column"),
+        (np.array([1, 2]), InvalidTypeError, "datetime64, not of int64"),
+        (np.array([["2030-01-01"]] * 2, "M8[s]"), InvalidTypeError, "one-dimensional"),
+        ({BEGIN}, InvalidTypeError, "column of times"),
+    ],
+)
+def test_columns_of_times_that_cannot_be_used(expires: Any, error: Any, told: str) -> None:
+    with TagMatch(device="cpu") as tm:
+        with pytest.raises(error, match=told):
+            tm.add_sets([["a"], ["b"]], [1, 2], expires=expires)
+        assert tm.stats()["staged"] == 0
+
+
+ROME = timezone(timedelta(hours=1))
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize(
+    "expires",
+    [
+        [None, BEGIN + timedelta(days=9)],
+        (each for each in (None, (BEGIN + timedelta(days=9)).astimezone(ROME))),
+        [None, timedelta(days=9)],
+        np.array(["NaT", "2026-12-02"], "M8[D]"),
+        np.array(["NaT", "2026-12-02"], "M8[ns]"),
+        np.array([None, BEGIN + timedelta(days=9)], object),
+        pl.Series([None, BEGIN + timedelta(days=9)]),
+        pa.chunked_array(
+            [pa.nulls(1, pa.timestamp("ms", "Asia/Tokyo")), _timestamps([1796169600000], "ms", "Asia/Tokyo")]
+        ),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_columns_of_times(expires: Any) -> None:
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([["a"], ["b"]], [1, 2], expires=expires)
+        tm.consolidate()
+        rows = {row["key"]: row["expires"] for row in tm.to_arrow().to_pylist()}
+        assert rows == {1: None, 2: BEGIN + timedelta(days=9)}
+
+
+@pytest.mark.usefixtures("clock")
+def test_nothing_but_nulls() -> None:
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([["a"], ["b"]], [1, 2], expires=pa.nulls(2))
+        tm.consolidate()
+        assert tm.to_arrow().schema.names == ["tags", "key"]
+        assert (tm.snapshot.only.keys.expires, expiry_threads()) == (None, 0)
