@@ -24,6 +24,7 @@ import tagmatch.spark.join
 from tagmatch import IndexChangedError, IndexCorruptError, IndexExistsError, InvalidValueError, TagMatch
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.folder import Folder, FolderFiles
+from tagmatch.model.storage.store import Store
 from tagmatch.partitioner.spark import stored as stored_step
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.shards import write_shard
@@ -374,8 +375,13 @@ def test_same_files_on_a_store(
     assert_right(spark, uri, oracle, rng)
 
 
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(tagmatch.partitioner.spark.job._Job, "saved"), (Store, "switch")],
+    ids=["before files are written", "before the end"],
+)
 def test_another_program_saves_to_the_store(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, owner: Any, name: str
 ) -> None:
     frame = frame_of(spark, [(["a"], 7)])
     partition(frame, uri, mode="append")
@@ -385,7 +391,7 @@ def test_another_program_saves_to_the_store(
         with TagMatch.open(tmp_path / "other") as tm:
             tm.save(uri)
 
-    before_calling(monkeypatch, tagmatch.partitioner.spark.job._Job, "saved", save)
+    before_calling(monkeypatch, owner, name, save)
     with pytest.raises(IndexChangedError, match="another program has saved changes to the index s3a://"):
         partition(frame, uri, mode="append")
     with TagMatch.open(uri) as tm:
