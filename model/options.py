@@ -17,6 +17,8 @@ Durability = Literal["fsync", "os", "none"]
 
 MAX_THREADS = 1024
 MAX_PARTITION_SIZE = 2**32 - 1
+#: The manifest, which is written anew for each snapshot, names all that are kept
+MAX_KEPT_SNAPSHOTS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ class MatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class StagingOptions:
-    """How changes are staged; chosen anew each time an index is opened.
+    """How changes are staged and saved; chosen anew each time an index is opened.
 
     Attributes
     ----------
@@ -183,13 +185,19 @@ class StagingOptions:
         the disk has them, which takes as long as the disk does. `os`: the end of the program, as the operating system
         has them, which takes microseconds. `none`: neither; they are in memory only, and not logged. `None`: `fsync`
         for calls with many changes, `os` for single ones, as a program that makes many of these need not wait for each.
+    keep_snapshots : int, optional
+        How many earlier snapshots stay in the index beside the current one, from the next one on that is saved; they
+        can be opened by their numbers. `None`: as many as the index says, which are none at first.
     """
 
     durability: Durability | None = None
+    keep_snapshots: int | None = None
 
     def __post_init__(self) -> None:
         if self.durability is not None:
             _one_of("durability", self.durability, get_args(Durability))
+        if self.keep_snapshots is not None:
+            _integer("keep_snapshots", self.keep_snapshots, 0, MAX_KEPT_SNAPSHOTS)
 
     @property
     def of_single(self) -> Durability:
@@ -204,6 +212,7 @@ class StagingOptions:
 
 class _UsualOptions(TypedDict, total=False):
     durability: Durability | None
+    keep_snapshots: int | None
     exact: bool
     device: Device
     threads: int | None
@@ -226,6 +235,11 @@ class OpenOptions(_UsualOptions, total=False):
 
     layout: Layout | None
     max_partition_size: int | None
+
+
+def check_snapshot_number(number: object) -> None:
+    """See that this can be the number of a snapshot; InvalidTypeError, InvalidValueError."""
+    _integer("snapshot", number, 0, 2**63)
 
 
 def available_threads() -> int:

@@ -316,10 +316,13 @@ class Snapshot:
         as segments number them each in a way of its own.
     name : str, optional
         Of the snapshot as it was saved; `None` if it is in memory only.
+    number : int, optional
+        Which one of its index it is; `None` if it is in memory only.
     """
 
     segments: tuple[Segment, ...]
     name: str | None = None
+    number: int | None = None
 
     def __len__(self) -> int:
         """How many sets are stored."""

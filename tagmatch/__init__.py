@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from tagmatch.backups import backup, restore
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import (
     ClosedError,
@@ -64,5 +65,7 @@ __all__ = [
     "TagMatch",
     "TagMatchError",
     "__version__",
+    "backup",
+    "restore",
     "warm_up",
 ]

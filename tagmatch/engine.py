@@ -101,6 +101,7 @@ class Engine:
         self._location = location
         self._layout_options = layout_options
         self._options = options
+        self._keep = staging.keep_snapshots
         # Of the snapshots of the index on disk, those that are contained in the one in memory
         self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
         self._key_type = snapshot.key_type
@@ -148,12 +149,15 @@ class Engine:
         key_type: KeyType | None,
         layout: Layout | None,
         max_partition_size: int | None,
+        number: int | None,
         staging: StagingOptions,
         options: MatchOptions,
     ) -> Self:
-        """The engine of an index that exists, in its own layout unless another is given."""
+        """The engine of an index that exists, or of a snapshot of it, in its own layout unless another is given."""
         _check_key_type(key_type)
-        location = location_of(path, "path")
+        location = location_of(path, "path", number)
+        if options.auto_reload is not None:
+            location.check_reloadable()
         snapshot = _open_with(location, key_type)
         saved = snapshot.segments[0].options
         layout_options = LayoutOptions(
@@ -266,7 +270,7 @@ class Engine:
         """A snapshot, saved if it is to be."""
         if self._location is None or snapshot.name is not None:
             return snapshot
-        snapshot = self._location.update(snapshot, self._known, ahead, log)
+        snapshot = self._location.update(snapshot, self._known, ahead, log, self._keep)
         assert snapshot.name is not None
         self._known, self._is_laid_out_anew = {snapshot.name}, False
         return snapshot
@@ -330,6 +334,7 @@ class Engine:
                 raise InvalidValueError(
                     "there is nothing to reload: this TagMatch is in memory only; open it with a path"
                 )
+            self._location.check_reloadable()
             if self._known == {self._location.manifest()["snapshot"]}:
                 return False
             before = self.current
@@ -424,6 +429,7 @@ class Engine:
             "device_notes": list(matcher.notes),
             "matched_by": matcher.matched_by,
             "threads": self._options.threads,
+            "number": snapshot.number,
             "seed": segments[0].vocabulary.seed,
             "index_bytes": snapshot.nbytes + matcher.nbytes,
             "key_bytes": sum(segment.keys.nbytes for segment in segments),
@@ -439,9 +445,10 @@ class Engine:
             check_segment(segment, threads=self._options.threads)
 
     @_interrupted_plainly
-    def save(self, path: object) -> None:
+    def save(self, path: object, keep_snapshots: int | None) -> None:
         """Save the snapshot elsewhere."""
-        location_of(path, "path").save(self.snapshot)
+        keep = StagingOptions(keep_snapshots=keep_snapshots).keep_snapshots
+        location_of(path, "path").save(self.snapshot, keep)
 
     def close(self, *, drain: bool = True) -> None:
         """End all threads and let go of all memory; warn of changes that are lost."""

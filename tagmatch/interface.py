@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from tagmatch.engine import Engine
     from tagmatch.model.options import Device, Durability, KeyType, Layout, NewOptions, OpenOptions
+    from tagmatch.model.storage.history import SnapshotInfo
     from tagmatch.model.tables import Snapshot
 
     #: Type of keys
@@ -89,6 +90,9 @@ class TagMatch(Generic[K]):
     durability : {"fsync", "os", "none"}, optional
         What staged changes of an index in a folder outlast when their call returns: the end of the machine, the end of
         the program, or neither. Default: `fsync` for `add_sets` and `remove_sets`, `os` for single changes.
+    keep_snapshots : int, optional
+        How many earlier snapshots stay in the index beside the current one, from the next `consolidate` on that saves
+        one; `open` opens them by number. Default: as many as the index at `path` says, none if there is none.
 
     Raises
     ------
@@ -134,12 +138,13 @@ class TagMatch(Generic[K]):
         pipeline: PipelineOptions | None = None,
         cuda: CudaOptions | None = None,
         durability: Durability | None = None,
+        keep_snapshots: int | None = None,
     ) -> None:
         self._engine = _engine().new(
             path,
             key_type,
             LayoutOptions(layout, max_partition_size),
-            StagingOptions(durability),
+            StagingOptions(durability, keep_snapshots),
             _match_options(exact, device, threads, batch_size, flush_timeout, auto_reload, pipeline, cuda),
         )
 
@@ -150,6 +155,7 @@ class TagMatch(Generic[K]):
         path: str | os.PathLike[str],
         *,
         key_type: Literal["integer"] | None = None,
+        snapshot: int | None = None,
         **options: Unpack[OpenOptions],
     ) -> TagMatch[int]: ...
 
@@ -160,6 +166,7 @@ class TagMatch(Generic[K]):
         path: str | os.PathLike[str],
         *,
         key_type: Literal["string"],
+        snapshot: int | None = None,
         **options: Unpack[OpenOptions],
     ) -> TagMatch[str]: ...
 
@@ -169,6 +176,7 @@ class TagMatch(Generic[K]):
         path: str | os.PathLike[str],
         *,
         key_type: KeyType | None = None,
+        snapshot: int | None = None,
         layout: Layout | None = None,
         exact: bool = MATCH_DEFAULTS.exact,
         device: Device = MATCH_DEFAULTS.device,
@@ -180,6 +188,7 @@ class TagMatch(Generic[K]):
         pipeline: PipelineOptions | None = None,
         cuda: CudaOptions | None = None,
         durability: Durability | None = None,
+        keep_snapshots: int | None = None,
     ) -> Any:
         """An existing index, in its own layout.
 
@@ -193,15 +202,18 @@ class TagMatch(Generic[K]):
             whatever `pyarrow.fs.FileSystem.from_uri` takes. Messages and `stats` show it without passwords.
         key_type
             What its keys are; default: whatever they are. Type checkers take them for integers, unless this says so.
+        snapshot : int, optional
+            Number of the snapshot to open, of those that `snapshots` lists; it is read-only and never changes.
+            Default: the current one.
         layout, max_partition_size
             Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
-        exact, device, threads, batch_size, flush_timeout, auto_reload, pipeline, cuda, durability
+        exact, device, threads, batch_size, flush_timeout, auto_reload, pipeline, cuda, durability, keep_snapshots
             As of `TagMatch`.
 
         Raises
         ------
         IndexNotFoundError, IndexCorruptError, IndexVersionError
-            There is no index at `path`, it is damaged, or a newer version wrote it.
+            There is no index at `path`, it does not keep this snapshot, it is damaged, or a newer version wrote it.
         InvalidTypeError, InvalidValueError
             Its keys are not of the type `key_type`; or another option, or the path, cannot be used.
         TagMatchError
@@ -226,10 +238,50 @@ class TagMatch(Generic[K]):
             key_type,
             layout,
             max_partition_size,
-            StagingOptions(durability),
+            snapshot,
+            StagingOptions(durability, keep_snapshots),
             _match_options(exact, device, threads, batch_size, flush_timeout, auto_reload, pipeline, cuda),
         )
         return opened
+
+    @staticmethod
+    def snapshots(path: str | os.PathLike[str]) -> list[SnapshotInfo]:
+        """The snapshots of the index at `path` that `open` opens by number: those that are kept, and the current one.
+
+        Each `consolidate` that changes what is stored, and each `save` over the index, makes the snapshot with the next
+        number; to merge segments keeps it.
+
+        Returns
+        -------
+        list
+            In order, each with `number`, `sets` (how many are stored) and `until`: when a newer one took its place, a
+            `datetime` in UTC, or `None` of the current one.
+
+        Raises
+        ------
+        IndexNotFoundError, IndexCorruptError, IndexVersionError
+            There is no index at `path`, its manifest is damaged, or a newer version wrote it.
+        InvalidTypeError, InvalidValueError
+            The path cannot be used.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp(), "animals.index")
+        >>> with TagMatch(folder, keep_snapshots=1) as tm:
+        ...     for number, animal in enumerate(["cat", "dog", "cow"]):
+        ...         tm.add_set([animal], number)
+        ...         tm.consolidate()
+        >>> [(each.number, each.sets) for each in TagMatch.snapshots(folder)]
+        [(2, 2), (3, 3)]
+        >>> with TagMatch.open(folder, snapshot=2) as tm:
+        ...     tm.match(["cow", "dog"])
+        [1]
+        """
+        from tagmatch.model.storage.history import snapshots_in
+        from tagmatch.model.storage.location import location_of
+
+        return snapshots_in(location_of(path, "path").manifest())
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +301,7 @@ class TagMatch(Generic[K]):
             `tags` is not an iterable of `str`, or `key` not an integer in [0, 2**64); or no `str`, where the index has
             strings as keys; or `expires` is a `datetime` without a time zone, or a `timedelta` that is not positive.
         InvalidValueError
-            The index is on a store, where it is read-only.
+            The index is on a store, or was opened at a snapshot by its number: then it is read-only.
         IndexLockedError
             Another program, or another object of this one, has changes staged for the index.
         TagMatchError
@@ -324,7 +376,7 @@ class TagMatch(Generic[K]):
         TagMatchError
             The snapshot cannot be saved. In both cases the changes stay staged and the old snapshot goes on answering.
         InvalidValueError
-            The index is on a store, and was opened in another layout than its own: that cannot be saved there.
+            The index is read-only, and was opened in another layout than its own: that cannot be saved there.
         """
         self._engine.consolidate(full=full)
 
@@ -337,7 +389,7 @@ class TagMatch(Generic[K]):
         Raises
         ------
         InvalidValueError
-            This object has no path.
+            This object has no path, or was opened at a snapshot by its number.
         IndexNotFoundError, IndexCorruptError, IndexVersionError
             As `open`.
         """
@@ -534,9 +586,10 @@ class TagMatch(Generic[K]):
             Of the snapshot: `sets`, `keys` (of all sets together), `key_type`, `tags` (different ones), `partitions`
             (clusters that have sets, in the layout `rarest`), `segments`, `deleted` (rows of them that do not count any
             more), `to_merge` (segments that are best merged, as is done in the background), `layout`,
-            `max_partition_size`, `seed`; `staged` changes that are not in it yet, also those that a program that ended
-            has left; `path`, or the URI without passwords; `reload_error`: what went wrong when
-            `auto_reload` last looked for a newer snapshot, `None` if nothing did. Where it is matched: `device`,
+            `max_partition_size`, `seed`, `number` (of the snapshot as it was saved, else `None`); `staged` changes that
+            are not in it yet, also those that a program that ended has left; `path`, or the URI without passwords;
+            `reload_error`: what went wrong when `auto_reload` last looked for a newer snapshot, `None` if nothing did.
+            Where it is matched: `device`,
             `devices`, `device_notes` (why not on others), `threads`, `exact`; with a CUDA device, `matched_by`: how
             many queries it and the CPU have matched since the last `consolidate()`, without those that `match` answers
             in its own thread ((query, partition) pairs where queries wait by partition); `index_bytes` with, among
@@ -557,14 +610,19 @@ class TagMatch(Generic[K]):
         """
         self._engine.check()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, keep_snapshots: int | None = None) -> None:
         """Save the current snapshot as an index at `path`, replacing, in one step, an index that is there.
+
+        It is the next snapshot of that one. So an earlier one, opened by its number and saved to where it comes from,
+        is the current one again.
 
         Parameters
         ----------
         path : str or Path
             A folder, or the URI of a folder on a store, as of `open`. Stores have no locks: let one program at a time
             save to an index there. Only on S3 and Google Cloud Storage is replacing one step.
+        keep_snapshots : int, optional
+            How many earlier snapshots of the index at `path` are to stay, from now on; default: as many as it says.
 
         Raises
         ------
@@ -575,7 +633,7 @@ class TagMatch(Generic[K]):
         TagMatchError
             It cannot be written.
         """
-        self._engine.save(path)
+        self._engine.save(path, keep_snapshots)
 
     def close(self, *, drain: bool = True) -> None:
         """Answer what was submitted, or cancel it without `drain`, end all threads and let go of all memory.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 from tagmatch.background import Lock
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
 from tagmatch.model.errors import ClosedError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.options import Durability, KeyType, StagingOptions
+from tagmatch.model.storage.format import Manifest, first_log_of, staged_of
+from tagmatch.model.storage.journal.changes import changes_in
 from tagmatch.model.storage.journal.folder import Staged, left_behind
 from tagmatch.model.storage.journal.journal import Journal
 from tagmatch.model.storage.journal.records import Record, bulk_record, single_record
@@ -143,9 +146,10 @@ class Staging:
     def _acquire(self) -> None:
         """Take the log, and stage what is in it before anything else."""
         assert self._folder is not None
-        journal, left = Journal.acquire(self._folder, self._first_log()), StagedChanges(self._threads)
+        journal, left = Journal.acquire(self._folder, first_log_of(self._manifest())), StagedChanges(self._threads)
         try:
-            for chunks, keys, removed, expires in journal.replay():
+            came_with_it = changes_in(self._folder, staged_of(self._manifest()))
+            for chunks, keys, removed, expires in chain(came_with_it, journal.replay()):
                 if isinstance(keys, Strings) != (self._key_type == "string"):
                     raise InvalidValueError(
                         f"the changes that are staged in {self._folder} are of an index with another type of keys; "
@@ -160,12 +164,12 @@ class Staging:
         self._journal, self._left = journal, None
 
     def _left_behind(self) -> Staged | None:
-        return None if self._folder is None else left_behind(self._folder, self._first_log)
+        return None if self._folder is None else left_behind(self._folder, self._manifest)
 
-    def _first_log(self) -> int:
-        """The first log that counts."""
+    def _manifest(self) -> Manifest:
+        """What the index says of staged changes."""
         assert self._location is not None
         try:
-            return int(self._location.manifest().get("log", 1))
+            return self._location.manifest()
         except IndexNotFoundError:
-            return 1
+            return {}

@@ -17,11 +17,16 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_file(file: Path, text: bytes) -> None:
+    """Write and sync a file, but not its name."""
+    file.write_bytes(text)
+    sync(file)
+
+
 def replace_file(file: Path, text: bytes) -> None:
     """Replace a file's contents in one step."""
     new = file.with_name(file.name + ".new")
-    new.write_bytes(text)
-    sync(new)
+    write_file(new, text)
     sync(file.parent)
     new.replace(file)
     sync(file.parent)

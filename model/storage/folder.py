@@ -8,10 +8,9 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -20,9 +19,10 @@ from tagmatch.model.errors import (
     IndexCorruptError,
     IndexExistsError,
     IndexNotFoundError,
+    InvalidValueError,
     TagMatchError,
 )
-from tagmatch.model.storage.durable import make_folder, remove, replace_file
+from tagmatch.model.storage.durable import make_folder, remove, replace_file, write_file
 from tagmatch.model.storage.file_lock import locked
 from tagmatch.model.storage.format import (
     LOCK,
@@ -30,20 +30,27 @@ from tagmatch.model.storage.format import (
     OF_SNAPSHOTS,
     SCRATCH_PREFIX,
     UNFINISHED_PREFIX,
+    WRITER,
     Entry,
+    Manifest,
     are_whole,
     check_contents,
     check_size,
     checksum_of_file,
+    files_in,
     files_of,
     manifest_missing,
     manifest_text,
     names_of,
+    number_of,
     parse_manifest,
     reject_changed,
     reject_other_files,
+    staged_of,
+    within,
 )
-from tagmatch.model.storage.segment_files import Check, read_segments, write_segment
+from tagmatch.model.storage.history import check_kept, manifest_by_number, names_needed, succeed, succeed_with_staged
+from tagmatch.model.storage.segment_files import Check, check_file, read_segments, write_segment
 from tagmatch.model.storage.snapshots import write_snapshot
 from tagmatch.model.tables import Segment, Snapshot
 
@@ -58,12 +65,19 @@ class Folder:
     Attributes
     ----------
     path : Path
+    number : int, optional
+        Of the one snapshot that is to be read; `None`: the current one, whichever that is.
     """
 
     path: Path
+    number: int | None = None
 
     def __str__(self) -> str:
         return str(self.path)
+
+    def numbered(self, number: int) -> Folder:
+        """As `Location` says."""
+        return replace(self, number=number)
 
     @property
     def address(self) -> str:
@@ -71,13 +85,13 @@ class Folder:
         return str(self.path)
 
     @property
-    def log_folder(self) -> Path:
+    def log_folder(self) -> Path | None:
         """As `Location` says."""
-        return self.path
+        return self.path if self.number is None else None
 
     def absolute(self) -> Folder:
         """As `Location` says."""
-        return Folder(self.path.absolute())
+        return replace(self, path=self.path.absolute())
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -94,25 +108,38 @@ class Folder:
         except OSError as error:
             raise TagMatchError(f"cannot look into {self}: {error.strerror or error}") from error
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """As `Location` says."""
-        file = self.path / MANIFEST
+        return manifest_by_number(self.number, self._current_manifest, self.read, self)
+
+    def _current_manifest(self) -> Manifest:
         try:
             if not self.path.exists():
                 raise IndexNotFoundError(f"there is no index at {self}: no such folder")
             if not self.path.is_dir():
                 raise IndexNotFoundError(f"there is no index at {self}: it is a file, not a folder")
-            return parse_manifest(file.read_bytes(), self)
+            return parse_manifest(self.read(MANIFEST), self)
         except FileNotFoundError:
             raise manifest_missing(self) from None
         except OSError as error:
-            raise TagMatchError(f"cannot read {file}: {error}") from error
+            raise TagMatchError(f"cannot read {self.path / MANIFEST}: {error}") from error
+
+    def read(self, name: str) -> bytes:
+        """The contents of a file of the index; FileNotFoundError, TagMatchError."""
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise TagMatchError(f"cannot read {self.path / name}: {error}") from error
 
     def open(self) -> Snapshot:
         """As `Location` says."""
         while True:
             manifest = self.manifest()
             try:
+                for entry in staged_of(manifest):
+                    check_file(self.path / entry["name"], entry, check_contents)
                 return self._snapshot(manifest, check_contents)
             except IndexCorruptError:
                 # Another process may have made a newer snapshot current and removed the files of this one.
@@ -130,37 +157,61 @@ class Folder:
                     raise
         raise IndexNotFoundError(f"the index {self} no longer has {name}: a newer snapshot was saved; ask again")
 
-    def _snapshot(self, manifest: dict[str, Any], check: Check) -> Snapshot:
-        return Snapshot(read_segments(self.path, manifest, check), str(manifest["snapshot"]))
+    def _snapshot(self, manifest: Manifest, check: Check) -> Snapshot:
+        return Snapshot(read_segments(self.path, manifest, check), str(manifest["snapshot"]), number_of(manifest))
+
+    def check_kept(self) -> None:
+        """As `Location` says."""
+        check_kept(self.manifest, self.read, lambda name: checksum_of_file(self.path / name), self)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
         """As `Location` says: a folder can be changed, unless the system says otherwise when it is."""
+        if self.number is not None:
+            raise InvalidValueError(
+                f"cannot change snapshot {self.number} of the index {self}: what is opened by its number is read-only; "
+                "open the index without a number, or have save() write this snapshot to a path"
+            )
 
-    def save(self, snapshot: Snapshot) -> None:
+    def check_reloadable(self) -> None:
+        """As `Location` says."""
+        if self.number is not None:
+            raise InvalidValueError(
+                f"there is nothing to reload: the index {self} was opened at snapshot {self.number}, which never "
+                "changes; open it without a number to follow it"
+            )
+
+    def save(self, snapshot: Snapshot, keep: int | None = None) -> None:
         """As `Location` says. Another writer is waited for, and what one that was killed has left is removed."""
         # All files are written, and replace those that are there and damaged
         nameless = Snapshot(tuple(replace(segment, name=None) for segment in snapshot.segments))
-        self._save(nameless, set(), (), None, lambda _: None)
+        self._save(nameless, set(), (), None, keep, lambda _: None)
 
     def update(
-        self, snapshot: Snapshot, known: set[str], ahead: Sequence[Entry] = (), log: int | None = None
+        self,
+        snapshot: Snapshot,
+        known: set[str],
+        ahead: Sequence[Entry] = (),
+        log: int | None = None,
+        keep: int | None = None,
     ) -> Snapshot:
         """As `Location` says."""
+        self.check_writable()
 
-        def is_known(manifest: dict[str, Any] | None) -> None:
+        def is_known(manifest: Manifest | None) -> None:
             if manifest is not None and manifest["snapshot"] not in known:
                 raise IndexChangedError(
                     f"another program has saved changes to the index {self}; staged changes are still staged: call "
                     "reload() and then consolidate() again"
                 )
 
-        return self._save(snapshot, known, ahead, log, is_known)
+        return self._save(snapshot, known, ahead, log, keep, is_known)
 
     @contextlib.contextmanager
     def written_ahead(self, segment: Segment) -> Iterator[Entry]:
         """As `Location` says."""
+        self.check_writable()
         with contextlib.ExitStack() as stack:
             try:
                 folder = stack.enter_context(self.unfinished())
@@ -170,7 +221,7 @@ class Folder:
                 stack.callback(_in_use.discard, there)
                 if not there.exists():
                     stack.callback(self._remove_unless_saved, there)
-                self._move(folder, [entry])
+                self._move(folder, files_of([entry]))
             except (OSError, pa.ArrowException) as error:
                 raise TagMatchError(f"cannot write the index {self}: {error}") from error
             yield entry
@@ -178,7 +229,8 @@ class Folder:
     def _remove_unless_saved(self, there: Path) -> None:
         """Remove a segment that was written ahead, if no snapshot has got it."""
         with contextlib.suppress(OSError, TagMatchError), locked(self.path / LOCK):
-            if there.name not in names_of(self.manifest()["segments"]):
+            needed = names_needed(self.manifest(), self.read, self)
+            if needed is not None and there.name not in needed:
                 remove(there)
 
     def _save(
@@ -187,56 +239,73 @@ class Folder:
         known: set[str],
         ahead: Sequence[Entry],
         log: int | None,
-        check: Callable[[dict[str, Any] | None], None],
+        keep: int | None,
+        check: Callable[[Manifest | None], None],
     ) -> Snapshot:
+        with self.writing() as folder:
+            current = self.manifest() if self.has_index() else None
+            check(current)
+            there = [*current["segments"], *ahead] if current else ahead
+            made = write_snapshot(snapshot, folder, there)
+            # What merges segments, which are written ahead, changes no set
+            manifest, kept = succeed(made, current, keep, same_sets=bool(ahead))
+            if first_log := max(log or 0, current.get("log", 0) if current else 0):
+                manifest["log"] = first_log
+            if log is None and current and staged_of(current):
+                manifest["staged"] = staged_of(current)
+            known.add(manifest["snapshot"])
+            self.commit(folder, manifest, kept)
+        names = [entry["name"] for entry in manifest["segments"]]
+        saved = [replace(segment, name=name) for segment, name in zip(snapshot.segments, names, strict=True)]
+        return Snapshot(tuple(saved), str(manifest["snapshot"]), number_of(manifest))
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Path]:
+        """Be the one that writes; gives a new folder in this one for files that are to be committed.
+
+        This folder is made if need be, and goes again if it was and nothing could be written. Errors as `save`.
+        """
         has_index = self.has_index()
         created: list[Path] = []
         try:
             if not has_index:
                 created = make_folder(self.path)
             with locked(self.path / LOCK):
-                current = self.manifest() if self.has_index() else None
-                check(current)
                 self._remove_unfinished()
                 with self.unfinished() as folder:
-                    there = [*current["segments"], *ahead] if current else ahead
-                    manifest = write_snapshot(snapshot, folder, there)
-                    first_log = max(log or 0, current.get("log", 0) if current else 0)
-                    if first_log:
-                        manifest["log"] = first_log
-                    known.add(manifest["snapshot"])
-                    self.commit(folder, manifest)
-            names = [entry["name"] for entry in manifest["segments"]]
-            saved = [replace(segment, name=name) for segment, name in zip(snapshot.segments, names, strict=True)]
-            return Snapshot(tuple(saved), str(manifest["snapshot"]))
-        except (OSError, pa.ArrowException) as error:
-            if created:
+                    yield folder
+        except (OSError, pa.ArrowException, TagMatchError) as error:
+            if created and not (self.path / MANIFEST).exists():
                 with contextlib.suppress(OSError):
-                    (self.path / LOCK).unlink(missing_ok=True)
+                    for lock in (LOCK, WRITER):
+                        (self.path / lock).unlink(missing_ok=True)
                     self.path.rmdir()
+            if isinstance(error, TagMatchError):
+                raise
             raise TagMatchError(f"cannot write the index {self}: {error}") from error
 
-    def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> dict[str, Any]:
+    def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> Manifest:
         """As `Location` says."""
         try:
             with self.unfinished(SCRATCH_PREFIX) as folder:  # which no other writer removes
                 manifest = write_snapshot(snapshot, folder, there)
-                self._move(folder, manifest["segments"])
+                self._move(folder, files_of(manifest["segments"]))
                 return manifest
         except (OSError, pa.ArrowException) as error:
             raise TagMatchError(f"cannot write the index {self}: {error}") from error
 
-    def switch(self, manifest: dict[str, Any], base: str | None) -> None:
+    def switch(self, manifest: Manifest, base: str | None) -> None:
         """As `Location` says. Another writer is waited for."""
-        try:
-            with locked(self.path / LOCK), self.unfinished() as nothing:
-                current = self.manifest() if self.has_index() else {}
-                reject_changed(self, current, base)
-                if "log" in current:
-                    manifest = {**manifest, "log": current["log"]}
-                self.commit(nothing, manifest)
-        except OSError as error:
-            raise TagMatchError(f"cannot write the index {self}: {error}") from error
+        with self.writing() as nothing:
+            current = self.manifest() if self.has_index() else None
+            reject_changed(self, current or {}, base)
+            self.commit(nothing, *succeed_with_staged(manifest, current))
+
+    def replaceable(self) -> Manifest | None:
+        """The manifest of the index, if there is one that is not damaged; errors as `save`."""
+        with contextlib.suppress(IndexCorruptError):
+            return self.manifest() if self.has_index() else None
+        return None
 
     def _remove_unfinished(self) -> None:
         """Remove what a writer that was killed has left. Jobs on several machines do that for their own files."""
@@ -256,28 +325,32 @@ class Folder:
             shutil.rmtree(unfinished, ignore_errors=True)
             _in_use.discard(unfinished)
 
-    def commit(self, unfinished: Path, manifest: dict[str, Any]) -> None:
+    def commit(self, unfinished: Path, manifest: Manifest, kept: Mapping[str, bytes]) -> None:
         """Make a snapshot of files in the folder `unfinished`, and of some that are here, the current one.
 
-        Others are removed, but for segments that are written ahead.
+        Others are removed, but for segments that are written ahead. `kept` has the manifest of the one before, if that
+        is kept.
         """
-        self._move(unfinished, manifest["segments"])
-        for name in names_of(manifest["segments"]):
+        for name, text in kept.items():
+            write_file(unfinished / name, text)
+        self._move(unfinished, files_in(manifest))
+        for name in names_of(manifest):
             if not (self.path / name).exists():  # such as one written ahead, if another program has removed it
                 raise FileNotFoundError(errno.ENOENT, "a file that the snapshot needs is gone", name)
         replace_file(self.path / MANIFEST, manifest_text(manifest))
-        wanted = names_of(manifest["segments"])
+        needed = names_needed(manifest, self.read, self)
+        if needed is None:
+            return  # nothing is removed that an earlier snapshot may need
         for entry in self.path.iterdir():
-            if entry.name.startswith(OF_SNAPSHOTS) and entry.name not in wanted and entry not in _in_use:
+            if entry.name.startswith(OF_SNAPSHOTS) and entry.name not in needed and entry not in _in_use:
                 remove(entry)
 
-    def _move(self, unfinished: Path, segments: Sequence[Entry]) -> None:
-        """Move files of segments to their places, unless they are there."""
-        files = files_of(segments)
+    def _move(self, unfinished: Path, files: dict[str, Entry]) -> None:
+        """Move files to their places, unless those of a snapshot are there."""
         for new in unfinished.iterdir():
             there = self.path / new.name
-            own = {path: expected for path, expected in files.items() if path.partition("/")[0] == new.name}
-            if not are_whole(own, lambda path: checksum_of_file(self.path / path)):
+            own = within(files, new.name)
+            if not own or not are_whole(own, lambda path: checksum_of_file(self.path / path)):
                 shutil.rmtree(there, ignore_errors=True)
                 new.rename(there)
 

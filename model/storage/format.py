@@ -3,11 +3,13 @@
 Layout of an index folder ::
 
     MANIFEST.json            format version, options, counts, and size and XXH3-64 of every file; its own checksum
+    MANIFEST-<number>.json   the same of an earlier snapshot that is kept; history.py
     segment-<checksum>/      vocabulary.arrow, tagsets.arrow, keys.arrow, partitions.arrow
                              key_names.arrow where keys are strings, expires.arrow where some expire
     deleted-<checksum>.arrow which rows of a segment are deleted
     LOCK                     empty; held by the program that writes; stores have none
     staged-<generation>.log  changes that are staged; journal/scan.py has their format
+    changes-<checksum>.log   changes that were staged when the index was copied; copies.py
     WRITER                   empty; held by the program that stages changes, from opening to closing
 
 New files are written under other names, synced, and only then named by a new manifest that replaces the old one in one
@@ -40,6 +42,8 @@ FORMAT_VERSION = 4
 # Without keys that expire
 _PLAIN_VERSION = 3
 
+#: The contents of a manifest, without its checksum
+Manifest: TypeAlias = dict[str, Any]
 #: What a manifest says of a segment, or of a file
 Entry: TypeAlias = dict[str, Any]
 
@@ -51,14 +55,16 @@ LOCK = "LOCK"
 #: Its lock is held by a program for as long as it may stage changes that last
 WRITER = "WRITER"
 STAGED_PREFIX = "staged-"
+CHANGES_PREFIX = "changes-"
+KEPT_PREFIX = "MANIFEST-"
 SNAPSHOT_PREFIX = "snapshot-"
 SEGMENT_PREFIX = "segment-"
 DELETED_PREFIX = "deleted-"
 UNFINISHED_PREFIX = "unfinished-"
 #: Of folders of files for the time that a snapshot takes to be made
 SCRATCH_PREFIX = f"{UNFINISHED_PREFIX}job-"
-#: Of what belongs to snapshots: segments, in older formats named otherwise, and deletions
-OF_SNAPSHOTS = (SEGMENT_PREFIX, SNAPSHOT_PREFIX, DELETED_PREFIX)
+#: Of what manifests name: segments, in older formats named otherwise, deletions, staged changes, earlier snapshots
+OF_SNAPSHOTS = (SEGMENT_PREFIX, SNAPSHOT_PREFIX, DELETED_PREFIX, CHANGES_PREFIX, KEPT_PREFIX)
 #: What to do about damage
 ADVICE = "build the index again or restore it from a copy"
 
@@ -106,7 +112,7 @@ def manifest_missing(path: object) -> IndexNotFoundError:
     )
 
 
-def parse_manifest(text: bytes, path: object) -> dict[str, Any]:
+def parse_manifest(text: bytes, path: object) -> Manifest:
     """The manifest of the index at `path`, of which this is the text; errors as `Location.open`."""
     try:
         manifest = json.loads(text)
@@ -120,8 +126,9 @@ def parse_manifest(text: bytes, path: object) -> dict[str, Any]:
             "upgrade tagmatch"
         )
     checksum = manifest.pop("checksum", None)
-    # Written one way only: any other spelling of the same contents has been tampered with or damaged.
-    if text != manifest_text(manifest) or checksum is None:
+    # Written one way only: any other spelling of the same contents has been tampered with or damaged. One that is kept
+    # is that of an earlier snapshot, under another name.
+    if text != manifest_text(manifest) or checksum is None or "current" in manifest:
         raise IndexCorruptError(f"{path}/{MANIFEST} does not have the checksum that it was written with; {ADVICE}")
     return manifest if version >= _PLAIN_VERSION else _upgraded(manifest)
 
@@ -131,18 +138,28 @@ def version_for(segments: Iterable[Entry]) -> int:
     return FORMAT_VERSION if any(EXPIRES in entry["files"] for entry in segments) else _PLAIN_VERSION
 
 
-def _upgraded(manifest: dict[str, Any]) -> dict[str, Any]:
+def _upgraded(manifest: Manifest) -> Manifest:
     """The manifest of format 1 or 2 as one of format 3 would be that names the same files."""
     of_segment = {name: manifest.pop(name) for name in ("seed", "tags", "files")}
     segment = {"name": manifest["snapshot"], "rows": manifest["sets"], **of_segment}
     return {"key_type": "integer", **manifest, "format": _PLAIN_VERSION, "segments": [segment]}
 
 
-def manifest_text(manifest: dict[str, Any]) -> bytes:
+def manifest_text(manifest: Manifest) -> bytes:
     """The manifest as it is written, with its checksum."""
     body = json.dumps(manifest, indent=1, sort_keys=True)
     checksum = xxhash.xxh3_64_hexdigest(body.encode())
     return (json.dumps({**manifest, "checksum": checksum}, indent=1, sort_keys=True) + "\n").encode()
+
+
+def number_of(manifest: Manifest) -> int:
+    """The number of a snapshot; versions that did not count have written 0."""
+    return manifest.get("number", 0)  # type: ignore[no-any-return]
+
+
+def first_log_of(manifest: Manifest) -> int:
+    """The first generation of logs whose changes are not in the snapshot."""
+    return manifest.get("log", 1)  # type: ignore[no-any-return]
 
 
 def files_of(segments: Iterable[Entry]) -> dict[str, Entry]:
@@ -155,17 +172,32 @@ def files_of(segments: Iterable[Entry]) -> dict[str, Entry]:
     return files
 
 
-def files_nbytes(manifest: dict[str, Any]) -> int:
-    """Bytes of the files that a manifest names."""
+def staged_of(manifest: Manifest) -> list[Entry]:
+    """The files of changes that were staged when the index was copied, and still are."""
+    return list(manifest.get("staged", ()))
+
+
+def files_in(manifest: Manifest) -> dict[str, Entry]:
+    """The files of the current snapshot, and of changes that came with it, by their paths within the index."""
+    return files_of(manifest["segments"]) | {entry["name"]: entry for entry in staged_of(manifest)}
+
+
+def files_nbytes(manifest: Manifest) -> int:
+    """Bytes of the files of the current snapshot."""
     return sum(expected["bytes"] for expected in files_of(manifest["segments"]).values())
 
 
-def names_of(segments: Iterable[Entry]) -> set[str]:
-    """Names, within the index, of the files of segments, and of the folders that these are in."""
-    return {path.partition("/")[0] for path in files_of(segments)}
+def names_of(manifest: Manifest) -> set[str]:
+    """Names, within the index, of these files, and of the folders that they are in."""
+    return {path.partition("/")[0] for path in files_in(manifest)}
 
 
-def key_type_of(manifest: dict[str, Any]) -> KeyType:
+def within(files: dict[str, Entry], name: str) -> dict[str, Entry]:
+    """Those of the files that are in the folder of this name, or the one that has it."""
+    return {path: expected for path, expected in files.items() if path.partition("/")[0] == name}
+
+
+def key_type_of(manifest: Manifest) -> KeyType:
     """What the keys of the index are that has this manifest."""
     return manifest["key_type"]  # type: ignore[no-any-return]
 

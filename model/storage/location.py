@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.options import check_snapshot_number
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.store import Store
@@ -49,6 +50,9 @@ class Location(Protocol):
     def absolute(self) -> Location:
         """The same location for processes that work in another folder."""
 
+    def numbered(self, number: int) -> Location:
+        """The location of one snapshot of the index, by its number; it is read-only."""
+
     def has_index(self) -> bool:
         """Whether an index is there.
 
@@ -61,15 +65,19 @@ class Location(Protocol):
         """
 
     def manifest(self) -> dict[str, Any]:
-        """The manifest of the index: one small file; errors as `open`, but for damage to other files."""
+        """The manifest of the current snapshot, or of the one by its number: a small file or two.
+
+        Errors as `open`, but for damage to other files.
+        """
 
     def open(self) -> Snapshot:
-        """The current snapshot, its files memory-mapped and their checksums verified.
+        """The current snapshot, or the one by its number, its files memory-mapped and their checksums verified.
 
         Raises
         ------
         IndexNotFoundError
-            There is no index: no folder, or one without a manifest (nothing was ever consolidated into it).
+            There is no index: no folder, or one without a manifest (nothing was ever consolidated into it). Or it does
+            not keep a snapshot with this number.
         IndexVersionError
             A newer version of tagmatch wrote it.
         IndexCorruptError
@@ -89,6 +97,9 @@ class Location(Protocol):
             As `open`, but for checksums of files.
         """
 
+    def check_kept(self) -> None:
+        """Verify the checksums of all files of the earlier snapshots that the index keeps; errors as `open`."""
+
     def check_writable(self) -> None:
         """See that `update` can be called.
 
@@ -98,8 +109,22 @@ class Location(Protocol):
             The index is read-only here.
         """
 
-    def save(self, snapshot: Snapshot) -> None:
+    def check_reloadable(self) -> None:
+        """See that the index may get newer snapshots.
+
+        Raises
+        ------
+        InvalidValueError
+            This is one of its snapshots, by its number.
+        """
+
+    def save(self, snapshot: Snapshot, keep: int | None = None) -> None:
         """Make `snapshot` the current one of the index, which is created if need be, whatever it has now.
+
+        Parameters
+        ----------
+        keep
+            As of `update`.
 
         Raises
         ------
@@ -113,11 +138,16 @@ class Location(Protocol):
         """Write the files of a segment that a snapshot is to have, meanwhile; errors as `save`."""
 
     def update(
-        self, snapshot: Snapshot, known: set[str], ahead: Sequence[Entry] = (), log: int | None = None
+        self,
+        snapshot: Snapshot,
+        known: set[str],
+        ahead: Sequence[Entry] = (),
+        log: int | None = None,
+        keep: int | None = None,
     ) -> Snapshot:
         """`save`, but not where the index has got a snapshot that `snapshot` does not come from; one writer at a time.
 
-        Returns `snapshot` with its name and those of its segments. Only what the index does not have is written.
+        Returns `snapshot` as it is saved, with names and its number. Only what the index does not have is written.
 
         Parameters
         ----------
@@ -125,9 +155,12 @@ class Location(Protocol):
             Names of the snapshots that it comes from. It gets the name of `snapshot` just before that becomes the
             current one: should this be interrupted, either may be.
         ahead
-            What `written_ahead` gave for segments that the snapshot has.
+            What `written_ahead` gave for segments that the snapshot has, into which others were merged: it has the
+            sets of the current one, then.
         log
             Number of the first log of staged changes that are not in the snapshot; default: as the index has it.
+        keep
+            How many earlier snapshots the index is to keep from now on; default: as many as until now, at first none.
 
         Raises
         ------
@@ -170,7 +203,7 @@ class Location(Protocol):
         """A place for files, which are removed afterwards. What a killed one has left is removed now."""
 
 
-def location_of(given: object, name: str) -> Location:
+def location_of(given: object, name: str, number: int | None = None) -> Location:
     """The location that a user gives as a path, which may begin with `~`, or as a URI.
 
     Parameters
@@ -178,13 +211,15 @@ def location_of(given: object, name: str) -> Location:
     given : str or PathLike
     name : str
         Of the argument, for messages.
+    number : int, optional
+        Of the snapshot that the user wants.
 
     Raises
     ------
     InvalidTypeError
-        It is neither, or a URI that is no `str`.
+        It is neither, or a URI that is no `str`; or the number is none.
     InvalidValueError
-        It is empty, or a URI of a kind that Arrow does not know.
+        It is empty, or a URI of a kind that Arrow does not know; or the number is negative.
     TagMatchError
         Nobody answers at the URI.
 
@@ -193,6 +228,14 @@ def location_of(given: object, name: str) -> Location:
     >>> str(location_of("file:///data/animals.index", "path"))
     '/data/animals.index'
     """
+    found = _location_of(given, name)
+    if number is None:
+        return found
+    check_snapshot_number(number)
+    return found.numbered(number)
+
+
+def _location_of(given: object, name: str) -> Location:
     if not isinstance(given, str | os.PathLike) or not isinstance(text := os.fspath(given), str):
         raise InvalidTypeError(f"{name} must be a string or a path, not {given!r}")
     if not text:

@@ -146,14 +146,22 @@ def _read_deletions(folder: Path, entry: dict[str, Any], check: Check) -> Deleti
 
 def _read_table(file: Path, expected: dict[str, Any], check: Check) -> dict[str, pa.Array]:
     """Columns of a table, each one chunk of the memory-mapped file, which `check` has accepted."""
+    check_file(file, expected, check)
     try:
-        check(file, expected)
         table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
-    except FileNotFoundError:
-        raise IndexCorruptError(f"{file} is missing; {ADVICE}") from None
     except OSError as error:
         raise TagMatchError(f"cannot read {file}: {error}") from error
     return {
         name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
         for name, column in zip(table.column_names, table.columns, strict=True)
     }
+
+
+def check_file(file: Path, expected: dict[str, Any], check: Check) -> None:
+    """See that a file is there, and that `check` accepts it; errors as `read_segments`."""
+    try:
+        check(file, expected)
+    except FileNotFoundError:
+        raise IndexCorruptError(f"{file} is missing; {ADVICE}") from None
+    except OSError as error:
+        raise TagMatchError(f"cannot read {file}: {error}") from error

@@ -13,8 +13,8 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,15 +30,24 @@ from tagmatch.model.storage.format import (
     OF_SNAPSHOTS,
     SCRATCH_PREFIX,
     Entry,
+    Manifest,
     are_whole,
     check_contents,
     files_of,
     manifest_missing,
     manifest_text,
-    names_of,
     parse_manifest,
     reject_changed,
     reject_other_files,
+    within,
+)
+from tagmatch.model.storage.history import (
+    alone,
+    check_kept,
+    manifest_by_number,
+    names_needed,
+    succeed,
+    succeed_with_staged,
 )
 from tagmatch.model.storage.snapshots import write_snapshot
 from tagmatch.model.storage.store_folder import StoreFolder, in_a_line
@@ -52,9 +61,12 @@ class Store:
     Attributes
     ----------
     folder : StoreFolder
+    number : int, optional
+        Of the one snapshot that is to be read; `None`: the current one, whichever that is.
     """
 
     folder: StoreFolder
+    number: int | None = None
 
     @classmethod
     def at(cls, uri: str) -> Store:
@@ -79,6 +91,10 @@ class Store:
         """As `Location` says."""
         return self
 
+    def numbered(self, number: int) -> Store:
+        """As `Location` says."""
+        return replace(self, number=number)
+
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def has_index(self) -> bool:
@@ -91,8 +107,11 @@ class Store:
         reject_other_files(self, names)
         return False
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """As `Location` says."""
+        return manifest_by_number(self.number, self._current_manifest, self.folder.read, self)
+
+    def _current_manifest(self) -> Manifest:
         try:
             return parse_manifest(self.folder.read(MANIFEST), self)
         except FileNotFoundError:
@@ -109,16 +128,17 @@ class Store:
     def local_copy(self) -> Folder:
         """A copy in a folder of this machine, made anew if the index has another snapshot by now; errors as `open`."""
         try:
-            copy = Folder(_local_folder() / f"index-{_hash(self.folder)}")
-            if _holds(copy, self.manifest()):
+            of_one = "" if self.number is None else f"-{self.number}"
+            copy = Folder(folder_for_copies() / f"index-{_hash(self.folder)}{of_one}")
+            if _holds(copy, self._manifest_alone()):
                 return copy
             with _one_process(copy.path):
-                while not _holds(copy, manifest := self.manifest()):
+                while not _holds(copy, manifest := self._manifest_alone()):
                     try:
                         self._copy(manifest, copy)
                     except (FileNotFoundError, TagMatchError) as error:
                         # The writer of a newer snapshot has removed the files of this one.
-                        if self.manifest() != manifest:
+                        if self._manifest_alone() != manifest:
                             continue
                         if isinstance(error, FileNotFoundError):
                             raise IndexCorruptError(f"{self} lacks a file: {in_a_line(error)}") from None
@@ -131,7 +151,10 @@ class Store:
                 f"cannot copy {self} to this machine: {in_a_line(error)}; the variable TMPDIR says in which folder"
             ) from error
 
-    def _copy(self, manifest: dict[str, Any], copy: Folder) -> None:
+    def _manifest_alone(self) -> Manifest:
+        return alone(self.manifest())
+
+    def _copy(self, manifest: Manifest, copy: Folder) -> None:
         """Copy the files that the copy does not have yet of an earlier snapshot."""
         copy.path.mkdir(exist_ok=True)
         here = os.listdir(copy.path)
@@ -141,7 +164,11 @@ class Store:
                     (unfinished / path).parent.mkdir(exist_ok=True)
                     self.folder.download(path, unfinished / path)
                     check_contents(unfinished / path, expected)
-            copy.commit(unfinished, manifest)
+            copy.commit(unfinished, manifest, {})
+
+    def check_kept(self) -> None:
+        """As `Location` says."""
+        check_kept(self.manifest, self.folder.read, self.folder.checksum, self)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -160,42 +187,63 @@ class Store:
         """As `Location` says: is refused."""
         self.check_writable()
 
-    def save(self, snapshot: Snapshot) -> None:
-        """As `Location` says; only one program at a time may."""
-        self.has_index()
-        self._commit(self.prepare(snapshot, ()))
+    def check_reloadable(self) -> None:
+        """As `Location` says."""
+        if self.number is not None:
+            raise InvalidValueError(
+                f"there is nothing to reload: the index {self} was opened at snapshot {self.number}, which never "
+                "changes; open it without a number to follow it"
+            )
 
-    def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> dict[str, Any]:
+    def save(self, snapshot: Snapshot, keep: int | None = None) -> None:
+        """As `Location` says; only one program at a time may."""
+        current = self.replaceable()
+        self.commit(*succeed(self.prepare(snapshot, ()), current, keep))
+
+    def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> Manifest:
         """As `Location` says. The files are made on this machine, and uploaded."""
         try:
-            with tempfile.TemporaryDirectory(prefix="tagmatch-", dir=_local_folder()) as path:
+            with tempfile.TemporaryDirectory(prefix="tagmatch-", dir=folder_for_copies()) as path:
                 made = Path(path)
                 manifest = write_snapshot(snapshot, made, there)
-                for file in made.iterdir():
-                    self._upload(made, file.name, manifest)
+                files = files_of(manifest["segments"])
+                for name in os.listdir(made):
+                    own = within(files, name)
+                    place = self.folder.folder(name)
+                    if place.kind() == pa.fs.FileType.NotFound or not are_whole(own, self.folder.checksum):
+                        self.upload(made, name, own)
                 return manifest
         except (OSError, pa.ArrowException) as error:
             raise TagMatchError(f"cannot write the index {self}: {in_a_line(error)}") from error
 
-    def switch(self, manifest: dict[str, Any], base: str | None) -> None:
+    def switch(self, manifest: Manifest, base: str | None) -> None:
         """As `Location` says; only one program at a time may, as nobody can see whether another is about to."""
-        reject_changed(self, self.manifest() if self.has_index() else {}, base)
-        self._commit(manifest)
+        current = self.manifest() if self.has_index() else None
+        reject_changed(self, current or {}, base)
+        self.commit(*succeed_with_staged(manifest, current))
 
-    def _commit(self, manifest: dict[str, Any]) -> None:
+    def replaceable(self) -> Manifest | None:
+        """The manifest of the index, if there is one that is not damaged; errors as `save`."""
+        with contextlib.suppress(IndexCorruptError):
+            return self.manifest() if self.has_index() else None
+        return None
+
+    def commit(self, manifest: Manifest, kept: Mapping[str, bytes]) -> None:
+        """Make a snapshot the current one, whose files are there; others are removed. `kept` as of `Folder.commit`."""
+        for name, text in kept.items():
+            self.folder.write(name, text)
         self.folder.write(MANIFEST, manifest_text(manifest))
-        wanted = names_of(manifest["segments"])
+        needed = names_needed(manifest, self.folder.read, self)
+        if needed is None:
+            return  # nothing is removed that an earlier snapshot may need
         for other in self.folder.names():
-            if other.startswith(OF_SNAPSHOTS) and other not in wanted:
+            if other.startswith(OF_SNAPSHOTS) and other not in needed:
                 self.folder.folder(other).try_to_remove()
 
-    def _upload(self, made: Path, name: str, manifest: dict[str, Any]) -> None:
-        """Upload a file, or the files of a segment, unless there: some stores truncate a file that is written again."""
-        files = {path: each for path, each in files_of(manifest["segments"]).items() if path.partition("/")[0] == name}
+    def upload(self, made: Path, name: str, files: Iterable[str]) -> None:
+        """Upload what lies in the folder `made`: the file with this name, or a folder with these files."""
         place = self.folder.folder(name)
         existed = place.kind() != pa.fs.FileType.NotFound
-        if existed and are_whole(files, self.folder.checksum):
-            return
         try:
             if (made / name).is_dir():
                 place.create()
@@ -264,7 +312,7 @@ class StoreFiles:
 
     def local_folder(self) -> Path:
         """A folder of this machine."""
-        return _local_folder()
+        return folder_for_copies()
 
 
 def _holds(copy: Folder, manifest: dict[str, Any]) -> bool:
@@ -276,8 +324,8 @@ def _hash(folder: StoreFolder) -> str:
 
 
 @functools.cache
-def _local_folder() -> Path:
-    """Folder for copies: our own or, in a worker of Spark, one of its executor, which removes it when it ends."""
+def folder_for_copies() -> Path:
+    """A folder for copies: our own or, in a worker of Spark, one of its executor, which removes it when it ends."""
     executors = Path(os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0])
     if executors.name.startswith("blockmgr-"):
         folder = executors / "tagmatch"

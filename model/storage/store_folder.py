@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,14 @@ class StoreFolder:
         with self._errors("read"):
             found = files.get_file_info(pa.fs.FileSelector(path, allow_not_found=True))
         return [info.base_name for info in found]
+
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """Bytes of those of these files that are there, by their names."""
+        wanted = list(names)
+        files, _ = self._reached("")
+        with self._errors("read"):
+            found = files.get_file_info([self._reached(name)[1] for name in wanted])
+        return {name: info.size for name, info in zip(wanted, found, strict=True) if info.type == pa.fs.FileType.File}
 
     def kind(self) -> pa.fs.FileType:
         """What there is in the place of the folder."""

@@ -6,6 +6,7 @@ Commands import what they need when they run, so that help comes at once.
 from __future__ import annotations
 
 from tagmatch.cli.arguments import command_line
+from tagmatch.cli.backups import backup, restore
 from tagmatch.cli.changes import add, build, remove
 from tagmatch.cli.contents import check, export, info
 from tagmatch.cli.progress import status
@@ -22,5 +23,7 @@ def warmup() -> None:
         warm_up()
 
 
-for command in (build, add, remove, match, explain, export, info, check, warmup):
+for command in (build, add, remove, match, explain, export, info, check, backup, restore, warmup):
     app.command()(command)
+# As database programs call it
+app.command("dump", help="Another name of `export`.")(export)

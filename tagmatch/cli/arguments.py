@@ -12,7 +12,7 @@ import typer
 
 from tagmatch import __version__
 from tagmatch.files.formats import FormatName
-from tagmatch.model.options import MAX_PARTITION_SIZE, MAX_THREADS, KeyType, Layout
+from tagmatch.model.options import MAX_KEPT_SNAPSHOTS, MAX_PARTITION_SIZE, MAX_THREADS, KeyType, Layout
 
 
 def command_line(description: str) -> typer.Typer:
@@ -66,10 +66,15 @@ def _expiry(text: str) -> datetime:
     return time
 
 
-def _index(text: str) -> str:
-    from tagmatch.model.storage.location import location_of
+def location_argument(name: str) -> Callable[[str], str]:
+    """What reads an argument of this name that says where an index is, or is to be."""
 
-    return location_of(text, "INDEX").address
+    def read(text: str) -> str:
+        from tagmatch.model.storage.location import location_of
+
+        return location_of(text, name).address
+
+    return read
 
 
 def _index_to_change(text: str) -> str:
@@ -104,7 +109,10 @@ INPUT_HELP = (
 Index = Annotated[
     str,
     typer.Argument(
-        metavar="INDEX", help="Folder of the index, or its URI on a store.", show_default=False, callback=_index
+        metavar="INDEX",
+        help="Folder of the index, or its URI on a store.",
+        show_default=False,
+        callback=location_argument("INDEX"),
     ),
 ]
 IndexToChange = Annotated[
@@ -138,5 +146,17 @@ KeyTypeName = Annotated[
 ]
 MaxPartitionSize = Annotated[
     int, typer.Option(min=1, max=MAX_PARTITION_SIZE, help="Most sets in a partition (layout balanced).")
+]
+SnapshotNumber = Annotated[
+    int | None,
+    typer.Option("--snapshot", min=0, help="Number of a snapshot, as `info` lists them.  [default: the current one]"),
+]
+KeepSnapshots = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=MAX_KEPT_SNAPSHOTS,
+        help="Earlier snapshots to keep from now on.  [default: as many as until now, at first none]",
+    ),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads to use.  [default: all processors]")]

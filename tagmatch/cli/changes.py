@@ -13,6 +13,7 @@ from tagmatch.cli.arguments import (
     Expires,
     IndexToChange,
     InputFormat,
+    KeepSnapshots,
     KeyTypeName,
     LayoutName,
     MaxPartitionSize,
@@ -49,6 +50,7 @@ def build(
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
     threads: Threads = None,
+    keep_snapshots: KeepSnapshots = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there already.")] = False,
     allow_empty: Annotated[
         bool, typer.Option("--allow-empty", help="Make an index also where there is no row that can be used.")
@@ -68,7 +70,7 @@ def build(
             raise InputFileError(f"{sets} has no set, so no index is made; --allow-empty makes an empty one")
         with status("building the index"):
             tm.consolidate()
-            tm.save(index)
+            tm.save(index, keep_snapshots=keep_snapshots)
         stats = tm.stats()
     note(f"{index}: {_size(stats)}, {stats['tags']} tags, layout {stats['layout']}")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tagmatch.cli.arguments import INPUT_HELP, Index, InputFormat, SkipInvalid, Threads, user_path
+from tagmatch.cli.arguments import INPUT_HELP, Index, InputFormat, SkipInvalid, SnapshotNumber, Threads, user_path
 from tagmatch.cli.progress import in_steps, invalid_rows, is_terminal_of_messages, note_compilation
 from tagmatch.files.formats import FormatName
 from tagmatch.interface import TagMatch
@@ -41,6 +41,7 @@ def match(
         typer.Option(help="Format of what is written.  [default: by suffix, else jsonl]", show_default=False),
     ] = None,
     unique: Annotated[bool, typer.Option("--unique", help="Give each key of a query once.")] = False,
+    snapshot: SnapshotNumber = None,
     skip_invalid: SkipInvalid = False,
     exact: Annotated[
         bool, typer.Option("--exact/--no-exact", help="Verify matches, or answer by signature (layout balanced).")
@@ -58,7 +59,7 @@ def match(
     note_compilation()
     with (
         invalid_rows(skip=skip_invalid) as invalid,
-        TagMatch.open(index, exact=exact, threads=threads) as tm,
+        TagMatch.open(index, snapshot=snapshot, exact=exact, threads=threads) as tm,
         answer_writer(output, tm.match_many([]).type, output_format) as writer,
     ):
         batches = read_queries(queries, form, invalid)
@@ -73,10 +74,11 @@ def explain(
         list[str],
         typer.Argument(metavar="TAG", help="Tags of one query; -- before those that begin with -.", show_default=False),
     ],
+    snapshot: SnapshotNumber = None,
 ) -> None:
     """Write each stored set that one query contains, with its keys, as a line of JSON."""
     note_compilation()
-    with TagMatch.open(index, device="cpu") as tm:
+    with TagMatch.open(index, snapshot=snapshot, device="cpu") as tm:
         for stored, keys in tm.explain(tags):
             record = {"tags": sorted(stored), "keys": keys}
             typer.echo(json.dumps(record, ensure_ascii=False, separators=(",", ":")))

@@ -280,7 +280,8 @@ def test_check(index, tmp_path):
 
 def test_help():
     overview = tagmatch("--help")
-    for command in ("build", "add", "remove", "match", "explain", "export", "info", "check", "warmup"):
+    changing, reading = ["build", "add", "remove", "restore"], ["match", "explain", "export", "dump", "info", "check"]
+    for command in (*changing, *reading, "backup", "warmup"):
         assert command in overview
     assert "--max-partition-size" in tagmatch("build", "--help")
 

@@ -1,4 +1,4 @@
-"""Every public call of `TagMatch`, on an index with sets stored and changes staged, and what the oracle says to it.
+"""Every public call, on an index with sets stored and changes staged, and what the oracle says to it.
 
 The arrays of these sets are larger than what Python takes from pools of its own, and the tables in which new tags are
 numbered grow several times, as does the memory for the tags themselves.
@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 from support.oracle import Oracle
 
-from tagmatch import TagMatch
+from tagmatch import TagMatch, backup, restore
 from tagmatch.model.options import Durability
+from tagmatch.model.storage.copies import Copied
 from tagmatch.partitioner.consolidation import FEW_SETS
 
 Sets = list[list[str]]
@@ -144,6 +145,17 @@ def _saved(case: Case, _: None) -> Any:
     return _opened(case, TagMatch.open(case.path))
 
 
+def _copied(case: Case, copied: Copied) -> Any:
+    with TagMatch.open(case.path) as tm:
+        tm.check()
+        assert tm.stats()["staged"] == copied.staged
+        return copied.staged, _answers(tm)
+
+
+def _oracle_staged(oracle: Oracle) -> Any:
+    return oracle.staged, _oracle_answers(oracle)
+
+
 def _made(_: Case, tm: TagMatch) -> Any:
     with tm:
         tm.add_sets(BULK, range(len(BULK)))
@@ -215,6 +227,10 @@ CALLS: dict[str, Call] = {
     ),
     "merge": Call(_merge, lambda _: 0, lambda case, _: case.tm.stats()["to_merge"], saved=True, segments=True),
     "save": Call(lambda case: case.tm.save(case.path), _oracle_answers, _saved),
+    "backup": Call(lambda case: backup(case.tm.stats()["path"], case.path), _oracle_staged, _copied, saved=True),
+    "restore": Call(
+        lambda case: restore(case.tm.stats()["path"], case.path, replace=True), _oracle_staged, _copied, saved=True
+    ),
     "match": Call(lambda case: case.tm.match(QUERY), lambda oracle: oracle.match(QUERY), lambda _, keys: sorted(keys)),
     "match_unique": Call(lambda case: case.tm.match_unique(QUERY), lambda oracle: oracle.match_unique(QUERY)),
     "match_many": Call(

@@ -8,6 +8,7 @@ must have what it may have, and must be good for another change.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import pickle
 import random
@@ -27,7 +28,7 @@ from faults.disk_states import Disk
 from faults.preloads import compiled, preloading
 from faults.recording import State, write_state
 from faults.rounds import Report, main_of
-from faults.runs import Contents, Recording
+from faults.runs import Contents, Recording, at_number
 from faults.sweep import Report as Trials
 from faults.sweep import run_isolated
 
@@ -103,11 +104,11 @@ def cases_of(recording: Recording, rounds: int, rng: random.Random) -> list[Case
     return list(found.values())
 
 
-def contents_of(path: Path, *, staged: bool = False) -> Contents:
-    """What an index has, which must be sound, with the changes that are staged if these count."""
+def contents_of(path: Path, number: int | None = None, *, staged: bool = False) -> Contents:
+    """What an index has, or a snapshot of it, which must be sound, with the changes that are staged if these count."""
     try:
-        with TagMatch.open(path, **_OPTIONS) as tm:
-            if staged:
+        with TagMatch.open(path, snapshot=number, **_OPTIONS) as tm:
+            if staged and number is None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", StagedChangesWarning)  # of a call that never returned
                     tm.consolidate()
@@ -123,13 +124,20 @@ def check(recording: Recording, case: Case) -> bool:
         write_state(case.state, Path(folder))
         allowed = recording.contents[case.acknowledged : case.begun + 1]
         try:
-            found = {name: contents_of(Path(folder, name), staged=recording.staged) for name in allowed[0]}
+            # Earlier snapshots first: to consolidate what is staged makes another
+            found = {
+                name: contents_of(Path(folder, path), number, staged=recording.staged)
+                for name in sorted(allowed[0], key=lambda name: at_number(name)[1] is None)
+                for path, number in [at_number(name)]
+            }
         except TagMatchError as error:
             raise AssertionError(f"wrong: {error}") from error
         if found not in allowed:
             lost = found in recording.contents[: case.acknowledged]
             raise AssertionError("lost: it has what was there before" if lost else f"wrong: {_described(found)}")
         for name, contents in found.items():
+            if at_number(name)[1] is not None:
+                continue
             try:
                 _go_on(Path(folder, name), contents, recording.key_type)
             except TagMatchError as error:
@@ -156,6 +164,9 @@ def _go_on(path: Path, contents: Contents, key_type: Any) -> None:
         f"wrong: after another change: {_described({path.name: found})}"
     )
     manifest = (path / "MANIFEST.json").read_text()
+    # Those of earlier snapshots, which it names, name files, too
+    for kept in json.loads(manifest).get("kept", ()):
+        manifest += (path / kept["name"]).read_text()
     names = {part for entry in path.rglob("*") for part in entry.relative_to(path).parts} - {
         "LOCK",
         "WRITER",

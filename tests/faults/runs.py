@@ -15,6 +15,12 @@ from faults.recording import Record, State, mark, recorded, records_of, state_of
 Contents = dict[frozenset[str], tuple[Any, ...]] | None
 
 
+def at_number(name: str) -> tuple[str, int | None]:
+    """The path of an index, and perhaps the number of a snapshot of it, for which a name stands: `index@2`."""
+    path, _, number = name.partition("@")
+    return path, int(number) if number else None
+
+
 @dataclass(frozen=True)
 class Recording:
     """What an operation did.
@@ -32,8 +38,8 @@ class Recording:
     staged : bool
         Whether the contents count the changes that are staged.
     contents : list of dict
-        Of each index by its path in the folder: before, and after each step. A mark `begun 2` says that the second
-        step has begun, `acknowledged 2` that it has returned, and so must last.
+        Of each index, or snapshot of one, by its name (see `at_number`): before, and after each step. A mark `begun 2`
+        says that the second step has begun, `acknowledged 2` that it has returned, and so must last.
     """
 
     name: str

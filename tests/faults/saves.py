@@ -23,7 +23,7 @@ from faults.runs import Contents, Run
 from support.command import as_json_lines, done
 from support.oracle import Oracle
 
-from tagmatch import TagMatch
+from tagmatch import TagMatch, backup, restore
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.storage.location import location_of
 from tagmatch.partitioner.consolidation import consolidated
@@ -222,6 +222,73 @@ def append_as_jobs_do(run: Run) -> None:
         location.switch(location.prepare(snapshot, location.manifest()["segments"]), stored.name)
 
 
+def kept_snapshots(run: Run) -> None:
+    """Change an index that keeps earlier snapshots: one more is kept, then the first one no longer, then none."""
+    oracle, states = Oracle(), []
+    changes: list[Callable[[Any], None]] = [
+        lambda database: _stage(database, "integer"),
+        lambda database: database.add_set(["more"], 1),
+        lambda database: database.remove_set(["more"], 1),
+    ]
+    for change in (lambda database: database.add_sets(*STORED), *changes):
+        change(oracle)
+        oracle.consolidate()
+        states.append(dict(oracle))
+    first, second, third, fourth = states
+    path = run.path / "index"
+    _stored_index(path, keep_snapshots=1).close()
+    run.start({"index": first, "index@1": first, "index@2": None, "index@3": None})
+    with TagMatch(path, **_OPTIONS) as tm:
+        changes[0](tm)
+        with run.step({"index": second, "index@2": second}):
+            tm.consolidate()
+        changes[1](tm)
+        with run.step({"index": third, "index@3": third, "index@1": None}):
+            tm.consolidate()
+    with TagMatch(path, **_OPTIONS, keep_snapshots=0) as tm:
+        changes[2](tm)
+        with run.step({"index": fourth, "index@2": None, "index@3": None}):
+            tm.consolidate()
+
+
+def backups(run: Run) -> None:
+    """Back up an index with what is staged, and over that again: with more staged, and with that consolidated."""
+    path, target = run.path / "index", "some/backup"
+    _stored_index(path).close()
+    added = _contents("integer", _store, lambda oracle, _: oracle.add_sets(*ADDED))
+    assert added is not None
+    more = added | {frozenset(["more"]): (1,)}
+    with TagMatch(path, **_OPTIONS | {"durability": "fsync"}) as tm:
+        tm.add_sets(*ADDED)
+        run.start({target: None}, staged=True)
+        with run.step({target: added}):
+            backup(path, run.path / target)
+        tm.add_set(["more"], 1)
+        with run.step({target: more}):
+            backup(path, run.path / target)
+        tm.consolidate()
+        with run.step({target: more}):
+            backup(path, run.path / target)
+
+
+def restores(run: Run) -> None:
+    """Restore a backup, with what was staged, over an index that has something else staged, and to a new place."""
+    path, new = run.path / "index", "new/index"
+    _stored_index(path).close()
+    with TagMatch(path, **_OPTIONS | {"durability": "fsync"}) as tm:
+        _stage(tm, "integer")
+        backup(path, run.path / "backup")
+        tm.consolidate()
+        tm.remove_sets(*STORED)
+    backed_up = _contents("integer", _store, _stage)
+    before = _contents("integer", _store, _stage, lambda oracle, _: oracle.remove_sets(*STORED))
+    run.start({"index": before, new: None}, staged=True)
+    with run.step({"index": backed_up}):
+        restore(run.path / "backup", path, replace=True)
+    with run.step({new: backed_up}):
+        restore(run.path / "backup", run.path / new)
+
+
 class _KilledError(Exception):
     pass
 
@@ -271,7 +338,7 @@ def killed_and_again(run: Run) -> None:
 
 OPERATIONS: tuple[Callable[[Run], None], ...] = (
     first_consolidation, consolidations, segments, staged_changes, save_over_another, other_layout, string_keys,
-    build_command, save_as_jobs_do, append_as_jobs_do, killed_and_again,
+    build_command, save_as_jobs_do, append_as_jobs_do, kept_snapshots, backups, restores, killed_and_again,
 )  # fmt: skip
 
 

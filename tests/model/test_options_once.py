@@ -14,6 +14,8 @@ from tagmatch.model.options import LayoutOptions, MatchOptions, NewOptions, Open
 
 #: `None` stands for what is computed, or for an object of defaults, in signatures
 COMPUTED = {"threads", "pipeline", "cuda"}
+#: What is opened
+ARGUMENTS = {"self", "path", "key_type", "snapshot"}
 
 
 def declared() -> dict[str, Any]:
@@ -26,7 +28,7 @@ def declared() -> dict[str, Any]:
 
 def defaults(function: Any) -> dict[str, Any]:
     parameters = inspect.signature(function).parameters.values()
-    return {each.name: each.default for each in parameters if each.name not in ("self", "path", "key_type")}
+    return {each.name: each.default for each in parameters if each.name not in ARGUMENTS}
 
 
 def test_signatures_have_every_option_with_its_default() -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+from tagmatch.model.storage.format import manifest_text
+
+MANIFEST = "MANIFEST.json"
 
 
 def files_of(path: Path) -> list[Path]:
@@ -20,3 +25,10 @@ def unnamed_in(path: Path) -> list[str]:
     manifest = (path / "MANIFEST.json").read_text()
     names = {part for entry in path.rglob("*") for part in entry.relative_to(path).parts}
     return sorted(name for name in names - {"LOCK", "WRITER", "MANIFEST.json"} if f'"{name}"' not in manifest)
+
+
+def manifest_as_first(path: Path) -> bytes:
+    """The manifest of an index, but its snapshot has number 1, whatever came before it."""
+    manifest = json.loads((path / MANIFEST).read_bytes())
+    del manifest["checksum"]
+    return manifest_text({**manifest, "number": 1})

@@ -6,13 +6,13 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tagmatch.model.errors import StagedChangesWarning, TagMatchError
 from tagmatch.model.storage.durable import sync
 from tagmatch.model.storage.file_lock import lock_at_once
-from tagmatch.model.storage.format import WRITER
+from tagmatch.model.storage.format import WRITER, Manifest, first_log_of, staged_of
 from tagmatch.model.storage.journal.scan import LogFile, generations_in, log_path, scan
 
 
@@ -57,22 +57,27 @@ def peek(folder: Path, first: int) -> Staged:
     )
 
 
-def left_behind(folder: Path, first: Callable[[], int]) -> Staged | None:
-    """What programs that have ended have left in the logs, whose first generation is asked for, if there are logs.
+def left_behind(folder: Path, manifest: Callable[[], Manifest]) -> Staged | None:
+    """What programs that have ended, or a copy, have left in an index with this manifest, if that is something.
 
     Errors as `peek`.
     """
     with telling_errors(f"cannot read the staged changes of the index {folder}"):
-        if not generations_in(folder):
+        if not generations_in(folder) and not staged_of(manifest()):
             return None
         try:
             lock = lock_at_once(folder / WRITER, "r")
         except FileNotFoundError:  # nobody can have it, then
-            return peek(folder, first())
+            return _left(folder, manifest())
     if lock is None:
         return None
     with lock:
-        return peek(folder, first())
+        return _left(folder, manifest())
+
+
+def _left(folder: Path, manifest: Manifest) -> Staged:
+    logs = peek(folder, first_log_of(manifest))
+    return replace(logs, changes=logs.changes + sum(entry["changes"] for entry in staged_of(manifest)))
 
 
 def _scan_unlocked(folder: Path, first: int) -> list[LogFile]:

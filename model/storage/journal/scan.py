@@ -158,7 +158,15 @@ def records_of(log: LogFile) -> Iterator[tuple[Header, bytes]]:
             raise _damaged(log.path, file.tell(), "has changed since it was opened")
 
 
-def _read_header(path: Path, generation: int) -> LogHeader | None:
+def records_in(path: Path) -> Iterator[tuple[Header, bytes]]:
+    """The records of a file of which all counts, whatever its name; errors as `scan`."""
+    header = _read_header(path)
+    if header is None:
+        raise _damaged(path, 0, "has no header")
+    yield from records_of(LogFile(path, header, end=path.stat().st_size))
+
+
+def _read_header(path: Path, generation: int | None = None) -> LogHeader | None:
     """The header of a file, or None of one that was not begun wholly."""
     with path.open("rb") as file:
         data = file.read(LOG_HEADER_BYTES + 1)
@@ -174,7 +182,7 @@ def _read_header(path: Path, generation: int) -> LogHeader | None:
             f"{path} has format {version}, this version of tagmatch reads up to {LOG_VERSION}; upgrade tagmatch"
         )
     header = LogHeader(generation_there, number, before, version > _PLAIN_VERSION)
-    if header.generation != generation:
+    if generation not in (None, header.generation):
         raise _damaged(path, 0, f"is the log of generation {header.generation}, under another name")
     return header
 

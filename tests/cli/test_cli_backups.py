@@ -1,0 +1,137 @@
+"""`tagmatch backup`, `restore`, and `--snapshot`: what they do and say, and the mistakes that they stop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command import done, from_json_lines, tagmatch, write
+from support.index_files import contents_of, files_of
+
+from tagmatch import TagMatch
+
+pytest_plugins = ["support.s3_bucket"]
+
+SETS = [{"tags": ["a"], "key": 1}, {"tags": ["a", "b"], "key": 2}]
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """Of three snapshots, with a change staged."""
+    path = tmp_path / "index"
+    done("build", write(tmp_path / "sets.jsonl", SETS), path, "--keep-snapshots", 1)
+    for key in (3, 4):
+        done("add", path, write(tmp_path / "more.jsonl", [{"tags": [f"t{key}"], "key": key}]))
+    with TagMatch(path, device="cpu") as tm:
+        tm.add_set(["staged"], 5)
+    return path
+
+
+def rows(index: Any, *options: Any, command: str = "export") -> list[tuple[list[str], int]]:
+    found = from_json_lines(tagmatch(command, index, *options))
+    return sorted((sorted(row["tags"]), row["key"]) for row in found)
+
+
+STORED = [(["a"], 1), (["a", "b"], 2), (["t3"], 3), (["t4"], 4)]
+
+
+def test_there_and_back(index: Path, tmp_path: Path) -> None:
+    place = tmp_path / "backup"
+    nbytes = sum(file.stat().st_size for file in index.glob("staged-*"))
+    told = tagmatch("backup", index, place)
+    assert told.startswith(f"{place}: snapshot 3, 4 sets, 1 staged change; ")
+    assert told.endswith(" bytes copied, 0 there already\n")
+    assert f"; {nbytes} bytes copied, " in tagmatch("backup", index, place)
+    assert rows(place) == STORED
+    assert tagmatch("check", place) == f"{place}: ok, 4 sets\n"
+    assert tagmatch("restore", place, tmp_path / "new").startswith(f"{tmp_path / 'new'}: snapshot 3, 4 sets, 1 staged")
+    with TagMatch(tmp_path / "new", device="cpu") as tm:
+        assert tm.stats()["staged"] == 1
+        tm.consolidate()
+        assert tm.match(["staged"]) == [5]
+
+
+def test_mistakes(index: Path, tmp_path: Path) -> None:
+    place = tmp_path / "backup"
+    done("backup", index, place)
+    before = contents_of(index), contents_of(place)
+    for words, told in (
+        (["backup", place, index], f"there is an index at {index} that is no backup, was changed since it was one,"),
+        (["restore", place, index], f"there is an index at {index} already; with --replace it is lost, and what is"),
+        (["restore", tmp_path / "backpu", tmp_path / "new"], f"there is no index at {tmp_path / 'backpu'}: no such"),
+        (["backup", index, tmp_path], f"{tmp_path} is a folder with other files in it; choose an empty or a new"),
+        (["backup", index, ""], "TARGET is empty; give the path of a folder"),
+        (["restore", "", index], "BACKUP is empty; give the path of a folder"),
+        (["restore", place, index, "--replace", "--snapshot", 2], f"the index {place} does not keep a snapshot 2; it"),
+    ):
+        assert tagmatch(*words, code=1).startswith(f"tagmatch: {told}")
+    tagmatch("backup", index, code=2)
+    tagmatch("restore", place, index, "--snapshot", "last", code=2)
+    assert (contents_of(index), contents_of(place)) == before
+    damaged = next(place.glob("segment-*/keys.arrow"))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    line = tagmatch("restore", place, index, "--replace", code=1)
+    assert f"{damaged} does not have the checksum that it was written with; nothing was copied" in line
+    assert contents_of(index) == before[0]
+
+
+def test_replace(index: Path, tmp_path: Path) -> None:
+    done("backup", index, tmp_path / "backup")
+    done("add", index, write(tmp_path / "wrong.jsonl", [{"tags": ["wrong"], "key": 9}]))
+    assert (["wrong"], 9) in rows(index)
+    tagmatch("restore", tmp_path / "backup", index, "--replace")
+    assert rows(index) == STORED
+
+
+def test_an_earlier_snapshot(index: Path, tmp_path: Path) -> None:
+    queries = write(tmp_path / "queries.jsonl", [{"tags": ["t3", "t4"]}])
+    assert rows(index, "--snapshot", 2) == rows(index, "--snapshot", 2, command="dump") == STORED[:3]
+    assert rows(index, "--snapshot", 3) == rows(index, command="dump") == STORED
+    assert tagmatch("match", index, queries, "--snapshot", 2) == '{"id":0,"keys":[3]}\n'
+    assert tagmatch("explain", index, "t4", "--snapshot", 2) == ""
+    assert tagmatch("check", index, "--snapshot", 2) == f"{index}: ok, 3 sets\n"
+    line = tagmatch("export", index, "--snapshot", 1, code=1)
+    assert line == f"tagmatch: the index {index} does not keep a snapshot 1; it has 2 and 3, the current one\n"
+    tagmatch("restore", index, index, "--replace", "--snapshot", 2)
+    assert rows(index) == STORED[:3]
+
+
+def test_info(index: Path) -> None:
+    shown = json.loads(tagmatch("info", index, "--json"))
+    assert (shown["number"], shown["sets"]) == (3, 4)
+    assert sum(each["live"] for each in shown["segments"]) == 4
+    assert all(each["rows"] == each["live"] + each["deleted"] for each in shown["segments"])
+    assert [(each["number"], each["sets"]) for each in shown["snapshots"]] == [(2, 3), (3, 4)]
+    assert [each["until"] is None for each in shown["snapshots"]] == [False, True]
+    text = tagmatch("info", index)
+    assert "snapshot 2" in text
+    assert "4 sets, the current one" in text
+    assert json.loads(tagmatch("info", index, "--json", "--snapshot", 2))["sets"] == 3
+
+
+def test_check_reads_what_is_kept(index: Path) -> None:
+    current = (index / "MANIFEST.json").read_text()
+    files = [file for file in files_of(index) if not file.name.startswith("staged-")]
+    earlier = [file for file in files if file.parent.name not in current and file.name != "MANIFEST.json"]
+    assert len(earlier) >= 5
+    for file in earlier:
+        good = file.read_bytes()
+        for bad in (good[:-1] + bytes([good[-1] ^ 1]), None):
+            file.unlink()
+            if bad is not None:
+                file.write_bytes(bad)
+            assert file.name in tagmatch("check", index, code=1)
+        file.write_bytes(good)
+    tagmatch("check", index)
+
+
+@pytest.mark.slow
+def test_a_store(index: Path, tmp_path: Path, bucket: Any, uri: str) -> None:
+    told = tagmatch("backup", index, uri)
+    assert told.startswith(f"s3a://{bucket[1]}/folder/index: snapshot 3, 4 sets, 1 staged change; ")
+    assert "secret" not in told
+    tagmatch("restore", uri, tmp_path / "new")
+    assert rows(tmp_path / "new") == rows(uri) == STORED
+    tagmatch("check", uri)

@@ -1,0 +1,346 @@
+"""Snapshots by number: which ones are kept, that each answers as it did, and that nothing changes them."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import strategies
+from support.agreement import assert_agree, change_all
+from support.index_files import contents_of, files_of
+from support.oracle import Oracle
+
+from tagmatch import (
+    IndexChangedError,
+    IndexCorruptError,
+    IndexNotFoundError,
+    InvalidTypeError,
+    InvalidValueError,
+    TagMatch,
+    TagMatchError,
+)
+from tagmatch.model.storage.format import manifest_text
+
+pytest_plugins = ["support.s3_bucket"]
+
+OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1, "durability": "none"}
+EVERYTHING = [list(strategies.COMMON_TAGS + strategies.NUMBERED_TAGS)]
+
+
+def numbers(path: Any) -> list[int]:
+    return [each.number for each in TagMatch.snapshots(path)]
+
+
+def sets_at(path: Any, number: int | None) -> dict[Any, Any]:
+    with TagMatch.open(path, snapshot=number, **OPTIONS) as tm:
+        tm.check()
+        return dict(tm)
+
+
+def states(path: Path, count: int, **options: Any) -> list[dict[Any, Any]]:
+    """Consolidate some changes, one after the other; returns what was stored from number 0 on."""
+    found: list[dict[Any, Any]] = [{}]
+    with TagMatch(path, **OPTIONS, **options) as tm:
+        for number in range(1, count + 1):
+            tm.add_sets([[f"t{number}", "all"], ["all"]], [number, number])
+            if number > 1:
+                tm.remove_set(["all"], number - 1)
+            tm.consolidate()
+            assert tm.stats()["number"] == number
+            found.append(dict(tm))
+    return found
+
+
+@given(
+    rounds=st.lists(st.tuples(strategies.changes(strategies.pairs), st.integers(0, 3) | st.none()), max_size=8),
+    few=st.sampled_from([0, 1 << 14]),
+)
+def test_each_that_is_kept_has_what_it_had(
+    rounds: Any, few: int, layout: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever is changed, merged, and however the number of those to keep changes; and nothing else is left."""
+    path, oracle = tmp_path_factory.mktemp("index") / "index", Oracle()
+    had: dict[int, Any] = {}
+    with patch("tagmatch.partitioner.consolidation.FEW_SETS", few), patch("tagmatch.merging.Merging.begin"):
+        for changes, keep in rounds:
+            there = numbers(path) if had else []
+            keeps = _keeps(path) if keep is None and had else keep or 0
+            with TagMatch(path, layout=layout, keep_snapshots=keep, **OPTIONS) as tm:
+                change_all(changes, tm, oracle)
+                tm._engine.merge()
+                number = tm.stats()["number"]
+                assert dict(tm) == dict(oracle)
+            if number is None:
+                continue  # nothing was saved yet
+            if number not in there:
+                assert numbers(path) == [*there, number][-keeps - 1 :]
+            had[number] = dict(oracle)
+            assert {each: sets_at(path, each) for each in numbers(path)} == {each: had[each] for each in numbers(path)}
+            assert sets_at(path, None) == had[number]
+            _nothing_else(path)
+
+
+def _keeps(path: Path) -> int:
+    found: int = json.loads((path / "MANIFEST.json").read_text()).get("keep_snapshots", 0)
+    return found
+
+
+def _nothing_else(path: Path) -> None:
+    named = "".join(file.read_text() for file in path.glob("MANIFEST*.json"))
+    assert all(f'"{entry.name}"' in named for entry in path.iterdir() if entry.name not in ("LOCK", "MANIFEST.json"))
+    assert len(list(path.glob("MANIFEST*.json"))) == len(TagMatch.snapshots(path))
+
+
+def test_as_many_as_are_to_be_kept(tmp_path: Path, layout: str) -> None:
+    path = tmp_path / "index"
+    began = datetime.now(UTC) - timedelta(seconds=1)
+    stored = states(path, 6, layout=layout, keep_snapshots=3)
+    found = TagMatch.snapshots(path)
+    assert [(each.number, each.sets) for each in found] == [(n, len(stored[n])) for n in (3, 4, 5, 6)]
+    times = [each.until for each in found[:-1]]
+    assert found[-1].until is None
+    assert all(time is not None and began <= time <= datetime.now(UTC) for time in times)
+    for number in (3, 4, 5, 6):
+        assert sets_at(path, number) == stored[number]
+    _nothing_else(path)
+
+
+def test_it_answers_as_then(tmp_path: Path, layout: str) -> None:
+    path, then, oracle = tmp_path / "index", Oracle(), Oracle()
+    with TagMatch(path, layout=layout, keep_snapshots=1, **OPTIONS) as tm:
+        change_all([(True, ["a"], 1), (True, ["a", "b"], 2), (True, [], 3)], tm, then, oracle)
+        change_all([(False, ["a"], 1), (True, ["c"], 4)], tm, oracle)
+        with TagMatch.open(path, snapshot=1, **OPTIONS) as earlier:
+            assert_agree(earlier, then, [["a", "b", "c"], ["c"], []])
+            assert earlier.stats()["number"] == 1
+            tm.add_set(["d"], 5)
+            tm.consolidate()  # it is not kept any more
+            assert numbers(path) == [2, 3]
+            assert_agree(earlier, then, [["a", "b", "c"], ["c"], []])
+
+
+def test_the_setting_is_that_of_the_index(tmp_path: Path) -> None:
+    """A program that does not know of it, such as `tagmatch add`, keeps as many."""
+    path = tmp_path / "index"
+    states(path, 3, keep_snapshots=2)
+    with TagMatch(path, **OPTIONS) as tm:
+        tm.add_set(["x"], 1)
+        tm.consolidate()
+    assert numbers(path) == [2, 3, 4]
+    with TagMatch(path, keep_snapshots=0, **OPTIONS) as tm:
+        tm.add_set(["y"], 1)
+        tm.consolidate()
+    assert numbers(path) == [5]
+    assert b"keep" not in (path / "MANIFEST.json").read_bytes()
+    _nothing_else(path)
+
+
+def test_what_changes_no_set_gets_no_number(tmp_path: Path) -> None:
+    """The one before a merge need not be kept: it has the same sets."""
+    path = tmp_path / "index"
+    with (
+        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
+        patch("tagmatch.partitioner.consolidation._RATIO", 100),
+        patch("tagmatch.merging.Merging.begin"),
+        TagMatch(path, keep_snapshots=5, **OPTIONS) as tm,
+    ):
+        tm.add_sets([[f"t{i}"] for i in range(50)], range(50))
+        tm.consolidate()
+        tm.add_set(["x"], 1)
+        tm.consolidate()
+        assert (tm.stats()["segments"], numbers(path)) == (2, [1, 2])
+        assert tm._engine.merge()
+        assert (tm.stats()["segments"], tm.stats()["number"], numbers(path)) == (1, 2, [1, 2])
+        tm.add_set(["x"], 1)  # is there
+        tm.consolidate()
+        tm.consolidate(full=True)
+        before = contents_of(path)
+        tm.save(path)
+        assert contents_of(path) == before
+    assert [len(sets_at(path, number)) for number in (1, 2)] == [50, 51]
+
+
+def test_a_number_that_is_not_kept(tmp_path: Path) -> None:
+    states(tmp_path / "index", 5, keep_snapshots=2)
+    states(tmp_path / "other", 1)
+    for number in (0, 2, 6):
+        with pytest.raises(IndexNotFoundError, match=rf"not keep a snapshot {number}; it has 3, 4 and 5, the current"):
+            TagMatch.open(tmp_path / "index", snapshot=number)
+    with pytest.raises(IndexNotFoundError, match="snapshot 7; it has 1 only; keep_snapshots says how many"):
+        TagMatch.open(tmp_path / "other", snapshot=7)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [("1", InvalidTypeError), (True, InvalidTypeError), (-1, InvalidValueError)]
+)
+def test_what_is_no_number(tmp_path: Path, number: Any, error: type[TagMatchError]) -> None:
+    states(tmp_path / "index", 1)
+    with pytest.raises(error, match=f"snapshot must be .*not {number!r}"):
+        TagMatch.open(tmp_path / "index", snapshot=number)
+    for call in (
+        lambda: TagMatch(keep_snapshots=number),
+        lambda: TagMatch().save(tmp_path / "x", keep_snapshots=number),
+    ):
+        with pytest.raises(error, match=f"keep_snapshots must be .*not {number!r}"):
+            call()
+
+
+def test_it_is_read_only(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    states(path, 3, keep_snapshots=1)
+    with TagMatch(path, device="cpu") as tm:
+        tm.add_set(["staged"], 9)
+    before = contents_of(path)
+    for number in (2, 3):
+        with TagMatch.open(path, snapshot=number, layout="balanced", device="cpu") as tm:
+            assert tm.stats()["staged"] == 0
+            for change in (
+                lambda tm=tm: tm.add_set(["x"], 1),
+                lambda tm=tm: tm.remove_sets([["x"]], [1]),
+                tm.consolidate,
+            ):
+                with pytest.raises(InvalidValueError, match=rf"change snapshot {number} of .*index: .*read-only"):
+                    change()
+            with pytest.raises(InvalidValueError, match=rf"nothing to reload: .*index was opened at snapshot {number}"):
+                tm.reload()
+    assert contents_of(path) == before
+
+
+def test_back_to_an_earlier_one(tmp_path: Path) -> None:
+    """Saved over the index, it is its next snapshot, and who follows the index gets it."""
+    path = tmp_path / "index"
+    stored = states(path, 3, keep_snapshots=2)
+    with TagMatch.open(path, **OPTIONS) as follower, TagMatch.open(path, **OPTIONS) as writer:
+        with TagMatch.open(path, snapshot=1, **OPTIONS) as tm:
+            tm.save(path)
+        assert numbers(path) == [2, 3, 4]
+        assert follower.reload()
+        assert (dict(follower), follower.stats()["number"]) == (stored[1], 4)
+        writer.add_set(["x"], 1)
+        with pytest.raises(IndexChangedError):
+            writer.consolidate()
+        writer.reload()
+        writer.consolidate()
+    assert sets_at(path, 3) == stored[3]
+    assert sets_at(path, None) == {**stored[1], frozenset(["x"]): (1,)}
+
+
+def test_damage_is_noticed(tmp_path: Path) -> None:
+    """Of the manifest, also where the current one and it are swapped, and of files that only an earlier one has."""
+    path = tmp_path / "index"
+    states(path, 3, keep_snapshots=1)
+    current = (path / "MANIFEST.json").read_text()
+    only_earlier = [file for file in files_of(path) if file.parent.name not in current and file.parent != path]
+    assert only_earlier
+    for file in (*only_earlier, path / "MANIFEST-2.json"):
+        good = file.read_bytes()
+        for bad in (good[:-1], bytes([good[0] ^ 1]) + good[1:], None):
+            file.unlink()
+            if bad is not None:
+                file.write_bytes(bad)
+            with pytest.raises(IndexCorruptError, match=f"{file.name} (is missing|has|does not have)"):
+                TagMatch.open(path, snapshot=2)
+            assert len(sets_at(path, None)) == 4
+            file.unlink(missing_ok=True)
+            file.write_bytes(good)
+    assert len(sets_at(path, 2)) == 3
+    earlier, manifest = path / "MANIFEST-2.json", path / "MANIFEST.json"
+    text = earlier.read_bytes()
+    earlier.write_bytes(manifest.read_bytes())
+    manifest.write_bytes(text)
+    with pytest.raises(IndexCorruptError, match=r"MANIFEST\.json does not have the checksum"):
+        TagMatch.open(path)
+
+
+def test_nothing_that_is_kept_is_removed_for_a_damaged_manifest(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    stored = states(path, 3, keep_snapshots=2)
+    damaged = path / "MANIFEST-2.json"
+    good = damaged.read_bytes()
+    damaged.write_bytes(good[:-1])
+    with TagMatch(path, **OPTIONS) as tm:
+        tm.add_set(["x"], 1)
+        tm.consolidate()
+    damaged.write_bytes(good)
+    assert sets_at(path, 2) == stored[2]
+    with TagMatch(path, **OPTIONS) as tm:
+        tm.add_set(["y"], 1)
+        tm.consolidate()
+    assert numbers(path) == [3, 4, 5]
+    _nothing_else(path)
+
+
+def test_a_snapshot_that_goes_while_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "index"
+    states(path, 2, keep_snapshots=1)
+    read = Path.read_bytes
+
+    def changed(file: Path) -> bytes:
+        if file.name == "MANIFEST-1.json":
+            monkeypatch.setattr(Path, "read_bytes", read)
+            for key in range(2):
+                with TagMatch(path, **OPTIONS) as tm:
+                    tm.add_set(["x"], key)
+                    tm.consolidate()
+        return read(file)
+
+    monkeypatch.setattr(Path, "read_bytes", changed)
+    with pytest.raises(IndexNotFoundError, match="not keep a snapshot 1; it has"):
+        TagMatch.open(path, snapshot=1)
+
+
+def test_a_first_index_without_numbers_goes_on_from_zero(tmp_path: Path) -> None:
+    """As a program of an earlier version leaves it, which removes the files of earlier snapshots."""
+    path = tmp_path / "index"
+    states(path, 2, keep_snapshots=1)
+    manifest = json.loads((path / "MANIFEST.json").read_text())
+    for name in ("checksum", "number", "keep_snapshots", "kept"):
+        del manifest[name]
+    (path / "MANIFEST.json").write_bytes(manifest_text(manifest))
+    assert numbers(path) == [0]
+    with TagMatch(path, keep_snapshots=1, **OPTIONS) as tm:
+        tm.add_set(["x"], 1)
+        tm.consolidate()
+    assert numbers(path) == [0, 1]
+    assert os.path.exists(path / "MANIFEST-0.json")
+    _nothing_else(path)
+
+
+# -- stores ------------------------------------------------------------------------------------------------------------
+
+
+def test_on_a_store(tmp_path: Path, bucket: Any, uri: str) -> None:
+    stored = []
+    with TagMatch(**OPTIONS) as tm:
+        for number in range(5):
+            tm.add_set([f"t{number}"], number)
+            tm.consolidate()
+            stored.append(dict(tm))
+            tm.save(uri, keep_snapshots=2 if number == 0 else None)
+            tm.save(uri)  # the same again
+    assert numbers(uri) == [3, 4, 5]
+    for number in (3, 4, 5):
+        assert sets_at(uri, number) == stored[number - 1]
+    with pytest.raises(
+        IndexNotFoundError, match=rf"index s3a://{bucket[1]}/folder/index does not keep a snapshot 2; it"
+    ):
+        TagMatch.open(uri, snapshot=2)
+    with TagMatch.open(uri, snapshot=4, **OPTIONS) as tm:
+        with pytest.raises(InvalidValueError, match="nothing to reload"):
+            tm.reload()
+        with pytest.raises(InvalidValueError, match="read-only"):
+            tm.add_set(["x"], 1)
+        tm.save(tmp_path / "copy")
+        tm.save(uri, keep_snapshots=1)
+    assert numbers(uri) == [5, 6]
+    assert sets_at(uri, None) == sets_at(tmp_path / "copy", 1) == stored[3]
+    bucket[0].delete_file("folder/index/MANIFEST-5.json")
+    with pytest.raises(IndexCorruptError, match=r"MANIFEST-5\.json is missing"):
+        TagMatch.open(uri, snapshot=5)

@@ -1,0 +1,78 @@
+"""Indexes in formats of earlier versions, in `tests/model/storage/data`, and what is in them.
+
+`python -m support.old_formats FORMAT`, in `tests`, has written those of one format, with the version that has it first
+in `PYTHONPATH`, from its commit. It uses the public interface only, so that any version can run it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, get_args
+from unittest.mock import patch
+
+from tagmatch import TagMatch
+from tagmatch.model.options import Layout
+
+DATA = Path(__file__).parent.parent / "model" / "storage" / "data"
+
+SETS = [[f"t{i}", f"t{i % 3}", "é", "all"][: i % 5] for i in range(40)]
+_INTEGERS = [i if i % 2 else 2**40 + i for i in range(len(SETS))]
+_STRINGS = [f"key {i} é" for i in range(len(SETS))]
+
+
+def _store_all(keys: list[Any]) -> Callable[[Any], None]:
+    def change(database: Any) -> None:
+        database.add_sets(SETS, keys)
+        database.consolidate()
+
+    return change
+
+
+def _segments(database: Any) -> None:
+    """Two segments, with rows of the first deleted, and changes that are staged."""
+    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0), patch("tagmatch.merging.Merging.begin"):
+        _store_all(_INTEGERS)(database)
+        database.remove_sets(SETS[5:9], _INTEGERS[5:9])
+        database.add_sets([["new"], SETS[3]], [7, 8])
+        database.consolidate()
+    database.add_sets([["staged"], ["new"]], [9, 10])
+    database.remove_set(SETS[11], _INTEGERS[11])
+
+
+def _expiring(database: Any) -> None:
+    """Keys that expire late, and one such that is staged."""
+    expires = {"expires": datetime(9000, 1, 1, tzinfo=UTC)} if isinstance(database, TagMatch) else {}
+    database.add_sets(SETS[:20], _INTEGERS[:20], **expires)
+    database.add_sets(SETS[20:], _INTEGERS[20:])
+    database.consolidate()
+    database.add_set(["staged"], 9, **expires)
+
+
+#: By the name of an index, without its layout: the type of its keys, and how it and an oracle are filled
+CONTENTS: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "format-1": ("integer", _store_all(_INTEGERS)),
+    "format-2": ("string", _store_all(_STRINGS)),
+    "format-3": ("integer", _segments),
+    "format-4": ("integer", _expiring),
+}
+
+
+def main() -> None:
+    name = sys.argv[1]
+    key_type, fill = CONTENTS[name]
+    for each in get_args(Layout):
+        path = DATA / f"{name}-{each}.index"
+        shutil.rmtree(path, ignore_errors=True)
+        options: Any = {"layout": each, "key_type": key_type, "max_partition_size": 7, "device": "cpu", "threads": 1}
+        with TagMatch(path, **options) as tm:
+            fill(tm)
+        for lock in ("LOCK", "WRITER"):
+            (path / lock).unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()
