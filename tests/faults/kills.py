@@ -200,6 +200,8 @@ class Index:
                     oracle.add_sets([tags] * len(keys), keys)
                 oracle.consolidate()
                 assert_agree(tm, oracle, EVERYTHING)
+                tm._engine._merging.wait()
+                # With the next snapshot, all goes that the killed program has left, also what it had merged
                 tm.add_set(["one more"], self.work.a_key)
                 tm.consolidate()
                 tm._engine._merging.wait()

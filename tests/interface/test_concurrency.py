@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import random
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pytest
+from support import moving_keys
 from support.agreement import assert_keys, loaded
 from support.pipelines import IN_PACKET
 
-from tagmatch import ClosedError, StagedChangesWarning, TagMatch
+from tagmatch import ClosedError, IndexChangedError, StagedChangesWarning, TagMatch
 
 pytestmark = pytest.mark.slow
 
@@ -140,6 +143,48 @@ def test_each_answer_is_of_one_snapshot(tm, ask):
                 assert ask(tm) == {version}
         finally:
             finished.set()
+
+
+def consolidate_after_all(tm: TagMatch) -> None:
+    """While another object merges segments, and so changes the files."""
+    while True:
+        tm.reload()
+        with suppress(IndexChangedError):
+            tm.consolidate()
+            return
+
+
+def test_each_answer_is_of_one_snapshot_of_several_segments(tmp_path, layout, rng, monkeypatch):
+    """Threads ask while two objects consolidate an index, merge its segments in the background, and reload."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    finished, segments = threading.Event(), set()
+    with (
+        TagMatch(tmp_path / "index", layout=layout, threads=4) as tm,
+        TagMatch(tmp_path / "index", layout=layout, threads=2) as other,
+    ):
+        moving_keys.store_first(tm)
+
+        def reader(seed: int) -> None:
+            for _ in moving_keys.ask(tm, random.Random(seed)):
+                if finished.is_set():
+                    return
+
+        with in_background(*(functools.partial(reader, rng.random()) for _ in range(3))):
+            try:
+                for version in VERSIONS:
+                    writer = rng.choice([tm, other])
+                    writer.reload()
+                    try:
+                        moving_keys.move_to(writer, version - 1, full=version % 10 == 0)
+                    except IndexChangedError:
+                        consolidate_after_all(writer)
+                    tm.reload()
+                    segments.add(tm.stats()["segments"])
+            finally:
+                finished.set()
+        tm.check()
+        assert dict(tm) == moving_keys.contents(VERSIONS[-1] - 1)
+    assert len(segments) > 1, segments
 
 
 def test_staged_changes_are_not_seen_while_others_ask(tm):
