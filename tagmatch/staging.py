@@ -146,7 +146,8 @@ class Staging:
     def _acquire(self) -> None:
         """Take the log, and stage what is in it before anything else."""
         assert self._folder is not None
-        journal, left = Journal.acquire(self._folder, first_log_of(self._manifest())), StagedChanges(self._threads)
+        left = StagedChanges(self._threads)
+        journal = Journal.acquire(self._folder, lambda: first_log_of(self._manifest()))
         try:
             came_with_it = changes_in(self._folder, staged_of(self._manifest()))
             for chunks, keys, removed, expires in chain(came_with_it, journal.replay()):

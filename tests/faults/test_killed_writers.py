@@ -26,6 +26,6 @@ def test_each_answer_is_of_one_snapshot_while_another_program_writes(report_of):
     assert report["kinds"] == {"readers": 8, "consolidations": 25}
     outcomes = report["outcomes"]
     assert (outcomes["mixed"], outcomes["errors"]) == (0, 0)
-    assert outcomes["merges"] > 10
+    assert outcomes["merges"] > 5
     assert outcomes["reloads of a newer snapshot"] > 8
     print(outcomes)

@@ -20,6 +20,7 @@ from support.oracle import Oracle
 
 import tagmatch
 from tagmatch import IndexLockedError, StagedChangesWarning, TagMatch
+from tagmatch.model.storage.journal.journal import Journal
 
 EVERYTHING = [list(strategies.COMMON_TAGS + strategies.NUMBERED_TAGS)]
 DURABILITIES = ["fsync", "os", None]
@@ -248,3 +249,23 @@ def test_what_could_not_be_staged_is_not_there_after_the_end_either(
             shutil.copytree(path, tmp_path / name)
             with TagMatch(tmp_path / name, device="cpu") as found:
                 assert found.stats()["staged"] == tm.stats()["staged"] == 1
+
+
+def test_another_program_consolidates_before_the_log_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is staged then goes to a log that counts."""
+    path = tmp_path / "index"
+    with TagMatch(path, device="cpu") as tm, TagMatch(path, device="cpu") as other:
+        acquire = Journal.acquire
+
+        def later(*arguments: Any) -> Any:
+            monkeypatch.setattr(Journal, "acquire", acquire)
+            for key in (1, 2):
+                other.add_set(["a"], key)
+                other.consolidate()
+            return acquire(*arguments)
+
+        monkeypatch.setattr(Journal, "acquire", later)
+        tm.add_set(["b"], 3)
+        shutil.copytree(path, tmp_path / "copy")
+    with TagMatch(tmp_path / "copy", device="cpu") as found:
+        assert (found.stats()["staged"], sorted(found.match(["a"]))) == (1, [1, 2])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -73,8 +73,10 @@ class Journal:
         _JOURNALS.add(self)
 
     @classmethod
-    def acquire(cls, folder: Path, first: int) -> Journal:
+    def acquire(cls, folder: Path, first: int | Callable[[], int]) -> Journal:
         """Take the log of an index, whose logs count from generation `first` on; older ones are removed.
+
+        A function is asked for `first` once nobody else can change it any more.
 
         A torn tail, which a program or machine leaves that ended while it wrote, is cut, with a `StagedChangesWarning`.
 
@@ -97,9 +99,10 @@ class Journal:
                     f"the index {folder} is open for writing already, in another program or in this one; close it there"
                 )
             try:
-                remove_logs(folder, first)
-                logs = whole_logs(folder, first)
-                journal = cls(folder, lock, first, logs[:-1])
+                generation = first if isinstance(first, int) else first()
+                remove_logs(folder, generation)
+                logs = whole_logs(folder, generation)
+                journal = cls(folder, lock, generation, logs[:-1])
                 if logs:
                     journal._log = LogWriter.reopen(logs[-1])
                     journal._generation = logs[-1].generation
