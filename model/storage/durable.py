@@ -26,9 +26,13 @@ def write_file(file: Path, text: bytes) -> None:
 def replace_file(file: Path, text: bytes) -> None:
     """Replace a file's contents in one step."""
     new = file.with_name(file.name + ".new")
-    write_file(new, text)
-    sync(file.parent)
-    new.replace(file)
+    try:
+        write_file(new, text)
+        sync(file.parent)
+        new.replace(file)
+    except BaseException:
+        remove(new)
+        raise
     sync(file.parent)
 
 

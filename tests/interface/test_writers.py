@@ -281,3 +281,20 @@ def test_changes_that_are_lost_at_the_end_of_a_program_are_told():
     done = subprocess.run([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     assert done.returncode == 0
     assert "StagedChangesWarning: 1 staged change is lost; call" in done.stderr
+
+
+def test_ctrl_c_before_the_manifest_is_replaced_leaves_no_file(path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with TagMatch(path, durability="none") as tm:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+        tm.add_set(["b"], 2)
+        with monkeypatch.context() as patched:
+            patched.setattr("pathlib.Path.replace", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                tm.consolidate()
+        assert list(path.glob("MANIFEST*")) == [path / "MANIFEST.json"]
+        tm.consolidate()
+        assert keys(tm) == [1, 2]
