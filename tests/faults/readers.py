@@ -91,8 +91,8 @@ def run(rounds: int, seed: int) -> Report:
     """Write so many versions while others read."""
     report = Report()
     with tempfile.TemporaryDirectory() as folder:
-        for layout in get_args(Layout):  # loads the kernels, which the programs then have
-            with TagMatch(Path(folder, layout), layout=layout, **_OPTIONS) as tm:
+        for each in get_args(Layout):  # loads the kernels, which the programs then have
+            with TagMatch(Path(folder, each), layout=each, **_OPTIONS) as tm:
                 store_first(tm)
                 next(ask(tm, random.Random(seed)))
                 move_to(tm, 1)

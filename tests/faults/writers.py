@@ -96,18 +96,18 @@ def run(rounds: int, seed: int) -> Report:
     report, layouts = Report(), get_args(Layout)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "index")
-        for layout in layouts:
+        for each in layouts:
             # Loads the kernels, which the programs then have
-            with TagMatch(path, layout=layout, threads=1, device="cpu") as tm:
+            with TagMatch(path, layout=each, threads=1, device="cpu") as tm:
                 tm.add_sets(map(tags_of, range(_FILL)), range(_FILL))
                 tm.consolidate()
             assert keys_in(path, _FILL) == list(range(_FILL))
             shutil.rmtree(path)
-        for layout in layouts:
+        for each in layouts:
             try:
-                write_at_once(path, layout, rounds // len(layouts), f"{seed} {layout}", report)
+                write_at_once(path, each, rounds // len(layouts), f"{seed} {each}", report)
             except (AssertionError, EOFError) as error:
-                report.problems.append(f"{layout}: {error!r}")
+                report.problems.append(f"{each}: {error!r}")
             shutil.rmtree(path, ignore_errors=True)
     return report
 
