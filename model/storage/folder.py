@@ -23,7 +23,7 @@ from tagmatch.model.errors import (
     TagMatchError,
 )
 from tagmatch.model.storage.durable import make_folder, remove, replace_file, write_file
-from tagmatch.model.storage.file_lock import locked
+from tagmatch.model.storage.file_lock import lock_at_once, locked
 from tagmatch.model.storage.format import (
     LOCK,
     MANIFEST,
@@ -41,7 +41,6 @@ from tagmatch.model.storage.format import (
     files_of,
     manifest_missing,
     manifest_text,
-    names_of,
     number_of,
     parse_manifest,
     reject_changed,
@@ -53,6 +52,9 @@ from tagmatch.model.storage.history import check_kept, manifest_by_number, names
 from tagmatch.model.storage.segment_files import Check, check_file, read_segments, write_segment
 from tagmatch.model.storage.snapshots import write_snapshot
 from tagmatch.model.tables import Segment, Snapshot
+
+# A file in a folder that is not finished; its lock is held by the program that writes there
+_OWNER = "owner"
 
 # Folders that this process is about to write, and of segments that it has written ahead
 _in_use: set[Path] = set()
@@ -214,14 +216,16 @@ class Folder:
         self.check_writable()
         with contextlib.ExitStack() as stack:
             try:
-                folder = stack.enter_context(self.unfinished())
+                with locked(self.path / LOCK):  # so that nobody takes it for what a killed one has left
+                    folder = stack.enter_context(self.unfinished())
                 entry = write_segment(segment, folder)
                 there = self.path / entry["name"]
                 _in_use.add(there)
                 stack.callback(_in_use.discard, there)
-                if not there.exists():
-                    stack.callback(self._remove_unless_saved, there)
-                self._move(folder, files_of([entry]))
+                with locked(self.path / LOCK):  # another program may be about to save this very segment
+                    if not there.exists():
+                        stack.callback(self._remove_unless_saved, there)
+                    self._move(folder, files_of([entry]))
             except (OSError, pa.ArrowException) as error:
                 raise TagMatchError(f"cannot write the index {self}: {error}") from error
             yield entry
@@ -289,7 +293,8 @@ class Folder:
         try:
             with self.unfinished(SCRATCH_PREFIX) as folder:  # which no other writer removes
                 manifest = write_snapshot(snapshot, folder, there)
-                self._move(folder, files_of(manifest["segments"]))
+                with locked(self.path / LOCK):
+                    self._move(folder, files_of(manifest["segments"]))
                 return manifest
         except (OSError, pa.ArrowException) as error:
             raise TagMatchError(f"cannot write the index {self}: {error}") from error
@@ -310,7 +315,7 @@ class Folder:
     def _remove_unfinished(self) -> None:
         """Remove what a writer that was killed has left. Jobs on several machines do that for their own files."""
         for left in self.path.glob(f"{UNFINISHED_PREFIX}*"):
-            if not left.name.startswith(SCRATCH_PREFIX) and left not in _in_use:
+            if not left.name.startswith(SCRATCH_PREFIX) and left not in _in_use and _is_abandoned(left):
                 shutil.rmtree(left, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -320,7 +325,8 @@ class Folder:
         _in_use.add(unfinished)  # before others can see it
         try:
             unfinished.mkdir(mode=0o700)
-            yield unfinished
+            with locked(unfinished / _OWNER):
+                yield unfinished
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
             _in_use.discard(unfinished)
@@ -334,7 +340,7 @@ class Folder:
         for name, text in kept.items():
             write_file(unfinished / name, text)
         self._move(unfinished, files_in(manifest))
-        for name in names_of(manifest):
+        for name in files_in(manifest):
             if not (self.path / name).exists():  # such as one written ahead, if another program has removed it
                 raise FileNotFoundError(errno.ENOENT, "a file that the snapshot needs is gone", name)
         replace_file(self.path / MANIFEST, manifest_text(manifest))
@@ -348,6 +354,8 @@ class Folder:
     def _move(self, unfinished: Path, files: dict[str, Entry]) -> None:
         """Move files to their places, unless those of a snapshot are there."""
         for new in unfinished.iterdir():
+            if new.name == _OWNER:
+                continue
             there = self.path / new.name
             own = within(files, new.name)
             if not own or not are_whole(own, lambda path: checksum_of_file(self.path / path)):
@@ -374,6 +382,17 @@ class Folder:
             if created:
                 with contextlib.suppress(OSError):
                     self.path.rmdir()  # which only an empty folder lets be done to it
+
+
+def _is_abandoned(unfinished: Path) -> bool:
+    """Whether nobody lives that writes to this folder, which was seen with the lock of the index held."""
+    try:
+        lock = lock_at_once(unfinished / _OWNER, "r")
+    except OSError:  # who made it was killed before it had a file
+        return True
+    if lock is not None:
+        lock.close()
+    return lock is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,11 +147,10 @@ def _read_deletions(folder: Path, entry: dict[str, Any], check: Check) -> Deleti
 
 def _read_table(file: Path, expected: dict[str, Any], check: Check) -> dict[str, pa.Array]:
     """Columns of a table, each one chunk of the memory-mapped file, which `check` has accepted."""
-    check_file(file, expected, check)
-    try:
+    with _telling_errors(file):
+        check(file, expected)
+        # Another program may remove it after that, too
         table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
-    except OSError as error:
-        raise TagMatchError(f"cannot read {file}: {error}") from error
     return {
         name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
         for name, column in zip(table.column_names, table.columns, strict=True)
@@ -159,8 +159,14 @@ def _read_table(file: Path, expected: dict[str, Any], check: Check) -> dict[str,
 
 def check_file(file: Path, expected: dict[str, Any], check: Check) -> None:
     """See that a file is there, and that `check` accepts it; errors as `read_segments`."""
-    try:
+    with _telling_errors(file):
         check(file, expected)
+
+
+@contextlib.contextmanager
+def _telling_errors(file: Path) -> Iterator[None]:
+    try:
+        yield
     except FileNotFoundError:
         raise IndexCorruptError(f"{file} is missing; {ADVICE}") from None
     except OSError as error:

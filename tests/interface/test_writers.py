@@ -15,6 +15,7 @@ import warnings
 import pytest
 
 from tagmatch import IndexChangedError, IndexNotFoundError, InvalidValueError, StagedChangesWarning, TagMatch
+from tagmatch.model.storage import folder as folder_module
 
 TIMEOUT = 60
 
@@ -297,4 +298,32 @@ def test_ctrl_c_before_the_manifest_is_replaced_leaves_no_file(path, monkeypatch
                 tm.consolidate()
         assert list(path.glob("MANIFEST*")) == [path / "MANIFEST.json"]
         tm.consolidate()
+        assert keys(tm) == [1, 2]
+
+
+ADD = """
+import sys
+from tagmatch import TagMatch
+with TagMatch(sys.argv[1], device="cpu", threads=1) as tm:
+    tm.add_set(["b"], 2)
+    tm.consolidate()
+"""
+
+
+def test_what_is_being_merged_is_not_taken_for_what_a_killed_program_left(path, monkeypatch):
+    """Its files were removed one by one, and what was left of them was saved."""
+    write_segment = folder_module.write_segment
+
+    def meanwhile(*arguments):
+        entry = write_segment(*arguments)
+        subprocess.run([sys.executable, "-c", ADD, path], check=True, timeout=TIMEOUT)
+        return entry
+
+    folder = folder_module.Folder(path)
+    segment = folder.open().only
+    monkeypatch.setattr(folder_module, "write_segment", meanwhile)
+    with folder.written_ahead(segment) as entry:
+        assert all((path / entry["name"] / name).exists() for name in entry["files"])
+    with TagMatch.open(path) as tm:
+        tm.check()
         assert keys(tm) == [1, 2]
