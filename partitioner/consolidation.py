@@ -30,6 +30,9 @@ FEW_SETS = 1 << 14
 # Segments of a snapshot at most, as each makes every query slower
 _MOST_SEGMENTS = 8
 
+# Seconds without changes after which everything is merged: at least, and for each set
+_REST_S, _REST_A_SET_S = 30.0, 30e-6
+
 # A segment is merged with all that are smaller where these have more than one set for so many of its own
 _RATIO = 8
 
@@ -133,6 +136,17 @@ def to_merge(snapshot: Snapshot) -> list[Segment]:
         sets += segment.live
     alone_and_whole = wanted == 1 and by_size[0].deletions is None
     return [] if alone_and_whole else by_size[:wanted]
+
+
+def rest_before_all(snapshot: Snapshot) -> float | None:
+    """Seconds without changes after which all segments are best laid out anew as one; `None` if that is what there is.
+
+    Some ten times what that takes, so that it takes no more than a tenth of the time of an index that changes now and
+    then.
+    """
+    if len(snapshot.segments) == 1 and snapshot.segments[0].deletions is None:
+        return None
+    return max(_REST_S, _REST_A_SET_S * len(snapshot))
 
 
 def count_tags(snapshot: Snapshot, *, threads: int = 1) -> int:

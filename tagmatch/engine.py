@@ -36,12 +36,13 @@ from tagmatch.model.layouts import has_tables_for, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.location import Location, location_of
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.partitioner.consolidation import (
     consolidated,
     count_tags,
     merged,
     rebuilt,
+    rest_before_all,
     to_merge,
     with_merged,
     without_expired,
@@ -112,7 +113,7 @@ class Engine:
         self._staging = Staging(location, self._key_type, staging, options.threads)
         self._consolidating = Lock()
         self._pipeline = Pipeline(options)
-        self._merging = Merging(self.merge)
+        self._merging = Merging(self.merge, self.merge_all)
         self._expiring = Expiring(self.expire)
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
@@ -258,7 +259,7 @@ class Engine:
                 self._staging.drop(changes, log)
 
             current = self._replace(self._answering(snapshot, current), drop)
-            if to_merge(current.snapshot) and self._can_be_changed:
+            if self._can_be_changed and rest_before_all(current.snapshot) is not None:
                 self._merging.begin()
 
     @property
@@ -301,14 +302,25 @@ class Engine:
         return snapshot.earliest
 
     def merge(self) -> bool:
-        """Merge segments, if there are some that are best merged; one thread at a time may.
+        """Merge segments, if there are some that are best merged; returns whether there were. One thread may at a time.
 
         Only the last step holds up who consolidates.
         """
+        return self._merge(to_merge)
+
+    def merge_all(self, rested: float) -> float | None:
+        """Merge everything, if nothing has changed for long enough, in seconds; returns how long it still has to be."""
+        rest = rest_before_all(self.snapshot)
+        if rest is None or rested < rest:
+            return None if rest is None else rest - rested
+        self._merge(lambda snapshot: list(snapshot.segments))
+        return None
+
+    def _merge(self, choose: Callable[[Snapshot], list[Segment]]) -> bool:
         before = self._current
         if before is None or self._is_laid_out_anew:
             return False
-        segments = to_merge(before.snapshot)
+        segments = choose(before.snapshot)
         if not segments:
             return False
         new = merged(segments, self._layout_options, now=clock.now_us())

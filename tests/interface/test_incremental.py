@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,35 @@ def test_segments_are_merged_in_the_background(tmp_path: Path, layout: Any, monk
         assert stored(tm) == kept
     assert len([name for name in names if name.startswith("segment-")]) < 4
     assert not [name for name in names if name.startswith("unfinished-")]
+
+
+@pytest.mark.parametrize("rests", [True, False])
+def test_an_index_at_rest_is_laid_out_anew(
+    tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch, rests: bool
+) -> None:
+    """A small segment beside a large one, and its deletions, stay until nothing has changed for a while."""
+    monkeypatch.undo()
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    monkeypatch.setattr("tagmatch.partitioner.consolidation._REST_S", 0.01 if rests else 3600)
+    index, options = tmp_path / "index", {"layout": layout, "device": "cpu", "durability": "none"}
+    with TagMatch(index, **options) as tm:
+        for first, last in ((0, MANY), (MANY, MANY + FEW - 2)):
+            tm.add_sets(numbered(first, last), range(first, last))
+            if first:
+                tm.remove_set(["t3", "all"], 3)
+            tm.consolidate()
+        deadline = time.monotonic() + 60
+        while rests and tm.stats()["segments"] > 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        tm._engine._merging.wait()
+        stats = tm.stats()
+        assert (stats["segments"], stats["deleted"], stats["to_merge"]) == ((1, 0, 0) if rests else (2, 1, 0))
+        assert sorted(key for keys in stored(tm).values() for key in keys) == [
+            key for key in range(MANY + FEW - 2) if key != 3
+        ]
+        kept = stored(tm)
+    with TagMatch.open(index, device="cpu") as tm:
+        assert (stored(tm), tm.stats()["segments"]) == (kept, 1 if rests else 2)
 
 
 def test_changes_during_a_merge_are_not_lost(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,11 @@ OURS, RIVALS = "tagmatch", ("DuckDB", "LanceDB")
 DURABLY = [f"{OURS}, durability {each}" for each in get_args(Durability)]
 
 
+@pytest.fixture(autouse=True)
+def short_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tagmatch.partitioner.consolidation._REST_S", 0.1)
+
+
 def run(folder: Path, *more: str) -> Result:
     options = ["--allow-changes", "--sets", "400", "--consolidates", "5", "--queries", "60", "--rounds", "2"]
     options += ["--seconds", "0.005", "--threads", "2", "--output", str(folder), *more]

@@ -113,6 +113,11 @@ class TagmatchOnDisk(Tagmatch):
         """Make staged changes take effect."""
         self.index.consolidate()
 
+    def is_merged(self) -> bool:
+        """Whether nothing is left to be merged in the background."""
+        stats = self.index.stats()
+        return bool(stats["segments"] == 1 and stats["deleted"] == 0)
+
 
 class TagmatchOnGpu(Tagmatch):
     """The same on CUDA devices.

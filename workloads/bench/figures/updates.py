@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tagmatch.workloads.bench.harness.bench import Bench
     from tagmatch.workloads.bench.harness.results import Result
+    from tagmatch.workloads.systems.tagmatch import TagmatchOnDisk
 
 _TEN = 10
 _TEN_ROUNDS = 10
@@ -208,7 +209,8 @@ def _many_small(
     for when, target in {"at once": _AFTER_MANY, "when merges have ended": _AFTER_MERGES}.items():
         if target is _AFTER_MERGES:
             with bench.doing("updates: merges"):
-                result.add("until merges have ended", wait_until_quiet(ours.path), "s")
+                is_merged = cast("TagmatchOnDisk", ours.system).is_merged
+                result.add("until merges have ended", wait_until_quiet(ours.path, done=is_merged), "s")
         rates = bench.throughput(result, f"small changes, {when}", systems, sets, queries)
         for name, rate in rates.items():
             panel.add(name, when, rate.queries)

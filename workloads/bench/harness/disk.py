@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
@@ -37,10 +38,13 @@ def changed_files(before: State, after: State) -> int:
     return len({path for path, _ in before.items() ^ after.items()})
 
 
-def wait_until_quiet(folder: Path, *, quiet: float = 1.0, at_most: float = 600.0) -> float:
+def wait_until_quiet(
+    folder: Path, *, done: Callable[[], bool] = lambda: True, quiet: float = 1.0, at_most: float = 1800.0
+) -> float:
     """Wait until work in the background has ended; returns the seconds that this took.
 
-    It has ended when for `quiet` seconds no file in the folder has changed and this process took no processor.
+    It has ended when it is `done` and for `quiet` seconds no file in the folder has changed and this process took no
+    processor.
 
     Raises
     ------
@@ -51,7 +55,7 @@ def wait_until_quiet(folder: Path, *, quiet: float = 1.0, at_most: float = 600.0
     while (waited := time.perf_counter() - start) < at_most:
         files, used = state_of(folder), time.process_time()
         time.sleep(quiet)
-        if state_of(folder) == files and time.process_time() - used < _IDLE * quiet:
+        if done() and state_of(folder) == files and time.process_time() - used < _IDLE * quiet:
             return round(waited, 3)
     raise TimeoutError(f"after {at_most:g} seconds, something still works in the background, at {folder}")
 
