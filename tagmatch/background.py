@@ -12,7 +12,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from tagmatch.model.errors import ClosedError
@@ -130,35 +129,23 @@ class Background(Generic[R]):
             self.begin()
 
 
-class Lock:
-    """A lock that is free in a forked child, whatever thread of the parent held it.
+def renew_in_forks(owner: object, *names: str) -> None:
+    """Give an object in each forked child new locks in the place of these, which threads of the parent may hold.
 
-    For what is changed in one step each, so that it is whole wherever that thread was.
+    For what is changed in one step each, so that it is whole wherever that thread was. The locks themselves stay those
+    of `threading`: Ctrl-C between taking one of a class of our own and the block behind `with` would leave it taken.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        _locks.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._lock.release()
-
-    def _begin_anew(self) -> None:
-        self._lock = threading.Lock()
+    _locks[owner] = names
 
 
 _running: weakref.WeakSet[Background[Any]] = weakref.WeakSet()
-_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
+_locks: weakref.WeakKeyDictionary[object, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
 
 def _begin_anew() -> None:
-    for lock in list(_locks):
-        lock._begin_anew()
+    for owner, names in list(_locks.items()):
+        for name in names:
+            setattr(owner, name, threading.Lock())
     for background in list(_running):
         background._begin_anew()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, get_args
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.background import Lock
+from tagmatch.background import renew_in_forks
 from tagmatch.contents import every_set, is_among, pairs, schema_of, sets_at
 from tagmatch.expiring import Expiring
 from tagmatch.following import Following
@@ -109,9 +110,10 @@ class Engine:
         opened = self._opened(snapshot)
         self._current: _Answering | None = self._answering(opened)
         # Is held while a snapshot takes the place of another, so that none brings back keys that were dropped before
-        self._replacing = Lock()
+        self._replacing = threading.Lock()
         self._staging = Staging(location, self._key_type, staging, options.threads)
-        self._consolidating = Lock()
+        self._consolidating = threading.Lock()
+        renew_in_forks(self, "_replacing", "_consolidating")
         self._pipeline = Pipeline(options)
         self._merging = Merging(self.merge, self.merge_all)
         self._expiring = Expiring(self.expire)

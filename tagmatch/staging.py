@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
-from tagmatch.background import Lock
+from tagmatch.background import renew_in_forks
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
 from tagmatch.model.errors import ClosedError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.options import Durability, KeyType, StagingOptions
@@ -42,7 +43,8 @@ class Staging:
     """
 
     def __init__(self, location: Location | None, key_type: KeyType, options: StagingOptions, threads: int) -> None:
-        self.lock = Lock()
+        self.lock = threading.Lock()
+        renew_in_forks(self, "lock")
         self._location, self._key_type, self._options = location, key_type, options
         self._folder: Path | None = None if location is None else location.log_folder
         self._threads, self._changes = threads, StagedChanges(threads)

@@ -21,6 +21,7 @@ with keys that expire, which older versions would not notice.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,6 +68,9 @@ SCRATCH_PREFIX = f"{UNFINISHED_PREFIX}job-"
 OF_SNAPSHOTS = (SEGMENT_PREFIX, SNAPSHOT_PREFIX, DELETED_PREFIX, CHANGES_PREFIX, KEPT_PREFIX)
 #: What to do about damage
 ADVICE = "build the index again or restore it from a copy"
+
+# In a manifest
+_CHECKSUM_LINE = re.compile(rb'^ "checksum": "[0-9a-f]{16}",\n', re.MULTILINE)
 
 # Large for stores, where each block is asked for; to clear a small one takes no longer than to read a small file
 _REMOTE_BLOCK, _LOCAL_BLOCK = 1 << 24, 1 << 20
@@ -125,12 +129,18 @@ def parse_manifest(text: bytes, path: object) -> Manifest:
             f"the index {path} has format {version}, this version of tagmatch reads up to {FORMAT_VERSION}; "
             "upgrade tagmatch"
         )
-    checksum = manifest.pop("checksum", None)
-    # Written one way only: any other spelling of the same contents has been tampered with or damaged. One that is kept
-    # is that of an earlier snapshot, under another name.
-    if text != manifest_text(manifest) or checksum is None or "current" in manifest:
+    # One that is kept is that of an earlier snapshot, under another name
+    if manifest.pop("checksum", None) != _checksum_without_its_line(text) or "current" in manifest:
         raise IndexCorruptError(f"{path}/{MANIFEST} does not have the checksum that it was written with; {ADVICE}")
     return manifest if version >= _PLAIN_VERSION else _upgraded(manifest)
+
+
+def _checksum_without_its_line(text: bytes) -> str | None:
+    """The checksum of a manifest as it was before `manifest_text` added the line that has it."""
+    line = _CHECKSUM_LINE.search(text)
+    if line is None or not text.endswith(b"\n"):
+        return None
+    return xxhash.xxh3_64_hexdigest(text[: line.start()] + text[line.end() : -1])
 
 
 def version_for(segments: Iterable[Entry]) -> int:

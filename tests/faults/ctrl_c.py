@@ -16,7 +16,7 @@ from pathlib import Path
 from faults.command_files import make_files
 from faults.rounds import Attempt, Report, in_turn, main_of
 from support.command import INTERRUPTED, begun, tagmatch_alone
-from support.index_files import contents_of
+from support.index_files import contents_as_first, contents_of
 
 _HANGS_S = 120
 _ENDINGS = {0: "finished", 130: "interrupted"}
@@ -127,7 +127,7 @@ class Cases:
 
     def _built(self, path: Path, old: dict[str, bytes], code: int, *, may_leave: str = "segment-") -> str:
         """See that the index is as it was, or as it should be; the next build removes what this one has left."""
-        found, new = contents_of(path), self.files.built
+        found, new = contents_as_first(path), self.files.built
         if code == 0:
             assert found == new, "not the index that was to be built"
         kept = new if found.get(_MANIFEST) == new[_MANIFEST] else old
@@ -139,7 +139,7 @@ class Cases:
             tagmatch_alone("check", path)
         if found != kept:
             tagmatch_alone("build", self.files.sets, path, "--overwrite")
-            assert contents_of(path) == new, "the next build has not removed what this one has left"
+            assert contents_as_first(path) == new, "the next build has not removed what this one has left"
         return _ENDINGS[code]
 
 

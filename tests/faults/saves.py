@@ -215,7 +215,7 @@ def append_as_jobs_do(run: Run) -> None:
     staged.extend(tag_lists(ADDED[0], "tags", stored=True), np.array(ADDED[1], np.uint64), removed=False)
     stored = location.open()
     with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0):
-        snapshot = consolidated(stored, staged.changes(), stored.only.options)
+        snapshot = consolidated(stored, staged.changes(), stored.only.options, now=0)
     assert len(snapshot.segments) == 2
     run.start({"index": before})
     with run.step({"index": after}), location.scratch():

@@ -29,7 +29,7 @@ TIMEOUT = 60
 
 #: Gives all sets another key with each snapshot, in a process of its own
 WRITER = """
-import sys
+import sys, time
 from tagmatch import TagMatch
 tags = [[f"t{i}"] for i in range(30)]
 with TagMatch(sys.argv[1], threads=1, device="cpu", durability="none") as tm:
@@ -37,6 +37,7 @@ with TagMatch(sys.argv[1], threads=1, device="cpu", durability="none") as tm:
         tm.add_sets(tags, [key] * len(tags))
         tm.remove_sets(tags, [key - 1] * len(tags))
         tm.consolidate(full=key % 7 == 0)
+        time.sleep(0.01)  # where processors are few, the reader may get none before the end
 """
 TAGS = [f"t{i}" for i in range(30)]
 

@@ -186,12 +186,13 @@ def test_a_closed_owner_ends_it() -> None:
 
 
 FORKED = """
-import os, sys, time
-from tagmatch.background import Background, Lock
+import os, sys, threading, time
+from tagmatch.background import Background, renew_in_forks
 
 class Owner:
     def __init__(self):
-        self.lock, self.calls = Lock(), 0
+        self.lock, self.calls = threading.Lock(), 0
+        renew_in_forks(self, "lock")
         self.goes_on = False
     def method(self):
         with self.lock:

@@ -32,3 +32,8 @@ def manifest_as_first(path: Path) -> bytes:
     manifest = json.loads((path / MANIFEST).read_bytes())
     del manifest["checksum"]
     return manifest_text({**manifest, "number": 1})
+
+
+def contents_as_first(path: Path) -> dict[str, bytes]:
+    """What is in its files, but its snapshot has number 1, whatever came before it."""
+    return contents_of(path) | ({MANIFEST: manifest_as_first(path)} if (path / MANIFEST).exists() else {})

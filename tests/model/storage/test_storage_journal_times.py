@@ -66,14 +66,16 @@ def test_times_come_back_and_only_logs_with_times_have_a_format_of_their_own(mad
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         journal = Journal.acquire(folder, FIRST)
-        for _, record in made:
-            if data.draw(st.booleans()):
-                journal.close()
-                journal = Journal.acquire(folder, FIRST)
-            journal.append(record, data.draw(st.sampled_from(["fsync", "os", "none"])))
-        expected = [change for timed, _ in made for change in timed]
-        assert [change for logged in journal.replay() for change in timed_in(logged)] == expected
-        journal.close()
+        try:
+            for _, record in made:
+                if data.draw(st.booleans()):
+                    journal.close()
+                    journal = Journal.acquire(folder, FIRST)
+                journal.append(record, data.draw(st.sampled_from(["fsync", "os", "none"])))
+            expected = [change for timed, _ in made for change in timed]
+            assert [change for logged in journal.replay() for change in timed_in(logged)] == expected
+        finally:
+            journal.close()
         assert peek(folder, FIRST).changes == len(expected)
         found = versions(folder)
         assert found == sorted(found)
