@@ -387,8 +387,8 @@ class Folder:
 def _is_abandoned(unfinished: Path) -> bool:
     """Whether nobody lives that writes to this folder, which was seen with the lock of the index held."""
     try:
-        lock = lock_at_once(unfinished / _OWNER, "r")
-    except OSError:  # who made it was killed before it had a file
+        lock = lock_at_once(unfinished / _OWNER)
+    except OSError:  # it is gone, or nobody here may write there
         return True
     if lock is not None:
         lock.close()
