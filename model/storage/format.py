@@ -130,7 +130,8 @@ def parse_manifest(text: bytes, path: object) -> Manifest:
             "upgrade tagmatch"
         )
     # One that is kept is that of an earlier snapshot, under another name
-    if manifest.pop("checksum", None) != _checksum_without_its_line(text) or "current" in manifest:
+    checksum = manifest.pop("checksum", None)
+    if checksum is None or checksum != _checksum_without_its_line(text) or "current" in manifest:
         raise IndexCorruptError(f"{path}/{MANIFEST} does not have the checksum that it was written with; {ADVICE}")
     return manifest if version >= _PLAIN_VERSION else _upgraded(manifest)
 

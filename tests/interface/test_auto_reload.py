@@ -37,7 +37,7 @@ with TagMatch(sys.argv[1], threads=1, device="cpu", durability="none") as tm:
         tm.add_sets(tags, [key] * len(tags))
         tm.remove_sets(tags, [key - 1] * len(tags))
         tm.consolidate(full=key % 7 == 0)
-        time.sleep(0.01)  # where processors are few, the reader may get none before the end
+        time.sleep(0.1)  # where processors are few, the reader may get none before the end
 """
 TAGS = [f"t{i}" for i in range(30)]
 
