@@ -48,7 +48,14 @@ from tagmatch.model.storage.format import (
     staged_of,
     within,
 )
-from tagmatch.model.storage.history import check_kept, manifest_by_number, names_needed, succeed, succeed_with_staged
+from tagmatch.model.storage.history import (
+    check_kept,
+    manifest_by_number,
+    names_needed,
+    reject_number,
+    succeed,
+    succeed_with_staged,
+)
 from tagmatch.model.storage.segment_files import Check, check_file, read_segments, write_segment
 from tagmatch.model.storage.snapshots import write_snapshot
 from tagmatch.model.tables import Segment, Snapshot
@@ -178,11 +185,7 @@ class Folder:
 
     def check_reloadable(self) -> None:
         """As `Location` says."""
-        if self.number is not None:
-            raise InvalidValueError(
-                f"there is nothing to reload: the index {self} was opened at snapshot {self.number}, which never "
-                "changes; open it without a number to follow it"
-            )
+        reject_number(self.number, self)
 
     def save(self, snapshot: Snapshot, keep: int | None = None) -> None:
         """As `Location` says. Another writer is waited for, and what one that was killed has left is removed."""

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import xxhash
 
-from tagmatch.model.errors import IndexCorruptError, IndexNotFoundError, TagMatchError
+from tagmatch.model.errors import IndexCorruptError, IndexNotFoundError, InvalidValueError, TagMatchError
 from tagmatch.model.storage.format import (
     ADVICE,
     KEPT_PREFIX,
@@ -172,6 +172,15 @@ def _manifest_kept(entry: Entry, read: Callable[[str], bytes], path: object) -> 
     if xxhash.xxh3_64_hexdigest(text) != entry["xxh3_64"]:
         raise IndexCorruptError(f"{path}/{entry['name']} does not have the checksum that it was written with; {ADVICE}")
     return alone({name: value for name, value in json.loads(text).items() if name != "checksum"})
+
+
+def reject_number(number: int | None, path: object) -> None:
+    """See that an index was not opened at a snapshot by its number; InvalidValueError."""
+    if number is not None:
+        raise InvalidValueError(
+            f"there is nothing to reload: the index {path} was opened at snapshot {number}, which never changes; open "
+            "it without a number to follow it"
+        )
 
 
 def manifests_kept(manifest: Manifest, read: Callable[[str], bytes], path: object) -> list[Manifest]:

@@ -46,6 +46,7 @@ from tagmatch.model.storage.history import (
     check_kept,
     manifest_by_number,
     names_needed,
+    reject_number,
     succeed,
     succeed_with_staged,
 )
@@ -189,11 +190,7 @@ class Store:
 
     def check_reloadable(self) -> None:
         """As `Location` says."""
-        if self.number is not None:
-            raise InvalidValueError(
-                f"there is nothing to reload: the index {self} was opened at snapshot {self.number}, which never "
-                "changes; open it without a number to follow it"
-            )
+        reject_number(self.number, self)
 
     def save(self, snapshot: Snapshot, keep: int | None = None) -> None:
         """As `Location` says; only one program at a time may."""
