@@ -31,8 +31,8 @@ _WAITING_BYTES = 1 << 20
 class Journal:
     """The log of an index, for the one program that may write it.
 
-    Threads may share it: `write` gives the order of the changes, `sync` waits for the disk. A thread that syncs does so
-    for all that has been written by then, and others wait for it instead of syncing themselves.
+    Threads may share it: `write` gives the order of the changes, `sync` waits for the disk. Group commit: threads that
+    wait while the disk is busy form a group, of which the first syncs for all.
 
     Examples
     --------
@@ -67,7 +67,8 @@ class Journal:
         self._in_doubt: list[range] = []
         self._waiting: list[Record] = []
         self._waiting_bytes = 0
-        # Who takes both takes this one first
+        # Who takes several takes them in this order; of the group that forms now, who leads it has the first
+        self._group = threading.Lock()
         self._syncing = threading.Lock()
         self._writing = threading.Lock()
         _JOURNALS.add(self)
@@ -168,13 +169,27 @@ class Journal:
         TagMatchError
             They may not be; they count as written, but nothing more is until `rotate` has begun another log.
         """
+        while not self._is_on_disk(position):
+            group = self._group
+            with group:
+                if group is self._group:
+                    self._sync_all(position)
+
+    def _is_on_disk(self, position: int) -> bool:
+        on_disk = self._on_disk  # which `rotate` raises after it has said what is in doubt
+        if any(position in lost for lost in self._in_doubt):
+            raise TagMatchError(
+                f"the disk has failed to take a staged change of the index {self._folder}; it is still staged in "
+                "memory: consolidate() saves it"
+            )
+        return position <= on_disk
+
+    def _sync_all(self, position: int) -> None:
+        """Have all records on disk that are written once the disk is free, unless this one is by then."""
         with self._syncing:
-            if any(position in lost for lost in self._in_doubt):
-                raise TagMatchError(
-                    f"the disk has failed to take a staged change of the index {self._folder}; it is still staged in "
-                    "memory: consolidate() saves it"
-                )
-            if position <= self._on_disk:
+            # Who comes from now on is too late for this group
+            self._group = threading.Lock()
+            if self._is_on_disk(position):
                 return
             with self._writing:
                 self._reject_if_closed()
@@ -330,7 +345,7 @@ class Journal:
 
     def abandon(self) -> None:
         """Let go of the log in the child of a fork: it is the parent's, which holds the lock and writes on."""
-        self._syncing, self._writing = threading.Lock(), threading.Lock()
+        self._group, self._syncing, self._writing = threading.Lock(), threading.Lock(), threading.Lock()
         if not self._is_open:
             return
         self._is_open = False
