@@ -27,6 +27,9 @@ from tagmatch.partitioner.local import Changes, build_segment, held_by, held_in,
 #: Sets of a segment that is always taken into the new one: to lay these out anew takes some ten milliseconds
 FEW_SETS = 1 << 14
 
+# Sets that one thread lays out: more would gain little, and take the processors from those that answer queries
+_ALONE_SETS = 1 << 16
+
 # Segments of a snapshot at most, as each makes every query slower
 _MOST_SEGMENTS = 8
 
@@ -48,6 +51,8 @@ def consolidated(
         In the layout of `options`.
     """
     small = _to_take_in(snapshot, len(changes))
+    if len(changes) + sum(segment.live for segment in small) <= _ALONE_SETS:
+        threads = 1
     # No sets, but they say of what type keys are
     held, kept = [held_in(snapshot.segments[0], np.zeros(0, np.uint32))], []
     held += [held_by(segment, threads=threads) for segment in small]

@@ -25,13 +25,17 @@ from tagmatch.pipeline.cpu.one_query import (
     RANK_OFFSETS,
     RANKS,
     DTypes,
+    Kernels,
     OneQuery,
+    add_keys,
+    add_rows,
+    answer,
     has_empty,
-    keys_of,
     live_of,
     prepare,
     ranks_of,
     scalar,
+    tags_in,
 )
 from tagmatch.pipeline.cpu.partition_index import PartitionIndex, relevant_to
 from tagmatch.pipeline.cpu.preprocess import TagIndex
@@ -183,20 +187,37 @@ def _sets_of(tables, ranks, rank_offset):
     return sets, rejected
 
 
+@kernel
+def _in_segment(tables, tags, tag_offset, rank_offset):
+    """Sets of a segment that one query contains and that are not deleted; the rest as of `_sets_of`."""
+    sets, rejected = _sets_of(tables, ranks_of(tables, tags, tag_offset), rank_offset)
+    return live_of(tables, sets), rejected
+
+
 @cache
-def _one_query(dtypes: DTypes) -> tuple[Any, Any]:
+def _one_query(dtypes: DTypes) -> Kernels:
     tag_offset, rank_offset, key_offset, key = dtypes
 
     @kernel
     def keys(tables, text, count, unique, counts):
-        sets, rejected = _sets_of(tables, ranks_of(tables, text, count, tag_offset), rank_offset)
-        return keys_of(tables, sets, rejected, ALL, unique, counts, key_offset, key)
+        tags = tags_in(tables[0], text, count)
+        found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
+        for segment in range(len(tables)):
+            sets, more = _in_segment(tables[segment], tags, tag_offset, rank_offset)
+            found, used = add_keys(tables[segment], sets, ALL, found, used, key_offset, key)
+            verified, rejected = verified + len(sets), rejected + more
+        return answer(found[:used], unique, verified, rejected, counts)
 
     @kernel
     def sets(tables, text, count):
-        return live_of(tables, _sets_of(tables, ranks_of(tables, text, count, tag_offset), rank_offset)[0])
+        tags = tags_in(tables[0], text, count)
+        found = np.empty(0, np.uint32)
+        for segment in range(len(tables)):
+            more = _in_segment(tables[segment], tags, tag_offset, rank_offset)[0]
+            found = add_rows(tables[segment], more, found)
+        return found
 
-    return keys, sets
+    return Kernels(keys, sets)
 
 
 def grouped_by_query(found: Found, queries: int, has_empty: bool) -> Matches:
@@ -240,7 +261,7 @@ class BalancedSubsetMatch:
     def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
         """What answers single queries about the segment."""
         prepared, dtypes = prepare(segment, tags, self._of_one_query, [self._exact])
-        return OneQuery(prepared, *_one_query(dtypes))
+        return OneQuery([prepared], _one_query(dtypes))
 
     @property
     def by_partition(self) -> BalancedSubsetMatch:

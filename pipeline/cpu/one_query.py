@@ -2,7 +2,7 @@
 
 A packet goes through stages, each a few calls of kernels with arrays of columns in between; for a single query these
 calls and arrays take far longer than the matching. Here the very same kernels are called by a kernel. What they need of
-the segment they get as one argument (`Prepared`), and the tags of the query as one, too.
+the segments they get as one argument (`Prepared`), and the tags of the query as one, too.
 
 The kernels that are called from Python stand in each layout's module, though they look alike: one that got a layout's
 kernel from a function around it would never be found in the cache, and be compiled by every process.
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tagmatch.model.arrays import I64Array, U32Array, U64Array
+from tagmatch.model.arrays import I64Array, U8Array, U32Array, U64Array
 from tagmatch.model.kernels.jit import brief_kernel, kernel
 from tagmatch.model.kernels.prepared import Prepared, array_at, count_up
 from tagmatch.model.kernels.rows import ascending_row
@@ -36,6 +36,9 @@ LAYOUT = 9
 _SEED, _HAS_EMPTY = range(2)
 #: Place of the first scalar that a layout adds
 LAYOUT_SCALAR = 2
+
+# Places in a row of tables, behind all addresses
+_FIRST_ROW, _FIRST_KEY = -2, -1
 
 #: Most candidates, and most keys, that are looked at with the interpreter lock, and a bound that stands for none
 FEW, ALL = 1 << 12, 1 << 62
@@ -69,9 +72,35 @@ def has_empty(tables):
     return scalar(tables, _HAS_EMPTY)
 
 
+class Tags(NamedTuple):
+    """The tags of a query in a kernel.
+
+    Attributes
+    ----------
+    offsets, data : arrays
+        As of `Strings`.
+    seed : int
+    hashes : uint64 array
+        Of each tag, with this seed.
+    """
+
+    offsets: I64Array
+    data: U8Array
+    seed: int
+    hashes: U64Array
+
+
 @kernel
-def ranks_of(tables, text, count, tag_offset):
-    """Ascending ranks of `count` tags, which stand in `text` with a zero byte between each and the next (§3.2)."""
+def _hashed(offsets, data, seed):
+    hashes = np.empty(len(offsets) - 1, np.uint64)
+    for i in range(len(hashes)):
+        hashes[i] = xxh64(data, offsets[i], offsets[i + 1], np.uint64(seed))
+    return hashes
+
+
+@kernel
+def tags_in(tables, text, count):
+    """The `count` tags that stand in `text` with a zero byte between each and the next, hashed for a segment."""
     packed = np.frombuffer(text, np.uint8)
     data = np.empty(len(packed), np.uint8)
     offsets = np.zeros(count + 1, np.int64)
@@ -84,14 +113,21 @@ def ranks_of(tables, text, count, tag_offset):
             data[used] = byte
             used += 1
     offsets[count] = used
-    hashes = np.empty(count, np.uint64)
-    seed = np.uint64(scalar(tables, _SEED))
-    for i in range(count):
-        hashes[i] = xxh64(data, offsets[i], offsets[i + 1], seed)
-    numbers = np.empty(count, np.uint32)
+    seed = scalar(tables, _SEED)
+    return Tags(offsets, data, seed, _hashed(offsets, data, seed))
+
+
+@kernel
+def ranks_of(tables, tags, tag_offset):
+    """Ascending ranks of the tags of a query (§3.2)."""
+    offsets, data, known_seed, hashes = tags
+    seed = scalar(tables, _SEED)
+    if seed != known_seed:
+        hashes = _hashed(offsets, data, seed)
+    numbers = np.empty(len(hashes), np.uint32)
     known_offsets, known_data = array_at(tables, _TAG_OFFSETS, tag_offset), array_at(tables, _TAG_DATA, np.uint8)
     find_all(hashes, offsets, data, 0, array_at(tables, _SLOTS, np.uint64), known_offsets, known_data, numbers)
-    return numbers[: ascending_row(numbers, 0, count, 0)]
+    return numbers[: ascending_row(numbers, 0, len(numbers), 0)]
 
 
 @kernel
@@ -107,55 +143,95 @@ def live_of(tables, sets):
 
 
 @kernel
-def keys_of(tables, sets, rejected, most, unique, counts, key_offset, key):
-    """Keys of the sets that were found (§3.4), ascending and each once if `unique`; counted.
+def add_rows(tables, sets, found):
+    """The rows that were found, and behind them these sets of a segment."""
+    return np.append(found, sets + np.uint32(tables[_FIRST_ROW]))
 
-    `None`, and nothing is counted, where they are more than `most`.
+
+@kernel
+def add_keys(tables, sets, most, found, used, key_offset, key):
+    """Put the keys of sets of a segment behind the first `used` ones that were found (§3.4).
+
+    Returns them, in larger memory if need be, and how many there are then; -1 where they would be more than `most`.
     """
     offsets, keys = array_at(tables, _KEY_OFFSETS, key_offset), array_at(tables, _KEYS, key)
-    sets = live_of(tables, sets)
     ends = np.zeros(2, np.int64)
     ends[1] = len(sets)
     places = np.zeros(2, np.int64)
     key_ends(ends, sets, offsets, places)
-    if places[1] > most:
-        return None
-    found = np.empty(places[1], np.uint64)
-    copy_keys(sets, offsets, keys, found)
+    total = used + places[1]
+    if total > most:
+        return found, -1
+    if total > len(found):
+        before = found
+        found = np.empty(total, np.uint64)
+        found[:used] = before[:used]
+    copy_keys(sets, offsets, keys, found[used:total])
+    first_key = tables[_FIRST_KEY]
+    if first_key:
+        found[used:total] += first_key
+    return found, total
+
+
+@kernel
+def answer(found, unique, verified, rejected, counts):
+    """The keys that were found, ascending and each once if `unique`; counted."""
     if unique:
+        places, ends = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        places[1] = len(found)
         once = np.empty(len(found), np.uint64)
         found = once[: unique_keys(places, found, np.ones(1, np.bool_), ends, once)]
     count_up(counts, QUERIES, 1)
     count_up(counts, MATCHES, len(found))
-    count_up(counts, VERIFIED, len(sets))
+    count_up(counts, VERIFIED, verified)
     count_up(counts, REJECTED, rejected)
     return found
 
 
-class OneQuery:
-    """Answers single queries about a segment; any number of threads may share it.
+class Kernels(NamedTuple):
+    """Kernels of a layout, compiled for segments with arrays of certain types.
 
-    Parameters
+    Each gets a row for each segment: its addresses as of `Prepared`, and what is to be added to its rows and to its
+    keys; the text of the query; and the number of its tags.
+
+    Attributes
     ----------
-    prepared : Prepared
-        As of `prepare`.
-    keys, sets : callables
-        Kernels: of `(tables, text, count, unique, counts)`, and of `(tables, text, count)`.
+    keys : callable
+        Gets `unique` and `counts`, too.
+    sets : callable
     few_keys : callable, optional
         A brief kernel, as `keys`; gives `None` where it would take long. Without it, every call lets go of the
         interpreter lock, and to get it back takes longer than most queries where many threads ask.
     """
 
+    keys: Callable[..., U64Array]
+    sets: Callable[..., U32Array]
+    few_keys: Callable[..., U64Array | None] | None = None
+
+
+class OneQuery:
+    """Answers single queries about segments with arrays of the same types; any number of threads may share it.
+
+    Parameters
+    ----------
+    segments : sequence of Prepared
+        As of `prepare`.
+    kernels : Kernels
+    first_rows, first_keys : sequence of int
+        For each segment, what is to be added to its rows and its keys.
+    """
+
     def __init__(
         self,
-        prepared: Prepared,
-        keys: Callable[..., U64Array],
-        sets: Callable[..., U32Array],
-        few_keys: Callable[..., U64Array | None] | None = None,
+        segments: Sequence[Prepared],
+        kernels: Kernels,
+        first_rows: Sequence[int] = (0,),
+        first_keys: Sequence[int] = (0,),
     ) -> None:
-        self._prepared = prepared  # what the tables' addresses point to
-        self._tables = prepared.addresses
-        self._keys, self._sets, self._few_keys = keys, sets, few_keys
+        self._segments = segments  # what the tables' addresses point to
+        addresses = np.stack([segment.addresses for segment in segments])
+        self._tables = np.column_stack([addresses, np.array([first_rows, first_keys], np.uint64).T])
+        self._kernels = kernels
 
     def keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array:
         """Keys of the sets that a query contains.
@@ -172,17 +248,35 @@ class OneQuery:
             Of queries, keys, sets found and candidates turned away; added to.
         """
         keys = self.brief_keys(text, count, unique, counts)
-        return self._keys(self._tables, text, count, unique, counts) if keys is None else keys
+        return self._kernels.keys(self._tables, text, count, unique, counts) if keys is None else keys
 
     def brief_keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array | None:
         """As `keys`, of a query that has few tags, candidates and keys; `None`, and nothing is counted, of others."""
-        if self._few_keys is None or count > _FEW_TAGS:
+        few_keys = self._kernels.few_keys
+        if few_keys is None or count > _FEW_TAGS:
             return None
-        return self._few_keys(self._tables, text, count, unique, counts)
+        return few_keys(self._tables, text, count, unique, counts)
 
     def set_ids(self, text: bytes, count: int) -> U32Array:
         """Ids of the sets that a query contains."""
-        return self._sets(self._tables, text, count)
+        return self._kernels.sets(self._tables, text, count)
+
+    @classmethod
+    def of_all(cls, parts: Sequence[OneQuery], first_rows: Sequence[int], first_keys: Sequence[int]) -> AnyOneQuery:
+        """What answers about all segments of some parts, which have one each; the rest as in the constructor."""
+        by_kernels: dict[Kernels, list[tuple[Prepared, int, int]]] = {}
+        for part, row, key in zip(parts, first_rows, first_keys, strict=True):
+            (segment,) = part._segments
+            by_kernels.setdefault(part._kernels, []).append((segment, row, key))
+        together = [cls(*_transposed(alike, kernels)) for kernels, alike in by_kernels.items()]
+        return together[0] if len(together) == 1 else _OfSeveralTypes(together)
+
+
+def _transposed(
+    alike: list[tuple[Prepared, int, int]], kernels: Kernels
+) -> tuple[list[Prepared], Kernels, list[int], list[int]]:
+    segments, rows, keys = zip(*alike, strict=True)
+    return list(segments), kernels, list(rows), list(keys)
 
 
 @brief_kernel
@@ -191,25 +285,16 @@ def _add(counts, more):
         count_up(counts, place, more[place])
 
 
-class OneQueryOfSeveral:
-    """Answers single queries about several segments, by what answers about each of them.
+class _OfSeveralTypes:
+    """Answers single queries about segments with arrays of several types, by what answers about those of each."""
 
-    Parameters
-    ----------
-    parts : sequence of OneQuery
-    first_rows : sequence of int
-        The number of each segment's first row among the rows of all of them.
-    first_keys : sequence of int
-        What is to be added to each segment's keys.
-    """
-
-    def __init__(self, parts: Sequence[AnyOneQuery], first_rows: Sequence[int], first_keys: Sequence[int]) -> None:
-        self._parts, self._first_rows, self._first_keys = parts, first_rows, first_keys
+    def __init__(self, parts: Sequence[OneQuery]) -> None:
+        self._parts = parts
 
     def keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array:
         """As of `OneQuery`."""
         own = np.zeros(len(counts), np.int64)
-        return self._together([part.keys(text, count, unique, own) for part in self._parts], unique, own, counts)
+        return _together([part.keys(text, count, unique, own) for part in self._parts], unique, own, counts)
 
     def brief_keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array | None:
         """As of `OneQuery`; `None` where one of the parts would take long."""
@@ -219,31 +304,28 @@ class OneQueryOfSeveral:
             if keys is None:
                 return None
             found.append(keys)
-        return self._together(found, unique, own, counts)
+        return _together(found, unique, own, counts)
 
     def set_ids(self, text: bytes, count: int) -> U32Array:
         """As of `OneQuery`."""
-        found = [part.set_ids(text, count) for part in self._parts]
-        return np.concatenate([ids + np.uint32(row) for ids, row in zip(found, self._first_rows, strict=True)])
+        return np.concatenate([part.set_ids(text, count) for part in self._parts])
 
-    def _together(self, found: list[U64Array], unique: bool, own: I64Array, counts: I64Array) -> U64Array:
-        some = [
-            keys + np.uint64(first) if first else keys
-            for keys, first in zip(found, self._first_keys, strict=True)
-            if len(keys)
-        ]
-        keys = np.concatenate(some) if len(some) > 1 else (some or found)[0]
-        if unique and len(some) > 1:
-            keys = np.unique(keys)
-        own[QUERIES], own[MATCHES] = 1, len(keys)
-        _add(counts, own)
-        return keys
+
+def _together(found: list[U64Array], unique: bool, own: I64Array, counts: I64Array) -> U64Array:
+    """The keys that parts have found, counted as one answer."""
+    some = [keys for keys in found if len(keys)]
+    keys = np.concatenate(some) if len(some) > 1 else (some or found)[0]
+    if unique and len(some) > 1:
+        keys = np.unique(keys)
+    own[QUERIES], own[MATCHES] = 1, len(keys)
+    _add(counts, own)
+    return keys
 
 
 def prepare(
     segment: Segment, tags: TagIndex, arrays: list[npt.NDArray[Any]], scalars: list[int]
 ) -> tuple[Prepared, DTypes]:
-    """What `ranks_of` and `keys_of` need, followed by arrays and scalars of the layout."""
+    """What `ranks_of` and `add_keys` need, followed by arrays and scalars of the layout."""
     known, ranks, keys = segment.vocabulary.tags, segment.tagsets.ranks, segment.keys.keys
     # A seed may need all 64 bits
     numbers = np.array([segment.vocabulary.seed, segment.tagsets.has_empty_set, *scalars], np.uint64).view(np.int64)

@@ -24,13 +24,17 @@ from tagmatch.pipeline.cpu.one_query import (
     RANK_OFFSETS,
     RANKS,
     DTypes,
+    Kernels,
     OneQuery,
+    add_keys,
+    add_rows,
+    answer,
     has_empty,
-    keys_of,
     live_of,
     prepare,
     ranks_of,
     scalar,
+    tags_in,
 )
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cpu.subset_match import Matches
@@ -169,27 +173,60 @@ def _sets_of(tables, ranks, most, rank_offset, first_row):
     return out[:found], len(out) - found
 
 
+@kernel
+def _in_segment(tables, tags, most, tag_offset, rank_offset, first_row):
+    """Sets of a segment that one query contains and that are not deleted; the rest as of `_sets_of`."""
+    sets, rejected = _sets_of(tables, ranks_of(tables, tags, tag_offset), most, rank_offset, first_row)
+    return live_of(tables, sets), rejected
+
+
+@kernel
+def _in_all(tables, text, count, most, tag_offset, rank_offset, key_offset, key, first_row):
+    """Keys found in all segments, and how many; how many sets have them, and how many candidates were turned away.
+
+    There are -1 keys where there are more than `most`, or as many candidates in a segment.
+    """
+    found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
+    tags = tags_in(tables[0], text, count)
+    for segment in range(len(tables)):
+        sets, more = _in_segment(tables[segment], tags, most, tag_offset, rank_offset, first_row)
+        if more < 0:
+            return found, -1, 0, 0
+        found, used = add_keys(tables[segment], sets, most, found, used, key_offset, key)
+        if used < 0:
+            return found, -1, 0, 0
+        verified, rejected = verified + len(sets), rejected + more
+    return found, used, verified, rejected
+
+
 @cache
-def _one_query(dtypes: DTypes, first_row: Any) -> tuple[Any, Any, Any]:
+def _one_query(dtypes: DTypes, first_row: Any) -> Kernels:
     tag_offset, rank_offset, key_offset, key = dtypes
 
     @kernel
     def keys(tables, text, count, unique, counts):
-        sets, rejected = _sets_of(tables, ranks_of(tables, text, count, tag_offset), ALL, rank_offset, first_row)
-        return keys_of(tables, sets, rejected, ALL, unique, counts, key_offset, key)
+        found, used, verified, rejected = _in_all(
+            tables, text, count, ALL, tag_offset, rank_offset, key_offset, key, first_row
+        )
+        return answer(found[:used], unique, verified, rejected, counts)
 
     @brief_kernel
     def few_keys(tables, text, count, unique, counts):
-        sets, rejected = _sets_of(tables, ranks_of(tables, text, count, tag_offset), FEW, rank_offset, first_row)
-        return None if rejected < 0 else keys_of(tables, sets, rejected, FEW, unique, counts, key_offset, key)
+        found, used, verified, rejected = _in_all(
+            tables, text, count, FEW, tag_offset, rank_offset, key_offset, key, first_row
+        )
+        return None if used < 0 else answer(found[:used], unique, verified, rejected, counts)
 
     @kernel
     def sets(tables, text, count):
-        return live_of(
-            tables, _sets_of(tables, ranks_of(tables, text, count, tag_offset), ALL, rank_offset, first_row)[0]
-        )
+        found = np.empty(0, np.uint32)
+        tags = tags_in(tables[0], text, count)
+        for segment in range(len(tables)):
+            more = _in_segment(tables[segment], tags, ALL, tag_offset, rank_offset, first_row)[0]
+            found = add_rows(tables[segment], more, found)
+        return found
 
-    return keys, sets, few_keys
+    return Kernels(keys, sets, few_keys)
 
 
 class RarestSubsetMatch:
@@ -220,7 +257,7 @@ class RarestSubsetMatch:
         """What answers single queries about the segment."""
         prepared, dtypes = prepare(segment, tags, [self._seconds, self._first_rows], [self._longest])
         first_row: Any = self._first_rows.dtype.type
-        return OneQuery(prepared, *_one_query(dtypes, first_row))
+        return OneQuery([prepared], _one_query(dtypes, first_row))
 
     def __call__(self, batch: QueryBatch) -> Matches:
         """Sets that each query contains."""

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,25 @@ def test_a_segment_without_sets_goes(tmp_path: Path, layout: Any) -> None:
             tm.consolidate()
             assert tm.stats()["segments"] == 1
         assert (len(tm), tm.match(["all", "t1"])) == (0, [])
+
+
+@given(data=st.data(), queries=strategies.query_lists)
+def test_segments_with_keys_of_32_and_of_64_bits_answer_together(
+    data: st.DataObject, queries: Any, layout: Any
+) -> None:
+    oracle = Oracle()
+    with TagMatch(layout=layout, max_partition_size=2, device="cpu") as tm:
+        for most in (2**32 - 1, 2**64 - 1, 2**32 - 1):
+            sets = data.draw(st.lists(strategies.tag_sets, min_size=1, max_size=5))
+            for number, database in product(range(len(sets)), (tm, oracle)):
+                database.add_set(sets[number], most - number)
+            tm.consolidate()
+            oracle.consolidate()
+            assert_agree(tm, oracle, [*queries, *EVERYTHING])
+            before = tm.stats()
+            found = len(tm.match({tag for tags, _ in tm for tag in tags}))
+            counted = {name: tm.stats()[name] - before[name] for name in ("queries", "matches", "verified")}
+            assert counted == {"queries": 1, "matches": found, "verified": tm.stats()["sets"]}
 
 
 def test_the_empty_set_can_be_in_any_segment(layout: Any) -> None:

@@ -1,5 +1,6 @@
 import random
 import shutil
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import get_args
@@ -117,22 +118,42 @@ def test_a_query_tag_with_the_hash_of_a_stored_tag_is_not_that_tag(layout):
         assert tm.match_many([[foreign], [*some, foreign]]).to_pylist()[0] == []
 
 
-@pytest.mark.parametrize("layout", get_args(Layout))
-def test_an_index_with_another_seed_opens(layout, tmp_path):
-    """Versions before took the first seed under which all hashes differ; these two tags have one under seed 0."""
-    index = shutil.copytree(Path(__file__).parent / "data" / f"seed-{layout}.index", tmp_path / "index")
-    one = "cosovozpvtkgnkuhmpxnhtqgxzvxisxrplpkoheemclpxzmwguoaskvramwgiweo"
-    two = "wrslurgkvtkgnkuhmpxnhtqgxzvxisxraUq2Q=w+mclpxzmwguoaskvramwgiweo"
-    _, oracle = loaded([([one], 1), ([two], 2), ([one, two, "x"], 3), (["x"], 4), ([], 5)])
-    queries = [[], [one], [two], ["x"], [one, "x"], [one, two], [one, two, "x"]]
+# Versions before took the first seed under which all hashes differ; these two tags have one under seed 0
+ONE = "cosovozpvtkgnkuhmpxnhtqgxzvxisxrplpkoheemclpxzmwguoaskvramwgiweo"
+TWO = "wrslurgkvtkgnkuhmpxnhtqgxzvxisxraUq2Q=w+mclpxzmwguoaskvramwgiweo"
+QUERIES = [[], [ONE], [TWO], ["x"], [ONE, "x"], [ONE, TWO], [ONE, TWO, "x"]]
+
+
+@contextmanager
+def with_another_seed(layout, folder):
+    index = shutil.copytree(Path(__file__).parent / "data" / f"seed-{layout}.index", folder / "index")
+    _, oracle = loaded([([ONE], 1), ([TWO], 2), ([ONE, TWO, "x"], 3), (["x"], 4), ([], 5)])
     with TagMatch.open(index) as tm:
         assert tm.stats()["seed"] != 0
-        assert_agree(tm, oracle, queries)
+        yield tm, oracle
+
+
+@pytest.mark.parametrize("layout", get_args(Layout))
+def test_an_index_with_another_seed_opens(layout, tmp_path):
+    with with_another_seed(layout, tmp_path) as (tm, oracle):
+        assert_agree(tm, oracle, QUERIES)
         for database in (tm, oracle):
-            database.add_set([two], 6)
+            database.add_set([TWO], 6)
             database.consolidate()
         assert tm.stats()["seed"] == 0
-        assert_agree(tm, oracle, queries)
+        assert_agree(tm, oracle, QUERIES)
+
+
+@pytest.mark.parametrize("layout", get_args(Layout))
+def test_segments_with_different_seeds_answer_together(layout, tmp_path, monkeypatch):
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+    with with_another_seed(layout, tmp_path) as (tm, oracle):
+        for database in (tm, oracle):
+            database.add_set([TWO, "x"], 6)
+            database.consolidate()
+        assert tm.stats()["segments"] == 2
+        assert_agree(tm, oracle, [*QUERIES, [TWO, "x"]])
 
 
 def test_the_vocabulary_does_not_depend_on_the_order_of_tags_with_one_hash():
