@@ -27,7 +27,7 @@ from tagmatch.workloads.bench.harness.report import markdown, number
 from tagmatch.workloads.bench.harness.results import Answers, Panel, Result, Row, Target
 from tagmatch.workloads.bench.harness.timing import Samples
 from tagmatch.workloads.commands.bench import app
-from tagmatch.workloads.systems.catalogue import RAREST, SYSTEMS
+from tagmatch.workloads.systems.catalogue import PYTHON_DICT, RAREST, SYSTEMS
 from tagmatch.workloads.systems.dictionaries import DictionaryEncoded
 from tagmatch.workloads.systems.matcher import CallSize, UnavailableError, call_size_of
 from tagmatch.workloads.systems.python import RarestTagDict
@@ -164,7 +164,7 @@ class Guesser(RarestTagDict):
         return [[2**64 - 1, *keys] for keys in super().match_many(queries, unique=unique)]
 
 
-@pytest.mark.parametrize("name", [RAREST, "Python dict of rarest tags", "other"])
+@pytest.mark.parametrize("name", [RAREST, PYTHON_DICT, "other"])
 @pytest.mark.parametrize(("system", "fault"), [(Liar, "missed 60"), (Guesser, "gave 60 wrong")])
 def test_wrong_answers_are_found(system: type[RarestTagDict], fault: str, name: str) -> None:
     """Whoever gives them, and with nobody there that gives others."""
@@ -325,7 +325,7 @@ def test_few_answers_of_slow_systems_are_compared_too() -> None:
     bench = new_bench()
     workload = make_workload(300, 60, 1, 1)
     result = bench.result("fig10", "title", "about")
-    with bench.built({RAREST: SYSTEMS[RAREST]}, workload.sets, result) as matchers:
+    with bench.built({PYTHON_DICT: SYSTEMS[PYTHON_DICT]}, workload.sets, result) as matchers:
         bench.options = BenchOptions(queries=60, rounds=1, seconds=1e-9)
         bench.throughput(result, "here", matchers, workload.sets, workload.queries)
     assert [answers.queries for answers in result.answers] == [25]

@@ -47,10 +47,19 @@ class LanceDBTable:
             self._table.add(added)
 
     def adder(self) -> Callable[[list[str], int], object]:
-        """Return what adds a row in a version of its own; threads may share it."""
-        return lambda tags, key: self._table.add(
-            pa.table({"tags": pa.array([tags], _SCHEMA.field("tags").type), "key": pa.array([key], pa.uint64())})
-        )
+        """Return what adds a row in a version of its own; versions of threads that share it may conflict."""
+
+        def add(tags: list[str], key: int) -> None:
+            row = pa.table({"tags": pa.array([tags], _SCHEMA.field("tags").type), "key": pa.array([key], pa.uint64())})
+            while True:
+                try:
+                    self._table.add(row)
+                    return
+                except RuntimeError as error:
+                    if "conflict" not in str(error):
+                        raise
+
+        return add
 
     def tend(self) -> None:
         """Merge small files into larger ones, as is recommended; that may write the whole table anew."""

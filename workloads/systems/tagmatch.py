@@ -73,6 +73,13 @@ class Tagmatch:
         """Return the keys of the stored sets that match one query."""
         return self.index.match(query)
 
+    @property
+    def call_size(self) -> CallSize:
+        """So many queries that all threads have packets."""
+        threads = self.index.stats()["threads"]
+        size = self.index._engine.matcher.packet_size
+        return CallSize(PACKETS_PER_THREAD * min(threads, size.at_once or threads) * size.fewest)
+
     def nbytes(self) -> int | None:
         """Bytes of memory."""
         return int(self.index.stats()["index_bytes"])
@@ -139,6 +146,6 @@ class TagmatchOnGpu(Tagmatch):
     @property
     def call_size(self) -> CallSize:
         """So many queries that all threads have packets, which are then full."""
+        whole = super().call_size.whole
         size = self.index._engine.matcher.packet_size
-        packets = PACKETS_PER_THREAD * (size.at_once or 1)
-        return CallSize(packets * size.fewest, packets * size.queries)
+        return CallSize(whole, whole // size.fewest * size.queries)

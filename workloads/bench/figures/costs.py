@@ -118,8 +118,8 @@ def fig9(bench: Bench) -> Result:
         "fig9",
         "Figure 9: memory",
         f"""The paper tells host memory, almost all of it the key table, from GPU memory, almost all of it the tagset
-        table; here it is the key table, and all that is kept beside it to match, on the device too where a GPU
-        matches (`tagmatch` then has what the CPU needs for small calls as well). `tagmatch` keeps the tags to be
+        table; here it is the key table, and all that is kept beside it to match: on the CPU and, for those named *GPU*,
+        on CUDA devices too, beside what the CPU needs for small calls. `tagmatch` keeps the tags to be
         exact, the trees and the paper's tagset table (24 bytes a signature) do not. The full database has
         {bench.in_words(bench.sets())} here.""",
     )
