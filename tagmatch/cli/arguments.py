@@ -66,23 +66,27 @@ def _expiry(text: str) -> datetime:
     return time
 
 
-def location_argument(name: str) -> Callable[[str], str]:
-    """What reads an argument of this name that says where an index is, or is to be."""
+def location_argument(name: str, description: str, *, is_to_change: bool = False) -> Any:
+    """An argument of this name that says where an index is, or is to be; with `is_to_change`, where one can be."""
 
     def read(text: str) -> str:
         from tagmatch.model.storage.location import location_of
 
-        return location_of(text, name).address
+        location = location_of(text, name)
+        if is_to_change:
+            location.check_writable()
+        return location.address
 
-    return read
+    return typer.Argument(metavar=name, help=description, show_default=False, callback=read)
 
 
-def _index_to_change(text: str) -> str:
-    from tagmatch.model.storage.location import location_of
-
-    location = location_of(text, "INDEX")
-    location.check_writable()
-    return location.address
+def input_argument(name: str, columns: str) -> Any:
+    """An argument of this name that says what to read, with these columns."""
+    description = (
+        f"Parquet, JSON Lines or CSV file (by suffix, the latter two also with .gz or .zst) with {columns}, a folder "
+        "of such files, or a stream: - for standard input, or a pipe, of JSON Lines."
+    )
+    return typer.Argument(metavar=name, help=description, show_default=False, callback=user_path)
 
 
 def one_of(names: Any) -> Callable[[str], str]:
@@ -101,24 +105,8 @@ def choices(names: Any) -> str:
     return f"<{'|'.join(get_args(names))}>"
 
 
-INPUT_HELP = (
-    "Parquet, JSON Lines or CSV file (by suffix, the latter two also with .gz or .zst) with {columns}, a folder of "
-    "such files, or a stream: - for standard input, or a pipe, of JSON Lines."
-)
-
-Index = Annotated[
-    str,
-    typer.Argument(
-        metavar="INDEX",
-        help="Folder of the index, or its URI on a store.",
-        show_default=False,
-        callback=location_argument("INDEX"),
-    ),
-]
-IndexToChange = Annotated[
-    str,
-    typer.Argument(metavar="INDEX", help="Folder of the index.", show_default=False, callback=_index_to_change),
-]
+Index = Annotated[str, location_argument("INDEX", "Folder of the index, or its URI on a store.")]
+IndexToChange = Annotated[str, location_argument("INDEX", "Folder of the index.", is_to_change=True)]
 InputFormat = Annotated[
     FormatName | None,
     typer.Option("--format", help="Format of what is read.  [default: by suffix, else jsonl]", show_default=False),

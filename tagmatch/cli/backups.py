@@ -16,23 +16,9 @@ if TYPE_CHECKING:
     from tagmatch.model.storage.copies import Copied
 
 _Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="TARGET",
-        help="Folder for the copy, or URI on a store; new, empty, or an earlier backup.",
-        show_default=False,
-        callback=location_argument("TARGET"),
-    ),
+    str, location_argument("TARGET", "Folder for the copy, or URI on a store; new, empty, or an earlier backup.")
 ]
-_Backup = Annotated[
-    str,
-    typer.Argument(
-        metavar="BACKUP",
-        help="Folder of the backup (or of any index), or its URI on a store.",
-        show_default=False,
-        callback=location_argument("BACKUP"),
-    ),
-]
+_Backup = Annotated[str, location_argument("BACKUP", "Folder of the backup (or of any index), or its URI on a store.")]
 
 
 def backup(index: Index, target: _Target, keep_snapshots: KeepSnapshots = None) -> None:

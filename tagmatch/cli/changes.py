@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tagmatch.cli.arguments import (
-    INPUT_HELP,
     Expires,
     IndexToChange,
     InputFormat,
@@ -19,7 +18,7 @@ from tagmatch.cli.arguments import (
     MaxPartitionSize,
     SkipInvalid,
     Threads,
-    user_path,
+    input_argument,
 )
 from tagmatch.cli.progress import invalid_rows, note, note_compilation, status, with_progress
 from tagmatch.interface import TagMatch
@@ -29,15 +28,7 @@ from tagmatch.model.options import LAYOUT_DEFAULTS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_Sets = Annotated[
-    str,
-    typer.Argument(
-        metavar="SETS",
-        help=INPUT_HELP.format(columns="columns `tags` and `key`"),
-        show_default=False,
-        callback=user_path,
-    ),
-]
+_Sets = Annotated[str, input_argument("SETS", "columns `tags` and `key`")]
 
 
 def build(

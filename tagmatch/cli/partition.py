@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tagmatch.cli.arguments import choices, one_of
+from tagmatch.cli.arguments import choices, location_argument, one_of
 from tagmatch.cli.progress import note
 from tagmatch.cli.run import run
 from tagmatch.files.formats import JSON_SUFFIXES
@@ -26,10 +26,7 @@ def partition(
             show_default=False,
         ),
     ],
-    index: Annotated[
-        str,
-        typer.Argument(metavar="INDEX", help="Folder that all machines mount, or URI of a store.", show_default=False),
-    ],
+    index: Annotated[str, location_argument("INDEX", "Folder that all machines mount, or URI of a store.")],
     layout: Annotated[
         Layout | None,
         typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tagmatch.cli.arguments import INPUT_HELP, Index, InputFormat, SkipInvalid, SnapshotNumber, Threads, user_path
+from tagmatch.cli.arguments import Index, InputFormat, SkipInvalid, SnapshotNumber, Threads, input_argument, user_path
 from tagmatch.cli.progress import in_steps, invalid_rows, is_terminal_of_messages, note_compilation
 from tagmatch.files.formats import FormatName
 from tagmatch.interface import TagMatch
@@ -16,15 +16,7 @@ from tagmatch.interface import TagMatch
 
 def match(
     index: Index,
-    queries: Annotated[
-        str,
-        typer.Argument(
-            metavar="QUERIES",
-            help=INPUT_HELP.format(columns="column `tags` and optionally `id`"),
-            show_default=False,
-            callback=user_path,
-        ),
-    ],
+    queries: Annotated[str, input_argument("QUERIES", "column `tags` and optionally `id`")],
     output: Annotated[
         str,
         typer.Option(

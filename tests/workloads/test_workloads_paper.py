@@ -130,6 +130,17 @@ def test_several_figures_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "fig33" in done.stderr
 
 
+def test_all_figures_or_those_that_are_named(tmp_path: Path) -> None:
+    options = ["--sets", "500", "--threads", "2", "--queries", "20", "--rounds", "1", "--seconds", "0.001"]
+    options += ["--allow-changes", "--output", str(tmp_path)]
+    done = CliRunner().invoke(app, ["paper", "fig9", "fig3", "fig9", *options], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert {path.name for path in tmp_path.glob("*.json")} == {"fig3.json", "fig9.json"}
+    done = CliRunner().invoke(app, ["paper", "fig33"])
+    assert done.exit_code == 2
+    assert "fig33" in done.stderr
+
+
 def test_sets_or_scale() -> None:
     done = CliRunner().invoke(app, ["fig8", "--sets", "500", "--scale", "0.0005"])
     assert done.exit_code == 2

@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -142,22 +142,23 @@ def _known(names: list[str] | None) -> list[str] | None:
     return names
 
 
-_More = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="FIGURE",
-        callback=_known,
-        help="More of them; what they have in common is made once.",
-        show_default=False,
-    ),
-]
+def _figures_argument(description: str) -> Any:
+    return Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FIGURE",
+            callback=_known,
+            help=f"{description}; what they have in common is made once.",
+            show_default=False,
+        ),
+    ]
 
 
-def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
-    """Make the subcommand that runs some experiments."""
+def _experiment(name: str | None, summary: str) -> Callable[..., None]:
+    """Make the subcommand that runs the experiment of this name and others given; without one, those given, or all."""
 
     def command(
-        more: _More = None,
+        figures: list[str] | None = None,
         scale: _Scale = None,
         sets: _FullSets = None,
         threads: Threads = None,
@@ -180,10 +181,10 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
 
         if scale is not None and sets is not None:
             raise typer.BadParameter("it says the same as --sets; give one of them", param_hint="--scale")
-        given = sets / FULL_SETS if sets is not None else scale
+        size = sets / FULL_SETS if sets is not None else scale
         threads = threads or available_threads()
         options = BenchOptions(
-            given or 1.0,
+            size or 1.0,
             threads,
             queries or 200_000,
             rounds,
@@ -192,13 +193,15 @@ def _experiment(names: Sequence[str], summary: str) -> Callable[..., None]:
             keys_per_set,
             tuple(mongodb or ()),
             tuple(skip or ()),
-            usual_partitioned(threads) if given is None else None,
+            usual_partitioned(threads) if size is None else None,
             queries or usual_queries_in_batches(),
         )
-        figures = [FIGURES[name] for name in dict.fromkeys((*names, *(more or ())))]
-        _measure(figures, options, output, allow_changes=allow_changes)
+        given = figures or []
+        names = (given or FIGURES) if name is None else [name, *given]
+        _measure([FIGURES[each] for each in dict.fromkeys(names)], options, output, allow_changes=allow_changes)
 
     command.__doc__ = summary
+    command.__annotations__["figures"] = _figures_argument("Only these" if name is None else "More of them")
     return command
 
 
@@ -224,8 +227,8 @@ def _measure(experiments: Sequence[Experiment], options: BenchOptions, output: P
 
 
 for _name, _figure in FIGURES.items():
-    app.command(_name)(_experiment([_name], _figure.summary))
-app.command("paper")(_experiment(list(FIGURES), "All tables and figures of the paper, and the layouts."))
+    app.command(_name)(_experiment(_name, _figure.summary))
+app.command("paper")(_experiment(None, "All tables and figures of the paper, and the layouts, or some of them."))
 
 
 @app.command()
