@@ -137,7 +137,7 @@ class Staging:
                 journal.rotate()
             before = journal.position
             try:
-                position = journal.write(logged, durability)
+                position = journal.write(logged)
                 stage()
             except BaseException:
                 journal.back_to(before)

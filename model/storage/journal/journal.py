@@ -24,9 +24,6 @@ from tagmatch.model.storage.journal.log import LogWriter
 from tagmatch.model.storage.journal.records import Logged, Record, decoded
 from tagmatch.model.storage.journal.scan import LogFile, records_of
 
-# What waits in memory with durability "none", at most
-_WAITING_BYTES = 1 << 20
-
 
 class Journal:
     """The log of an index, for the one program that may write it.
@@ -65,8 +62,6 @@ class Journal:
         self._written = 0
         self._on_disk = 0
         self._in_doubt: list[range] = []
-        self._waiting: list[Record] = []
-        self._waiting_bytes = 0
         # Who takes several takes them in this order; of the group that forms now, who leads it has the first
         self._group = threading.Lock()
         self._syncing = threading.Lock()
@@ -131,12 +126,10 @@ class Journal:
     @property
     def position(self) -> int:
         """How many records have been written."""
-        return self._written + len(self._waiting)
+        return self._written
 
-    def write(self, record: Record, durability: Durability = "os") -> int:
-        """Write a record behind all others, or with "none" have it wait in memory; returns the position behind it.
-
-        With "fsync" it is on disk when `sync` has returned for that position.
+    def write(self, record: Record) -> int:
+        """Write a record behind all others; returns the position behind it, up to which `sync` waits for the disk.
 
         Raises
         ------
@@ -151,13 +144,15 @@ class Journal:
                 self.rotate()
         with self._writing:
             self._reject_if_closed()
-            if durability == "none" and self._waiting_bytes + record.nbytes <= _WAITING_BYTES:
-                copied = record.copied()
-                self._waiting_bytes += record.nbytes
-                self._waiting.append(copied)
-            else:
-                self._hand_over([record])
-            return self.position
+            written = self._written + 1
+            try:
+                if self._log is None:
+                    self._log = LogWriter.create(self._folder, self._generation, 0, expires=self._expires)
+                self._log.append(record)
+                self._written = written
+            except OSError as error:
+                raise told(f"cannot stage changes of the index {self._folder}", error) from error
+            return written
 
     def sync(self, position: int) -> None:
         """Wait until all records up to a position are on disk.
@@ -193,7 +188,6 @@ class Journal:
                 return
             with self._writing:
                 self._reject_if_closed()
-                self._hand_over([])
                 log, written = self._log, self._written
                 end = 0 if log is None else log.end
             if log is not None:
@@ -203,15 +197,9 @@ class Journal:
 
     def append(self, record: Record, durability: Durability) -> None:
         """Write a record, and wait for the disk if that is wanted; errors as `write` and `sync`."""
-        position = self.write(record, durability)
+        position = self.write(record)
         if durability == "fsync":
             self.sync(position)
-
-    def flush(self) -> None:
-        """Write what waits in memory; errors as `write`, and it goes on waiting then."""
-        with self._writing:
-            self._reject_if_closed()
-            self._hand_over([])
 
     def back_to(self, position: int) -> None:
         """Take back the last record, if one was written since the journal had this position, and none was since.
@@ -224,31 +212,16 @@ class Journal:
             More than one record was written.
         """
         with self._syncing, self._writing:
-            if self.position == position:
+            if self._written == position:
                 return
-            can_be = self._waiting or (self._log is not None and self._log.has_last)
-            if self.position != position + 1 or not can_be:
-                raise InvalidValueError(f"from position {self.position}, the log cannot go back to {position}")
-            if self._waiting:
-                self._waiting.pop()
-            elif self._log is not None:
-                on_disk = min(self._on_disk, position)
-                self._log.take_back()
-                self._written, self._on_disk = position, on_disk
-
-    def _hand_over(self, records: list[Record]) -> None:
-        """Write what waits and these records: all of them, or none."""
-        records = self._waiting + records
-        if not records:
-            return
-        written = self._written + len(records)
-        try:
-            if self._log is None:
-                self._log = LogWriter.create(self._folder, self._generation, 0, expires=self._expires)
-            self._log.append(records)
-            self._written, self._waiting, self._waiting_bytes = written, [], 0
-        except OSError as error:
-            raise told(f"cannot stage changes of the index {self._folder}", error) from error
+            log = self._log
+            if self._written != position + 1 or log is None or not log.has_last:
+                raise InvalidValueError(f"from position {self._written}, the log cannot go back to {position}")
+            on_disk = min(self._on_disk, position)
+            log.take_back()
+            # Ctrl-C comes before both, or after
+            self._written, self._on_disk = position, on_disk
+            log.try_to_cut_waste()
 
     # -- generations -------------------------------------------------------------------------------------------------
 
@@ -267,10 +240,6 @@ class Journal:
         with self._syncing, self._writing:
             self._reject_if_closed()
             log = self._log
-            # Changes that cannot be written go to the next log: to make them twice makes no difference
-            with suppress(TagMatchError):
-                self._hand_over([])
-                log = self._log
             if log is None or (log.is_usable and log.records == 0 and log.expires == self._expires):
                 return self._generation
             with suppress(TagMatchError, OSError):
@@ -315,7 +284,6 @@ class Journal:
         """
         with self._writing:
             self._reject_if_closed()
-            self._hand_over([])
             logs = [*self._older, *([] if self._log is None else [self._log.contents()])]
         with telling_errors(f"cannot read the staged changes of the index {self._folder}"):
             yield from decoded(record for log in logs for record in records_of(log))
@@ -323,25 +291,16 @@ class Journal:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Write what waits in memory and let go of the log; one without records is removed.
-
-        Raises
-        ------
-        TagMatchError
-            What waited was not written.
-        """
+        """Let go of the log; one without records is removed."""
         with self._syncing, self._writing:
             if not self._is_open:
                 return
+            self._is_open = False
             try:
-                self._hand_over([])
+                if self._log is not None:
+                    self._log.close(remove=self._log.records == 0)
             finally:
-                self._is_open = False
-                try:
-                    if self._log is not None:
-                        self._log.close(remove=self._log.records == 0)
-                finally:
-                    self._lock.close()
+                self._lock.close()
 
     def abandon(self) -> None:
         """Let go of the log in the child of a fork: it is the parent's, which holds the lock and writes on."""

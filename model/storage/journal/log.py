@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -87,36 +86,35 @@ class LogWriter:
         """What the log has now."""
         return LogFile(self.path, self._header, records=self.records, end=self.end)
 
-    def append(self, records: Sequence[Record]) -> None:
-        """Write all these records, or none.
+    def append(self, record: Record) -> None:
+        """Write a record wholly, or not at all.
 
         Raises
         ------
         OSError
-            They were not written.
+            It was not written.
         TagMatchError
             The log takes no more records.
         """
         self._reject_if_in_doubt()
         self._cut_waste()
-        pieces: list[Any] = []
-        number, last, end = self.records, self.end, self.end
-        for record in records:
-            pieces += record.sealed(self._header.id, number, self.on_disk), *record.body
-            number, last, end = number + 1, end, end + HEADER_BYTES + record.nbytes
+        pieces: list[Any] = [record.sealed(self._header.id, self.records, self.on_disk), *record.body]
+        records, last, end = self.records + 1, self.end, self.end + HEADER_BYTES + record.nbytes
         self._has_waste = True
         try:
             _write(self._file.fileno(), pieces, self.end)
         except BaseException:
-            with contextlib.suppress(OSError):
-                self._cut_waste()
+            self.try_to_cut_waste()
             raise
-        self.records, self.end, self._last, self._has_waste = number, end, last, False
+        self.records, self.end, self._last, self._has_waste = records, end, last, False
 
     def take_back(self) -> None:
-        """Have the last record be waste, and cut it if that can be done; see `has_last`."""
+        """Have the last record be waste; see `has_last`."""
         on_disk = min(self.on_disk, self._last)
         self.records, self.end, self.on_disk, self._has_waste = self.records - 1, self._last, on_disk, True
+
+    def try_to_cut_waste(self) -> None:
+        """Cut what is beyond the end, or leave that to the next call of `append`."""
         with contextlib.suppress(OSError):
             self._cut_waste()
 
@@ -147,11 +145,11 @@ class LogWriter:
 
     def close(self, *, remove: bool) -> None:
         """Let go of the file, and remove it if wanted; waste at its end is cut if that can be done."""
-        with contextlib.suppress(OSError):
-            if remove:
+        if remove:
+            with contextlib.suppress(OSError):
                 self.path.unlink(missing_ok=True)
-            else:
-                self._cut_waste()
+        else:
+            self.try_to_cut_waste()
         self._file.close()
 
     def abandon(self) -> None:

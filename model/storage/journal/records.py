@@ -110,10 +110,6 @@ class Record(NamedTuple):
         fields = _FIELDS.pack(MAGIC, self.kind, log, number, on_disk, self.rows, self.nbytes, self.checksum)
         return fields + xxhash.xxh3_64_digest(fields)
 
-    def copied(self) -> Record:
-        """The same with memory of its own."""
-        return self._replace(body=[b"".join(self.body)])
-
 
 class Header(NamedTuple):
     """What the header of a record says, in its order."""

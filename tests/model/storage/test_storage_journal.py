@@ -233,7 +233,7 @@ def test_another_program_has_the_log_until_it_is_killed(tmp_path):
 
 def test_the_child_of_a_fork_neither_writes_nor_keeps_the_lock(tmp_path):
     journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, "none")
+    journal.append(CALLS[0].record, "os")
     goes_on, writes_on = os.pipe()
     has_let_go, says_so = os.pipe()
     child = os.fork()
@@ -273,11 +273,9 @@ def test_a_closed_journal_says_so(tmp_path):
     journal.close()
     for use in (
         lambda: journal.append(CALLS[0].record, "os"),
-        lambda: journal.append(CALLS[0].record, "none"),
         lambda: journal.sync(1),
         lambda: list(journal.replay()),
         lambda: journal.drop(9),
-        journal.flush,
         journal.rotate,
     ):
         with pytest.raises(ClosedError):
@@ -293,50 +291,20 @@ def test_a_file_where_the_folder_should_be_is_told(tmp_path):
 # -- durability and generations ----------------------------------------------------------------------------------------
 
 
-def _end_without_closing(folder: Path, durability: str, flush: bool) -> None:
+def _end_without_closing(folder: Path, durability: str) -> None:
     journal = Journal.acquire(folder, FIRST)
     for call in CALLS:
         journal.append(call.record, durability)
-    if flush:
-        journal.flush()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    ("durability", "flush", "lasts"),
-    [("fsync", False, True), ("os", False, True), ("none", True, True), ("none", False, False)],
-)
-def test_what_outlasts_a_program_that_is_killed(tmp_path, durability, flush, lasts):
-    program = multiprocessing.get_context("fork").Process(
-        target=_end_without_closing, args=(tmp_path, durability, flush)
-    )
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_what_is_logged_outlasts_a_program_that_is_killed(tmp_path, durability):
+    program = multiprocessing.get_context("fork").Process(target=_end_without_closing, args=(tmp_path, durability))
     program.start()
     program.join()
     assert program.exitcode == -signal.SIGKILL
-    assert acquired(tmp_path) == (changes_of(CALLS) if lasts else [])
-
-
-def test_what_waits_in_memory_goes_before_the_next_record_that_does_not(tmp_path):
-    journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, "none")
-    assert not log(tmp_path).exists()
-    journal.append(CALLS[1].record, "os")
-    assert peek(tmp_path, FIRST).records == 2
-    journal.append(CALLS[2].record, "none")
-    assert peek(tmp_path, FIRST).records == 2
-    journal.append(CALLS[3].record, "fsync")
-    journal.close()
     assert acquired(tmp_path) == changes_of(CALLS)
-
-
-def test_what_waits_in_memory_is_bounded(tmp_path):
-    journal = Journal.acquire(tmp_path, FIRST)
-    call = single(["x" * 100_000], 1)
-    for _ in range(30):
-        journal.append(call.record, "none")
-    assert peek(tmp_path, FIRST).records >= 20
-    journal.close()
-    assert peek(tmp_path, FIRST).records == 30
 
 
 def test_no_file_is_made_before_the_first_record_and_none_without_records_stays(tmp_path):
@@ -353,7 +321,7 @@ def test_no_file_is_made_before_the_first_record_and_none_without_records_stays(
 
 
 _steps = st.tuples(
-    st.sampled_from(["fsync", "os", "none"]), st.sampled_from(["", "rotate", "drop", "reopen"]), st.integers(0, 4)
+    st.sampled_from(["fsync", "os"]), st.sampled_from(["", "rotate", "drop", "reopen"]), st.integers(0, 4)
 )
 
 
@@ -404,7 +372,7 @@ def test_nothing_is_staged_where_there_is_no_folder(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("durability", ["fsync", "os", "none"])
+@pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_the_last_record_can_be_taken_back(tmp_path, durability):
     journal = Journal.acquire(tmp_path, FIRST)
     journal.append(CALLS[0].record, "os")
