@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tagmatch.model.arrays import Lists, Strings, U64Array, UIntArray
+from tagmatch.model.arrays import Lists, Strings, U32Array, U64Array, UIntArray
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 
 
@@ -55,3 +56,22 @@ def to_strings(array: pa.Array) -> Strings:
     _, offsets, data = array.buffers()
     text = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
     return Strings(np.frombuffer(offsets, width)[: len(array) + 1], text)
+
+
+def in_order(strings: pa.Array) -> tuple[U32Array, U32Array]:
+    """Number the different strings of an Arrow array in the order of their bytes.
+
+    Returns
+    -------
+    places : uint32 array
+        Of each different string, in this order, one place in `strings`.
+    numbers : uint32 array
+        Of each string, its place in `places`.
+    """
+    order = pc.sort_indices(strings).to_numpy().astype(np.uint32)
+    ordered = strings.take(pa.array(order))
+    is_new = np.ones(len(order), np.bool_)
+    is_new[1:] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
+    numbers = np.empty(len(order), np.uint32)
+    numbers[order] = np.cumsum(is_new, dtype=np.int64) - 1
+    return order[is_new], numbers

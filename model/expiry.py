@@ -70,7 +70,7 @@ def expiry_time(value: object, now: int, name: str = "expires") -> int:
     return time
 
 
-def expiry_times(values: object, rows: int, now: int, name: str = "expires") -> I64Array | None:
+def expiry_times(values: object, rows: int, now: int) -> I64Array | None:
     """When each of many keys expires; `None` if none does.
 
     Parameters
@@ -86,11 +86,11 @@ def expiry_times(values: object, rows: int, now: int, name: str = "expires") -> 
         As `expiry_time`; the message names the row. The column is of another length, or of another type.
     """
     if values is None or isinstance(values, datetime | timedelta):
-        time = expiry_time(values, now, name)
+        time = expiry_time(values, now)
         return None if time == NEVER else np.full(rows, time)
-    times = _column(values, now, name)
+    times = _column(values, now, "expires")
     if len(times) != rows:
-        raise InvalidValueError(f"{name} must have a time for each key; there are {len(times)}, and {rows} keys")
+        raise InvalidValueError(f"expires must have a time for each key; there are {len(times)}, and {rows} keys")
     return if_any(times)
 
 

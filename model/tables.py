@@ -312,8 +312,7 @@ class Snapshot:
     Attributes
     ----------
     segments : tuple of Segment
-        At least one. No two have the same set in rows that are not deleted. Where keys are strings, there is one only,
-        as segments number them each in a way of its own.
+        At least one. No two have the same set in rows that are not deleted.
     name : str, optional
         Of the snapshot as it was saved; `None` if it is in memory only.
     number : int, optional
@@ -358,6 +357,11 @@ class Snapshot:
             return segment if came_back else replace(earlier, deletions=segment.deletions, earliest=segment.earliest)
 
         return replace(self, segments=tuple(map(shared, self.segments)))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all is in one segment, of which no rows are deleted."""
+        return len(self.segments) == 1 and self.segments[0].deletions is None
 
     @property
     def only(self) -> Segment:

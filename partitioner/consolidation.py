@@ -92,11 +92,10 @@ def without_expired(snapshot: Snapshot, options: LayoutOptions, *, now: int, thr
 
 def rebuilt(snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:
     """The snapshot after the changes, as one segment without deletions; the same where there is nothing to be done."""
-    segments = snapshot.segments
-    is_whole = len(segments) == 1 and segments[0].deletions is None and segments[0].options == options
-    if len(changes) == 0 and is_whole and snapshot.earliest > now:
+    is_as_wanted = snapshot.is_whole and snapshot.only.options == options
+    if len(changes) == 0 and is_as_wanted and snapshot.earliest > now:
         return snapshot
-    held = [held_by(segment, threads=threads) for segment in segments]
+    held = [held_by(segment, threads=threads) for segment in snapshot.segments]
     return Snapshot((build_segment(held, changes, options, now=now, threads=threads),))
 
 
@@ -149,7 +148,7 @@ def rest_before_all(snapshot: Snapshot) -> float | None:
     Some ten times what that takes, so that it takes no more than a tenth of the time of an index that changes now and
     then.
     """
-    if len(snapshot.segments) == 1 and snapshot.segments[0].deletions is None:
+    if snapshot.is_whole:
         return None
     return max(_REST_S, _REST_A_SET_S * len(snapshot))
 

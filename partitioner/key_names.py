@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tagmatch.model.arrays import Lists, Strings, U32Array
-from tagmatch.model.arrow import from_strings, to_strings
+from tagmatch.model.arrow import from_strings, in_order, to_strings
 from tagmatch.model.kernels.lists import count_values, gather_strings
 from tagmatch.model.tables import KeyTable
 
@@ -25,13 +24,8 @@ def in_common(parts: Sequence[Strings], *, threads: int = 1) -> tuple[Strings, l
         For each part, the place in `names` of each of its strings.
     """
     strings = pa.concat_arrays([from_strings(part).cast(pa.large_string()) for part in parts])
-    order = pc.sort_indices(strings).to_numpy().astype(np.uint32)
-    ordered = strings.take(pa.array(order))
-    is_new = np.ones(len(order), np.bool_)
-    is_new[1:] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
-    numbers = np.empty(len(order), np.uint32)
-    numbers[order] = np.cumsum(is_new, dtype=np.int64) - 1
-    names = gather_strings(to_strings(strings), order[is_new], threads=threads)
+    places, numbers = in_order(strings)
+    names = gather_strings(to_strings(strings), places, threads=threads)
     return names, np.split(numbers, np.cumsum([len(part) for part in parts[:-1]]))
 
 

@@ -29,11 +29,6 @@ from tagmatch.pipeline.matcher import DeviceMatcher, Matcher, SegmentMatcher
 Part: TypeAlias = tuple[Segment, SegmentMatcher]
 
 
-def matcher_for(snapshot: Snapshot, options: MatchOptions) -> Matcher:
-    """What answers queries from a snapshot; errors as `parts_for`."""
-    return matcher_of(parts_for(snapshot, options))
-
-
 def matcher_of(parts: Sequence[Part]) -> Matcher:
     """What answers queries about all of some segments."""
     matchers = [matcher for _, matcher in parts]

@@ -109,7 +109,7 @@ def hash_strings(
     return out
 
 
-def hash_tags(rows: TagLists, *, seed: int = 0, threads: int = 1) -> U64Array:
+def hash_tags(rows: TagLists, *, threads: int = 1) -> U64Array:
     """XXH64 of the tag at each place of rows, uint64; each string of a dictionary is hashed once."""
-    hashes = hash_strings(rows.tags, seed=seed, threads=threads)
+    hashes = hash_strings(rows.tags, threads=threads)
     return hashes if rows.indices is None else hashes[rows.indices]

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tagmatch.model.arrays import Lists, Strings, UIntArray, offsets_of
-from tagmatch.model.arrow import from_strings
+from tagmatch.model.arrow import from_strings, in_order
 from tagmatch.pipeline.cpu.key_lookup import merge_unique
 
 
@@ -53,11 +52,7 @@ class NamesOfSegments:
             return keys, self.column(keys.values)
         used, numbers = np.unique(keys.values, return_inverse=True)
         names = self.column(used)
-        order = pc.sort_indices(names).to_numpy()
-        ordered = names.take(pa.array(order))
-        is_new = np.ones(len(order), np.bool_)
-        is_new[1:] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
-        ranks = np.empty(len(order), np.uint64)
-        ranks[order] = np.cumsum(is_new, dtype=np.uint64) - np.uint64(1)
-        once = merge_unique(Lists(keys.offsets, ranks[numbers]), np.ones(len(keys), np.bool_))
-        return once, ordered.filter(pa.array(is_new)).take(pa.array(once.values))
+        places, in_common = in_order(names)
+        of_names = Lists(keys.offsets, in_common[numbers].astype(np.uint64))
+        once = merge_unique(of_names, np.ones(len(keys), np.bool_))
+        return once, names.take(pa.array(places)).take(pa.array(once.values))

@@ -16,7 +16,7 @@ from tagmatch.model.options import LayoutOptions, MatchOptions
 from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.devices import matcher_for
+from tagmatch.pipeline.devices import matcher_of, parts_for
 from tagmatch.pipeline.service import Pipeline
 
 TIMEOUT = 60
@@ -52,7 +52,7 @@ def in_order(pair: tuple[frozenset[str], int]) -> tuple[list[str], int]:
 def test_answers_are_those_of_all_sets(layout: str, parts: Parts, queries: list[list[str]]) -> None:
     snapshot, oracle = snapshot_of(parts, layout)
     options = MatchOptions(device="cpu")
-    matcher, pipeline = matcher_for(snapshot, options), Pipeline(options)
+    matcher, pipeline = matcher_of(parts_for(snapshot, options)), Pipeline(options)
     try:
         for unique in (False, True):
             found = pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
@@ -100,7 +100,7 @@ def test_ranks_in_a_large_segment_become_those_in_small_ones(layout: str, seed: 
     queries = some(100, 0, 3 * tags, 40) + [part[0] + part[-1] for part in parts]
     snapshot, oracle = snapshot_of(parts, layout)
     options = MatchOptions(device="cpu")
-    matcher, pipeline = matcher_for(snapshot, options), Pipeline(options)
+    matcher, pipeline = matcher_of(parts_for(snapshot, options)), Pipeline(options)
     try:
         found = pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=False)
         keys = [sorted(found.values[a:b].tolist()) for a, b in pairwise(found.offsets)]

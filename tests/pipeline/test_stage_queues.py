@@ -12,7 +12,7 @@ from tagmatch.model.options import LayoutOptions, MatchOptions, PipelineOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.devices import matcher_for
+from tagmatch.pipeline.devices import matcher_of, parts_for
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.pipeline.stages.queues import Fifo, QueuePolicy, Waiting
 from tagmatch.pipeline.stages.stage import Stage
@@ -103,7 +103,7 @@ def test_every_stage_of_a_pipeline_has_the_queue_asked_for(layout: str) -> None:
     segment = build_segment([], staged.changes(), options, threads=1)
     one_by_one = PipelineOptions(packet_queries=1, hand_over_queries=0)
     answering = MatchOptions(device="cpu", threads=2, pipeline=one_by_one)
-    pipeline, matcher = Pipeline(answering, queue), matcher_for(Snapshot((segment,)), answering)
+    pipeline, matcher = Pipeline(answering, queue), matcher_of(parts_for(Snapshot((segment,)), answering))
     assert len(made) == 4
     futures = [pipeline.submit(matcher, row, unique=False, timeout=None) for row in tags]
     for number, future in enumerate(futures):

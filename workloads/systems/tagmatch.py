@@ -122,8 +122,7 @@ class TagmatchOnDisk(Tagmatch):
 
     def is_merged(self) -> bool:
         """Whether nothing is left to be merged in the background."""
-        stats = self.index.stats()
-        return bool(stats["segments"] == 1 and stats["deleted"] == 0)
+        return self.index.snapshot.is_whole
 
 
 class TagmatchOnGpu(Tagmatch):
