@@ -36,6 +36,7 @@ from tagmatch.model.expiry import expiry_time, expiry_times
 from tagmatch.model.layouts import has_tables_for, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.format import Entry
+from tagmatch.model.storage.history import Commit
 from tagmatch.model.storage.location import Location, location_of
 from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.partitioner.consolidation import (
@@ -273,7 +274,7 @@ class Engine:
         """A snapshot, saved if it is to be."""
         if self._location is None or snapshot.name is not None:
             return snapshot
-        snapshot = self._location.update(snapshot, self._known, ahead, log, self._keep)
+        snapshot = self._location.update(snapshot, self._known, Commit(ahead, log, self._keep))
         assert snapshot.name is not None
         self._known, self._is_laid_out_anew = {snapshot.name}, False
         return snapshot

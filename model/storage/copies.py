@@ -48,7 +48,8 @@ from tagmatch.model.storage.journal.changes import logs_as_files
 from tagmatch.model.storage.journal.folder import remove_logs
 from tagmatch.model.storage.journal.scan import generations_in, log_path
 from tagmatch.model.storage.location import Location
-from tagmatch.model.storage.store import Store, folder_for_copies
+from tagmatch.model.storage.shared_files import folder_for_copies
+from tagmatch.model.storage.store import Store
 from tagmatch.model.storage.store_folder import in_a_line
 
 _BLOCK = 1 << 24

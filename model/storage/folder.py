@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,14 +49,16 @@ from tagmatch.model.storage.format import (
     within,
 )
 from tagmatch.model.storage.history import (
+    Commit,
     check_kept,
     manifest_by_number,
     names_needed,
     reject_number,
     succeed,
-    succeed_with_staged,
+    with_staged,
 )
 from tagmatch.model.storage.segment_files import Check, check_file, read_segments, write_segment
+from tagmatch.model.storage.shared_files import FolderFiles
 from tagmatch.model.storage.snapshots import write_snapshot
 from tagmatch.model.tables import Segment, Snapshot
 
@@ -191,27 +193,12 @@ class Folder:
         """As `Location` says. Another writer is waited for, and what one that was killed has left is removed."""
         # All files are written, and replace those that are there and damaged
         nameless = Snapshot(tuple(replace(segment, name=None) for segment in snapshot.segments))
-        self._save(nameless, set(), (), None, keep, lambda _: None)
+        self._save(nameless, None, Commit(keep=keep))
 
-    def update(
-        self,
-        snapshot: Snapshot,
-        known: set[str],
-        ahead: Sequence[Entry] = (),
-        log: int | None = None,
-        keep: int | None = None,
-    ) -> Snapshot:
+    def update(self, snapshot: Snapshot, known: set[str], commit: Commit) -> Snapshot:
         """As `Location` says."""
         self.check_writable()
-
-        def is_known(manifest: Manifest | None) -> None:
-            if manifest is not None and manifest["snapshot"] not in known:
-                raise IndexChangedError(
-                    f"another program has saved changes to the index {self}; staged changes are still staged: call "
-                    "reload() and then consolidate() again"
-                )
-
-        return self._save(snapshot, known, ahead, log, keep, is_known)
+        return self._save(snapshot, known, commit)
 
     @contextlib.contextmanager
     def written_ahead(self, segment: Segment) -> Iterator[Entry]:
@@ -240,28 +227,22 @@ class Folder:
             if needed is not None and there.name not in needed:
                 remove(there)
 
-    def _save(
-        self,
-        snapshot: Snapshot,
-        known: set[str],
-        ahead: Sequence[Entry],
-        log: int | None,
-        keep: int | None,
-        check: Callable[[Manifest | None], None],
-    ) -> Snapshot:
+    def _save(self, snapshot: Snapshot, known: set[str] | None, commit: Commit) -> Snapshot:
+        """`update`; without `known`, whatever the index has now."""
         with self.writing() as folder:
             current = self.manifest() if self.has_index() else None
-            check(current)
-            there = [*current["segments"], *ahead] if current else ahead
+            if known is not None and current is not None and current["snapshot"] not in known:
+                raise IndexChangedError(
+                    f"another program has saved changes to the index {self}; staged changes are still staged: call "
+                    "reload() and then consolidate() again"
+                )
+            there = [*(current["segments"] if current else ()), *commit.ahead]
             made = write_snapshot(snapshot, folder, there)
             # What merges segments, which are written ahead, changes no set
-            manifest, kept = succeed(made, current, keep, same_sets=bool(ahead))
-            if first_log := max(log or 0, current.get("log", 0) if current else 0):
-                manifest["log"] = first_log
-            if log is None and current and staged_of(current):
-                manifest["staged"] = staged_of(current)
-            known.add(manifest["snapshot"])
-            self.commit(folder, manifest, kept)
+            manifest, kept = succeed(made, current, commit.keep, same_sets=bool(commit.ahead))
+            if known is not None:
+                known.add(manifest["snapshot"])
+            self.commit(folder, with_staged(manifest, current, commit.log), kept)
         names = [entry["name"] for entry in manifest["segments"]]
         saved = [replace(segment, name=name) for segment, name in zip(snapshot.segments, names, strict=True)]
         return Snapshot(tuple(saved), str(manifest["snapshot"]), number_of(manifest))
@@ -307,7 +288,8 @@ class Folder:
         with self.writing() as nothing:
             current = self.manifest() if self.has_index() else None
             reject_changed(self, current or {}, base)
-            self.commit(nothing, *succeed_with_staged(manifest, current))
+            next_one, kept = succeed(manifest, current)
+            self.commit(nothing, with_staged(next_one, current), kept)
 
     def replaceable(self) -> Manifest | None:
         """The manifest of the index, if there is one that is not damaged; errors as `save`."""
@@ -396,41 +378,3 @@ def _is_abandoned(unfinished: Path) -> bool:
     if lock is not None:
         lock.close()
     return lock is not None
-
-
-@dataclass(frozen=True, slots=True)
-class FolderFiles:
-    """Files in a folder that all machines mount under the same path.
-
-    Attributes
-    ----------
-    folder : Path
-    """
-
-    folder: Path
-
-    @contextlib.contextmanager
-    def new(self, name: str) -> Iterator[Path]:
-        """As `Files` says."""
-        part = self.local_folder() / f"{name}.{uuid.uuid4().hex}"
-        yield part
-        os.replace(part, self.folder / name)
-
-    def map(self, name: str, *, keep: bool = False) -> pa.MemoryMappedFile:  # noqa: ARG002
-        """As `Files` says."""
-        return pa.memory_map(str(self.folder / name))
-
-    def local_folder(self) -> Path:
-        """As `Files` says: the folder itself.
-
-        Raises
-        ------
-        TagMatchError
-            This machine does not have the folder.
-        """
-        if not self.folder.is_dir():
-            raise TagMatchError(
-                f"{os.uname().nodename} has no folder {self.folder}, which another machine has made: an index must be "
-                "where all machines mount the same folder, or on a store that all of them reach"
-            )
-        return self.folder

@@ -70,7 +70,7 @@ OF_SNAPSHOTS = (SEGMENT_PREFIX, SNAPSHOT_PREFIX, DELETED_PREFIX, CHANGES_PREFIX,
 ADVICE = "build the index again or restore it from a copy"
 
 # In a manifest
-_CHECKSUM_LINE = re.compile(rb'^ "checksum": "[0-9a-f]{16}",\n', re.MULTILINE)
+_CHECKSUM_LINE = re.compile(rb'^ "checksum": "([0-9a-f]{16})",\n', re.MULTILINE)
 
 # Large for stores, where each block is asked for; to clear a small one takes no longer than to read a small file
 _REMOTE_BLOCK, _LOCAL_BLOCK = 1 << 24, 1 << 20
@@ -89,7 +89,7 @@ def reject_other_files(path: object, names: Iterable[str]) -> None:
         raise IndexExistsError(f"{path} is a folder with other files in it; choose an empty or a new folder")
 
 
-def reject_changed(path: object, manifest: dict[str, Any], base: str | None) -> None:
+def reject_changed(path: object, manifest: Manifest, base: str | None) -> None:
     """See that an index still has the snapshot of that name, or that there is none still.
 
     Parameters
@@ -137,7 +137,7 @@ def parse_manifest(text: bytes, path: object) -> Manifest:
 
 
 def _checksum_without_its_line(text: bytes) -> str | None:
-    """The checksum of a manifest as it was before `manifest_text` added the line that has it."""
+    """The checksum of a manifest without the line that has it."""
     line = _CHECKSUM_LINE.search(text)
     if line is None or not text.endswith(b"\n"):
         return None
@@ -158,9 +158,11 @@ def _upgraded(manifest: Manifest) -> Manifest:
 
 def manifest_text(manifest: Manifest) -> bytes:
     """The manifest as it is written, with its checksum."""
-    body = json.dumps(manifest, indent=1, sort_keys=True)
-    checksum = xxhash.xxh3_64_hexdigest(body.encode())
-    return (json.dumps({**manifest, "checksum": checksum}, indent=1, sort_keys=True) + "\n").encode()
+    text = (json.dumps({**manifest, "checksum": "0" * 16}, indent=1, sort_keys=True) + "\n").encode()
+    line, checksum = _CHECKSUM_LINE.search(text), _checksum_without_its_line(text)
+    assert line is not None
+    assert checksum is not None
+    return text[: line.start(1)] + checksum.encode() + text[line.end(1) :]
 
 
 def number_of(manifest: Manifest) -> int:
@@ -213,21 +215,21 @@ def key_type_of(manifest: Manifest) -> KeyType:
     return manifest["key_type"]  # type: ignore[no-any-return]
 
 
-def check_size(file: Path, expected: dict[str, Any]) -> None:
+def check_size(file: Path, expected: Entry) -> None:
     """See that a file has the size that a manifest says; IndexCorruptError."""
     size = file.stat().st_size
     if size != expected["bytes"]:
         raise IndexCorruptError(f"{file} has {size} bytes instead of {expected['bytes']}; {ADVICE}")
 
 
-def check_contents(file: Path, expected: dict[str, Any]) -> None:
+def check_contents(file: Path, expected: Entry) -> None:
     """See that a file has the size and the checksum that a manifest says; IndexCorruptError."""
     check_size(file, expected)
     if checksum_of_file(file) != expected["xxh3_64"]:
         raise IndexCorruptError(f"{file} does not have the checksum that it was written with; {ADVICE}")
 
 
-def are_whole(files: dict[str, dict[str, Any]], checksum: Callable[[str], str]) -> bool:
+def are_whole(files: dict[str, Entry], checksum: Callable[[str], str]) -> bool:
     """Whether files are there already, undamaged, of which manifests say this: then readers may be using them."""
     try:
         return all(checksum(name) == expected["xxh3_64"] for name, expected in files.items())

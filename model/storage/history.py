@@ -8,7 +8,7 @@ when each is no longer the current one; theirs are in files of their own, `MANIF
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -25,10 +25,31 @@ from tagmatch.model.storage.format import (
     manifest_text,
     names_of,
     number_of,
+    staged_of,
 )
 
 #: What a manifest says that is no part of the snapshot: of the log, of other snapshots, of who wrote it
 _OF_THE_INDEX = ("log", "staged", "kept", "keep_snapshots", "backup", "current")
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What an index is to say beside the snapshot that becomes its current one.
+
+    Attributes
+    ----------
+    ahead : sequence of dict
+        What `Location.written_ahead` gave for segments that the snapshot has, into which others were merged: it has the
+        sets of the current one, then.
+    log : int, optional
+        Number of the first log of staged changes that are not in the snapshot; default: as the index has it.
+    keep : int, optional
+        How many earlier snapshots it is to keep from now on; default: as many as until now, at first none.
+    """
+
+    ahead: Sequence[Entry] = ()
+    log: int | None = None
+    keep: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +118,12 @@ def succeed(
     return manifest, files
 
 
-def succeed_with_staged(made: Manifest, current: Manifest | None) -> tuple[Manifest, dict[str, bytes]]:
-    """`succeed`, of a snapshot to which others have come without what is staged here: that stays staged."""
-    manifest, files = succeed(made, current)
-    staged = {name: value for name, value in (current or {}).items() if name in ("log", "staged")}
-    return manifest | staged, files
+def with_staged(manifest: Manifest, current: Manifest | None, log: int | None = None) -> Manifest:
+    """The manifest with all that is staged in the current one, or only what is in logs from this one on."""
+    before: Manifest = current or {}
+    first = max(log or 0, before.get("log", 0))
+    staged = staged_of(before) if log is None else []
+    return manifest | ({"log": first} if first else {}) | ({"staged": staged} if staged else {})
 
 
 def _to_keep(current: Manifest) -> tuple[Entry, bytes]:

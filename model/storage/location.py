@@ -7,33 +7,20 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import unquote
-
-import pyarrow as pa
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.options import check_snapshot_number
 from tagmatch.model.storage.folder import Folder
-from tagmatch.model.storage.format import Entry
+from tagmatch.model.storage.format import Entry, Manifest
+from tagmatch.model.storage.history import Commit
+from tagmatch.model.storage.shared_files import Files
 from tagmatch.model.storage.store import Store
 from tagmatch.model.tables import Segment, Snapshot
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _FILE = re.compile(r"file:(//(localhost)?)?(?P<path>/[^/].*)")
-
-
-class Files(Protocol):
-    """Files that processes on several machines leave for each other; each appears under its name whole, at once."""
-
-    def new(self, name: str) -> AbstractContextManager[Path]:
-        """Give a path of this machine, at which to write the file of that name; it appears when it is whole."""
-
-    def map(self, name: str, *, keep: bool = False) -> pa.MemoryMappedFile:
-        """Map a file into memory; `keep` if other processes of this machine need it, too."""
-
-    def local_folder(self) -> Path:
-        """Return a folder of this machine with room for files, which their maker removes."""
 
 
 class Location(Protocol):
@@ -64,7 +51,7 @@ class Location(Protocol):
             It cannot be seen what is.
         """
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         """The manifest of the current snapshot, or of the one by its number: a small file or two.
 
         Errors as `open`, but for damage to other files.
@@ -124,7 +111,7 @@ class Location(Protocol):
         Parameters
         ----------
         keep
-            As of `update`.
+            As of `Commit`.
 
         Raises
         ------
@@ -137,14 +124,7 @@ class Location(Protocol):
     def written_ahead(self, segment: Segment) -> AbstractContextManager[Entry]:
         """Write the files of a segment that a snapshot is to have, meanwhile; errors as `save`."""
 
-    def update(
-        self,
-        snapshot: Snapshot,
-        known: set[str],
-        ahead: Sequence[Entry] = (),
-        log: int | None = None,
-        keep: int | None = None,
-    ) -> Snapshot:
+    def update(self, snapshot: Snapshot, known: set[str], commit: Commit) -> Snapshot:
         """`save`, but not where the index has got a snapshot that `snapshot` does not come from; one writer at a time.
 
         Returns `snapshot` as it is saved, with names and its number. Only what the index does not have is written.
@@ -154,13 +134,8 @@ class Location(Protocol):
         known : set
             Names of the snapshots that it comes from. It gets the name of `snapshot` just before that becomes the
             current one: should this be interrupted, either may be.
-        ahead
-            What `written_ahead` gave for segments that the snapshot has, into which others were merged: it has the
-            sets of the current one, then.
-        log
-            Number of the first log of staged changes that are not in the snapshot; default: as the index has it.
-        keep
-            How many earlier snapshots the index is to keep from now on; default: as many as until now, at first none.
+        commit : Commit
+            What the index is to say besides.
 
         Raises
         ------
@@ -172,7 +147,7 @@ class Location(Protocol):
             As `save`.
         """
 
-    def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> dict[str, Any]:
+    def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> Manifest:
         """Write the files of a snapshot that an index, which has these segments, lacks; returns what `switch` takes.
 
         Nothing has changed then, and any process may `switch`. Done twice, it comes to the same.
@@ -183,7 +158,7 @@ class Location(Protocol):
             As `save`.
         """
 
-    def switch(self, manifest: dict[str, Any], base: str | None) -> None:
+    def switch(self, manifest: Manifest, base: str | None) -> None:
         """Make the snapshot that `prepare` gave the current one; what is staged stays so.
 
         Parameters

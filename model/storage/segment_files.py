@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +22,8 @@ from tagmatch.model.storage.format import (
     DELETED_PREFIX,
     EXPIRES,
     SEGMENT_PREFIX,
+    Entry,
+    Manifest,
     checksum_of_file,
     key_type_of,
 )
@@ -31,10 +32,10 @@ from tagmatch.model.tables import KeyTable, Segment, TagsetTable, Vocabulary
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 
 #: Accepts a file as the manifest describes it, or raises IndexCorruptError
-Check = Callable[[Path, dict[str, Any]], None]
+Check = Callable[[Path, Entry], None]
 
 
-def write_segment(segment: Segment, folder: Path) -> dict[str, Any]:
+def write_segment(segment: Segment, folder: Path) -> Entry:
     """Write and sync the tables, in a new folder in this one; returns what manifests say of the segment."""
     files, whole = {}, xxhash.xxh3_64()
     unnamed = folder / "segment"
@@ -51,7 +52,7 @@ def write_segment(segment: Segment, folder: Path) -> dict[str, Any]:
     return {"name": name, "rows": len(segment), "seed": segment.vocabulary.seed, "tags": tags, "files": files}
 
 
-def write_deletions(deletions: Deletions, rows: int, folder: Path) -> dict[str, Any]:
+def write_deletions(deletions: Deletions, rows: int, folder: Path) -> Entry:
     """Write and sync which of the rows of a segment are deleted; returns what manifests say of that file."""
     flags = pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(deletions.bits)])
     file = folder / "deleted"
@@ -61,7 +62,7 @@ def write_deletions(deletions: Deletions, rows: int, folder: Path) -> dict[str, 
     return {"name": name, "rows": deletions.count, **written}
 
 
-def _write_table(table: pa.Table, file: Path) -> dict[str, Any]:
+def _write_table(table: pa.Table, file: Path) -> Entry:
     with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     checksum = checksum_of_file(file)
@@ -96,7 +97,7 @@ def _table(**columns: pa.Array) -> pa.Table:
     return pa.table([*columns.values()], pa.schema([(name, array.type) for name, array in columns.items()]))
 
 
-def read_segments(folder: Path, manifest: dict[str, Any], check: Check) -> tuple[Segment, ...]:
+def read_segments(folder: Path, manifest: Manifest, check: Check) -> tuple[Segment, ...]:
     """The segments of which an index folder has the files that `manifest` names, each file if `check` accepts it.
 
     Raises
@@ -111,9 +112,7 @@ def read_segments(folder: Path, manifest: dict[str, Any], check: Check) -> tuple
     return tuple(_read_segment(folder, entry, options, key_type, check) for entry in manifest["segments"])
 
 
-def _read_segment(
-    folder: Path, entry: dict[str, Any], options: LayoutOptions, key_type: KeyType, check: Check
-) -> Segment:
+def _read_segment(folder: Path, entry: Entry, options: LayoutOptions, key_type: KeyType, check: Check) -> Segment:
     own, files = folder / entry["name"], entry["files"]
     wanted = _TABLES if key_type == "integer" else (*_TABLES, "key_names")
     tables = {name: _read_table(own / f"{name}.arrow", files[f"{name}.arrow"], check) for name in wanted}
@@ -139,13 +138,13 @@ def _read_segment(
     )
 
 
-def _read_deletions(folder: Path, entry: dict[str, Any], check: Check) -> Deletions:
+def _read_deletions(folder: Path, entry: Entry, check: Check) -> Deletions:
     flags = _read_table(folder / entry["name"], entry, check)["deleted"]
     bits = np.frombuffer(flags.buffers()[1], np.uint8, count=-(-len(flags) // 8))
     return Deletions(bits, entry["rows"])
 
 
-def _read_table(file: Path, expected: dict[str, Any], check: Check) -> dict[str, pa.Array]:
+def _read_table(file: Path, expected: Entry, check: Check) -> dict[str, pa.Array]:
     """Columns of a table, each one chunk of the memory-mapped file, which `check` has accepted."""
     with _telling_errors(file):
         check(file, expected)
@@ -157,7 +156,7 @@ def _read_table(file: Path, expected: dict[str, Any], check: Check) -> dict[str,
     }
 
 
-def check_file(file: Path, expected: dict[str, Any], check: Check) -> None:
+def check_file(file: Path, expected: Entry, check: Check) -> None:
     """See that a file is there, and that `check` accepts it; errors as `read_segments`."""
     with _telling_errors(file):
         check(file, expected)

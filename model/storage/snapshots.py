@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
-from tagmatch.model.storage.format import SNAPSHOT_PREFIX, Entry, version_for
+from tagmatch.model.storage.format import SNAPSHOT_PREFIX, Entry, Manifest, version_for
 from tagmatch.model.storage.segment_files import write_deletions, write_segment
 from tagmatch.model.tables import Segment, Snapshot
 
 
-def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> dict[str, Any]:
+def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> Manifest:
     """Write and sync what an index lacks of a snapshot; returns the manifest, without its own checksum.
 
     Parameters
@@ -26,7 +25,7 @@ def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> 
     known = {entry["name"]: entry for entry in there}
     entries = [_written(segment, known.get(segment.name or ""), folder) for segment in snapshot.segments]
     options = snapshot.segments[0].options
-    manifest = {
+    manifest: Manifest = {
         "format": version_for(entries),
         "layout": options.layout,
         "max_partition_size": options.max_partition_size,
@@ -46,7 +45,7 @@ def _written(segment: Segment, known: Entry | None, folder: Path) -> Entry:
     return entry
 
 
-def _identity(manifest: dict[str, Any]) -> str:
+def _identity(manifest: Manifest) -> str:
     """A checksum of what a snapshot is: its layout, and the contents of its files, which their names stand for."""
     names = [(entry["name"], entry.get("deleted", {}).get("name")) for entry in manifest["segments"]]
     return xxhash.xxh3_64_hexdigest(f"{manifest['layout']} {manifest['max_partition_size']} {names}".encode())

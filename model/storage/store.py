@@ -6,11 +6,8 @@ an executor; a writer uploads them, and the manifest last: then the new snapshot
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import os
-import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,10 +17,8 @@ from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.fs
-import xxhash
 
 from tagmatch.model.errors import IndexCorruptError, IndexExistsError, InvalidValueError, TagMatchError
-from tagmatch.model.storage.file_lock import locked
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import (
     MANIFEST,
@@ -48,8 +43,9 @@ from tagmatch.model.storage.history import (
     names_needed,
     reject_number,
     succeed,
-    succeed_with_staged,
+    with_staged,
 )
+from tagmatch.model.storage.shared_files import StoreFiles, folder_for_copies, one_process
 from tagmatch.model.storage.snapshots import write_snapshot
 from tagmatch.model.storage.store_folder import StoreFolder, in_a_line
 from tagmatch.model.tables import Snapshot
@@ -130,10 +126,10 @@ class Store:
         """A copy in a folder of this machine, made anew if the index has another snapshot by now; errors as `open`."""
         try:
             of_one = "" if self.number is None else f"-{self.number}"
-            copy = Folder(folder_for_copies() / f"index-{_hash(self.folder)}{of_one}")
+            copy = Folder(folder_for_copies() / f"index-{self.folder.digest}{of_one}")
             if _holds(copy, self._manifest_alone()):
                 return copy
-            with _one_process(copy.path):
+            with one_process(copy.path):
                 while not _holds(copy, manifest := self._manifest_alone()):
                     try:
                         self._copy(manifest, copy)
@@ -217,7 +213,8 @@ class Store:
         """As `Location` says; only one program at a time may, as nobody can see whether another is about to."""
         current = self.manifest() if self.has_index() else None
         reject_changed(self, current or {}, base)
-        self.commit(*succeed_with_staged(manifest, current))
+        next_one, kept = succeed(manifest, current)
+        self.commit(with_staged(next_one, current), kept)
 
     def replaceable(self) -> Manifest | None:
         """The manifest of the index, if there is one that is not damaged; errors as `save`."""
@@ -270,69 +267,5 @@ class Store:
                     self.folder.remove()
 
 
-@dataclass(frozen=True, slots=True)
-class StoreFiles:
-    """Files on a store, which are copied to this machine when they are needed.
-
-    Attributes
-    ----------
-    folder : StoreFolder
-    """
-
-    folder: StoreFolder
-
-    @contextlib.contextmanager
-    def new(self, name: str) -> Iterator[Path]:
-        """Give a path of this machine; what is written there is uploaded afterwards."""
-        part = self.local_folder() / uuid.uuid4().hex
-        try:
-            yield part
-            self.folder.upload(part, name)
-        finally:
-            part.unlink(missing_ok=True)
-
-    def map(self, name: str, *, keep: bool = False) -> pa.MemoryMappedFile:
-        """Map a copy into memory, which goes with what maps it or, with `keep`, stays for other processes."""
-        file = self.local_folder() / (f"{_hash(self.folder)}-{name}" if keep else uuid.uuid4().hex)
-        if not keep:
-            try:
-                self.folder.download(name, file)
-                return pa.memory_map(str(file))
-            finally:
-                file.unlink(missing_ok=True)
-        with _one_process(file):
-            if not file.exists():
-                part = file.with_name(uuid.uuid4().hex)
-                self.folder.download(name, part)
-                os.replace(part, file)
-        return pa.memory_map(str(file))
-
-    def local_folder(self) -> Path:
-        """A folder of this machine."""
-        return folder_for_copies()
-
-
-def _holds(copy: Folder, manifest: dict[str, Any]) -> bool:
+def _holds(copy: Folder, manifest: Manifest) -> bool:
     return (copy.path / MANIFEST).exists() and copy.manifest() == manifest
-
-
-def _hash(folder: StoreFolder) -> str:
-    return xxhash.xxh3_64_hexdigest(f"{folder.uri}\n{folder.below}".encode())
-
-
-@functools.cache
-def folder_for_copies() -> Path:
-    """A folder for copies: our own or, in a worker of Spark, one of its executor, which removes it when it ends."""
-    executors = Path(os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0])
-    if executors.name.startswith("blockmgr-"):
-        folder = executors / "tagmatch"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
-    folder = Path(tempfile.mkdtemp(prefix="tagmatch-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-def _one_process(path: Path) -> contextlib.AbstractContextManager[None]:
-    """Have one process of this machine at a time make what belongs at a path."""
-    return locked(path.with_name(f"{path.name}.lock"))

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs
+import xxhash
 
 from tagmatch.model.errors import InvalidValueError, TagMatchError
 from tagmatch.model.parallel import reject_given_up
@@ -46,6 +47,11 @@ class StoreFolder:
         user, _, host = place.rpartition("@")
         path = f"{host if ':' in user else place}".rstrip("/") + f"/{self.below}"
         return f"{scheme}://{path.rstrip('/')}"
+
+    @property
+    def digest(self) -> str:
+        """A name for what is copied from it, without passwords."""
+        return xxhash.xxh3_64_hexdigest(f"{self.uri}\n{self.below}".encode())
 
     def reach(self) -> None:
         """See that Arrow reaches the store.

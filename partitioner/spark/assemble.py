@@ -14,6 +14,7 @@ from tagmatch.model.arrays import Lists
 from tagmatch.model.arrow import to_numbers, to_strings, to_words
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions
+from tagmatch.model.storage.format import Manifest
 from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import Segment, Snapshot, TagsetTable, Vocabulary
 from tagmatch.partitioner.spark.keys import Keys
@@ -29,11 +30,11 @@ if TYPE_CHECKING:
 def save_slices(
     spark: SparkSession,
     scratch: Scratch,
-    save: Callable[[Segment], dict[str, Any]],
+    save: Callable[[Segment], Manifest],
     options: LayoutOptions,
     slices: Sequence[Any],
     keys: Keys,
-) -> tuple[int, dict[str, Any]]:
+) -> tuple[int, Manifest]:
     """Make a segment, as one task does, in little memory as all columns are files, and have it saved there.
 
     Returns
@@ -50,7 +51,7 @@ def save_slices(
 
 def _save(
     scratch: Scratch,
-    save: Callable[[Segment], dict[str, Any]],
+    save: Callable[[Segment], Manifest],
     options: LayoutOptions,
     slices: Slices,
     keys: Keys,
@@ -60,7 +61,7 @@ def _save(
     yield one_row(count=len(segment.partitions), saved=json.dumps(save(segment)))
 
 
-def save_alone(index: Location, segment: Segment) -> dict[str, Any]:
+def save_alone(index: Location, segment: Segment) -> Manifest:
     """Save a segment as the index, whatever that is now: done twice, it comes to the same."""
     index.save(Snapshot((segment,)))
     return {}

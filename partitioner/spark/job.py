@@ -22,10 +22,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import KeyType, LayoutOptions
+from tagmatch.model.storage.format import Manifest
 from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import Segment
 from tagmatch.partitioner.local import MAX_ROWS
@@ -163,9 +164,7 @@ class _Job:
             _log.warning("skipped rows: %s", problems)
         return keys, shards
 
-    def saved(
-        self, shards: Shards, keys: Keys, save: Callable[[Segment], dict[str, Any]]
-    ) -> tuple[Partitioned, dict[str, Any]]:
+    def saved(self, shards: Shards, keys: Keys, save: Callable[[Segment], Manifest]) -> tuple[Partitioned, Manifest]:
         """Have the sets of shards saved as a segment; and what `save` returned."""
         if (rows := shards.sets + shards.other_rows) > MAX_ROWS:
             raise InvalidValueError(

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import IntArray, narrow_offsets
 from tagmatch.model.arrow import to_lists, to_strings
-from tagmatch.model.storage.location import Files
+from tagmatch.model.storage.shared_files import Files
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ import tagmatch.partitioner.spark.job
 import tagmatch.spark.join
 from tagmatch import IndexChangedError, IndexCorruptError, IndexExistsError, InvalidValueError, TagMatch
 from tagmatch.model.options import Layout
-from tagmatch.model.storage.folder import Folder, FolderFiles
+from tagmatch.model.storage.folder import Folder
+from tagmatch.model.storage.shared_files import FolderFiles
 from tagmatch.model.storage.store import Store
 from tagmatch.partitioner.spark import stored as stored_step
 from tagmatch.partitioner.spark.scratch import Scratch

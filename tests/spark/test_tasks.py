@@ -15,7 +15,7 @@ from support.collisions import colliding_tags
 from support.strategies import COMMON_NAMES
 
 from tagmatch.model.options import Layout, LayoutOptions
-from tagmatch.model.storage.folder import FolderFiles
+from tagmatch.model.storage.shared_files import FolderFiles
 from tagmatch.partitioner.spark import keys, shards, slices, vocabulary
 from tagmatch.partitioner.spark.rank_ranges import RankRanges
 from tagmatch.partitioner.spark.scratch import Scratch
