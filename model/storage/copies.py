@@ -213,21 +213,25 @@ def _original(location: Location) -> contextlib.AbstractContextManager[_Original
 
 @contextlib.contextmanager
 def _in_folder(folder: Folder) -> Iterator[_Original]:
+    def logs_of_index() -> list[int]:
+        # What was staged when there was an earlier snapshot is in later ones
+        return [] if folder.number is not None else generations_in(folder.path)
+
     with contextlib.ExitStack() as stack:
         while True:
             manifest, missing = folder.manifest(), None
             first = first_log_of(manifest)
             try:
+                generations = logs_of_index()
                 files = {path: stack.enter_context((folder.path / path).open("rb")) for path in files_in(manifest)}
-                # What was staged when there was an earlier snapshot is in later ones
-                generations = [] if folder.number is not None else generations_in(folder.path)
                 paths = [log_path(folder.path, generation) for generation in generations if generation >= first]
                 logs = [(path.name, stack.enter_context(path.open("rb"))) for path in paths]
             except FileNotFoundError as error:
                 missing = error.filename
             except OSError as error:
                 raise TagMatchError(f"cannot read the index {folder}: {error}") from error
-            if folder.manifest() == manifest:
+            # A log without changes goes when its program has nothing staged any more
+            if folder.manifest() == manifest and not (missing and logs_of_index() != generations):
                 break
             stack.close()
         if missing:

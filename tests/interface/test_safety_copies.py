@@ -33,6 +33,10 @@ from tagmatch import (
     backup,
     restore,
 )
+from tagmatch.model.storage.folder import Folder
+from tagmatch.model.storage.format import first_log_of
+from tagmatch.model.storage.journal.journal import Journal
+from tagmatch.model.storage.journal.records import single_record
 from tagmatch.model.storage.store_folder import StoreFolder
 
 pytest_plugins = ["support.s3_bucket"]
@@ -264,6 +268,25 @@ def test_files_that_go_while_it_is_copied(index: Path, tmp_path: Path) -> None:
             backup(path, place)
         assert done
         assert set(with_staged(place).items()) == ALL | {(frozenset(["new"]), (6,))}
+
+
+def test_a_log_without_changes_that_goes_while_it_is_copied(tmp_path: Path) -> None:
+    """A program removes it when its changes have been saved, after the manifest has replaced the one before."""
+    path, real = index_of(tmp_path / "index", {("a",): 1}), Path.open
+    journal = Journal.acquire(path, first_log_of(Folder(path).manifest()))
+    journal.append(single_record(["b"], 2, removed=False), "os")
+    journal.back_to(0)
+    (log,) = path.glob("staged-*")
+
+    def closed(file: Path, *arguments: Any, **more: Any) -> Any:
+        if file == log:
+            journal.close()
+        return real(file, *arguments, **more)
+
+    with patch.object(Path, "open", closed):
+        backup(path, tmp_path / "backup")
+    assert not log.exists()
+    assert with_staged(tmp_path / "backup") == {frozenset(["a"]): (1,)}
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
