@@ -18,7 +18,7 @@ from tagmatch.model.arrays import Lists, Strings, U32Array, offsets_of
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.kernels.lists import gather, relabel
 from tagmatch.model.kernels.tag_table import UNKNOWN
-from tagmatch.model.layouts import rules_of
+from tagmatch.model.layouts import has_tables_for, rules_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.partitioner.expired import have_more_keys, without_due
@@ -102,6 +102,16 @@ def rebuilt(snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now
 def merged(segments: Sequence[Segment], options: LayoutOptions, *, now: int, threads: int = 1) -> Segment:
     """One segment of the sets of some segments of a snapshot, in the layout of `options`."""
     return rebuilt(Snapshot(tuple(segments)), no_changes(), options, now=now, threads=threads).only
+
+
+def in_layout(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:
+    """The snapshot in the layout of `options`; the same where it is in that, and as one segment where it has to be."""
+    segments = snapshot.segments
+    if all(segment.options == options for segment in segments):
+        return snapshot
+    if all(has_tables_for(segment.options, options) for segment in segments):
+        return Snapshot(tuple(replace(segment, options=options) for segment in segments))
+    return Snapshot((merged(segments, options, now=now, threads=threads),))
 
 
 def with_merged(snapshot: Snapshot, segments: Sequence[Segment], new: Segment) -> Snapshot:

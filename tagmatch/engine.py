@@ -1,55 +1,31 @@
-"""What `TagMatch` does: staged changes, consolidation, matching."""
+"""What `TagMatch` does: it opens an index, stages changes, answers queries, and says what there is."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
-from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, get_args
+from typing import Any, ParamSpec, Self, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.background import renew_in_forks
+from tagmatch.changing import Changing
 from tagmatch.contents import every_set, is_among, pairs, schema_of, sets_at
-from tagmatch.expiring import Expiring
-from tagmatch.following import Following
-from tagmatch.merging import Merging
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
 from tagmatch.model.check import check_segment
 from tagmatch.model.columns import KEY_CHECKS, one_row, tag_list, tag_lists
 from tagmatch.model.empty import empty_segment
-from tagmatch.model.errors import (
-    ClosedError,
-    IndexNotFoundError,
-    InvalidValueError,
-    ResultTooLargeError,
-    StagedChangesWarning,
-)
+from tagmatch.model.errors import ClosedError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
 from tagmatch.model.expiry import expiry_time, expiry_times
-from tagmatch.model.layouts import has_tables_for, rules_of
+from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
-from tagmatch.model.storage.format import Entry
-from tagmatch.model.storage.history import Commit
-from tagmatch.model.storage.location import Location, location_of
-from tagmatch.model.tables import Segment, Snapshot
-from tagmatch.partitioner.consolidation import (
-    consolidated,
-    count_tags,
-    merged,
-    rebuilt,
-    rest_before_all,
-    to_merge,
-    with_merged,
-    without_expired,
-)
-from tagmatch.pipeline.devices import Part, matcher_of, parts_for
+from tagmatch.model.storage.location import Location, location_of, open_with
+from tagmatch.model.tables import Snapshot
+from tagmatch.partitioner.consolidation import count_tags, to_merge
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Staging
@@ -82,16 +58,15 @@ def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-class _Answering(NamedTuple):
-    """A snapshot, and what answers from it: from each segment, and from all of them."""
-
-    snapshot: Snapshot
-    parts: list[Part]
-    matcher: Matcher
-
-
 class Engine:
-    """A snapshot, changes to it, and the pipeline that answers from it; `TagMatch` says what each method does."""
+    """An index, what changes it, and the pipeline that answers from it; `TagMatch` says what each method does.
+
+    Attributes
+    ----------
+    changing : Changing
+    current : Current
+        What answers.
+    """
 
     def __init__(
         self,
@@ -101,29 +76,15 @@ class Engine:
         staging: StagingOptions,
         options: MatchOptions,
     ) -> None:
-        self._location = location
-        self._layout_options = layout_options
-        self._options = options
-        self._keep = staging.keep_snapshots
-        # Of the snapshots of the index on disk, those that are contained in the one in memory
-        self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
-        self._key_type = snapshot.key_type
-        opened = self._opened(snapshot)
-        self._current: _Answering | None = self._answering(opened)
-        # Is held while a snapshot takes the place of another, so that none brings back keys that were dropped before
-        self._replacing = threading.Lock()
+        self._location, self._options, self._key_type = location, options, snapshot.key_type
         self._staging = Staging(location, self._key_type, staging, options.threads)
-        self._consolidating = threading.Lock()
-        renew_in_forks(self, "_replacing", "_consolidating")
+        self.changing = Changing(location, snapshot, self._staging, layout_options, options, staging.keep_snapshots)
+        self.current = self.changing.current
         self._pipeline = Pipeline(options)
-        self._merging = Merging(self.merge, self.merge_all)
-        self._expiring = Expiring(self.expire)
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
         self._warning: weakref.finalize[Any, Any] = weakref.finalize(self, _end_staging, self._staging, location)
-        self._following = Following(self.follow, options.auto_reload)
-        self._expiring.expect(opened.earliest)
 
     @classmethod
     def new(
@@ -143,7 +104,7 @@ class Engine:
         if location is not None:
             location.check_writable()
             if location.has_index():
-                snapshot = _open_with(location, key_type)
+                snapshot = open_with(location, key_type)
         return cls(location, snapshot, layout_options, staging, options)
 
     @classmethod
@@ -162,7 +123,7 @@ class Engine:
         location = location_of(path, "path", number)
         if options.auto_reload is not None:
             location.check_reloadable()
-        snapshot = _open_with(location, key_type)
+        snapshot = open_with(location, key_type)
         saved = snapshot.segments[0].options
         layout_options = LayoutOptions(
             saved.layout if layout is None else layout,
@@ -170,49 +131,10 @@ class Engine:
         )
         return cls(location, snapshot, layout_options, staging, options)
 
-    def _opened(self, snapshot: Snapshot) -> Snapshot:
-        """A snapshot that was opened, in the layout that this object is to have, without keys that have expired."""
-        laid_out = self._laid_out(snapshot)
-        # Until that is saved
-        self._is_laid_out_anew = laid_out is not snapshot
-        return self._without_expired(laid_out)
-
-    def _without_expired(self, snapshot: Snapshot) -> Snapshot:
-        return without_expired(snapshot, self._layout_options, now=clock.now_us(), threads=self._options.threads)
-
-    def _laid_out(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot in the layout that this object is to have."""
-        segments, options = snapshot.segments, self._layout_options
-        if all(segment.options == options for segment in segments):
-            return snapshot
-        if all(has_tables_for(segment.options, options) for segment in segments):
-            return Snapshot(tuple(replace(segment, options=options) for segment in segments))
-        return Snapshot((merged(segments, options, now=clock.now_us(), threads=self._options.threads),))
-
-    def _answering(self, snapshot: Snapshot, earlier: _Answering | None = None) -> _Answering:
-        """What answers from a snapshot; about tables that an earlier one has, too, what did so before."""
-        if earlier is not None and snapshot is earlier.snapshot:
-            return earlier
-        parts = parts_for(snapshot, self._options, () if earlier is None else earlier.parts)
-        return _Answering(snapshot, parts, matcher_of(parts))
-
-    @property
-    def current(self) -> _Answering:
-        """The snapshot that answers now, and its matcher."""
-        current = self._current
-        if current is None:
-            raise ClosedError
-        return current
-
     @property
     def snapshot(self) -> Snapshot:
         """The tables that answer now."""
         return self.current.snapshot
-
-    @property
-    def matcher(self) -> Matcher:
-        """What answers now."""
-        return self.current.matcher
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -244,162 +166,41 @@ class Engine:
     @_interrupted_plainly
     def consolidate(self, *, full: bool) -> None:
         """Make staged changes take effect."""
-        with self._consolidating:
-            current = self.current
-            changes, log = self._staging.take()
-            snapshot, is_changed = current.snapshot, len(changes) > 0 or full
-            if is_changed:
-                change = rebuilt if full else consolidated
-                now, threads = clock.now_us(), self._options.threads
-                snapshot = change(snapshot, changes, self._layout_options, now=now, threads=threads)
-            else:
-                snapshot = self._without_expired(snapshot)
-            if is_changed or self._is_laid_out_anew or self._can_be_changed:
-                snapshot = self._saved(snapshot, log=log)
-
-            def drop() -> None:
-                # Should this be interrupted before, the changes come once more, which changes nothing
-                self._staging.drop(changes, log)
-
-            current = self._replace(self._answering(snapshot, current), drop)
-            if self._can_be_changed and rest_before_all(current.snapshot) is not None:
-                self._merging.begin()
-
-    @property
-    def _can_be_changed(self) -> bool:
-        """Whether this is no index on a store, of which keys that have expired are dropped in memory alone."""
-        return self._location is None or self._location.log_folder is not None
-
-    def _saved(self, snapshot: Snapshot, ahead: Sequence[Entry] = (), log: int | None = None) -> Snapshot:
-        """A snapshot, saved if it is to be."""
-        if self._location is None or snapshot.name is not None:
-            return snapshot
-        snapshot = self._location.update(snapshot, self._known, Commit(ahead, log, self._keep))
-        assert snapshot.name is not None
-        self._known, self._is_laid_out_anew = {snapshot.name}, False
-        return snapshot
-
-    def _replace(self, by: _Answering | None = None, also: Callable[[], None] = lambda: None) -> _Answering:
-        """Have a snapshot answer, or the one that does, but for keys that have expired by now.
-
-        In the same step, `also` is called.
-        """
-        with self._replacing:
-            ready = self.current if by is None else by
-            ready = self._answering(self._without_expired(ready.snapshot), ready)
-            with self._staging.lock:
-                if self._current is not None:
-                    self._current = ready
-                also()
-        if by is not None:
-            self._expiring.expect(ready.snapshot.earliest)
-        return ready
-
-    def expire(self) -> int:
-        """Drop keys that have expired, in memory; returns when the next do, or a time before."""
-        if (earliest := self.snapshot.earliest) > clock.now_us():
-            return earliest
-        snapshot = self._replace().snapshot
-        if self._location is None and to_merge(snapshot):
-            self._merging.begin()
-        return snapshot.earliest
-
-    def merge(self) -> bool:
-        """Merge segments, if there are some that are best merged; returns whether there were. One thread may at a time.
-
-        Only the last step holds up who consolidates.
-        """
-        return self._merge(to_merge)
-
-    def merge_all(self, rested: float) -> float | None:
-        """Merge everything, if nothing has changed for long enough, in seconds; returns how long it still has to be."""
-        rest = rest_before_all(self.snapshot)
-        if rest is None or rested < rest:
-            return None if rest is None else rest - rested
-        self._merge(lambda snapshot: list(snapshot.segments))
-        return None
-
-    def _merge(self, choose: Callable[[Snapshot], list[Segment]]) -> bool:
-        before = self._current
-        if before is None or self._is_laid_out_anew:
-            return False
-        segments = choose(before.snapshot)
-        if not segments:
-            return False
-        new = merged(segments, self._layout_options, now=clock.now_us())
-        with contextlib.ExitStack() as stack:
-            ahead = []
-            if self._location is not None:
-                ahead.append(stack.enter_context(self._location.written_ahead(new)))
-                new = replace(new, name=ahead[0]["name"])
-            ready = parts_for(Snapshot((new,)), self._options, before.parts)
-            stack.enter_context(self._consolidating)
-            current = self.current
-            current = current._replace(parts=[*current.parts, *ready])
-            saved = self._saved(with_merged(current.snapshot, segments, new), ahead)
-            self._replace(self._answering(saved, current))
-        return True
+        self.changing.consolidate(full=full)
 
     @_interrupted_plainly
     def reload(self) -> bool:
         """Take over the snapshot that is on disk."""
-        with self._consolidating:
-            _ = self.current
-            if self._location is None:
-                raise InvalidValueError(
-                    "there is nothing to reload: this TagMatch is in memory only; open it with a path"
-                )
-            self._location.check_reloadable()
-            if self._known == {self._location.manifest()["snapshot"]}:
-                return False
-            before = self.current
-            snapshot = _open_with(self._location, self._key_type).with_tables_of(before.snapshot)
-            assert snapshot.name is not None
-            known = {snapshot.name}
-
-            def know() -> None:
-                self._known = known
-
-            self._replace(self._answering(self._opened(snapshot), before), know)
-            return True
-
-    def follow(self) -> bool:
-        """`reload`, but where nothing has been saved yet, nothing is to be taken over."""
-        try:
-            return self.reload()
-        except IndexNotFoundError:
-            if self._known:
-                raise
-            return False
+        return self.changing.reload()
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
     @_interrupted_plainly
     def match(self, tags: Iterable[str], *, unique: bool) -> Any:
         """Keys of one query."""
-        return self._pipeline.match(self.matcher, tags, unique=unique)
+        return self._pipeline.match(self.current.matcher, tags, unique=unique)
 
     @_interrupted_plainly
     def match_many(self, queries: Any, *, unique: bool) -> pa.ListArray:
         """Keys of many queries."""
-        matcher = self.matcher
+        matcher = self.current.matcher
         answers = self._pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
         return _list_array(answers, matcher.keys, unique=unique)
 
     @_interrupted_plainly
     def submit(self, tags: Iterable[str], *, unique: bool, timeout: float | None) -> Future[Any]:
         """Keys of one query, in the future."""
-        return self._pipeline.submit(self.matcher, tags, unique=unique, timeout=timeout)
+        return self._pipeline.submit(self.current.matcher, tags, unique=unique, timeout=timeout)
 
     @_interrupted_plainly
     def awaited(self, tags: Iterable[str], *, unique: bool) -> Awaitable[Any]:
         """Keys of one query, for a task of the running event loop."""
-        return self._pipeline.awaited(self.matcher, tags, unique=unique)
+        return self._pipeline.awaited(self.current.matcher, tags, unique=unique)
 
     @_interrupted_plainly
     def explain(self, tags: Iterable[str]) -> list[Any]:
         """Matching sets with their keys."""
-        snapshot, _, matcher = self.current
+        snapshot, _, matcher = self.current.answering
         return list(sets_at(snapshot, _set_ids(matcher, tags)))
 
     # -- contents ----------------------------------------------------------------------------------------------------
@@ -411,7 +212,7 @@ class Engine:
     @_interrupted_plainly
     def contains(self, tags: Any) -> bool:
         """Whether exactly this set is stored."""
-        snapshot, _, matcher = self.current
+        snapshot, _, matcher = self.current.answering
         query = tag_list(tags)
         return is_among(snapshot, _set_ids(matcher, query), frozenset(query))
 
@@ -424,7 +225,7 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """Figures."""
-        snapshot, _, matcher = self.current
+        snapshot, _, matcher = self.current.answering
         segments, options = snapshot.segments, snapshot.segments[0].options
         return {
             "sets": len(snapshot),
@@ -449,7 +250,7 @@ class Engine:
             "index_bytes": snapshot.nbytes + matcher.nbytes,
             "key_bytes": sum(segment.keys.nbytes for segment in segments),
             "path": None if self._location is None else str(self._location),
-            "reload_error": self._following.error,
+            "reload_error": self.changing.following.error,
             **self._pipeline.stats(),
         }
 
@@ -471,18 +272,14 @@ class Engine:
         self._warning()
 
     def _close(self, *, drain: bool = True) -> None:
-        self._merging.end()
-        self._following.end()
-        self._expiring.end()
-        with self._staging.lock:
-            self._current = None
+        self.changing.end()
         self._staging.close()
         self._pipeline.close(drain=drain)
         self._finalizer.detach()
 
     def enter(self) -> None:
         """Begin a `with` block."""
-        _ = self.current
+        _ = self.current.answering
 
     def leave(self, *, failed: bool) -> None:
         """End a `with` block."""
@@ -494,27 +291,18 @@ class Engine:
 
     def described(self) -> str:
         """What `repr` gives."""
-        current = self._current
-        if current is None:
+        try:
+            snapshot = self.snapshot
+        except ClosedError:
             return "<TagMatch, closed>"
         where = "in memory" if self._location is None else f"at {str(self._location)!r}"
         staged = f", {len(self._staging)} staged changes" if len(self._staging) else ""
-        return f"<TagMatch {where}, {len(current.snapshot)} sets{staged}, layout {self._layout_options.layout}>"
+        return f"<TagMatch {where}, {len(snapshot)} sets{staged}, layout {self.current.layout_options.layout}>"
 
 
 def _check_key_type(key_type: object) -> None:
     if key_type not in (None, *get_args(KeyType)):
         raise InvalidValueError(f'key_type must be "integer" or "string", not {key_type!r}')
-
-
-def _open_with(location: Location, key_type: KeyType | None) -> Snapshot:
-    """`Location.open`, but for keys of the type that is wanted."""
-    snapshot = location.open()
-    if key_type not in (None, found := snapshot.key_type):
-        raise InvalidValueError(
-            f'the keys of the index {location} have key_type "{found}", not "{key_type}"; open it anew as it is'
-        )
-    return snapshot
 
 
 def _end_staging(staging: Staging, location: Location | None) -> None:

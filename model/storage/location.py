@@ -11,7 +11,7 @@ from typing import Protocol
 from urllib.parse import unquote
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.options import check_snapshot_number
+from tagmatch.model.options import KeyType, check_snapshot_number
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import Entry, Manifest
 from tagmatch.model.storage.history import Commit
@@ -222,3 +222,13 @@ def _location_of(given: object, name: str) -> Location:
     if file := _FILE.match(text):
         return Folder(Path(unquote(file["path"])))
     return Store.at(text)
+
+
+def open_with(location: Location, key_type: KeyType | None) -> Snapshot:
+    """`Location.open`, but for keys of the type that is wanted; another is an `InvalidValueError`."""
+    snapshot = location.open()
+    if key_type not in (None, found := snapshot.key_type):
+        raise InvalidValueError(
+            f'the keys of the index {location} have key_type "{found}", not "{key_type}"; open it anew as it is'
+        )
+    return snapshot

@@ -127,12 +127,12 @@ def _on_disk(call: Call, **options: Any) -> Call:
 
 
 def _merge(case: Case) -> None:
-    case.tm._engine.merge()
+    case.tm._engine.changing.merge()
 
 
 def _consolidate_and_merge(case: Case) -> None:
     case.tm.consolidate()
-    case.tm._engine._merging.wait()
+    case.tm._engine.changing.merging.wait()
 
 
 def _opened(_: Case, tm: TagMatch) -> Any:

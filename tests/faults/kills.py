@@ -30,7 +30,7 @@ from support.index_files import unnamed_in
 from support.oracle import Oracle
 
 from tagmatch import TagMatch
-from tagmatch.engine import Engine
+from tagmatch.changing import Changing
 from tagmatch.model.options import Durability, KeyType, Layout
 from tagmatch.model.storage.durable import replace_file
 from tagmatch.partitioner.consolidation import FEW_SETS, to_merge
@@ -88,13 +88,13 @@ class Progress:
 
         return noted
 
-    def merging(self, merge: Callable[[Engine], bool]) -> Callable[[Engine], bool]:
+    def merging(self, merge: Callable[[Changing], bool]) -> Callable[[Changing], bool]:
         """The method `merge`, while which a merge is being done, if there are segments to merge."""
 
-        def noted(engine: Engine) -> bool:
-            self._shared[2] = bool(to_merge(engine.snapshot))
+        def noted(changing: Changing) -> bool:
+            self._shared[2] = bool(to_merge(changing.current.snapshot))
             try:
-                return merge(engine)
+                return merge(changing)
             finally:
                 self._shared[2] = 0
 
@@ -106,7 +106,7 @@ def program(path: Path, work: Work, progress: Progress, few: int, options: dict[
     with (
         warnings.catch_warnings(),
         patch("tagmatch.partitioner.consolidation.FEW_SETS", few),
-        patch.object(Engine, "merge", progress.merging(Engine.merge)),
+        patch.object(Changing, "merge", progress.merging(Changing.merge)),
         patch("tagmatch.model.storage.folder.replace_file", progress.saved(replace_file)),
     ):
         warnings.simplefilter("ignore")
@@ -200,11 +200,11 @@ class Index:
                     oracle.add_sets([tags] * len(keys), keys)
                 oracle.consolidate()
                 assert_agree(tm, oracle, EVERYTHING)
-                tm._engine._merging.wait()
+                tm._engine.changing.merging.wait()
                 # With the next snapshot, all goes that the killed program has left, also what it had merged
                 tm.add_set(["one more"], self.work.a_key)
                 tm.consolidate()
-                tm._engine._merging.wait()
+                tm._engine.changing.merging.wait()
             left = unnamed_in(copy)
             assert not left, f"left behind: {left}"
             return found

@@ -90,7 +90,7 @@ class Walk:
 
     def merge(self) -> None:
         """Merge segments, if there are some to merge, which the thread in the background may do at the same time."""
-        self._call(self.tm._engine.merge, disk=True)
+        self._call(self.tm._engine.changing.merge, disk=True)
 
     def ask(self) -> None:
         tags = self._query()
@@ -134,7 +134,7 @@ class Walk:
 
     def crash(self) -> None:
         """Go on with the files as they are, as if the program had ended."""
-        self.tm._engine._merging.wait()
+        self.tm._engine.changing.merging.wait()
         before, self.path = self.path, self.folder / f"index after {self.counts['steps']} steps"
         if before.exists():
             shutil.copytree(before, self.path)

@@ -22,7 +22,7 @@ from faults.trial import describe
 from support.moving_keys import MixedError, ask, move_to, store_first
 
 from tagmatch import TagMatch
-from tagmatch.engine import Engine
+from tagmatch.changing import Changing
 from tagmatch.model.options import Layout
 
 _FORK = multiprocessing.get_context("fork")
@@ -39,14 +39,14 @@ Part = Callable[[Path, int, str, Counter[str]], None]
 
 def write(path: Path, last: int, seed: str, counts: Counter[str]) -> None:
     """Make one version after the other, in another layout now and then."""
-    rng, merge = random.Random(seed), Engine.merge
+    rng, merge = random.Random(seed), Changing.merge
 
-    def counted(engine: Engine) -> bool:
-        has_merged = merge(engine)
+    def counted(changing: Changing) -> bool:
+        has_merged = merge(changing)
         counts["merges"] += has_merged
         return has_merged
 
-    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0), patch.object(Engine, "merge", counted):
+    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0), patch.object(Changing, "merge", counted):
         version = 0
         while version < last:
             options = {**_OPTIONS, "layout": rng.choice(get_args(Layout)), "max_partition_size": rng.choice([7, 10**5])}
@@ -56,7 +56,7 @@ def write(path: Path, last: int, seed: str, counts: Counter[str]) -> None:
                     move_to(tm, version, full=version % _FULL == 0)
                     counts["consolidations"] += 1
                     if rng.random() < 0.5:
-                        tm._engine._merging.wait()
+                        tm._engine.changing.merging.wait()
 
 
 def read(path: Path, last: int, seed: str, counts: Counter[str]) -> None:

@@ -142,7 +142,7 @@ def segments(run: Run) -> None:
             tm.consolidate()
         assert tm.stats()["segments"] == 2
         with run.step({"index": changed}):
-            assert tm._engine.merge()
+            assert tm._engine.changing.merge()
         tm.remove_set(["more"], 1)
         with run.step({"index": dict(oracle)}):
             tm.consolidate()

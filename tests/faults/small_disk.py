@@ -48,7 +48,7 @@ class Index:
             said = str(error)
         if not said or "may not be on disk" in said:
             step.do(self.oracle)
-        self.tm._engine._merging.wait()
+        self.tm._engine.changing.merging.wait()
         self.tm.check()
         found = self.tm.stats()["staged"], dict(self.tm)
         assert found == (self.oracle.staged, dict(self.oracle)), f"{step.name} has changed the index: {said}"

@@ -92,7 +92,7 @@ class Expiring(RuleBasedStateMachine):
 
     @rule()
     def merge(self) -> None:
-        self.tm._engine.merge()
+        self.tm._engine.changing.merge()
 
     @rule(seconds=SECONDS)
     def time_passes(self, seconds: int) -> None:
@@ -313,7 +313,7 @@ def test_a_merge_leaves_out_what_has_expired(clock: Clock, monkeypatch: pytest.M
             tm.consolidate()
         clock.pass_by(5)
         assert (tm.stats()["segments"], len(tm)) == (2, 14)
-        assert tm._engine.merge()
+        assert tm._engine.changing.merge()
         stats = tm.stats()
         assert (stats["segments"], stats["deleted"], stats["sets"]) == (1, 0, 7)
 
@@ -411,23 +411,23 @@ def test_the_thread_ends_with_an_object_that_nobody_closes() -> None:
 
 
 def test_an_error_does_not_end_it(clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    from tagmatch import engine
+    from tagmatch import current
 
     with TagMatch(device="cpu") as tm:
         tm.add_set(["a"], 1, expires=timedelta(seconds=1))
         tm.consolidate()
-        works = engine.without_expired
+        works = current.without_expired
         failed = threading.Event()
 
         def fail(*_: Any, **__: Any) -> Any:
             failed.set()
             raise MemoryError("no memory")
 
-        monkeypatch.setattr(engine, "without_expired", fail)
+        monkeypatch.setattr(current, "without_expired", fail)
         clock.pass_by(1)
         assert failed.wait(60)
         assert tm.match(["a"]) == [1]
-        monkeypatch.setattr(engine, "without_expired", works)
+        monkeypatch.setattr(current, "without_expired", works)
         wait_until(lambda: tm.match(["a"]) == [])
     assert "keys that have expired are not dropped yet: no memory" in caplog.text
 

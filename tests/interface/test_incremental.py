@@ -156,7 +156,7 @@ def test_segments_are_merged_in_the_background(tmp_path: Path, layout: Any, monk
             tm.add_sets([[f"t{key}", "all"] for key in keys], keys)
             tm.remove_set([f"t{100 * size + 101}", "all"], 100 * size + 101)  # of the round before
             tm.consolidate()
-        tm._engine._merging.wait()
+        tm._engine.changing.merging.wait()
         tm.check()
         assert tm.stats()["segments"] < 4
         left = {100 * size + i for size in range(1, MANY + 1) for i in range(size)}
@@ -188,7 +188,7 @@ def test_an_index_at_rest_is_laid_out_anew(
         deadline = time.monotonic() + 60
         while rests and tm.stats()["segments"] > 1 and time.monotonic() < deadline:
             time.sleep(0.01)
-        tm._engine._merging.wait()
+        tm._engine.changing.merging.wait()
         stats = tm.stats()
         assert (stats["segments"], stats["deleted"], stats["to_merge"]) == ((1, 0, 0) if rests else (2, 1, 0))
         assert sorted(key for keys in stored(tm).values() for key in keys) == [
@@ -202,9 +202,9 @@ def test_an_index_at_rest_is_laid_out_anew(
 def test_changes_during_a_merge_are_not_lost(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is deleted, changed and added while segments are merged stays so afterwards."""
     merging, go_on = threading.Event(), threading.Event()
-    from tagmatch import engine
+    from tagmatch import changing
 
-    merged = engine.merged
+    merged = changing.merged
 
     def slow(*arguments: Any, **options: Any) -> Any:
         found = merged(*arguments, **options)
@@ -212,12 +212,12 @@ def test_changes_during_a_merge_are_not_lost(layout: Any, monkeypatch: pytest.Mo
         assert go_on.wait(60)
         return found
 
-    monkeypatch.setattr(engine, "merged", slow)
+    monkeypatch.setattr(changing, "merged", slow)
     with TagMatch(layout=layout, device="cpu") as tm:
         for first, last in ((0, MANY), (MANY, MANY + 2 * FEW)):
             tm.add_sets(numbered(first, last), range(first, last))
             tm.consolidate()
-        thread = threading.Thread(target=tm._engine.merge)
+        thread = threading.Thread(target=tm._engine.changing.merge)
         thread.start()
         assert merging.wait(60)
         tm.remove_set(["t1", "all"], 1)
@@ -290,9 +290,9 @@ def test_a_segment_that_comes_back_during_a_merge(tmp_path: Path, layout: Any, m
         tm.add_sets(numbered(MANY, MANY + 2 * FEW), range(2 * FEW))
         tm.remove_set(["t1", "all"], 1)
         tm.consolidate()
-        from tagmatch import engine
+        from tagmatch import changing
 
-        merged = engine.merged
+        merged = changing.merged
 
         def meanwhile(*arguments: Any, **options: Any) -> Any:
             found = merged(*arguments, **options)
@@ -303,8 +303,8 @@ def test_a_segment_that_comes_back_during_a_merge(tmp_path: Path, layout: Any, m
             assert tm.reload()
             return found
 
-        monkeypatch.setattr(engine, "merged", meanwhile)
-        tm._engine.merge()
+        monkeypatch.setattr(changing, "merged", meanwhile)
+        tm._engine.changing.merge()
         assert stored(tm) == stored(other) == kept
     with TagMatch.open(path, device="cpu") as tm:
         assert stored(tm) == kept
@@ -317,7 +317,7 @@ def test_a_merged_segment_that_another_program_has_removed(tmp_path: Path, monke
             tm.add_sets(numbered(first, last), range(first, last))
             tm.consolidate()
         kept, manifest = stored(tm), (path / "MANIFEST.json").read_bytes()
-        from tagmatch import engine
+        from tagmatch import changing
 
         def removed(*arguments: Any) -> Any:
             for segment in path.glob("segment-*"):
@@ -325,10 +325,10 @@ def test_a_merged_segment_that_another_program_has_removed(tmp_path: Path, monke
                     shutil.rmtree(segment)
             return with_merged(*arguments)
 
-        with_merged = engine.with_merged
-        monkeypatch.setattr(engine, "with_merged", removed)
+        with_merged = changing.with_merged
+        monkeypatch.setattr(changing, "with_merged", removed)
         with pytest.raises(tagmatch.TagMatchError, match="is gone"):
-            tm._engine.merge()
+            tm._engine.changing.merge()
         assert (path / "MANIFEST.json").read_bytes() == manifest
         assert stored(tm) == kept
     with TagMatch.open(path, device="cpu") as tm:
@@ -365,23 +365,22 @@ def test_a_merged_segment_that_is_of_no_use_goes(tmp_path: Path, monkeypatch: py
             tm.add_sets(numbered(first, last), range(first, last))
             tm.consolidate()
         other.reload()
-        from tagmatch import engine
+        from tagmatch.changing import parts_for
 
         def changed(segment: Any, *arguments: Any) -> Any:
             found = parts_for(segment, *arguments)
-            monkeypatch.setattr(engine, "parts_for", parts_for)
+            monkeypatch.setattr("tagmatch.changing.parts_for", parts_for)
             changing = tm if changes == "its sets" else other
             changing.add_sets(numbered(0, MANY + 2 * FEW), range(100, 100 + MANY + 2 * FEW))
             changing.consolidate()
             return found
 
-        parts_for = engine.parts_for
-        monkeypatch.setattr(engine, "parts_for", changed)
+        monkeypatch.setattr("tagmatch.changing.parts_for", changed)
         if changes == "its sets":
-            tm._engine.merge()
+            tm._engine.changing.merge()
         else:
             with pytest.raises(tagmatch.IndexChangedError):
-                tm._engine.merge()
+                tm._engine.changing.merge()
     assert unnamed_in(path) == []
     with TagMatch.open(path, device="cpu") as tm:
         tm.check()

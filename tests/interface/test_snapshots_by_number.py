@@ -74,7 +74,7 @@ def test_each_that_is_kept_has_what_it_had(
             keeps = _keeps(path) if keep is None and had else keep or 0
             with TagMatch(path, layout=layout, keep_snapshots=keep, **OPTIONS) as tm:
                 change_all(changes, tm, oracle)
-                tm._engine.merge()
+                tm._engine.changing.merge()
                 number = tm.stats()["number"]
                 assert dict(tm) == dict(oracle)
             if number is None:
@@ -156,7 +156,7 @@ def test_what_changes_no_set_gets_no_number(tmp_path: Path) -> None:
         tm.add_set(["x"], 1)
         tm.consolidate()
         assert (tm.stats()["segments"], numbers(path)) == (2, [1, 2])
-        assert tm._engine.merge()
+        assert tm._engine.changing.merge()
         assert (tm.stats()["segments"], tm.stats()["number"], numbers(path)) == (1, 2, [1, 2])
         tm.add_set(["x"], 1)  # is there
         tm.consolidate()

@@ -115,7 +115,7 @@ class Index(RuleBasedStateMachine):
     @rule()
     def merge(self):
         """In this thread, if the one in the background has not done it yet."""
-        self.tm._engine.merge()
+        self.tm._engine.changing.merge()
         self.tm.check()
         self.agree()
 
@@ -142,7 +142,7 @@ class Index(RuleBasedStateMachine):
     @rule(size=SIZES, threads=THREADS, durability=DURABILITIES)
     def crash(self, size, threads, durability):
         """Go on with the files as they are; the object is left alone."""
-        self.tm._engine._merging.wait()
+        self.tm._engine.changing.merging.wait()
         self.crashes += 1
         before, self.path = self.path, Path(self.folder.name, f"index after {self.crashes} crashes")
         if before.exists():

@@ -44,8 +44,8 @@ def open_index(snapshot: Callable[[LayoutOptions], Snapshot], **options: Any) ->
         Gives the tables; called after the options were found to be possible here.
     """
     index = TagMatch(**options)
-    engine = index._engine
-    engine._current = engine._answering(snapshot(engine._layout_options))
+    current = index._engine.current
+    current.replace(current.prepared(snapshot(current.layout_options)))
     return index
 
 
@@ -77,7 +77,7 @@ class Tagmatch:
     def call_size(self) -> CallSize:
         """So many queries that all threads have packets."""
         threads = self.index.stats()["threads"]
-        size = self.index._engine.matcher.packet_size
+        size = self.index._engine.current.matcher.packet_size
         return CallSize(PACKETS_PER_THREAD * min(threads, size.at_once or threads) * size.fewest)
 
     def nbytes(self) -> int | None:
@@ -146,5 +146,5 @@ class TagmatchOnGpu(Tagmatch):
     def call_size(self) -> CallSize:
         """So many queries that all threads have packets, which are then full."""
         whole = super().call_size.whole
-        size = self.index._engine.matcher.packet_size
+        size = self.index._engine.current.matcher.packet_size
         return CallSize(whole, whole // size.fewest * size.queries)

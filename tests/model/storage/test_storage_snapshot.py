@@ -141,7 +141,7 @@ def test_sets_are_laid_out_anew_only_where_that_makes_a_difference(tmp_path, mon
     with TagMatch(tmp_path / "index", max_partition_size=2) as tm:
         tm.add_sets(SETS, range(5))
         tm.consolidate()
-    monkeypatch.setattr("tagmatch.engine.merged", None)
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.merged", None)
     with TagMatch(tmp_path / "index") as tm:
         assert sorted(tm.match(["a", "b"])) == [0, 1, 3]
     with pytest.raises(TypeError, match="not callable"):

@@ -136,7 +136,7 @@ def _subset_match(bench: Bench, result: Result, matchers: dict[str, Any], querie
 
 def _match_rate(matcher: Tagmatch, queries: pa.ListArray) -> float:
     """Queries a second of the subset match, packet after packet, on one stream."""
-    index = matcher.index._engine.matcher
+    index = matcher.index._engine.current.matcher
     seconds = 0.0
     for chunk in tag_lists(queries, "queries"):
         for first, last in packet_ranges(chunk, index.packet_size, threads=1):
