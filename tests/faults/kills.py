@@ -26,6 +26,7 @@ from unittest.mock import patch
 from faults.rounds import Report, main_of
 from faults.work import EVERYTHING, STEPS, Step, Work
 from support.agreement import assert_agree
+from support.expiring import times_of
 from support.index_files import unnamed_in
 from support.oracle import Oracle
 
@@ -177,12 +178,12 @@ class Index:
             if found == _state(oracle) and self._found_afterwards() == _consolidated(oracle):
                 counts["lost calls"] += done - fewer
                 raise AssertionError(f"{done - fewer} calls of {done - self.done} are lost, the first is {fewer}")
-        raise AssertionError(f"neither old nor new after {done} calls: {found[0]} staged, {len(found[1])} stored")
+        raise AssertionError(f"neither old nor new after {done} calls: {found[0]} staged, {len(found[1])} keys")
 
     def _found(self) -> tuple[int, dict[Any, Any]]:
         with TagMatch(self.path, key_type=self.work.key_type, **_OPTIONS) as tm:
             tm.check()
-            return tm.stats()["staged"], dict(tm)
+            return tm.stats()["staged"], times_of(tm)
 
     def _found_afterwards(self) -> dict[Any, Any]:
         """What the next program finds when it has consolidated; of a copy, which then has no files but its own."""
@@ -194,10 +195,9 @@ class Index:
             with warnings.catch_warnings(), TagMatch(copy, key_type=self.work.key_type, **_OPTIONS) as tm:
                 warnings.simplefilter("ignore")
                 tm.consolidate()
-                found = dict(tm)
-                oracle = Oracle()
-                for tags, keys in found.items():
-                    oracle.add_sets([tags] * len(keys), keys)
+                found, oracle = times_of(tm), Oracle()
+                for (tags, key), at in found.items():
+                    oracle.add_set(tags, key, expires=at)
                 oracle.consolidate()
                 assert_agree(tm, oracle, EVERYTHING)
                 tm._engine.changing.merging.wait()
@@ -213,11 +213,11 @@ class Index:
 
 
 def _state(oracle: Oracle) -> tuple[int, dict[Any, Any]]:
-    return oracle.staged, dict(oracle)
+    return oracle.staged, oracle.times()
 
 
 def _consolidated(oracle: Oracle) -> dict[Any, Any]:
-    return dict(oracle.staged_again())
+    return oracle.staged_again().times()
 
 
 def kills_of_an_index(seed: str, kills: int) -> tuple[Counter[str], list[str]]:

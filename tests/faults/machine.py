@@ -1,5 +1,7 @@
 """A random walk over all that an index can be asked to do, in which memory, the disk and Ctrl-C fail at random moments.
 
+Time passes between the steps, and keys expire.
+
 `python -m faults.machine --steps 10000 --seed 7`, in `tests`, prints how many steps there were and what failed in them.
 After each step the index says what the oracle says.
 """
@@ -20,15 +22,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
+from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
-from unittest.mock import patch
 
+import pytest
 from faults.disk import disk_full, small_files
 from faults.interrupts import Interrupt, interrupted, signalled
 from faults.memory import ALL, begin_under_library, failing, spare_numpy
 from faults.sweep import Report, run_isolated
 from faults.trial import ERRORS, describe, no_error_is_lost, wait_until_answered
+from support.expiring import Clock, set_clock, times_of, wait_until
 from support.oracle import Oracle
 
 from tagmatch import StagedChangesWarning, TagMatch
@@ -54,11 +58,11 @@ class Walk:
         What the next program may find, which is one thing unless a call has failed.
     """
 
-    def __init__(self, folder: Path, rng: random.Random, kinds: Sequence[str]) -> None:
-        self.kinds = kinds
+    def __init__(self, folder: Path, rng: random.Random, kinds: Sequence[str], clock: Clock) -> None:
+        self.kinds, self.clock = kinds, clock
         self.rng, self.folder, self.path = rng, folder, folder / "index"
         self.key_type = rng.choice(["integer", "integer", "string"])
-        self.oracle = Oracle()
+        self.oracle = Oracle(clock.tell)
         self.on_disk = [self.oracle]
         self.reader: TagMatch[Any] | None = None
         self.tags = [f"t{i}" for i in range(_COMMON_TAGS)]
@@ -68,19 +72,25 @@ class Walk:
         self.steps: dict[Callable[[], None], int] = {
             self.change: 8, self.change_many: 8, self.consolidate: 4, self.lay_out_anew: 1, self.merge: 2, self.ask: 4,
             self.ask_many: 4, self.submit: 2, self.explain: 1, self.check: 1, self.save: 1, self.reopen: 1,
-            self.crash: 1, self.read: 2,
+            self.crash: 1, self.read: 2, self.let_time_pass: 3,
         }  # fmt: skip
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def change(self) -> None:
-        name = self.rng.choice(["add_set", "add_set", "remove_set"])
-        self._change(name, self._tags(), self._key())
+        if self.rng.random() < 1 / 3:
+            self._change("remove_set", self._tags(), self._key())
+        else:
+            self._change("add_set", self._tags(), self._key(), expires=self._time())
 
     def change_many(self) -> None:
         count = self.rng.choice([1, 10, 100, 300])
         sets = [self._tags() for _ in range(count)]
-        self._change(self.rng.choice(["add_sets", "remove_sets"]), sets, [self._key() for _ in sets])
+        keys = [self._key() for _ in sets]
+        if self.rng.random() < 0.5:
+            self._change("remove_sets", sets, keys)
+        else:
+            self._change("add_sets", sets, keys, expires=[self._time() for _ in sets])
 
     def consolidate(self) -> None:
         self._change("consolidate")
@@ -91,6 +101,12 @@ class Walk:
     def merge(self) -> None:
         """Merge segments, if there are some to merge, which the thread in the background may do at the same time."""
         self._call(self.tm._engine.changing.merge, disk=True)
+
+    def let_time_pass(self) -> None:
+        """Drop keys that expire, as the thread in the background may at the same time; at last it has done it."""
+        self.clock.pass_by(self.rng.randrange(1, 20))
+        self._call(self.tm._engine.changing.expire)
+        wait_until(lambda: self._is_like(self.oracle))
 
     def ask(self) -> None:
         tags = self._query()
@@ -152,8 +168,8 @@ class Walk:
             self._call(self.reader.reload)
         if self.reader is not None:
             self.reader.reload()
-            found = dict(self.reader)
-            assert any(found == dict(oracle) for oracle in self.on_disk), "a reader finds other sets"
+            found = times_of(self.reader)
+            assert any(found == oracle.times() for oracle in self.on_disk), "a reader finds other sets"
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -190,6 +206,10 @@ class Walk:
             self.tags += tags[-1:]
         return tags
 
+    def _time(self) -> datetime | None:
+        """When a key expires; for some, that has been."""
+        return self.clock.after(self.rng.randrange(-5, 60)) if self.rng.random() < 0.3 else None
+
     def _query(self) -> list[str]:
         return self.rng.sample(self.tags, self.rng.randrange(30)) + self._tags()
 
@@ -222,7 +242,7 @@ class Walk:
 
     def _is_like(self, oracle: Oracle) -> bool:
         found, expected = (dict(database.explain(self.tags)) for database in (self.tm, oracle))
-        return self.tm.stats()["staged"] == oracle.staged and found == expected
+        return self.tm.stats()["staged"] == oracle.staged and found == expected and times_of(self.tm) == oracle.times()
 
     @staticmethod
     def _size(staged: int, database: TagMatch | Oracle) -> str:
@@ -288,10 +308,11 @@ def walk(seed: str, steps: int, kinds: Sequence[str], counts: Path) -> bool:
     with (
         tempfile.TemporaryDirectory() as folder,
         warnings.catch_warnings(),
-        patch("tagmatch.partitioner.consolidation.FEW_SETS", rng.choice([0, 4, FEW_SETS])),
+        pytest.MonkeyPatch.context() as patched,
     ):
+        patched.setattr("tagmatch.partitioner.consolidation.FEW_SETS", rng.choice([0, 4, FEW_SETS]))
         warnings.simplefilter("ignore", StagedChangesWarning)
-        walked = Walk(Path(folder), rng, kinds)
+        walked = Walk(Path(folder), rng, kinds, set_clock(patched))
         try:
             for number in range(steps):
                 walked.counts["steps"] += 1

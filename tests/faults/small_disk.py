@@ -16,6 +16,7 @@ from typing import Any, get_args
 from unittest.mock import patch
 
 from faults.work import Step, Work
+from support.expiring import times_of
 from support.index_files import unnamed_in
 from support.oracle import Oracle
 
@@ -50,8 +51,8 @@ class Index:
             step.do(self.oracle)
         self.tm._engine.changing.merging.wait()
         self.tm.check()
-        found = self.tm.stats()["staged"], dict(self.tm)
-        assert found == (self.oracle.staged, dict(self.oracle)), f"{step.name} has changed the index: {said}"
+        found = self.tm.stats()["staged"], times_of(self.tm)
+        assert found == (self.oracle.staged, self.oracle.times()), f"{step.name} has changed the index: {said}"
         return bool(said)
 
     def check_files(self) -> None:
@@ -61,7 +62,7 @@ class Index:
                 copy = shutil.copytree(self.path, Path(folder, "index"))
                 with TagMatch(copy, **_OPTIONS) as tm:
                     tm.consolidate()
-                    assert dict(tm) == dict(self.oracle.staged_again()), "the next program does not find all"
+                    assert times_of(tm) == self.oracle.staged_again().times(), "the next program does not find all"
 
 
 def fill(folder: Path, free: int) -> Path:

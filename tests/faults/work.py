@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from support.oracle import Oracle
@@ -13,6 +14,8 @@ _TAGS = [f"tag {number}" for number in range(30)]
 #: Finds all sets
 EVERYTHING = [_TAGS]
 _KEYS = 40
+# Most keys never expire; of the others, some have long ago
+_TIMES = [None, None, None, datetime(2020, 2, 29, tzinfo=UTC), datetime(2999, 12, 31, tzinfo=UTC)]
 #: What a step does, and how often
 STEPS = {"add_set": 5, "remove_set": 3, "add_sets": 3, "remove_sets": 2, "consolidate": 4, "consolidate, full": 1}
 
@@ -23,11 +26,11 @@ class Step:
 
     name: str
     arguments: tuple[Any, ...]
+    options: dict[str, Any] = field(default_factory=dict)
 
     def do(self, database: Any) -> None:
         """Make the call."""
-        method, _, full = self.name.partition(", ")
-        getattr(database, method)(*self.arguments, **({"full": True} if full else {}))
+        getattr(database, self.name.partition(", ")[0])(*self.arguments, **self.options)
 
     @property
     def changes(self) -> int:
@@ -49,11 +52,13 @@ class Work:
         rng = random.Random(f"{self.seed} {number}")
         (name,) = rng.choices([*STEPS], [*STEPS.values()])
         if name.startswith("consolidate"):
-            return Step(name, ())
+            return Step(name, (), {"full": True} if name.endswith("full") else {})
         if not name.endswith("sets"):
-            return Step(name, (self._tags(rng), self._key(rng)))
+            times = {"expires": rng.choice(_TIMES)} if name == "add_set" else {}
+            return Step(name, (self._tags(rng), self._key(rng)), times)
         sets = [self._tags(rng) for _ in range(rng.choice([1, 10, 60]))]
-        return Step(name, (sets, [self._key(rng) for _ in sets]))
+        times = {"expires": rng.choices(_TIMES, k=len(sets))} if name == "add_sets" else {}
+        return Step(name, (sets, [self._key(rng) for _ in sets]), times)
 
     def after(self, oracle: Oracle, first: int, end: int, *, lasting: bool = True) -> Oracle:
         """What the oracle, which stays as it is, becomes by steps `first` up to `end`; `lasting` is what they stage."""

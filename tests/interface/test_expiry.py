@@ -1,4 +1,7 @@
-"""Keys that expire: every way to ask gives what the oracle has at the time."""
+"""Keys that expire: what is saved, the clock, the thread that drops them, and what cannot be used as a time.
+
+`test_state_machine.py` has time pass between calls in any order.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import weakref
 from datetime import UTC, datetime, timedelta, timezone
@@ -18,139 +20,15 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from support import strategies
-from support.agreement import assert_agree
-from support.expiring import BEGIN, Clock, ExpiringOracle, set_clock, wait_until
+from support.expiring import BEGIN, Clock, set_clock, wait_until
 from support.index_files import MANIFEST, contents_of, manifest_as_first
 
 from tagmatch import IndexVersionError, InvalidTypeError, InvalidValueError, TagMatch
-from tagmatch.partitioner.consolidation import FEW_SETS
-
-EVERYTHING = [list(strategies.COMMON_TAGS)]
-SETS = st.lists(st.sampled_from(strategies.COMMON_TAGS[:6]), max_size=3)
-SECONDS = st.integers(1, 12)
-FEW_KEYS = {"integer": st.sampled_from([0, 1, 2, 2**64 - 1]), "string": st.sampled_from(["ana", "bo", "", "🦊"])}
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return set_clock(monkeypatch)
-
-
-class Expiring(RuleBasedStateMachine):
-    """An index, in memory or on disk, with another object that reads it, and the oracle; time passes in between."""
-
-    sets = Bundle("sets")
-
-    def __init__(self, clock: Clock, layout: str, key_type: str) -> None:
-        super().__init__()
-        clock.now = BEGIN
-        self.clock, self.key_type = clock, key_type
-        self.options: dict[str, Any] = {"layout": layout, "max_partition_size": 2, "device": "cpu", "threads": 2}
-        self.folder = tempfile.TemporaryDirectory()
-        self.oracle = ExpiringOracle(clock)
-        self.reader: TagMatch[Any] | None = None
-
-    @initialize(on_disk=st.booleans())
-    def create(self, on_disk: bool) -> None:
-        self.path = f"{self.folder.name}/index" if on_disk else None
-        self.tm: TagMatch[Any] = TagMatch(self.path, key_type=self.key_type, **self.options)
-
-    def key(self, data: st.DataObject) -> Any:
-        return data.draw(FEW_KEYS[self.key_type])
-
-    @rule(target=sets, tags=SETS, seconds=st.none() | SECONDS, relative=st.booleans(), data=st.data())
-    def add_set(self, tags: list[str], seconds: int | None, relative: bool, data: st.DataObject) -> list[str]:
-        key, expires = self.key(data), None if seconds is None else timedelta(seconds=seconds)
-        for database in (self.tm, self.oracle):
-            database.add_set(tags, key, expires=expires if relative or expires is None else self.clock.now + expires)
-        return tags
-
-    @rule(rows=st.lists(st.tuples(SETS, st.none() | st.integers(-3, 12)), max_size=6), data=st.data())
-    def add_sets(self, rows: list[tuple[list[str], int | None]], data: st.DataObject) -> None:
-        """Some have been past when they are added."""
-        keys = [self.key(data) for _ in rows]
-        times = [None if seconds is None else self.clock.after(seconds) for _, seconds in rows]
-        column = pa.array(times, pa.timestamp(data.draw(st.sampled_from(["s", "ms", "us", "ns"])), "Europe/Rome"))
-        self.tm.add_sets([tags for tags, _ in rows], keys, expires=column)
-        for (tags, _), key, at in zip(rows, keys, times, strict=True):
-            self.oracle.add_set(tags, key, expires=at)
-
-    @rule(tags=sets, data=st.data())
-    def remove_set(self, tags: list[str], data: st.DataObject) -> None:
-        key = self.key(data)
-        for database in (self.tm, self.oracle):
-            database.remove_set(tags, key)
-
-    @rule(full=st.booleans())
-    def consolidate(self, full: bool) -> None:
-        self.oracle.consolidate()
-        self.tm.consolidate(full=full)
-
-    @rule()
-    def merge(self) -> None:
-        self.tm._engine.changing.merge()
-
-    @rule(seconds=SECONDS)
-    def time_passes(self, seconds: int) -> None:
-        self.clock.pass_by(seconds)
-
-    @rule()
-    def reopen(self) -> None:
-        """What is staged stays staged."""
-        if self.path is not None:
-            self.close_reader()
-            self.tm.close()
-            self.tm = TagMatch(self.path, key_type=self.key_type, **self.options)
-
-    @rule()
-    def read_elsewhere(self) -> None:
-        if self.path is not None and Path(self.path, "MANIFEST.json").exists():
-            if self.reader is None:
-                self.reader = TagMatch.open(self.path, device="cpu")
-            self.reader.reload()
-            self.agree(self.reader)
-
-    @invariant()
-    def agrees(self) -> None:
-        if hasattr(self, "tm"):
-            self.agree(self.tm)
-
-    def agree(self, tm: TagMatch[Any]) -> None:
-        oracle, times = self.oracle.now(), self.oracle.times()
-        wait_until(lambda: dict(tm) == dict(oracle))
-        assert_agree(tm, oracle, [*EVERYTHING, ["a", "b"], []])
-        assert tm.stats()["keys"] == len(times)
-        found = tm.to_arrow()
-        expire = any(at is not None for at in times.values())
-        assert found.schema.names == ["tags", "key", *(["expires"] if expire else [])]
-        rows = {(frozenset(row["tags"]), row["key"]): row.get("expires") for row in found.to_pylist()}
-        assert rows == times
-
-    def close_reader(self) -> None:
-        if self.reader is not None:
-            self.reader.close()
-            self.reader = None
-
-    def teardown(self) -> None:
-        if hasattr(self, "tm"):
-            self.close_reader()
-            self.tm.consolidate()
-            self.tm.close()
-        self.folder.cleanup()
-
-
-@pytest.mark.parametrize("few", [0, FEW_SETS])
-@pytest.mark.parametrize("key_type", ["integer", "string"])
-def test_any_order_of_calls_while_time_passes(
-    layout: str, key_type: str, few: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With `few` as 0, sets stay in their segments, where they are marked as deleted when their keys expire."""
-    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
-    run_state_machine_as_test(lambda: Expiring(clock, layout, key_type), settings=settings(stateful_step_count=25))
 
 
 # -- what is saved -----------------------------------------------------------------------------------------------------

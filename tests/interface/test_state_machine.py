@@ -1,4 +1,6 @@
-"""Any order of changes, consolidations, merges, questions, reopenings and crashes; another object reads meanwhile.
+"""Any order of changes, consolidations, merges, questions, reopenings and crashes, between which time passes.
+
+Keys of sets expire as it does. Another object reads meanwhile.
 
 `STEPS=1000 pytest tests/interface/test_state_machine.py --hypothesis-seed 7` is a long form: of each kind of index so
 many calls, a hundred of one index.
@@ -9,53 +11,96 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 import warnings
+from contextlib import contextmanager
+from copy import deepcopy
+from datetime import timedelta
 from pathlib import Path
 from typing import get_args
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 from support import strategies
 from support.agreement import assert_agree, assert_keys
+from support.expiring import BEGIN, set_clock, times_of, wait_until
 from support.oracle import Oracle
 
 from tagmatch import StagedChangesWarning, TagMatch
+from tagmatch.expiring import Expiring
 from tagmatch.model.options import Durability, KeyType, Layout
 from tagmatch.partitioner.consolidation import FEW_SETS
 
 LAYOUTS = st.sampled_from(get_args(Layout))
 SIZES = st.sampled_from([1, 7, 200_000])
 THREADS = st.sampled_from([1, 4])
+IN_MEMORY = st.sampled_from([False, False, False, True])
 DURABILITIES = st.sampled_from([None, *get_args(Durability)])
+COMMON = list(strategies.COMMON_TAGS)
 EVERYTHING = list(strategies.COMMON_TAGS + strategies.NUMBERED_TAGS)
+#: Few, which are often drawn again
+FEW_NAMES = {0: "ana", 1: "bo", 2: "", 2**64 - 1: "🦊"}
+FEW_PAIRS = st.tuples(st.lists(st.sampled_from(COMMON[:6]), max_size=3), st.sampled_from([*FEW_NAMES]))
+NEW_PAIRS = FEW_PAIRS | strategies.pairs
+#: From now until a key expires; some have been past when they are added
+SECONDS = st.none() | st.integers(-3, 12)
+#: Set while threads in the background may drop keys; else they would hide that something else does not, as it has to
+DROPPING = threading.Event()
+#: While nobody has the index open
+AWAY = st.integers(0, 12)
+UNITS = st.sampled_from(["s", "ms", "us", "ns"])
 #: Calls of an index; in the long form, of an index and of all of a kind
 CALLS, MANY_CALLS, CALLS_OF_A_KIND = 20, 100, int(os.environ.get("STEPS", "0"))
 
 
-class Index(RuleBasedStateMachine):
-    """An index on disk and the oracle, which have seen the same changes.
+@contextmanager
+def dropping():
+    DROPPING.set()
+    try:
+        yield
+    finally:
+        DROPPING.clear()
 
-    A new kind of change is a rule here, and a method of the oracle, such as one that lets time pass.
+
+class Index(RuleBasedStateMachine):
+    """An index, in memory or on disk, and the oracle, which have seen the same changes.
+
+    A new kind of change is a rule here, and a method of the oracle.
     """
 
     pairs = Bundle("pairs")
 
-    def __init__(self, layout, key_type):
+    def __init__(self, clock, layout, key_type):
         super().__init__()
-        self.layout, self.key_type = layout, key_type
+        clock.now = BEGIN
+        self.clock, self.layout, self.key_type = clock, layout, key_type
         self.folder = tempfile.TemporaryDirectory()
-        self.path = Path(self.folder.name, "index")
-        self.oracle = Oracle()
+        self.oracle = Oracle(clock.tell)
         # Of the changes that are staged, so many outlast the object
         self.lasting = 0
         self.crashes = 0
-        self.reader, self.read = None, {}
+        self.tm, self.reader, self.read = None, None, None
 
-    @initialize(size=SIZES, threads=THREADS, durability=DURABILITIES)
-    def create(self, size, threads, durability):
+    @initialize(target=pairs, in_memory=IN_MEMORY, size=SIZES, threads=THREADS, durability=DURABILITIES, pair=NEW_PAIRS)
+    def create(self, in_memory, size, threads, durability, pair):
+        self.path = None if in_memory else Path(self.folder.name, "index")
         self.open(size, threads, durability)
+        return pair
+
+    def on_disk(self):
+        return self.path is not None
 
     def open(self, size, threads, durability):
         """Open the index with what lasts of it."""
@@ -67,37 +112,59 @@ class Index(RuleBasedStateMachine):
                 self.path, key_type=self.key_type, layout=self.layout, max_partition_size=size, threads=threads,
                 durability=durability, device="cpu",
             )  # fmt: skip
-        self.agree()
 
+    @invariant()
     def agree(self):
-        assert self.tm.stats()["staged"] == self.oracle.staged
-        assert dict(self.tm) == dict(self.oracle)
+        if self.tm is not None:
+            times, stats = self.oracle.times(), self.tm.stats()
+            assert (stats["staged"], stats["keys"]) == (self.oracle.staged, len(times))
+            assert times_of(self.tm) == times
+            assert ("expires" in self.tm.to_arrow().schema.names) == any(at is not None for at in times.values())
+            assert_agree(self.tm, self.oracle, [COMMON, ["a", "b"], []])
 
-    def change(self, name, *arguments):
+    def change(self, name, *arguments, **options):
         for database in (self.tm, self.oracle):
-            getattr(database, name)(*arguments)
+            getattr(database, name)(*arguments, **options)
+        self.note_lasting()
+
+    def note_lasting(self):
         if self.durability != "none":
             self.lasting = self.oracle.staged
 
     def key(self, key):
         """Keys are drawn as integers, and some integers are equal, so that some names are."""
-        return str(key) if self.key_type == "string" else key
+        return FEW_NAMES.get(key, str(key)) if self.key_type == "string" else key
 
     def named(self, pairs):
         return [tags for tags, _ in pairs], [self.key(key) for _, key in pairs]
 
-    @rule(target=pairs, pair=strategies.pairs)
-    def add_set(self, pair):
-        self.change("add_set", pair[0], self.key(pair[1]))
+    @rule(target=pairs, pair=pairs | NEW_PAIRS, seconds=SECONDS, from_now=st.booleans())
+    def add_set(self, pair, seconds, from_now):
+        at = None if seconds is None else self.clock.after(seconds)
+        is_after = seconds is not None and seconds > 0
+        expires = timedelta(seconds=seconds) if from_now and is_after else at
+        self.change("add_set", pair[0], self.key(pair[1]), expires=expires)
         return pair
 
-    @rule(pair=pairs | strategies.pairs)
+    @rule(pair=pairs | NEW_PAIRS)
     def remove_set(self, pair):
         self.change("remove_set", pair[0], self.key(pair[1]))
 
-    @rule(target=pairs, added=st.lists(strategies.pairs, max_size=8))
-    def add_sets(self, added):
-        self.change("add_sets", *self.named(added))
+    @rule(target=pairs, added=st.lists(st.tuples(pairs | NEW_PAIRS, SECONDS), max_size=8), unit=UNITS)
+    def add_sets(self, added, unit):
+        """With a column of times."""
+        pairs = [pair for pair, _ in added]
+        times = [None if seconds is None else self.clock.after(seconds) for _, seconds in added]
+        self.tm.add_sets(*self.named(pairs), expires=pa.array(times, pa.timestamp(unit, "Europe/Rome")))
+        self.oracle.add_sets(*self.named(pairs), expires=times)
+        self.note_lasting()
+        return multiple(*pairs)
+
+    @rule(target=pairs, added=st.lists(pairs | NEW_PAIRS, max_size=8), seconds=st.none() | st.integers(1, 12))
+    def add_sets_alike(self, added, seconds):
+        """With one time for all."""
+        expires = None if seconds is None else timedelta(seconds=seconds)
+        self.change("add_sets", *self.named(added), expires=expires)
         return multiple(*added)
 
     @rule(removed=st.lists(pairs, max_size=8))
@@ -117,7 +184,14 @@ class Index(RuleBasedStateMachine):
         """In this thread, if the one in the background has not done it yet."""
         self.tm._engine.changing.merge()
         self.tm.check()
-        self.agree()
+
+    @rule(seconds=st.integers(1, 12))
+    def time_passes(self, seconds):
+        """Whoever has the index open drops what expires."""
+        self.clock.pass_by(seconds)
+        with dropping():
+            for tm, oracle in ((self.tm, self.oracle), (self.reader, self.read)):
+                wait_until(lambda tm=tm, oracle=oracle: tm is None or dict(tm) == dict(oracle))
 
     @rule(query=strategies.queries, stored=pairs)
     def match(self, query, stored):
@@ -128,19 +202,24 @@ class Index(RuleBasedStateMachine):
         expected = map(self.oracle.match_unique if unique else self.oracle.match, queries)
         assert_keys(self.tm.match_many(queries, unique=unique), list(map(sorted, expected)), self.key_type)
 
-    @rule(size=SIZES, threads=THREADS, durability=DURABILITIES)
-    def reopen(self, size, threads, durability):
+    @precondition(on_disk)
+    @rule(size=SIZES, threads=THREADS, durability=DURABILITIES, seconds=AWAY)
+    def reopen(self, size, threads, durability, seconds):
         self.close()
+        self.time_passes(seconds)
         self.open(size, threads, durability)
 
-    @rule(layout=LAYOUTS, size=SIZES, durability=DURABILITIES)
-    def reopen_in_another_layout(self, layout, size, durability):
+    @precondition(on_disk)
+    @rule(layout=LAYOUTS, size=SIZES, durability=DURABILITIES, seconds=AWAY)
+    def reopen_in_another_layout(self, layout, size, durability, seconds):
         self.close()
+        self.time_passes(seconds)
         self.layout = layout
         self.open(size, 1, durability)
 
-    @rule(size=SIZES, threads=THREADS, durability=DURABILITIES)
-    def crash(self, size, threads, durability):
+    @precondition(on_disk)
+    @rule(size=SIZES, threads=THREADS, durability=DURABILITIES, seconds=AWAY)
+    def crash(self, size, threads, durability, seconds):
         """Go on with the files as they are; the object is left alone."""
         self.tm._engine.changing.merging.wait()
         self.crashes += 1
@@ -148,20 +227,23 @@ class Index(RuleBasedStateMachine):
         if before.exists():
             shutil.copytree(before, self.path)
         self.close_reader()
+        self.time_passes(seconds)
         self.open(size, threads, durability)
 
+    @precondition(on_disk)
     @rule()
     def reload(self):
         """Another object reads the index: what it had until it reloads, and then what there is."""
         if self.reader is not None:
-            assert dict(self.reader) == self.read
+            assert dict(self.reader) == dict(self.read)
             self.reader.reload()
         elif (self.path / "MANIFEST.json").exists():
             self.reader = TagMatch.open(self.path, device="cpu", threads=1)
         if self.reader is not None:
             self.reader.check()
-            self.read = dict(self.oracle)
-            assert dict(self.reader) == self.read
+            self.read = deepcopy(self.oracle)
+            assert times_of(self.reader) == self.read.times()
+            assert_agree(self.reader, self.read, [COMMON, ["a", "b"], []])
             assert sorted(self.reader.match(EVERYTHING)) == self.oracle.match(EVERYTHING)
 
     def close_reader(self):
@@ -173,9 +255,10 @@ class Index(RuleBasedStateMachine):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StagedChangesWarning)
             self.tm.close()
+        self.tm = None
 
     def teardown(self):
-        if hasattr(self, "tm"):
+        if self.tm is not None:
             self.consolidate()
             assert_agree(self.tm, self.oracle, [EVERYTHING])
             self.tm.close()
@@ -186,7 +269,12 @@ class Index(RuleBasedStateMachine):
 @pytest.mark.parametrize("few", [0, 4, FEW_SETS])
 @pytest.mark.parametrize("key_type", get_args(KeyType))
 def test_any_order_of_calls(layout, key_type, few, monkeypatch):
-    """With segments of any size, which are merged in the background meanwhile."""
+    """With segments of any size, which are merged in the background meanwhile.
+
+    With `few` as 0, sets stay in their segments, where they are marked as deleted when their keys expire.
+    """
+    clock, once = set_clock(monkeypatch), Expiring.once
+    monkeypatch.setattr(Expiring, "once", lambda *arguments: once(*arguments) if DROPPING.is_set() else 0.002)
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
     chosen = settings(stateful_step_count=CALLS)
     if CALLS_OF_A_KIND:
@@ -194,4 +282,4 @@ def test_any_order_of_calls(layout, key_type, few, monkeypatch):
         chosen = settings(
             stateful_step_count=MANY_CALLS, max_examples=examples, suppress_health_check=list(HealthCheck)
         )
-    run_state_machine_as_test(lambda: Index(layout, key_type), settings=chosen)
+    run_state_machine_as_test(lambda: Index(clock, layout, key_type), settings=chosen)

@@ -1,14 +1,15 @@
-"""The right answers where keys expire, and a clock that tests set."""
+"""A clock that tests set, and what an index says of the times at which its keys expire."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from support.oracle import Oracle
+
+from tagmatch import TagMatch
 
 #: When the clock of tests begins
 BEGIN = datetime(2026, 11, 23, tzinfo=UTC)
@@ -26,6 +27,13 @@ class Clock:
     def pass_by(self, seconds: float) -> None:
         self.now = self.after(seconds)
 
+    def tell(self) -> datetime:
+        """The time, as oracles ask for it; their copies ask the same clock."""
+        return self.now
+
+    def __deepcopy__(self, _: Any) -> Clock:
+        return self
+
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, *, rest_s: float = 0.0) -> Clock:
     """A clock, at which indexes look at short intervals; they rest for so many seconds between two times."""
@@ -40,50 +48,17 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, *, rest_s: float = 0.0) -> Clock:
     return clock
 
 
-class ExpiringOracle:
-    """Keys of sets with the times at which they expire; shares nothing with the library."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._stored: dict[frozenset[str], dict[Any, datetime | None]] = {}
-        self._staged: list[tuple[bool, frozenset[str], Any, datetime | None]] = []
-
-    def add_set(self, tags: Iterable[str], key: Any, *, expires: datetime | timedelta | None = None) -> None:
-        at = self._clock.now + expires if isinstance(expires, timedelta) else expires
-        self._staged.append((True, frozenset(tags), key, at))
-
-    def remove_set(self, tags: Iterable[str], key: Any) -> None:
-        self._staged.append((False, frozenset(tags), key, None))
-
-    def consolidate(self) -> None:
-        for added, tags, key, at in self._staged:
-            keys = self._stored.setdefault(tags, {})
-            keys.pop(key, None)
-            if added:
-                keys[key] = at
-        self._staged.clear()
-
-    def times(self) -> dict[tuple[frozenset[str], Any], datetime | None]:
-        """When each key of each set expires, of those that have not."""
-        return {
-            (tags, key): at
-            for tags, keys in self._stored.items()
-            for key, at in keys.items()
-            if at is None or at > self._clock.now
-        }
-
-    def now(self) -> Oracle:
-        """What there is now."""
-        oracle = Oracle()
-        for tags, key in self.times():
-            oracle.add_set(tags, key)
-        oracle.consolidate()
-        return oracle
-
-
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for what happens in the background."""
     begin = time.monotonic()
     while not condition():
         assert time.monotonic() - begin < 60
         time.sleep(0.001)
+
+
+def times_of(tm: TagMatch[Any]) -> dict[tuple[frozenset[str], Any], datetime | None]:
+    """When each key of each set of an index expires, as `Oracle.times` has it."""
+    found = tm.to_arrow()
+    times = found.column("expires").to_pylist() if "expires" in found.schema.names else [None] * len(found)
+    pairs = zip(found["tags"].to_pylist(), found["key"].to_pylist(), times, strict=True)
+    return {(frozenset(tags), key): at for tags, key, at in pairs}

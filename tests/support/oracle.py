@@ -2,44 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import deepcopy
+from datetime import UTC, datetime, timedelta
+from itertools import repeat
 from typing import Any
 
 #: Integers, or strings
 Key = Any
-Stored = tuple[frozenset[str], set[Key]]
+#: When a key expires; `None`: never
+Time = datetime | None
+Stored = tuple[frozenset[str], Collection[Key]]
+
+
+def system_time() -> datetime:
+    return datetime.now(UTC)
 
 
 class Oracle:
-    """Stored sets grouped by their greatest tag: only groups of a query's own tags can hold subsets of it."""
+    """Stored sets grouped by their greatest tag: only groups of a query's own tags can hold subsets of it.
 
-    def __init__(self) -> None:
-        self._groups: dict[str | None, dict[frozenset[str], set[Key]]] = {}
-        self._staged: list[tuple[bool, frozenset[str], Key]] = []
+    Parameters
+    ----------
+    now : callable
+        Says what time it is; keys that have expired by then are no longer there.
+    """
 
-    def add_set(self, tags: Iterable[str], key: Key) -> None:
-        self._staged.append((True, frozenset(tags), key))
+    def __init__(self, now: Callable[[], datetime] = system_time) -> None:
+        self._now = now
+        self._groups: dict[str | None, dict[frozenset[str], dict[Key, Time]]] = {}
+        self._staged: list[tuple[bool, frozenset[str], Key, Time]] = []
+        self._some_expire = False
+
+    def add_set(self, tags: Iterable[str], key: Key, *, expires: Time | timedelta = None) -> None:
+        at = self._now() + expires if isinstance(expires, timedelta) else expires
+        self._some_expire |= at is not None
+        self._staged.append((True, frozenset(tags), key, at))
 
     def remove_set(self, tags: Iterable[str], key: Key) -> None:
-        self._staged.append((False, frozenset(tags), key))
+        self._staged.append((False, frozenset(tags), key, None))
 
-    def add_sets(self, tags: Iterable[Iterable[str]], keys: Iterable[Key]) -> None:
-        for row, key in zip(tags, keys, strict=True):
-            self.add_set(row, key)
+    def add_sets(
+        self,
+        tags: Iterable[Iterable[str]],
+        keys: Iterable[Key],
+        *,
+        expires: Iterable[Time | timedelta] | Time | timedelta = None,
+    ) -> None:
+        is_one = expires is None or isinstance(expires, datetime | timedelta)
+        pairs = list(zip(tags, keys, strict=True))
+        for (row, key), at in zip(pairs, repeat(expires, len(pairs)) if is_one else expires, strict=True):
+            self.add_set(row, key, expires=at)
 
     def remove_sets(self, tags: Iterable[Iterable[str]], keys: Iterable[Key]) -> None:
         for row, key in zip(tags, keys, strict=True):
             self.remove_set(row, key)
 
     def consolidate(self, *, full: bool = False) -> None:  # noqa: ARG002
-        for added, tags, key in self._staged:
+        for added, tags, key, at in self._staged:
             group = self._groups.setdefault(max(tags, default=None), {})
-            keys = group.setdefault(tags, set())
+            keys = group.setdefault(tags, {})
             if added:
-                keys.add(key)
+                keys[key] = at
             else:
-                keys.discard(key)
+                keys.pop(key, None)
             if not keys:
                 del group[tags]
         self._staged.clear()
@@ -49,8 +75,8 @@ class Oracle:
         del self._staged[first:]
 
     def is_like(self, other: Oracle) -> bool:
-        """Whether both have the same sets, and the same staged changes."""
-        return self._staged == other._staged and dict(self) == dict(other)
+        """Whether both have the same sets, with the same times, and the same staged changes."""
+        return self._staged == other._staged and self.times() == other.times()
 
     def staged_again(self) -> Oracle:
         """What there is when the staged changes have taken effect, and are staged still: they change nothing more."""
@@ -68,23 +94,43 @@ class Oracle:
     def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[Key, ...]]]:
         return [(stored, tuple(sorted(keys))) for stored, keys in self._matching(tags)]
 
+    def times(self) -> dict[tuple[frozenset[str], Key], Time]:
+        """When each key of each set expires."""
+        now = self._now()
+        return {
+            (tags, key): at
+            for group in self._groups.values()
+            for tags, keys in group.items()
+            for key, at in keys.items()
+            if at is None or at > now
+        }
+
     def __iter__(self) -> Iterator[tuple[frozenset[str], tuple[Key, ...]]]:
-        return ((stored, tuple(sorted(keys))) for group in self._groups.values() for stored, keys in group.items())
+        return ((stored, tuple(sorted(keys))) for group in self._groups.values() for stored, keys in self._live(group))
 
     def __contains__(self, tags: Iterable[str]) -> bool:
         wanted = frozenset(tags)
-        return wanted in self._groups.get(max(wanted, default=None), {})
+        group = self._groups.get(max(wanted, default=None), {})
+        return wanted in group and any(self._live({wanted: group[wanted]}))
 
     @property
     def staged(self) -> int:
         return len(self._staged)
 
     def __len__(self) -> int:
-        return sum(map(len, self._groups.values()))
+        return sum(1 for group in self._groups.values() for _ in self._live(group))
 
     def _matching(self, tags: Iterable[str]) -> Iterator[Stored]:
         query = frozenset(tags)
         for group in (None, *query):
-            for stored, keys in self._groups.get(group, {}).items():
+            for stored, keys in self._live(self._groups.get(group, {})):
                 if stored <= query:
                     yield stored, keys
+
+    def _live(self, group: dict[frozenset[str], dict[Key, Time]]) -> Iterable[Stored]:
+        """The sets of a group that have keys which have not expired, with these."""
+        if not self._some_expire:
+            return group.items()
+        now = self._now()
+        live = ((tags, [key for key, at in keys.items() if at is None or at > now]) for tags, keys in group.items())
+        return ((tags, keys) for tags, keys in live if keys)

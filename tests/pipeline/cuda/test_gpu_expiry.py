@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from support.agreement import assert_agree
-from support.expiring import ExpiringOracle, set_clock, wait_until
+from support.expiring import set_clock, wait_until
+from support.oracle import Oracle
 
 from tagmatch import TagMatch
 
@@ -21,7 +22,7 @@ def test_keys_that_expire(engine: dict[str, Any], monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
     monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
     clock = set_clock(monkeypatch)
-    oracle = ExpiringOracle(clock)
+    oracle = Oracle(clock.tell)
     with TagMatch(**engine) as tm:
         for database in (tm, oracle):
             for key, tag in enumerate(ALL):
@@ -31,8 +32,7 @@ def test_keys_that_expire(engine: dict[str, Any], monkeypatch: pytest.MonkeyPatc
             database.add_set(ALL, 12)
             database.consolidate()
         for _ in range(5):
-            expected = oracle.now()
-            wait_until(lambda expected=expected: dict(tm) == dict(expected))
-            assert_agree(tm, expected, [[], ["a"], ["a", "b"], ["c", "d", "e"], ALL])
+            wait_until(lambda: dict(tm) == dict(oracle))
+            assert_agree(tm, oracle, [[], ["a"], ["a", "b"], ["c", "d", "e"], ALL])
             clock.pass_by(1)
         assert len(oracle.times()) == 3
