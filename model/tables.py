@@ -312,7 +312,8 @@ class Snapshot:
     Attributes
     ----------
     segments : tuple of Segment
-        At least one. No two have the same set in rows that are not deleted.
+        At least one. No two have the same set in rows that are not deleted. Keys that are strings each numbers in a way
+        of its own.
     name : str, optional
         Of the snapshot as it was saved; `None` if it is in memory only.
     number : int, optional

@@ -31,11 +31,11 @@ from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import Segment
 from tagmatch.partitioner.local import MAX_ROWS
 from tagmatch.partitioner.spark.assemble import save_alone, save_slices
-from tagmatch.partitioner.spark.keys import IntegerKeys, Keys, number_keys
+from tagmatch.partitioner.spark.keys import Keys, number_names
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.shards import Shards, make_shards
 from tagmatch.partitioner.spark.slices import lay_out_slices
-from tagmatch.partitioner.spark.stored import Left, Stored, as_rows, take_in, verify
+from tagmatch.partitioner.spark.stored import Left, Stored, take_in
 from tagmatch.partitioner.spark.vocabulary import build_vocabulary
 
 if TYPE_CHECKING:
@@ -101,15 +101,14 @@ def partition_sets(rows: DataFrame, index: Location, layout: LayoutOptions, opti
     index.has_index()
     with index.scratch() as files:
         job = _Job(rows.sparkSession, Scratch(files), layout, options)
-        keys, shards = job.shards(rows)
-        made, _ = job.saved(shards, keys, partial(save_alone, index))
+        made, _ = job.saved(job.shards(rows), key_type_of_rows(rows), partial(save_alone, index))
         return made
 
 
 def append_sets(rows: DataFrame, stored: Stored, layout: LayoutOptions, options: JobOptions) -> Partitioned:
     """Add the sets of a DataFrame, columns `tags` and `key`, to an index, as a segment of their own.
 
-    The segment also has what `consolidated` takes in. Where keys are strings, all sets are laid out anew.
+    The segment also has what `consolidated` takes in.
 
     Raises
     ------
@@ -118,22 +117,16 @@ def append_sets(rows: DataFrame, stored: Stored, layout: LayoutOptions, options:
     IndexChangedError
         Another program has saved to the index in the meantime. It stays as it is.
     """
-    spark = rows.sparkSession
+    spark, key_type = rows.sparkSession, key_type_of_rows(rows)
     with stored.index.scratch() as files:
         job = _Job(spark, Scratch(files), layout, options)
-        left = Left(stored)
-        if stored.key_type == "string":
-            rows = as_rows(spark, stored, options.sets_per_task).union(rows)
-        keys, shards = job.shards(rows)
+        shards, left = job.shards(rows), Left(stored)
         if stored.manifest is not None:
             if not shards.rows:
                 return Partitioned(0, 0, 0, 0, shards.problems)
             with job.step("stored"):
-                if stored.key_type == "string":
-                    verify(spark, stored)
-                else:
-                    shards, left = take_in(spark, job.scratch, stored, shards, options.sets_per_task)
-        made, manifest = job.saved(shards, keys, partial(left.prepare, job.scratch))
+                shards, left = take_in(spark, Keys(job.scratch, key_type), stored, shards, options.sets_per_task)
+        made, manifest = job.saved(shards, key_type, partial(left.prepare, job.scratch))
         # Once, whereas tasks may run twice
         stored.index.switch(manifest, stored.name)
         return made
@@ -146,14 +139,10 @@ class _Job:
     layout: LayoutOptions
     options: JobOptions
 
-    def shards(self, rows: DataFrame) -> tuple[Keys, Shards]:
+    def shards(self, rows: DataFrame) -> Shards:
         """The rows' sets; errors as `partition_sets`."""
-        keys: Keys = IntegerKeys()
-        if key_type_of_rows(rows) == "string":
-            with self.step("keys"):
-                keys = number_keys(rows, self.scratch)
         with self.step("shards"):
-            shards = make_shards(rows, self.scratch, keys)
+            shards = make_shards(rows, self.scratch, key_type_of_rows(rows))
         if shards.problems:
             problems = ", ".join(f"{problem}: {count}" for problem, count in shards.problems.items())
             if not self.options.skip_invalid:
@@ -162,19 +151,25 @@ class _Job:
                     "filter them, or have them skipped (skip_invalid)"
                 )
             _log.warning("skipped rows: %s", problems)
-        return keys, shards
+        return shards
 
-    def saved(self, shards: Shards, keys: Keys, save: Callable[[Segment], Manifest]) -> tuple[Partitioned, Manifest]:
+    def saved(
+        self, shards: Shards, key_type: KeyType, save: Callable[[Segment], Manifest]
+    ) -> tuple[Partitioned, Manifest]:
         """Have the sets of shards saved as a segment; and what `save` returned."""
         if (rows := shards.sets + shards.other_rows) > MAX_ROWS:
             raise InvalidValueError(
                 f"an index holds at most {MAX_ROWS} sets, not {rows}; split the rows by a hash of their tags"
             )
         spark, scratch, layout, sets_per_task = self.spark, self.scratch, self.layout, self.options.sets_per_task
+        keys = Keys(scratch, key_type)
+        if key_type == "string":
+            with self.step("keys"):
+                number_names(spark, scratch, shards.numbers)
         with self.step("vocabulary"):
             tags = build_vocabulary(spark, scratch, shards, sets_per_task)
         with self.step("slices"):
-            slices = lay_out_slices(spark, scratch, shards.numbers, layout, sets_per_task)
+            slices = lay_out_slices(spark, scratch, shards.numbers, layout, sets_per_task, keys)
         with self.step("index"):
             partitions, saved = save_slices(spark, scratch, save, layout, slices, keys)
         return Partitioned(shards.sets, sum(row["keys"] for row in slices), tags, partitions, shards.problems), saved

@@ -1,7 +1,7 @@
-"""Keys as numbers. Those that are strings get numbers first, in a step of their own: in the order of their bytes.
+"""Keys of shards. Those that are strings each shard numbers by itself; a step numbers them for all shards at last.
 
-Spark itself finds the different strings and sorts them, as it does on disk where memory is short. Some may be keys of
-rows that cannot be stored; the last step leaves out those that no set has.
+In the order of their bytes: Spark itself finds the different strings of all shards and sorts them, as it does on disk
+where memory is short.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import Lists, U64Array
-from tagmatch.model.arrow import from_strings, to_strings
+from tagmatch.model.arrow import from_lists, from_strings, to_lists, to_strings
 from tagmatch.model.columns import string_keys
-from tagmatch.model.errors import TagMatchError
-from tagmatch.model.kernels.tag_table import UNKNOWN, new_key
+from tagmatch.model.kernels.tag_table import new_key
 from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.options import KeyType
 from tagmatch.model.tables import KeyTable
 from tagmatch.partitioner.key_names import only_used
 from tagmatch.partitioner.spark.numbered import join_numbered, numbers_of
@@ -27,90 +27,85 @@ from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.tasks import Batches, for_each, number_of_task, one_row
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
 
-_SORTED, _KEYS = "sorted_keys", "keys"
+_SORTED, _NAMES = "sorted_names", "names"
+_NAME = "name string"
 _RANGE = "number long"
 _COUNT = "count long"
 
-
-class Keys(Protocol):
-    """What the keys of the rows are to the job: numbers, and at last a key table."""
-
-    def numbers(self, keys: pa.Array) -> pa.Array:
-        """Number of each key, uint64."""
-
-    def table(self, numbers: Lists) -> KeyTable:
-        """The key table of sets with these numbers."""
+# Strings that are handed to Spark at once
+_BATCH_NAMES = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class IntegerKeys:
-    """Keys that are numbers already."""
-
-    def numbers(self, keys: pa.Array) -> pa.Array:
-        """As `Keys` says."""
-        return keys.cast(pa.uint64())
-
-    def table(self, numbers: Lists) -> KeyTable:
-        """As `Keys` says."""
-        return KeyTable(numbers)
+def key_columns(table: KeyTable) -> dict[str, pa.Array]:
+    """The columns of a shard with these keys."""
+    names = {} if table.names is None else {"names": from_strings(table.names)}
+    return {"keys": from_lists(table.keys), **names}
 
 
 @dataclass(frozen=True, slots=True)
-class StringKeys:
-    """Keys that are strings; `number_keys` has left them in the scratch folder.
+class Keys:
+    """The keys of the sets of shards.
 
     Attributes
     ----------
     scratch : Scratch
+        Has the shards and, where keys are strings, what `number_names` leaves there.
+    type : KeyType
     """
 
     scratch: Scratch
+    type: KeyType
 
-    def numbers(self, keys: pa.Array) -> pa.Array:
-        """As `Keys` says.
+    def of_shard(self, shard: int) -> KeyTable:
+        """The keys of each set of a shard, which has numbered those that are strings by itself."""
+        names = None
+        if self.type == "string":
+            names = to_strings(self.scratch.read("shard", shard, "names"))
+        return KeyTable(to_lists(self.scratch.read("shard", shard, "keys")), names)
 
-        Raises
-        ------
-        TagMatchError
-            The rows did not have a key when they were first read.
-        """
-        numbers = numbers_of(self.scratch, _KEYS, to_strings(keys.cast(pa.large_string())))
-        if len(unknown := np.flatnonzero(numbers == UNKNOWN)):
-            raise TagMatchError(
-                f"the rows did not have the key {keys[int(unknown[0])].as_py()!r} when they were first read; keys that "
-                "are strings are read twice: save the rows, and build the index of what is saved"
-            )
-        return pa.array(numbers.astype(np.uint64))
+    def as_numbers(self, shard: int) -> Lists:
+        """Keys of each set of a shard, uint64 and ascending; of those that are strings, the numbers for all shards."""
+        table = self.of_shard(shard)
+        values = table.keys.values
+        if table.names is not None:
+            values = numbers_of(self.scratch, _NAMES, table.names)[values]
+        return Lists(table.keys.offsets, values.astype(np.uint64))
 
     def table(self, numbers: Lists) -> KeyTable:
-        """As `Keys` says, without keys that no set has."""
-        return only_used(KeyTable(numbers), to_strings(self.scratch.read(_KEYS, 0, "strings")))
+        """The key table of the sets of all shards, with keys as `as_numbers` gives them."""
+        if self.type == "integer":
+            return KeyTable(numbers)
+        return only_used(KeyTable(numbers), to_strings(self.scratch.read(_NAMES, 0, "strings")))
 
 
-def number_keys(rows: DataFrame, scratch: Scratch) -> StringKeys:
-    """Number the different keys of the column `key`, string, for all tasks."""
-    spark = rows.sparkSession
-    different = rows.select("key").where("key is not null").distinct()
+def number_names(spark: SparkSession, scratch: Scratch, shards: Sequence[int]) -> None:
+    """Number the keys of all shards, which are strings."""
+    different = for_each(spark, shards, partial(_names_of_shard, scratch), _NAME).distinct()
     # Partitions are numbered in the order of their ranges, also where Spark puts small ones together
-    ranges = different.repartitionByRange("key").sortWithinPartitions("key")
+    ranges = different.repartitionByRange("name").sortWithinPartitions("name")
     found = ranges.mapInArrow(partial(_write, scratch), _RANGE).collect()
     numbers = sorted(row.number for row in found)
     for_each(spark, [0], partial(_join, scratch, numbers, new_key()), _COUNT).collect()
-    return StringKeys(scratch)
+
+
+def _names_of_shard(scratch: Scratch, shard: int) -> Iterator[pa.RecordBatch]:
+    names = scratch.read("shard", shard, "names")
+    for first in range(0, len(names), _BATCH_NAMES):
+        yield pa.record_batch({"name": names.slice(first, _BATCH_NAMES)})
 
 
 def _write(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Leave a range of the keys, which are sorted."""
+    """Leave a range of the names, which are sorted."""
     chunks = [batch.column(0) for batch in batches if len(batch)]
     if not chunks:
         return
-    keys = string_keys(pa.chunked_array(chunks), "key")
+    names = string_keys(pa.chunked_array(chunks), "key")
     number = number_of_task()
-    scratch.write(_SORTED, number, strings=from_strings(keys), hashes=pa.array(hash_strings(keys)))
+    scratch.write(_SORTED, number, strings=from_strings(names), hashes=pa.array(hash_strings(names)))
     yield one_row(number=number)
 
 
 def _join(scratch: Scratch, numbers: Sequence[int], key: U64Array, _: int) -> Iterator[pa.RecordBatch]:
-    yield one_row(count=join_numbered(scratch, _SORTED, numbers, _KEYS, key))
+    yield one_row(count=join_numbered(scratch, _SORTED, numbers, _NAMES, key))

@@ -18,14 +18,15 @@ import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array, U8Array
 from tagmatch.model.arrow import from_lists, from_strings
-from tagmatch.model.columns import tag_lists
+from tagmatch.model.columns import KEY_CHECKS, tag_lists
+from tagmatch.model.empty import empty_segment
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
 from tagmatch.model.kernels.xxh64 import hash_tags
-from tagmatch.model.options import LayoutOptions
+from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.tables import Segment
-from tagmatch.partitioner.local import build_segment
-from tagmatch.partitioner.spark.keys import Keys
+from tagmatch.partitioner.local import build_segment, held_by
+from tagmatch.partitioner.spark.keys import key_columns
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.serialized import (
     SERIALIZED,
@@ -79,10 +80,10 @@ class Shards:
     other_rows: int = 0
 
 
-def make_shards(rows: DataFrame, scratch: Scratch, keys: Keys) -> Shards:
-    """Make shards of the columns `tags`, array<string>, and `key`, of the type that `keys` take."""
-    clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession), keys), SERIALIZED)
-    made = clean.repartition("label").mapInArrow(partial(_write_shard, scratch), _SHARD).collect()
+def make_shards(rows: DataFrame, scratch: Scratch, key_type: KeyType) -> Shards:
+    """Make shards of the columns `tags`, array<string>, and `key`, string or an integer or decimal."""
+    clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession)), SERIALIZED)
+    made = clean.repartition("label").mapInArrow(partial(_write_shard, scratch, key_type), _SHARD).collect()
     counts = np.sum([np.zeros(len(PROBLEMS), np.int64), *(np.array(shard.problems) for shard in made)], axis=0)
     return Shards(
         tuple(sorted(shard.shard for shard in made if shard.sets)),
@@ -105,7 +106,7 @@ def _set_hashes(offsets, hashes, out):
         out[row] = total
 
 
-def _clean(labels: I64Array, keys: Keys, batches: Batches) -> Iterator[pa.RecordBatch]:
+def _clean(labels: I64Array, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Rows that can be stored, by a hash of their set; of the others how many there are of each kind."""
     found = np.zeros(len(PROBLEMS), np.int64)
     for batch in gathered(batches, _SENT_BYTES):
@@ -116,7 +117,8 @@ def _clean(labels: I64Array, keys: Keys, batches: Batches) -> Iterator[pa.Record
         hashes = np.empty(len(good), np.uint64)
         _set_hashes(rows.offsets, hash_tags(rows), hashes)
         serializer = Serializer()
-        records = pa.record_batch([good["tags"], keys.numbers(good["key"])], ["tags", "key"])
+        keys = good["key"] if _are_strings(good["key"]) else good["key"].cast(pa.uint64())
+        records = pa.record_batch([good["tags"], keys], ["tags", "key"])
         serializer.scatter(groups_by_hash(hashes, len(labels)), labels, np.full(len(labels), _ROWS), records.take)
         yield from serializer.take()
     if found.any():
@@ -130,7 +132,7 @@ def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:
     problems = np.zeros(len(tags), np.uint8)
     if pa.types.is_decimal(keys.type):
         problems[pc.fill_null(pc.greater_equal(keys, _KEY_LIMIT), False).to_numpy(zero_copy_only=False)] = 5
-    if not (pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type)):
+    if not _are_strings(keys):
         problems[pc.fill_null(pc.less(keys, 0), False).to_numpy(zero_copy_only=False)] = 4
     problems[keys.is_null().to_numpy(zero_copy_only=False)] = 3
     values = tags.flatten()
@@ -141,7 +143,11 @@ def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:
     return problems
 
 
-def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]:
+def _are_strings(keys: pa.Array) -> bool:
+    return bool(pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type))
+
+
+def _write_shard(scratch: Scratch, key_type: KeyType, batches: Batches) -> Iterator[pa.RecordBatch]:
     staged = StagedChanges()
     problems = np.zeros(len(PROBLEMS), np.int64)
 
@@ -153,11 +159,13 @@ def _write_shard(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]
                 np.add(problems, records["rows"].to_numpy(), out=problems)
 
     for some in gathered(rows(), _RECEIVED_BYTES):
-        staged.extend(tag_lists(some["tags"], "tags"), some["key"].to_numpy(), removed=False)
+        staged.extend(tag_lists(some["tags"], "tags"), KEY_CHECKS[key_type].many(some["key"], "key"), removed=False)
     if not (len(staged) or problems.any()):
         return
     shard, rows_of_shard = number_of_task(), len(staged)
-    segment = build_segment([], staged.changes(), LayoutOptions())
+    # No sets, but they say of what type keys are
+    none = held_by(empty_segment(LayoutOptions(), key_type))
+    segment = build_segment([none], staged.changes(), LayoutOptions())
     write_shard(scratch, shard, segment)
     yield one_row(shard=shard, sets=len(segment), rows=rows_of_shard, problems=problems)
 
@@ -171,5 +179,5 @@ def write_shard(scratch: Scratch, shard: int, segment: Segment) -> None:
         tags=from_strings(vocabulary.tags),
         frequencies=pa.array(vocabulary.frequencies),
         ranks=from_lists(segment.tagsets.ranks),
-        keys=from_lists(segment.keys.keys),
+        **key_columns(segment.keys),
     )

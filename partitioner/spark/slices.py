@@ -21,6 +21,7 @@ from tagmatch.model.kernels.sorting import sort_groups
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.partitioner.balanced_partitioning import Root, balanced_partitions
+from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.plan import LayoutPlan, Routes
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, by_number, labels_for
@@ -46,13 +47,13 @@ def lay_out_slices(
     shards: Sequence[int],
     options: LayoutOptions,
     sets_per_task: int,
+    keys: Keys,
 ) -> list[Any]:
     """Leave each slice in the scratch folder; returns rows (`slice`, `sets`, `keys`, `greatest_key`) in order."""
     ranked = for_each(spark, shards, partial(_rank, scratch, options), _RANKED).collect()
     plan = plan_of(options).plan(spark, scratch, shards, ranked, options, sets_per_task)
-    routed = for_each(
-        spark, shards, partial(_route, scratch, plan.routes, labels_for(spark, plan.slices)[0]), SERIALIZED
-    )
+    route = partial(_route, scratch, keys, plan.routes, labels_for(spark, plan.slices)[0])
+    routed = for_each(spark, shards, route, SERIALIZED)
     laid_out = by_number(routed, plan.slices, partial(_lay_out, scratch, options, plan.roots), _SLICE)
     return sorted(laid_out.collect(), key=lambda row: row.slice)
 
@@ -67,12 +68,12 @@ def _rank(scratch: Scratch, options: LayoutOptions, shard: int) -> Iterator[pa.R
     yield one_row(shard=shard, sets=len(ranks), empty=empty, first=first, second=second)
 
 
-def _route(scratch: Scratch, routes: Routes, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
+def _route(scratch: Scratch, keys: Keys, routes: Routes, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
     """Send each set of a shard, and its keys, to the slice that it belongs to."""
-    # Large lists, as those of many shards come together, and keys of 64 bits, as some shards have such
+    # Large lists, as those of many shards come together
     ranks = scratch.read("ranked", shard, "ranks").cast(pa.large_list(pa.uint32()))
-    keys = scratch.read("shard", shard, "keys").cast(pa.large_list(pa.uint64()))
-    records = pa.record_batch([ranks, keys], ["ranks", "keys"])
+    numbers = from_lists(keys.as_numbers(shard)).cast(pa.large_list(pa.uint64()))
+    records = pa.record_batch([ranks, numbers], ["ranks", "keys"])
     serializer = Serializer()
     serializer.scatter(routes.slices(scratch, shard).astype(np.uint32), labels, np.arange(len(labels)), records.take)
     yield from serializer.take()

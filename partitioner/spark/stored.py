@@ -22,24 +22,20 @@ from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType, Layout, LayoutOptions
 from tagmatch.model.storage.format import EXPIRES, Entry, key_type_of
 from tagmatch.model.storage.location import Location
-from tagmatch.model.tables import KeyTable, Segment, Snapshot, Vocabulary
+from tagmatch.model.tables import Segment, Snapshot, Vocabulary
 from tagmatch.partitioner.consolidation import rows_with, to_take_in
 from tagmatch.partitioner.local import Held, build_segment, held_in, no_changes
-from tagmatch.partitioner.spark.records import sets_at
+from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.shards import Shards, write_shard
 from tagmatch.partitioner.spark.tasks import for_each, one_row
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _SLOTS, _FOUND = "stored-slots", "stored-found"
 _DONE = "done long"
 _SHARD = "shard long, sets long"
-_SETS = "tags array<string>, keys array<string>"
-
-# Sets that are handed to Spark at once
-_BATCH_SETS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,21 +151,7 @@ class Left:
         return self.stored.index.prepare(Snapshot((*kept, new)), self.stored.segments)
 
 
-def as_rows(spark: SparkSession, stored: Stored, sets_per_task: int) -> DataFrame:
-    """All sets of an index whose keys are strings, as rows `tags` and `key`."""
-    chunks = _chunks(stored, range(len(stored.segments)), sets_per_task)
-    sets = for_each(spark, range(len(chunks)), partial(_rows, stored, chunks), _SETS)
-    return sets.selectExpr("tags", "explode(keys) AS key")
-
-
-def verify(spark: SparkSession, stored: Stored) -> None:
-    """See that all files of an index are whole, as damage to them would go on unnoticed in the new ones."""
-    for_each(spark, [0], partial(_verify, stored), _DONE).collect()
-
-
-def take_in(
-    spark: SparkSession, scratch: Scratch, stored: Stored, shards: Shards, sets_per_task: int
-) -> tuple[Shards, Left]:
+def take_in(spark: SparkSession, keys: Keys, stored: Stored, shards: Shards, sets_per_task: int) -> tuple[Shards, Left]:
     """Give the sets of shards the keys that they have in an index already, and make shards of its small segments.
 
     Returns
@@ -178,11 +160,12 @@ def take_in(
         Of all sets of the new segment.
     left : Left
     """
+    scratch = keys.scratch
     for_each(spark, [0], partial(_prepare, scratch, stored), _DONE).collect()
     live = [each["rows"] - each.get("deleted", {"rows": 0})["rows"] for each in stored.segments]
     taken = to_take_in(live, shards.rows)
     free = max(shards.numbers, default=0) + 1
-    looked_up = for_each(spark, shards.numbers, partial(_look_up, scratch, stored, free), _SHARD).collect()
+    looked_up = for_each(spark, shards.numbers, partial(_look_up, keys, stored, free), _SHARD).collect()
     chunks = _chunks(stored, taken, sets_per_task)
     small = partial(_take, scratch, stored, chunks, shards.numbers, 2 * free)
     made = [*looked_up, *for_each(spark, range(len(chunks)), small, _SHARD).collect()]
@@ -209,11 +192,6 @@ def _chunks(stored: Stored, places: Sequence[int], most: int) -> list[tuple[int,
 # -- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def _verify(stored: Stored, _: int) -> Iterator[pa.RecordBatch]:
-    stored.open(verified=True)
-    yield one_row(done=1)
-
-
 def _prepare(scratch: Scratch, stored: Stored, _: int) -> Iterator[pa.RecordBatch]:
     """Read all files once, and leave slots to look up tags by, so that others need not make them."""
     for place, segment in enumerate(stored.open(verified=True).segments):
@@ -221,12 +199,12 @@ def _prepare(scratch: Scratch, stored: Stored, _: int) -> Iterator[pa.RecordBatc
     yield one_row(done=1)
 
 
-def _look_up(scratch: Scratch, stored: Stored, free: int, shard: int) -> Iterator[pa.RecordBatch]:
+def _look_up(keys: Keys, stored: Stored, free: int, shard: int) -> Iterator[pa.RecordBatch]:
     """Find the sets of a shard in all segments; leave the rows and, where there are some, another shard with all keys.
 
     Under another number, as a twin of this task may be reading the first.
     """
-    own = _held(scratch, shard)
+    scratch, own = keys.scratch, _held(keys, shard)
     held, found = list[Held](), {}
     for place, segment in enumerate(stored.open().segments):
         slots = to_numbers(scratch.read(_SLOTS, place, "slots", keep=True))
@@ -243,13 +221,11 @@ def _look_up(scratch: Scratch, stored: Stored, free: int, shard: int) -> Iterato
     yield one_row(shard=shard, sets=len(own))
 
 
-def _held(scratch: Scratch, shard: int) -> Held:
-    tags, frequencies, ranks, keys = (
-        scratch.read("shard", shard, column) for column in ("tags", "frequencies", "ranks", "keys")
-    )
+def _held(keys: Keys, shard: int) -> Held:
+    tags, frequencies, ranks = (keys.scratch.read("shard", shard, name) for name in ("tags", "frequencies", "ranks"))
     strings = to_strings(tags)
     vocabulary = Vocabulary(strings, hash_strings(strings), to_numbers(frequencies))
-    return Held(vocabulary, to_lists(ranks), KeyTable(to_lists(keys)))
+    return Held(vocabulary, to_lists(ranks), keys.of_shard(shard))
 
 
 def _take(
@@ -274,10 +250,3 @@ def _found(scratch: Scratch, shards: Sequence[int], place: int) -> U32Array:
     """Rows of a segment whose sets are in one of the shards, ascending."""
     rows: U32Array = np.sort(scratch.joined(_FOUND, shards, f"rows-{place}", to_numbers, np.uint32))
     return rows
-
-
-def _rows(stored: Stored, chunks: Sequence[tuple[int, int, int]], chunk: int) -> Iterator[pa.RecordBatch]:
-    place, begin, end = chunks[chunk]
-    segment = stored.open().segments[place]
-    for first in range(begin, end, _BATCH_SETS):
-        yield sets_at(segment, segment.live_rows(first, min(first + _BATCH_SETS, end)).astype(np.uint32))

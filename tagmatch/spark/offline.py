@@ -76,14 +76,13 @@ def partition(
     mode : {"overwrite", "append", "error"}
         What becomes of an index that is there already. `overwrite`: it is replaced. `append`: the rows are added to it,
         as `add_sets` and `consolidate` would; one segment is made of them, of what is stored already of their sets, and
-        of small segments. That takes as long as there are rows, and reads the files of the index once. Where keys are
-        strings, all sets are laid out anew. What a program has staged stays staged. `error`: that is an error.
+        of small segments. That takes as long as there are rows, and reads the files of the index once. What a
+        program has staged stays staged. `error`: that is an error.
     layout, max_partition_size
         As of `TagMatch`. Where rows are appended, the index has its own.
     tags, key : str
         Columns: an array of strings, and an integer from 0 to 2**64 - 1 (as which Spark has decimal(20, 0)) or a
-        string. Strings make an index with `key_type="string"`; they are compared as bytes, and read before all else,
-        so that the rows are made twice.
+        string. Strings make an index with `key_type="string"`; they are compared as bytes.
     sets_per_task : int
         Sets that a task has in memory, about; 500 bytes each. The result does not depend on it.
     skip_invalid : bool
@@ -108,7 +107,7 @@ def partition(
     IndexCorruptError
         The index to append to is damaged.
     TagMatchError
-        The index cannot be written, or the rows had other keys, which are strings, when they were made again.
+        The index cannot be written.
 
     Examples
     --------

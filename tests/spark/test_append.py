@@ -22,11 +22,12 @@ from support.oracle import Oracle
 import tagmatch.partitioner.spark.job
 import tagmatch.spark.join
 from tagmatch import IndexChangedError, IndexCorruptError, IndexExistsError, InvalidValueError, TagMatch
-from tagmatch.model.options import Layout
+from tagmatch.model.options import KeyType, Layout
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.shared_files import FolderFiles
 from tagmatch.model.storage.store import Store
 from tagmatch.partitioner.spark import stored as stored_step
+from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.shards import write_shard
 from tagmatch.spark import partition, subset_join
@@ -66,6 +67,11 @@ def change(index: Path, added: Rows, removed: Rows = (), **options: Any) -> None
         tm.consolidate()
 
 
+def named(rows: Rows) -> Rows:
+    """With strings as keys, of which the order is not that of the numbers, nor that of UTF-16."""
+    return [(tags, f"{'é🦊～ '[key % 4]}{key}") for tags, key in rows]
+
+
 def frame_of(spark: Any, rows: Rows) -> DataFrame:
     frame = spark.createDataFrame(rows, NAMED if any(isinstance(key, str) for _, key in rows) else SCHEMA)
     found: DataFrame = frame.repartition(3)
@@ -100,6 +106,7 @@ def assert_right(spark: Any, index: Path | str, oracle: Oracle, rng: random.Rand
 
 
 @pytest.mark.usefixtures("ranges_stay_apart")
+@pytest.mark.parametrize("key_type", get_args(KeyType))
 @pytest.mark.parametrize("layout", get_args(Layout))
 @pytest.mark.parametrize(("few", "most", "segments"), [(0, 100, [2, 3]), (0, 2, [2, 2]), (1 << 14, 8, [1, 1])], ids=str)
 def test_files_are_those_of_add_sets_and_consolidate(
@@ -108,22 +115,24 @@ def test_files_are_those_of_add_sets_and_consolidate(
     rng: random.Random,
     monkeypatch: pytest.MonkeyPatch,
     layout: str,
+    key_type: str,
     few: int,
     most: int,
     segments: list[int],
 ) -> None:
     """Where old segments stay, where the smaller ones are taken in, and where all are; with deleted rows in each."""
     take_in(monkeypatch, few, most)
-    options = {"layout": layout, "max_partition_size": 30}
+    options = {"layout": layout, "max_partition_size": 30, "key_type": key_type}
+    with_keys = named if key_type == "string" else list
     local, on_spark, oracle = tmp_path / "local", tmp_path / "spark", Oracle()
-    first = rows_of(rng, 400)
+    first = with_keys(rows_of(rng, 400))
     change(local, first, first[::9], **options)
     shutil.copytree(local, on_spark)
     oracle.add_sets(*zip(*first, strict=True))
     oracle.remove_sets(*zip(*first[::9], strict=True))
     oracle.consolidate()
     for count, made_segments in zip((60, 20), segments, strict=True):
-        more = rows_of(rng, count, [*TAGS[:40], f"only in {count}"])
+        more = with_keys(rows_of(rng, count, [*TAGS[:40], f"only in {count}"]))
         change(local, more, **options)
         made = partition(frame_of(spark, more), on_spark, mode="append", sets_per_task=50)
         assert contents_of(on_spark) == contents_of(local)
@@ -179,7 +188,7 @@ def test_what_is_stored_already_changes_nothing_in_the_answers(spark: Any, tmp_p
 
 
 def test_keys_that_are_strings(spark: Any, tmp_path: Path, rng: random.Random) -> None:
-    """All sets are laid out anew."""
+    """Small segments are laid out anew."""
     local, on_spark, oracle = tmp_path / "local", tmp_path / "spark", Oracle()
     for count in (80, 30):
         rows = [(tags, f"é{key % 23}") for tags, key in rows_of(rng, count)]
@@ -416,7 +425,7 @@ def test_tasks_that_run_twice_leave_the_same_files(tmp_path: Path, rng: random.R
     found = []
     for _ in range(2):
         list(stored_step._prepare(scratch, stored, 0))
-        rows = [batch.to_pylist() for batch in stored_step._look_up(scratch, stored, 4, 3)]
+        rows = [batch.to_pylist() for batch in stored_step._look_up(Keys(scratch, "integer"), stored, 4, 3)]
         rows += [batch.to_pylist() for batch in stored_step._take(scratch, stored, [(0, 0, rows_stored)], [3], 8, 0)]
         files = contents_of(tmp_path / "scratch")
         found.append((rows, {name: files[name] for name in files if not name.startswith("stored-slots")}))

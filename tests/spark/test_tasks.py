@@ -43,12 +43,15 @@ def test_order_of_batches_does_not_matter(
         folder.mkdir()
         scratch = Scratch(FolderFiles(folder))
         monkeypatch.setattr(keys, "number_of_task", lambda: 0)
-        list(keys._write(scratch, in_pieces(pa.record_batch({"key": NAMES}), rng)))
-        list(keys._join(scratch, [0], KEY, 0))
         for shard in range(4):
             for module in (shards, vocabulary):
                 monkeypatch.setattr(module, "number_of_task", lambda shard=shard: shard)
             make_shard(scratch, shard, rng)
+        named = [batch for shard in range(4) for batch in keys._names_of_shard(scratch, shard)]
+        names = sorted({name for batch in named for name in batch["name"].to_pylist()}, key=str.encode)
+        assert names == NAMES
+        list(keys._write(scratch, in_pieces(pa.record_batch({"name": names}), rng)))
+        list(keys._join(scratch, [0], KEY, 0))
         sent = [batch for shard in range(4) for batch in vocabulary._tags_of_shard(scratch, LABELS, shard)]
         (total,) = vocabulary._add_up(scratch, rows_of(sent, rng))
         ranges = vocabulary.Ranges.of([SimpleNamespace(**total.to_pylist()[0])], 30)
@@ -60,7 +63,7 @@ def test_order_of_batches_does_not_matter(
         for shard in range(4):
             list(slices._rank(scratch, options, shard))
             route = RankRanges(np.zeros((0, 2), np.uint64))
-            sent += slices._route(scratch, route, LABELS[:1], shard)
+            sent += slices._route(scratch, keys.Keys(scratch, "string"), route, LABELS[:1], shard)
         list(slices._lay_out(scratch, options, {}, 0, records_of(0, rows_of(sent, rng))))
         found.append({file.name: file.read_bytes() for file in folder.iterdir()})
     assert found[0] == found[1] == found[2]
@@ -82,5 +85,5 @@ def make_shard(scratch: Scratch, shard: int, rng: random.Random) -> None:
     tags = [*(f"t{i}" for i in range(60)), *colliding_tags(20)]
     rows = [([*fixed.sample(tags, fixed.randint(0, 4)), f"only in {shard}"], fixed.choice(NAMES)) for _ in range(100)]
     batches = [pa.record_batch({"tags": [some], "key": [key]}) for some, key in rng.sample(rows, len(rows))]
-    cleaned = [batch for some in batches for batch in shards._clean(LABELS, keys.StringKeys(scratch), [some])]
-    list(shards._write_shard(scratch, rows_of(cleaned, rng)))
+    cleaned = [batch for some in batches for batch in shards._clean(LABELS, [some])]
+    list(shards._write_shard(scratch, "string", rows_of(cleaned, rng)))
