@@ -16,7 +16,7 @@ from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.format import Manifest
 from tagmatch.model.storage.location import Location
-from tagmatch.model.tables import Segment, Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.tables import KeyTable, Segment, Snapshot, TagsetTable, Vocabulary
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.plan import Slices
 from tagmatch.partitioner.spark.scratch import Scratch
@@ -77,4 +77,7 @@ def _segment(scratch: Scratch, options: LayoutOptions, slices: Slices, keys: Key
     signatures = scratch.joined("slice", slices.numbers, "signatures", to_words, np.uint64).reshape(-1, SIGNATURE_WORDS)
     tagsets = TagsetTable(signatures, ranks)
     partitions = plan_of(options).partitions(scratch, slices, tagsets, len(vocabulary))
-    return Segment(options, vocabulary, tagsets, keys.table(numbers), partitions)
+    expires = None
+    if slices.some_expire:
+        expires = scratch.joined("slice", slices.numbers, "expires", to_numbers, np.int64)
+    return Segment(options, vocabulary, tagsets, keys.named(KeyTable(numbers, expires=expires)), partitions)

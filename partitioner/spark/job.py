@@ -100,15 +100,15 @@ def partition_sets(rows: DataFrame, index: Location, layout: LayoutOptions, opti
     """
     index.has_index()
     with index.scratch() as files:
-        job = _Job(rows.sparkSession, Scratch(files), layout, options)
-        made, _ = job.saved(job.shards(rows), key_type_of_rows(rows), partial(save_alone, index))
+        job = _Job(rows.sparkSession, Keys(Scratch(files), key_type_of_rows(rows)), layout, options)
+        made, _ = job.saved(job.shards(rows), partial(save_alone, index))
         return made
 
 
 def append_sets(rows: DataFrame, stored: Stored, layout: LayoutOptions, options: JobOptions) -> Partitioned:
     """Add the sets of a DataFrame, columns `tags` and `key`, to an index, as a segment of their own.
 
-    The segment also has what `consolidated` takes in.
+    The segment also has what `consolidated` takes in. Keys that have expired go.
 
     Raises
     ------
@@ -117,16 +117,17 @@ def append_sets(rows: DataFrame, stored: Stored, layout: LayoutOptions, options:
     IndexChangedError
         Another program has saved to the index in the meantime. It stays as it is.
     """
-    spark, key_type = rows.sparkSession, key_type_of_rows(rows)
+    spark = rows.sparkSession
     with stored.index.scratch() as files:
-        job = _Job(spark, Scratch(files), layout, options)
+        keys = Keys(Scratch(files), key_type_of_rows(rows), stored.some_expire)
+        job = _Job(spark, keys, layout, options)
         shards, left = job.shards(rows), Left(stored)
         if stored.manifest is not None:
             if not shards.rows:
                 return Partitioned(0, 0, 0, 0, shards.problems)
             with job.step("stored"):
-                shards, left = take_in(spark, Keys(job.scratch, key_type), stored, shards, options.sets_per_task)
-        made, manifest = job.saved(shards, key_type, partial(left.prepare, job.scratch))
+                shards, left = take_in(spark, keys, stored, shards, options.sets_per_task)
+        made, manifest = job.saved(shards, partial(left.prepare, keys.scratch))
         # Once, whereas tasks may run twice
         stored.index.switch(manifest, stored.name)
         return made
@@ -135,14 +136,14 @@ def append_sets(rows: DataFrame, stored: Stored, layout: LayoutOptions, options:
 @dataclass(frozen=True, slots=True)
 class _Job:
     spark: SparkSession
-    scratch: Scratch
+    keys: Keys
     layout: LayoutOptions
     options: JobOptions
 
     def shards(self, rows: DataFrame) -> Shards:
         """The rows' sets; errors as `partition_sets`."""
         with self.step("shards"):
-            shards = make_shards(rows, self.scratch, key_type_of_rows(rows))
+            shards = make_shards(rows, self.keys)
         if shards.problems:
             problems = ", ".join(f"{problem}: {count}" for problem, count in shards.problems.items())
             if not self.options.skip_invalid:
@@ -153,17 +154,15 @@ class _Job:
             _log.warning("skipped rows: %s", problems)
         return shards
 
-    def saved(
-        self, shards: Shards, key_type: KeyType, save: Callable[[Segment], Manifest]
-    ) -> tuple[Partitioned, Manifest]:
+    def saved(self, shards: Shards, save: Callable[[Segment], Manifest]) -> tuple[Partitioned, Manifest]:
         """Have the sets of shards saved as a segment; and what `save` returned."""
         if (rows := shards.sets + shards.other_rows) > MAX_ROWS:
             raise InvalidValueError(
                 f"an index holds at most {MAX_ROWS} sets, not {rows}; split the rows by a hash of their tags"
             )
-        spark, scratch, layout, sets_per_task = self.spark, self.scratch, self.layout, self.options.sets_per_task
-        keys = Keys(scratch, key_type)
-        if key_type == "string":
+        spark, keys, layout, sets_per_task = self.spark, self.keys, self.layout, self.options.sets_per_task
+        scratch = keys.scratch
+        if keys.type == "string":
             with self.step("keys"):
                 number_names(spark, scratch, shards.numbers)
         with self.step("vocabulary"):

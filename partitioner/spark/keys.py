@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import Lists, U64Array
-from tagmatch.model.arrow import from_lists, from_strings, to_lists, to_strings
+from tagmatch.model.arrow import from_lists, from_strings, to_lists, to_numbers, to_strings
 from tagmatch.model.columns import string_keys
 from tagmatch.model.kernels.tag_table import new_key
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import KeyType
-from tagmatch.model.tables import KeyTable
+from tagmatch.model.tables import NEVER, KeyTable
 from tagmatch.partitioner.key_names import only_used
 from tagmatch.partitioner.spark.numbered import join_numbered, numbers_of
 from tagmatch.partitioner.spark.scratch import Scratch
@@ -38,12 +38,6 @@ _COUNT = "count long"
 _BATCH_NAMES = 1 << 14
 
 
-def key_columns(table: KeyTable) -> dict[str, pa.Array]:
-    """The columns of a shard with these keys."""
-    names = {} if table.names is None else {"names": from_strings(table.names)}
-    return {"keys": from_lists(table.keys), **names}
-
-
 @dataclass(frozen=True, slots=True)
 class Keys:
     """The keys of the sets of shards.
@@ -53,31 +47,44 @@ class Keys:
     scratch : Scratch
         Has the shards and, where keys are strings, what `number_names` leaves there.
     type : KeyType
+    expire : bool
+        Whether some may expire: then tables have a time for each key, which of most is `NEVER`.
     """
 
     scratch: Scratch
     type: KeyType
+    expire: bool = False
+
+    def columns(self, table: KeyTable) -> dict[str, pa.Array]:
+        """The columns of a shard, or of a slice, with these keys."""
+        columns = {"keys": from_lists(table.keys)}
+        if table.names is not None:
+            columns["names"] = from_strings(table.names)
+        if self.expire:
+            columns["expires"] = pa.array(
+                np.full(len(table.keys.values), NEVER) if table.expires is None else table.expires
+            )
+        return columns
 
     def of_shard(self, shard: int) -> KeyTable:
         """The keys of each set of a shard, which has numbered those that are strings by itself."""
-        names = None
-        if self.type == "string":
-            names = to_strings(self.scratch.read("shard", shard, "names"))
-        return KeyTable(to_lists(self.scratch.read("shard", shard, "keys")), names)
+        read = partial(self.scratch.read, "shard", shard)
+        names = to_strings(read("names")) if self.type == "string" else None
+        return KeyTable(to_lists(read("keys")), names, to_numbers(read("expires")) if self.expire else None)
 
-    def as_numbers(self, shard: int) -> Lists:
-        """Keys of each set of a shard, uint64 and ascending; of those that are strings, the numbers for all shards."""
+    def as_numbers(self, shard: int) -> KeyTable:
+        """The keys of each set of a shard, uint64; in the place of those that are strings, their numbers for all."""
         table = self.of_shard(shard)
         values = table.keys.values
         if table.names is not None:
             values = numbers_of(self.scratch, _NAMES, table.names)[values]
-        return Lists(table.keys.offsets, values.astype(np.uint64))
+        return KeyTable(Lists(table.keys.offsets, values.astype(np.uint64)), expires=table.expires)
 
-    def table(self, numbers: Lists) -> KeyTable:
-        """The key table of the sets of all shards, with keys as `as_numbers` gives them."""
+    def named(self, table: KeyTable) -> KeyTable:
+        """The key table of sets of which `table` has the keys as `as_numbers` gives them."""
         if self.type == "integer":
-            return KeyTable(numbers)
-        return only_used(KeyTable(numbers), to_strings(self.scratch.read(_NAMES, 0, "strings")))
+            return table
+        return only_used(table, to_strings(self.scratch.read(_NAMES, 0, "strings")))
 
 
 def number_names(spark: SparkSession, scratch: Scratch, shards: Sequence[int]) -> None:

@@ -48,6 +48,7 @@ class Slices:
         self.numbers = [int(row.slice) for row in rows]
         self.sets = [int(row.sets) for row in rows]
         self.greatest_key = max((int(row.greatest_key) for row in rows), default=0)
+        self.some_expire = any(row.some_expire for row in rows)
 
 
 class LayoutPlan(Protocol):

@@ -23,11 +23,10 @@ from tagmatch.model.empty import empty_segment
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
 from tagmatch.model.kernels.xxh64 import hash_tags
-from tagmatch.model.options import KeyType, LayoutOptions
+from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Segment
 from tagmatch.partitioner.local import build_segment, held_by
-from tagmatch.partitioner.spark.keys import key_columns
-from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.serialized import (
     SERIALIZED,
     Serializer,
@@ -80,10 +79,10 @@ class Shards:
     other_rows: int = 0
 
 
-def make_shards(rows: DataFrame, scratch: Scratch, key_type: KeyType) -> Shards:
+def make_shards(rows: DataFrame, keys: Keys) -> Shards:
     """Make shards of the columns `tags`, array<string>, and `key`, string or an integer or decimal."""
     clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession)), SERIALIZED)
-    made = clean.repartition("label").mapInArrow(partial(_write_shard, scratch, key_type), _SHARD).collect()
+    made = clean.repartition("label").mapInArrow(partial(_write_shard, keys), _SHARD).collect()
     counts = np.sum([np.zeros(len(PROBLEMS), np.int64), *(np.array(shard.problems) for shard in made)], axis=0)
     return Shards(
         tuple(sorted(shard.shard for shard in made if shard.sets)),
@@ -147,7 +146,7 @@ def _are_strings(keys: pa.Array) -> bool:
     return bool(pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type))
 
 
-def _write_shard(scratch: Scratch, key_type: KeyType, batches: Batches) -> Iterator[pa.RecordBatch]:
+def _write_shard(keys: Keys, batches: Batches) -> Iterator[pa.RecordBatch]:
     staged = StagedChanges()
     problems = np.zeros(len(PROBLEMS), np.int64)
 
@@ -159,25 +158,25 @@ def _write_shard(scratch: Scratch, key_type: KeyType, batches: Batches) -> Itera
                 np.add(problems, records["rows"].to_numpy(), out=problems)
 
     for some in gathered(rows(), _RECEIVED_BYTES):
-        staged.extend(tag_lists(some["tags"], "tags"), KEY_CHECKS[key_type].many(some["key"], "key"), removed=False)
+        staged.extend(tag_lists(some["tags"], "tags"), KEY_CHECKS[keys.type].many(some["key"], "key"), removed=False)
     if not (len(staged) or problems.any()):
         return
     shard, rows_of_shard = number_of_task(), len(staged)
     # No sets, but they say of what type keys are
-    none = held_by(empty_segment(LayoutOptions(), key_type))
+    none = held_by(empty_segment(LayoutOptions(), keys.type))
     segment = build_segment([none], staged.changes(), LayoutOptions())
-    write_shard(scratch, shard, segment)
+    write_shard(keys, shard, segment)
     yield one_row(shard=shard, sets=len(segment), rows=rows_of_shard, problems=problems)
 
 
-def write_shard(scratch: Scratch, shard: int, segment: Segment) -> None:
+def write_shard(keys: Keys, shard: int, segment: Segment) -> None:
     """Leave the sets of a segment as a shard."""
     vocabulary = segment.vocabulary
-    scratch.write(
+    keys.scratch.write(
         "shard",
         shard,
         tags=from_strings(vocabulary.tags),
         frequencies=pa.array(vocabulary.frequencies),
         ranks=from_lists(segment.tagsets.ranks),
-        **key_columns(segment.keys),
+        **keys.columns(segment.keys),
     )

@@ -20,9 +20,11 @@ from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.kernels.sorting import sort_groups
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
+from tagmatch.model.tables import KeyTable
 from tagmatch.partitioner.balanced_partitioning import Root, balanced_partitions
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.plan import LayoutPlan, Routes
+from tagmatch.partitioner.spark.records import lists_of
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, by_number, labels_for
 from tagmatch.partitioner.spark.tasks import for_each, one_row
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _RANKED = "shard long, sets long, empty long, first array<long>, second array<long>"
-_SLICE = "slice long, sets long, keys long, greatest_key string"
+_SLICE = "slice long, sets long, keys long, greatest_key string, some_expire boolean"
 
 
 def plan_of(options: LayoutOptions) -> LayoutPlan:
@@ -49,12 +51,12 @@ def lay_out_slices(
     sets_per_task: int,
     keys: Keys,
 ) -> list[Any]:
-    """Leave each slice in the scratch folder; returns rows (`slice`, `sets`, `keys`, `greatest_key`) in order."""
+    """Leave each slice in the scratch folder; returns what `Slices` are made of, in order."""
     ranked = for_each(spark, shards, partial(_rank, scratch, options), _RANKED).collect()
     plan = plan_of(options).plan(spark, scratch, shards, ranked, options, sets_per_task)
     route = partial(_route, scratch, keys, plan.routes, labels_for(spark, plan.slices)[0])
     routed = for_each(spark, shards, route, SERIALIZED)
-    laid_out = by_number(routed, plan.slices, partial(_lay_out, scratch, options, plan.roots), _SLICE)
+    laid_out = by_number(routed, plan.slices, partial(_lay_out, keys, options, plan.roots), _SLICE)
     return sorted(laid_out.collect(), key=lambda row: row.slice)
 
 
@@ -72,36 +74,42 @@ def _route(scratch: Scratch, keys: Keys, routes: Routes, labels: I64Array, shard
     """Send each set of a shard, and its keys, to the slice that it belongs to."""
     # Large lists, as those of many shards come together
     ranks = scratch.read("ranked", shard, "ranks").cast(pa.large_list(pa.uint32()))
-    numbers = from_lists(keys.as_numbers(shard)).cast(pa.large_list(pa.uint64()))
-    records = pa.record_batch([ranks, numbers], ["ranks", "keys"])
+    table = keys.as_numbers(shard)
+    columns = {"ranks": ranks, "keys": from_lists(table.keys).cast(pa.large_list(pa.uint64()))}
+    if table.expires is not None:
+        times = lists_of(table.keys.offsets, pa.array(table.expires))
+        columns["expires"] = times.cast(pa.large_list(pa.int64()))
+    records = pa.record_batch(columns)
     serializer = Serializer()
     serializer.scatter(routes.slices(scratch, shard).astype(np.uint32), labels, np.arange(len(labels)), records.take)
     yield from serializer.take()
 
 
 def _lay_out(
-    scratch: Scratch, options: LayoutOptions, roots: dict[int, Root], number: int, batches: Iterable[pa.RecordBatch]
+    keys: Keys, options: LayoutOptions, roots: dict[int, Root], number: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Order the sets of one slice and leave them in the scratch folder."""
-    ranks, keys = map(to_lists, pa.concat_batches(list(batches)).columns)
+    ranks, numbers, *times = map(to_lists, pa.concat_batches(list(batches)).columns)
+    table = KeyTable(numbers, expires=times[0].values.view(np.int64) if times else None)
     root = roots.get(number)
     order: U32Array = np.arange(len(ranks), dtype=np.uint32)
     sort_groups((ranks.offsets, ranks.values), order, np.array([0, len(order)]))
-    ranks, keys = gather(ranks, order), gather(keys, order)
-    signatures = signatures_of(ranks, vocabulary_hashes(scratch))
+    ranks, table = gather(ranks, order), table.of_sets(order)
+    signatures = signatures_of(ranks, vocabulary_hashes(keys.scratch))
     masks, ends = np.zeros((0, SIGNATURE_WORDS), np.uint64), np.zeros(0, np.int64)
     if root is not None:
         partitions, order, signatures = balanced_partitions(signatures, 0, options.max_partition_size, root=root)
-        ranks, keys = gather(ranks, order), gather(keys, order)
+        ranks, table = gather(ranks, order), table.of_sets(order)
         masks, ends = partitions.masks, partitions.first_rows[1:]
-    scratch.write(
+    keys.scratch.write(
         "slice",
         number,
         ranks=from_lists(ranks),
-        keys=from_lists(keys),
+        **keys.columns(table),
         signatures=from_words(signatures),
         masks=from_words(masks),
         ends=pa.array(ends),
     )
-    greatest = int(keys.values.max()) if len(keys.values) else 0
-    yield one_row(slice=number, sets=len(ranks), keys=len(keys.values), greatest_key=str(greatest))
+    values, some_expire = table.keys.values, table.expires is not None
+    greatest = str(int(values.max())) if len(values) else "0"
+    yield one_row(slice=number, sets=len(ranks), keys=len(values), greatest_key=greatest, some_expire=some_expire)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.model import clock
 from tagmatch.model.arrays import U32Array
 from tagmatch.model.arrow import to_lists, to_numbers, to_strings
 from tagmatch.model.errors import IndexChangedError, IndexNotFoundError, InvalidValueError
@@ -24,6 +25,7 @@ from tagmatch.model.storage.format import EXPIRES, Entry, key_type_of
 from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import Segment, Snapshot, Vocabulary
 from tagmatch.partitioner.consolidation import rows_with, to_take_in
+from tagmatch.partitioner.expired import without_due
 from tagmatch.partitioner.local import Held, build_segment, held_in, no_changes
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.scratch import Scratch
@@ -33,8 +35,8 @@ from tagmatch.partitioner.spark.tasks import for_each, one_row
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SLOTS, _FOUND = "stored-slots", "stored-found"
-_DONE = "done long"
+_SLOTS, _FOUND, _DUE = "stored-slots", "stored-found", "stored-due"
+_PREPARED = "place long, due long"
 _SHARD = "shard long, sets long"
 
 
@@ -47,15 +49,18 @@ class Stored:
     index : Location
     manifest : dict, optional
         `None` if there is no index yet.
+    now : int
+        Keys that have expired by then no longer count, in microseconds since 1970, UTC.
     """
 
     index: Location
     manifest: dict[str, Any] | None
+    now: int
 
     @classmethod
     def at(cls, index: Location) -> Stored:
         """What an index has now; errors as `Location.has_index` and `manifest`."""
-        return cls(index, index.manifest() if index.has_index() else None)
+        return cls(index, index.manifest() if index.has_index() else None, clock.now_us())
 
     @property
     def name(self) -> str | None:
@@ -71,6 +76,11 @@ class Stored:
     def key_type(self) -> KeyType | None:
         """What the keys are, if there is an index."""
         return None if self.manifest is None else key_type_of(self.manifest)
+
+    @property
+    def some_expire(self) -> bool:
+        """Whether some of its keys do."""
+        return any(EXPIRES in segment["files"] for segment in self.segments)
 
     def options(self, layout: Layout | None, max_partition_size: int | None) -> LayoutOptions:
         """The layout of the index or, where there is none, that which was asked for.
@@ -93,14 +103,10 @@ class Stored:
         return LayoutOptions(**found)
 
     def check_keys(self, key_type: KeyType) -> None:
-        """See that rows have the keys that the index has, and that none of these expire; InvalidValueError."""
+        """See that rows have keys as the index has them; InvalidValueError."""
         if self.key_type not in (None, key_type):
             raise InvalidValueError(
                 f'{self.index} has key_type "{self.key_type}", the rows have keys of type "{key_type}"; cast them'
-            )
-        if any(EXPIRES in segment["files"] for segment in self.segments):
-            raise InvalidValueError(
-                f"keys of {self.index} expire, and a job would lose their times; add the rows with TagMatch.add_sets"
             )
 
     def open(self, *, verified: bool = False) -> Snapshot:
@@ -132,7 +138,7 @@ class Left:
     ----------
     stored : Stored
     taken : tuple of int
-        Places of the segments that went into the new one.
+        Places of the segments that went into the new one. Of others, sets of which keys have expired did.
     shards : tuple of int
         Numbers of the shards whose sets were looked up.
     """
@@ -146,13 +152,16 @@ class Left:
         kept = []
         if self.shards:
             for place, segment in enumerate(self.stored.open().segments):
-                if place not in self.taken:  # so not all of its sets are in the new one
-                    kept.append(segment.without(_found(scratch, self.shards, place)))
+                gone = np.union1d(_found(scratch, self.shards, place), _due(scratch, place))
+                if place not in self.taken and segment.live > len(gone):
+                    kept.append(segment.without(gone))
         return self.stored.index.prepare(Snapshot((*kept, new)), self.stored.segments)
 
 
 def take_in(spark: SparkSession, keys: Keys, stored: Stored, shards: Shards, sets_per_task: int) -> tuple[Shards, Left]:
     """Give the sets of shards the keys that they have in an index already, and make shards of its small segments.
+
+    In other segments, sets of which some keys have expired are gone; if they have keys left, there are shards of them.
 
     Returns
     -------
@@ -161,13 +170,15 @@ def take_in(spark: SparkSession, keys: Keys, stored: Stored, shards: Shards, set
     left : Left
     """
     scratch = keys.scratch
-    for_each(spark, [0], partial(_prepare, scratch, stored), _DONE).collect()
-    live = [each["rows"] - each.get("deleted", {"rows": 0})["rows"] for each in stored.segments]
+    prepared = for_each(spark, [0], partial(_prepare, scratch, stored), _PREPARED).collect()
+    due = {row.place: row.due for row in prepared}
+    gone = [due[place] + each.get("deleted", {"rows": 0})["rows"] for place, each in enumerate(stored.segments)]
+    live = [each["rows"] - rows for each, rows in zip(stored.segments, gone, strict=True)]
     taken = to_take_in(live, shards.rows)
     free = max(shards.numbers, default=0) + 1
     looked_up = for_each(spark, shards.numbers, partial(_look_up, keys, stored, free), _SHARD).collect()
-    chunks = _chunks(stored, taken, sets_per_task)
-    small = partial(_take, scratch, stored, chunks, shards.numbers, 2 * free)
+    chunks = _chunks(stored, [*taken, *(place for place in due if due[place] and place not in taken)], sets_per_task)
+    small = partial(_take, keys, stored, chunks, taken, shards.numbers, 2 * free)
     made = [*looked_up, *for_each(spark, range(len(chunks)), small, _SHARD).collect()]
     kept_rows = sum(each["rows"] for place, each in enumerate(stored.segments) if place not in taken)
     whole = replace(
@@ -193,10 +204,15 @@ def _chunks(stored: Stored, places: Sequence[int], most: int) -> list[tuple[int,
 
 
 def _prepare(scratch: Scratch, stored: Stored, _: int) -> Iterator[pa.RecordBatch]:
-    """Read all files once, and leave slots to look up tags by, so that others need not make them."""
+    """Read all files once, and leave what others then need not find.
+
+    Which is slots to look up tags by, and the rows of sets of which keys have expired.
+    """
     for place, segment in enumerate(stored.open(verified=True).segments):
+        due = without_due(segment, stored.now)[0]
         scratch.write(_SLOTS, place, slots=pa.array(segment.vocabulary.slots))
-    yield one_row(done=1)
+        scratch.write(_DUE, place, rows=pa.array(due))
+        yield one_row(place=place, due=len(due))
 
 
 def _look_up(keys: Keys, stored: Stored, free: int, shard: int) -> Iterator[pa.RecordBatch]:
@@ -217,7 +233,7 @@ def _look_up(keys: Keys, stored: Stored, free: int, shard: int) -> Iterator[pa.R
     if held:
         shard += free
         # What is newer comes last
-        write_shard(scratch, shard, build_segment([*held, own], no_changes(), LayoutOptions()))
+        write_shard(keys, shard, build_segment([*held, own], no_changes(), LayoutOptions(), now=stored.now))
     yield one_row(shard=shard, sets=len(own))
 
 
@@ -229,24 +245,34 @@ def _held(keys: Keys, shard: int) -> Held:
 
 
 def _take(
-    scratch: Scratch,
+    keys: Keys,
     stored: Stored,
     chunks: Sequence[tuple[int, int, int]],
+    taken: Sequence[int],
     shards: Sequence[int],
     free: int,
     chunk: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Make a shard of the rows of a segment that no shard has taken keys from."""
+    """Make a shard of rows of a segment that no shard has taken keys from: of all or, where it stays, those due."""
     place, first, last = chunks[chunk]
-    segment = stored.open().segments[place].without(_found(scratch, shards, place))
+    segment = stored.open().segments[place].without(_found(keys.scratch, shards, place))
     rows = segment.live_rows(first, last).astype(np.uint32)
-    if len(rows):
+    if place not in taken:
+        rows = np.intersect1d(rows, _due(keys.scratch, place), assume_unique=True)
+    made = build_segment([held_in(segment, rows)], no_changes(), LayoutOptions(), now=stored.now)
+    if len(made):
         shard = free + chunk
-        write_shard(scratch, shard, build_segment([held_in(segment, rows)], no_changes(), LayoutOptions()))
-        yield one_row(shard=shard, sets=len(rows))
+        write_shard(keys, shard, made)
+        yield one_row(shard=shard, sets=len(made))
 
 
 def _found(scratch: Scratch, shards: Sequence[int], place: int) -> U32Array:
     """Rows of a segment whose sets are in one of the shards, ascending."""
     rows: U32Array = np.sort(scratch.joined(_FOUND, shards, f"rows-{place}", to_numbers, np.uint32))
+    return rows
+
+
+def _due(scratch: Scratch, place: int) -> U32Array:
+    """Rows of a segment whose sets have keys that have expired, ascending."""
+    rows: U32Array = to_numbers(scratch.read(_DUE, place, "rows", keep=True))
     return rows

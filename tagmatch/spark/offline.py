@@ -76,8 +76,9 @@ def partition(
     mode : {"overwrite", "append", "error"}
         What becomes of an index that is there already. `overwrite`: it is replaced. `append`: the rows are added to it,
         as `add_sets` and `consolidate` would; one segment is made of them, of what is stored already of their sets, and
-        of small segments. That takes as long as there are rows, and reads the files of the index once. What a
-        program has staged stays staged. `error`: that is an error.
+        of small segments. That takes as long as there are rows, and reads the files of the index once. Keys
+        that expire keep their times, and those that have expired go; keys of the rows never expire. What a program has
+        staged stays staged. `error`: that is an error.
     layout, max_partition_size
         As of `TagMatch`. Where rows are appended, the index has its own.
     tags, key : str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +14,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
+from support.expiring import set_clock, times_of
 from support.index_files import contents_as_first, contents_of, files_of
 from support.jvm import Jvm
 from support.killed import run_killed_job
@@ -59,10 +60,10 @@ def rows_of(rng: random.Random, count: int, tags: Sequence[str] = TAGS) -> Rows:
     return rng.sample(rows, len(rows))
 
 
-def change(index: Path, added: Rows, removed: Rows = (), **options: Any) -> None:
+def change(index: Path, added: Rows, removed: Rows = (), *, expires: Any = None, **options: Any) -> None:
     """As a program on one machine does."""
     with TagMatch(index, threads=2, device="cpu", durability="none", **options) as tm:
-        for rows, stage in ((added, tm.add_sets), (removed, tm.remove_sets)):
+        for rows, stage in ((added, partial(tm.add_sets, expires=expires)), (removed, tm.remove_sets)):
             stage([tags for tags, _ in rows], [key for _, key in rows])
         tm.consolidate()
 
@@ -154,6 +155,51 @@ def test_files_are_those_of_add_sets_and_consolidate(
     assert_right(spark, on_spark, oracle, rng)
 
 
+@pytest.mark.usefixtures("ranges_stay_apart")
+@pytest.mark.parametrize(("few", "segments"), [(0, [2, 3]), (1 << 14, [1, 1])], ids=str)
+@pytest.mark.parametrize(("layout", "key_type"), [("rarest", "integer"), ("balanced", "string")])
+def test_keys_that_expire(
+    spark: Any,
+    tmp_path: Path,
+    rng: random.Random,
+    monkeypatch: pytest.MonkeyPatch,
+    layout: str,
+    key_type: str,
+    few: int,
+    segments: list[int],
+) -> None:
+    """They keep their times, but in sets that get them anew. What has expired goes, also from segments that stay."""
+    clock = set_clock(monkeypatch)
+    take_in(monkeypatch, few, 100)
+    options = {"layout": layout, "max_partition_size": 30, "key_type": key_type}
+    with_keys = named if key_type == "string" else list
+    local, on_spark, oracle = tmp_path / "local", tmp_path / "spark", Oracle(clock.tell)
+
+    def add(rows: Rows, expires: Any) -> None:
+        oracle.add_sets(*zip(*rows, strict=True), expires=expires)
+        oracle.consolidate()
+
+    first = with_keys(rows_of(rng, 400))
+    times = [rng.choice([None] * 6 + [clock.after(5), clock.after(15), clock.after(60)]) for _ in first]
+    short = with_keys([([f"short {i}"], i) for i in range(90)])
+    for rows, expires in ((first, times), (short, [clock.after(5)] * 90)):
+        change(local, rows, expires=expires, **options)
+        add(rows, expires)
+    shutil.copytree(local, on_spark)
+    for count, made_segments in zip((120, 60), segments, strict=True):
+        clock.pass_by(10)
+        more = [*with_keys(rows_of(rng, count, [*TAGS[:40], f"only in {count}"])), *first[:9], *first[-9:]]
+        change(local, more, **options)
+        partition(frame_of(spark, more), on_spark, mode="append", sets_per_task=50)
+        add(more, None)
+        assert contents_of(on_spark) == contents_of(local)
+        with TagMatch.open(on_spark, device="cpu") as tm:
+            tm.check()
+            assert times_of(tm) == oracle.times()
+            assert tm.stats()["segments"] == made_segments
+            assert {at is None for at in oracle.times().values()} == {True, False}
+
+
 def test_an_index_that_is_not_there_yet(spark: Any, tmp_path: Path, rng: random.Random) -> None:
     rows = rows_of(rng, 50)
     change(tmp_path / "local", rows, layout="balanced", max_partition_size=7)
@@ -229,11 +275,6 @@ def test_what_the_index_does_not_have(spark: Any, tmp_path: Path, rng: random.Ra
         partition(frame_of(spark, [(["a"], "1")]), index, mode="append")
     assert contents_of(index) == before
     partition(frame, index, mode="append", layout="rarest", max_partition_size=30)
-    with TagMatch(index, device="cpu") as tm:
-        tm.add_set(["b"], 2, expires=timedelta(hours=1))
-        tm.consolidate()
-    with pytest.raises(InvalidValueError, match=f"keys of {index} expire, and a job would lose their times"):
-        partition(frame, index, mode="append")
 
 
 def test_modes(spark: Any, tmp_path: Path) -> None:
@@ -417,16 +458,19 @@ def test_tasks_that_run_twice_leave_the_same_files(tmp_path: Path, rng: random.R
     rows_stored = stored.segments[0]["rows"]
     (tmp_path / "scratch").mkdir()
     scratch = Scratch(FolderFiles(tmp_path / "scratch"))
+    keys_of_job = Keys(scratch, "integer")
     with TagMatch(device="cpu") as tm:
         tags, keys = zip(*rows_of(rng, 50), strict=True)
         tm.add_sets(tags, keys)
         tm.consolidate()
-        write_shard(scratch, 3, tm.snapshot.only)
+        write_shard(keys_of_job, 3, tm.snapshot.only)
     found = []
     for _ in range(2):
         list(stored_step._prepare(scratch, stored, 0))
-        rows = [batch.to_pylist() for batch in stored_step._look_up(Keys(scratch, "integer"), stored, 4, 3)]
-        rows += [batch.to_pylist() for batch in stored_step._take(scratch, stored, [(0, 0, rows_stored)], [3], 8, 0)]
+        rows = [batch.to_pylist() for batch in stored_step._look_up(keys_of_job, stored, 4, 3)]
+        rows += [
+            batch.to_pylist() for batch in stored_step._take(keys_of_job, stored, [(0, 0, rows_stored)], [0], [3], 8, 0)
+        ]
         files = contents_of(tmp_path / "scratch")
         found.append((rows, {name: files[name] for name in files if not name.startswith("stored-slots")}))
     assert found[0] == found[1]

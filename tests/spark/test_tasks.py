@@ -42,6 +42,7 @@ def test_order_of_batches_does_not_matter(
         folder = tmp_path / str(run)
         folder.mkdir()
         scratch = Scratch(FolderFiles(folder))
+        of_job = keys.Keys(scratch, "string")
         monkeypatch.setattr(keys, "number_of_task", lambda: 0)
         for shard in range(4):
             for module in (shards, vocabulary):
@@ -63,8 +64,8 @@ def test_order_of_batches_does_not_matter(
         for shard in range(4):
             list(slices._rank(scratch, options, shard))
             route = RankRanges(np.zeros((0, 2), np.uint64))
-            sent += slices._route(scratch, keys.Keys(scratch, "string"), route, LABELS[:1], shard)
-        list(slices._lay_out(scratch, options, {}, 0, records_of(0, rows_of(sent, rng))))
+            sent += slices._route(scratch, of_job, route, LABELS[:1], shard)
+        list(slices._lay_out(of_job, options, {}, 0, records_of(0, rows_of(sent, rng))))
         found.append({file.name: file.read_bytes() for file in folder.iterdir()})
     assert found[0] == found[1] == found[2]
 
@@ -86,4 +87,4 @@ def make_shard(scratch: Scratch, shard: int, rng: random.Random) -> None:
     rows = [([*fixed.sample(tags, fixed.randint(0, 4)), f"only in {shard}"], fixed.choice(NAMES)) for _ in range(100)]
     batches = [pa.record_batch({"tags": [some], "key": [key]}) for some, key in rng.sample(rows, len(rows))]
     cleaned = [batch for some in batches for batch in shards._clean(LABELS, [some])]
-    list(shards._write_shard(scratch, "string", rows_of(cleaned, rng)))
+    list(shards._write_shard(keys.Keys(scratch, "string"), rows_of(cleaned, rng)))
