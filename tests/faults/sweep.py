@@ -128,9 +128,12 @@ def memory_report(name: str, options: dict[str, Any], bound: int, rng: random.Ra
     """Have allocations fail in the call `name`: single ones, all from one on, and all large ones."""
     with tempfile.TemporaryDirectory() as folder:
         cases = Cases(name, options, Path(folder))
-        for _ in range(2):  # the first time, kernels are loaded
+        counts = []
+        for _ in range(3):
             try_call(cases, count_allocations())
-        events = Allocations().counted
+            counts.append(Allocations().counted)
+        # The first time, kernels are loaded; and now and then, tables grow that all calls share
+        events = min(counts[1:])
         numbers = chosen(events, bound, rng)
         faults = [(f"allocation {k}", (k,)) for k in numbers]
         faults += [(f"allocations from {k} on", (k, ALL)) for k in rng.sample(numbers, min(10, len(numbers)))]
