@@ -23,7 +23,7 @@ from faults.command_files import make_files
 from faults.disk import small_files
 from faults.rounds import Attempt, Report, in_turn, main_of
 from support.command import COMMAND, started, tagmatch_alone
-from support.index_files import contents_of
+from support.index_files import contents_as_first, contents_of
 
 from tagmatch import TagMatch
 
@@ -208,7 +208,7 @@ class Cases:
         if ending == ERROR:
             assert found == old, f"an error has left {list(found or ())}"
             return ending
-        assert found == self.files.built, "not the index that was to be built"
+        assert contents_as_first(path) == self.files.built, "not the index that was to be built"
         with TagMatch.open(path, threads=1, device="cpu") as tm:
             tm.check()
         return ending
