@@ -264,19 +264,19 @@ class OneQuery:
     @classmethod
     def of_all(cls, parts: Sequence[OneQuery], first_rows: Sequence[int], first_keys: Sequence[int]) -> AnyOneQuery:
         """What answers about all segments of some parts, which have one each; the rest as in the constructor."""
-        by_kernels: dict[Kernels, list[tuple[Prepared, int, int]]] = {}
-        for part, row, key in zip(parts, first_rows, first_keys, strict=True):
-            (segment,) = part._segments
-            by_kernels.setdefault(part._kernels, []).append((segment, row, key))
-        together = [cls(*_transposed(alike, kernels)) for kernels, alike in by_kernels.items()]
+        alike: dict[Kernels, list[int]] = {}
+        for place, part in enumerate(parts):
+            alike.setdefault(part._kernels, []).append(place)
+        together = [
+            cls(
+                [segment for place in places for segment in parts[place]._segments],
+                kernels,
+                [first_rows[place] for place in places],
+                [first_keys[place] for place in places],
+            )
+            for kernels, places in alike.items()
+        ]
         return together[0] if len(together) == 1 else _OfSeveralTypes(together)
-
-
-def _transposed(
-    alike: list[tuple[Prepared, int, int]], kernels: Kernels
-) -> tuple[list[Prepared], Kernels, list[int], list[int]]:
-    segments, rows, keys = zip(*alike, strict=True)
-    return list(segments), kernels, list(rows), list(keys)
 
 
 @brief_kernel
