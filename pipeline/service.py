@@ -26,7 +26,7 @@ from tagmatch.pipeline.stages.awaited import Answered
 from tagmatch.pipeline.stages.counts import Counts
 from tagmatch.pipeline.stages.gathering import Gatherings, Query
 from tagmatch.pipeline.stages.inline import match_inline
-from tagmatch.pipeline.stages.packets import Answer, Caller, Keys, Packet
+from tagmatch.pipeline.stages.packets import Answer, Caller, Keys
 from tagmatch.pipeline.stages.queues import Fifo, QueuePolicy
 from tagmatch.pipeline.stages.stage import at_work
 from tagmatch.pipeline.stages.threaded import Threaded
@@ -182,17 +182,14 @@ class Pipeline:
         Their packets are not counted as on their way, as their caller waits for them anyway; nor are they queued by
         partition, being as large as many batches.
         """
-
-        def through(packet: Packet) -> None:
-            self._stages.timed(packet)
-            self._counts.add(
-                queries=len(packet),
-                matches=len(packet.keys.values),
-                verified=packet.matched.found,
-                rejected=packet.matched.rejected,
-            )
-
-        return match_inline(matcher, chunks, unique=unique, threads=self._options.threads, through=through)
+        return match_inline(
+            matcher,
+            chunks,
+            unique=unique,
+            threads=self._options.threads,
+            counts=self._counts,
+            timed=self._stages.timed,
+        )
 
     def close(self, *, drain: bool = True) -> None:
         """Admit nothing more; answer what is on its way or, without `drain`, cancel it. Ends all threads.

@@ -186,3 +186,8 @@ def merge_unique(answers: Lists, wanted: BoolArray) -> Lists:
     out = pooled(len(answers.values), answers.values.dtype)
     used = unique_keys(answers.offsets, answers.values, wanted, ends, out)
     return Lists(ends, out[:used])
+
+
+def merge_all(answers: Lists) -> Lists:
+    """`merge_unique` where the keys of all queries are wanted once."""
+    return merge_unique(answers, np.ones(len(answers), np.bool_))

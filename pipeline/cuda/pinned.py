@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 # Bytes. Blocks are used again, as to pin memory takes longer than to write it; few keys are soon copied
 _BLOCK = 16 << 20
 _FEWEST = 4 << 20
-_MOST = 4 << 30
+_MOST = 16 << 30
 # Pinned memory is lost to all others: at most an eighth of what the machine has
 _SHARE = 8
 

@@ -24,12 +24,15 @@ _MOST = 2**31 - 1
 # Of keys: where memory is so small, none of it is given back that the keys did not take
 _FEW = 1 << 17
 
+# What it takes to copy a key into memory that is not in use yet
+_COPY_S = 10e-9
+
 
 class Answers:
     """Keys of all packets of a call, in memory that is allocated once, as the first packet lets expect.
 
-    A packet's place is known when those before it have said how many keys they have. Where it is not yet, or where the
-    memory is too small, the packet has memory of its own, which is copied later. Any number of threads may write.
+    A packet's place is known when those before it have said how many keys they have. Where that takes too long, or
+    the memory is too small, the packet has memory of its own, which is copied later. Any number of threads may write.
 
     Parameters
     ----------
@@ -42,7 +45,7 @@ class Answers:
     def __init__(self, queries: Sequence[int], memory: Space) -> None:
         self._rows: list[int] = offsets_of(np.array(queries, np.int64)).tolist()
         self._memory = memory
-        self._lock = threading.Lock()
+        self._counted = threading.Condition()
         self._counts: list[int | None] = [None] * len(queries)
         #: Of the packets whose place is known, and the end of the last
         self._starts = [0]
@@ -53,9 +56,17 @@ class Answers:
         self._kept: dict[int, Lists] = {}
 
     def space(self, packet: int, count: int) -> U64Array | None:
-        """The place of a packet's keys, if it is known; the caller then writes all `count` there."""
-        with self._lock:
+        """The place of a packet's keys; the caller then writes all `count` there.
+
+        Waits for the packets before it, no longer than it takes to copy the keys: these may never come. `None` where
+        the place is not known then.
+        """
+        with self._counted:
             place = self._place(packet, count)
+            self._counted.notify_all()
+            if self._shared and packet >= len(self._starts):
+                self._counted.wait_for(lambda: packet < len(self._starts), count * _COPY_S)
+                place = self._place(packet, count)
             if place is None or not self._shared:
                 return None
             self._in_place.add(packet)
@@ -63,8 +74,9 @@ class Answers:
 
     def put(self, packet: int, keys: Lists) -> None:
         """Take the keys of each of a packet's queries."""
-        with self._lock:
+        with self._counted:
             place = self._place(packet, len(keys.values))
+            self._counted.notify_all()
         if place is None:
             self._kept[packet] = keys
         else:
@@ -79,7 +91,7 @@ class Answers:
         parts = [self._kept.pop(i) if i in self._kept else self._written(i) for i in range(len(self._counts))]
         return join_lists(parts, np.dtype(np.uint64), threads)
 
-    # -- inside, where a lock is taken -----------------------------------------------------------------------------
+    # -- inside, where the lock is taken -----------------------------------------------------------------------------
 
     def _place(self, packet: int, count: int) -> U64Array | None:
         self._counts[packet] = count

@@ -7,24 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from tagmatch.model.arrays import Lists, TagLists, offsets_of
-from tagmatch.model.parallel import even_ranges, run
+from tagmatch.model.kernels.lists import join_lists
+from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
+from tagmatch.pipeline.cpu.key_lookup import merge_all
 from tagmatch.pipeline.matcher import Matcher, PacketSize
 from tagmatch.pipeline.stages.answers import Answers
-from tagmatch.pipeline.stages.order import STAGES
-from tagmatch.pipeline.stages.packets import Asked, Packet
+from tagmatch.pipeline.stages.counts import Counts
+from tagmatch.pipeline.stages.order import STAGES, StageName
+from tagmatch.pipeline.stages.packets import Asked
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 #: A call with many queries is cut so that each thread gets some packets
 PACKETS_PER_THREAD = 4
 
 
-def through_all_stages(packet: Packet) -> None:
-    """Take a packet through all stages."""
-    for stage in STAGES:
-        packet.perform(stage)
+class Timed(Protocol):
+    """Does what counts as a stage's service."""
+
+    def __call__(self, stage: StageName, do: Callable[[Argument], Result], argument: Argument, /) -> Result:
+        """Return what `do` makes of its argument."""
+
+
+def untimed(_: StageName, do: Callable[[Argument], Result], argument: Argument, /) -> Result:
+    """Return what `do` makes of its argument."""
+    return do(argument)
 
 
 def match_inline(
@@ -33,29 +46,47 @@ def match_inline(
     *,
     unique: bool,
     threads: int,
-    through: Callable[[Packet], object] = through_all_stages,
+    counts: Counts,
+    timed: Timed = untimed,
 ) -> Lists:
     """Keys, uint64, of each of many queries, in order.
 
     Parameters
     ----------
-    through : callable
-        Takes a packet through all stages; called by several threads at once.
+    counts : Counts
+        Counts what comes out.
+    timed : callable
+        Does what each stage does; called by several threads at once.
     """
 
     def work(number: int) -> None:
         rows, first, last = parts[number]
-        wanted = np.full(last - first, unique)
-        through(
-            Asked(matcher=matcher, unique=wanted, rows=rows, first=first, last=last, number=number, answers=answers)
+        wanted = np.full(last - first, unique and not merged_later)
+        packet = Asked(
+            matcher=matcher, unique=wanted, rows=rows, first=first, last=last, number=number, answers=answers
         )
+        for stage in STAGES:
+            timed(stage, packet.perform, stage)
+        counts.add(queries=len(packet), verified=packet.matched.found, rejected=packet.matched.rejected)
+
+    def merge(first: int, last: int) -> Lists:
+        begin, end = found.offsets[first], found.offsets[last]
+        piece = Lists(found.offsets[first : last + 1] - begin, found.values[begin:end])
+        return timed("merge", merge_all, piece)
 
     size = matcher.packet_size
     at_once = min(threads, size.at_once or threads)
+    # Few threads keep a device busy, and would merge alone
+    merged_later = unique and at_once < threads
     parts = [(chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk, size, at_once)]
     answers = Answers([last - first for _, first, last in parts], matcher.memory)
     run(work, range(len(parts)), at_once)
-    return answers.lists(threads)
+    found = answers.lists(threads)
+    if merged_later:
+        pieces = run_rows(merge, even_work(found.offsets, PACKETS_PER_THREAD * threads), threads)
+        found = join_lists(pieces, np.dtype(np.uint64), threads)
+    counts.add(matches=len(found.values))
+    return found
 
 
 def packet_ranges(chunk: TagLists, size: PacketSize, threads: int) -> list[tuple[int, int]]:

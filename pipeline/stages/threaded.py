@@ -8,7 +8,7 @@ to the futures of those that have asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from tagmatch.model.errors import ClosedError
 from tagmatch.model.options import MatchOptions
@@ -17,10 +17,13 @@ from tagmatch.pipeline.stages.counts import Counts
 from tagmatch.pipeline.stages.intake import Intake
 from tagmatch.pipeline.stages.limits import Limits
 from tagmatch.pipeline.stages.order import FOLLOWING, STAGES, StageName
-from tagmatch.pipeline.stages.packets import Caller, Packet, Submitted
+from tagmatch.pipeline.stages.packets import Caller, Submitted
 from tagmatch.pipeline.stages.partition_queues import Taken
 from tagmatch.pipeline.stages.queues import Fifo, QueuePolicy
 from tagmatch.pipeline.stages.stage import Stage, StoppedError
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 Work = Submitted | Taken
 Following = Iterable[tuple[Stage[Any], Work]]
@@ -123,10 +126,9 @@ class Threaded:
         for caller in callers:
             caller.fail(error)
 
-    def timed(self, packet: Packet) -> None:
-        """Take a packet through all stages in the calling thread, timed as the stages' threads are."""
-        for name in STAGES:
-            self._stages[name].timed(packet.perform, name)
+    def timed(self, name: StageName, do: Callable[[Argument], Result], argument: Argument, /) -> Result:
+        """Do something in the calling thread that counts as a stage's service, as what its threads do."""
+        return self._stages[name].timed(do, argument)
 
     def stats(self) -> dict[str, Any]:
         """Return what is in flight, and the stages by name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -114,6 +115,26 @@ def test_a_packet_has_no_place_before_those_before_it_say_how_many_keys_they_hav
     assert answers.space(2, 2) is None
     assert answers.space(0, 2) is not None
     assert answers.space(2, 2) is not None
+
+
+def test_a_packet_waits_for_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_COPY_S", 60.0)
+    answers = Answers([1, 1, 1], memory)
+    places: dict[int, U64Array | None] = {}
+    threads = [threading.Thread(target=lambda i=i: places.setdefault(i, answers.space(i, 2))) for i in (2, 1)]
+    for thread in threads:
+        thread.start()
+    assert answers.space(0, 2) is not None
+    for thread in threads:
+        thread.join(30)
+    assert all(places[i] is not None for i in (1, 2))
+
+
+@pytest.mark.parametrize("give", [memory, none])
+def test_a_packet_waits_no_longer_than_copying_takes(give: Callable[[int], U64Array | None]) -> None:
+    """The packet before it may have failed; where there is no memory to share, nothing is waited for."""
+    answers = Answers([1, 1], give)
+    assert answers.space(1, 1000) is None
 
 
 def test_memory_is_asked_for_once_and_is_no_more_than_what_is_expected() -> None:

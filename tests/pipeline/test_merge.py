@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.agreement import assert_keys, loaded
 
 from tagmatch.model.arrays import Lists, UIntArray, offsets_of
 from tagmatch.pipeline.cpu.key_lookup import merge_unique
+from tagmatch.pipeline.cpu.matcher import CpuMatcher
+from tagmatch.pipeline.matcher import PacketSize
 
 LARGEST = [1, 100, 2**8, 2**20, 2**32, 2**63, 2**64]
 
@@ -63,3 +66,24 @@ def test_as_many_words_as_keys(rng: random.Random, length: int, beyond: int) -> 
     answers = [[key + low for key in ends[:length]] for low in (0, 2**32 - 7, 2**64 - span)]
     answers += [keys[::-1] for keys in answers]
     assert merged(answers, [True] * 6) == expected(answers, [True] * 6)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4])
+@pytest.mark.parametrize("queries", [0, 1, 2, 40])
+def test_more_threads_merge_than_have_packets(
+    rng: random.Random, monkeypatch: pytest.MonkeyPatch, queries: int, at_once: int
+) -> None:
+    """As with a device, which few threads keep busy; counted are the keys that the caller gets, and all of the work."""
+    monkeypatch.setattr(CpuMatcher, "packet_size", PacketSize(queries=7, tags=50, fewest=1, at_once=at_once))
+    tags = [f"t{i}" for i in range(8)]
+    sets = [(rng.sample(tags, rng.randint(0, 3)), rng.randrange(12)) for _ in range(60)]
+    tm, oracle = loaded(sets, device="cpu", threads=4)
+    with tm:
+        asked = [rng.sample(tags, rng.randint(0, 6)) for _ in range(queries)]
+        expected = [sorted(set(oracle.match(query))) for query in asked]
+        found = tm.match_many(asked, unique=True)
+        assert_keys(found, expected)
+        assert found.to_pylist() == expected
+        stats = tm.stats()
+        assert (stats["queries"], stats["matches"]) == (queries, sum(map(len, expected)))
+        assert stats["stages"]["merge"]["service"]["count"] >= (queries > 0)

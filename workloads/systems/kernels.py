@@ -9,6 +9,7 @@ from tagmatch.model.options import Layout, LayoutOptions, MatchOptions
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
+from tagmatch.pipeline.stages.counts import Counts
 from tagmatch.pipeline.stages.inline import match_inline
 from tagmatch.workloads.systems.key_answers import list_array
 
@@ -39,7 +40,7 @@ class Kernels:
     def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the stored sets that match, for each query in order."""
         chunks = tag_lists(queries, "queries")
-        answers = match_inline(self._matcher, chunks, unique=unique, threads=self._threads)
+        answers = match_inline(self._matcher, chunks, unique=unique, threads=self._threads, counts=Counts())
         return list_array(answers)
 
     def nbytes(self) -> int | None:
