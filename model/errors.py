@@ -19,6 +19,10 @@ class NullError(InvalidTypeError, InvalidValueError):
     """A null (`None`) stands where a tag, a set or a key must be."""
 
 
+class FilterError(TagMatchError, ValueError):
+    """A `where` expression has a mistake; the message names the column and what was expected there."""
+
+
 class ClosedError(TagMatchError):
     """The object was closed; open the index again to go on."""
 

@@ -1,0 +1,224 @@
+"""Values of attributes as text, in one total order: as tags of a message, and as what is written in an expression.
+
+The key of a value is text, and keys compare by their UTF-8 bytes:
+
+==============  ==================================================================================================
+value           key
+==============  ==================================================================================================
+NaN             `!`
+`bool`          `b0`, `b1`
+number          `n`, 16 hexadecimal digits of the nearest double, and 3 of how far an integer is from it, plus 0x800
+`str`           `s` and the text
+==============  ==================================================================================================
+
+So all numbers are in their order, whether they are integers or not, and equal ones have one key. The digits of a double
+are its 64 bits, with the first one flipped, or all of them if it is negative: as unsigned numbers, these are in order.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+
+Value = bool | int | float | str
+
+#: Begins all strings that stand beside tags but are none
+RESERVED = "\0"
+#: Begins the tag of an attribute's value
+ATTRIBUTE = RESERVED + "="
+
+NAN = "!"
+#: What the keys of a type begin with, and what is after all of them
+NUMBERS, TEXTS = ("n", "o"), ("s", "t")
+
+_INT64 = range(-(2**63), 2**63)
+_SIGN = 2**63
+_ALL_BITS = 2**64 - 1
+_EXACT = 0x800
+_DIGITS_OF_DOUBLE = slice(1, 17)
+_DIGITS_OF_DISTANCE = slice(17, 20)
+
+_ESCAPES = {'"': r"\"", "\\": r"\\", "\n": r"\n", "\t": r"\t"}
+# Controls, what else ends a line for some programs, and lone surrogates, which messages may have to show
+_ESCAPED = re.compile(r'["\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
+
+
+def key_of(value: Value) -> str:
+    r"""The key of a value: keys of all values compare as the values do, by their UTF-8 bytes.
+
+    Raises
+    ------
+    InvalidTypeError
+        `value` is no `bool`, `int`, `float` or `str`.
+    InvalidValueError
+        An integer does not fit into 64 bits, or a text has no UTF-8 form (a lone surrogate).
+
+    Examples
+    --------
+    >>> key_of(1), key_of("Rome"), key_of(True), key_of(float("nan"))
+    ('nbff0000000000000800', 'sRome', 'b1', '!')
+    >>> key_of(2**53) == key_of(2.0**53) < key_of(2**53 + 1) < key_of(2.0**53 + 2)
+    True
+    """
+    if isinstance(value, bool):
+        return "b1" if value else "b0"
+    if isinstance(value, int):
+        if value not in _INT64:
+            raise InvalidValueError(f"an integer must fit into 64 bits, which {value} does not")
+        nearest = float(value)
+        return _number_key(nearest, value - int(nearest))
+    if isinstance(value, float):
+        return NAN if math.isnan(value) else _number_key(value, 0)
+    if isinstance(value, str):
+        return TEXTS[0] + checked_text(value)
+    raise InvalidTypeError(
+        f"a value must be a bool, an int, a float or a str, not {type(value).__name__} {value!r:.80}"
+    )
+
+
+def _number_key(nearest: float, distance: int) -> str:
+    # Adding zero makes -0.0 0.0
+    (bits,) = struct.unpack(">Q", struct.pack(">d", nearest + 0.0))
+    bits ^= _ALL_BITS if bits & _SIGN else _SIGN
+    return f"{NUMBERS[0]}{bits:016x}{distance + _EXACT:03x}"
+
+
+def value_of(key: str) -> Value:
+    """The value that has this key; of an integer and a float that have the same one, the integer.
+
+    Examples
+    --------
+    >>> value_of(key_of(-2.5)), value_of(key_of(1.0)), value_of(key_of(2**63 - 1)), value_of(key_of("Rome"))
+    (-2.5, 1, 9223372036854775807, 'Rome')
+    """
+    if key == NAN:
+        return math.nan
+    if key[0] == "b":
+        return key == key_of(True)
+    if key[0] == TEXTS[0]:
+        return key[1:]
+    bits = int(key[_DIGITS_OF_DOUBLE], 16)
+    distance = int(key[_DIGITS_OF_DISTANCE], 16) - _EXACT
+    (nearest,) = struct.unpack(">d", struct.pack(">Q", bits ^ (_SIGN if bits & _SIGN else _ALL_BITS)))
+    if math.isfinite(nearest) and nearest.is_integer() and int(nearest) + distance in _INT64:
+        return int(nearest) + distance
+    return float(nearest)
+
+
+def attribute_tags(attributes: Mapping[str, Any]) -> list[str]:
+    r"""The tags by which a message says what values its attributes have.
+
+    Parameters
+    ----------
+    attributes : mapping
+        By name: a value, or several in a `list`, `tuple`, `set` or `frozenset`. `None` says that there is no value.
+
+    Returns
+    -------
+    list of str
+        For each value U+0000, `=`, the name, U+0000, the key. Values of an attribute that are equal have one tag.
+
+    Raises
+    ------
+    InvalidTypeError
+        A name is no `str`, or a value none of those that `key_of` takes.
+    InvalidValueError
+        A name is empty, contains U+0000 or has no UTF-8 form, or a value is one that `key_of` refuses.
+
+    Examples
+    --------
+    >>> attribute_tags({"city": ["Rome", "Milan"], "sold": None, "new": True})
+    ['\x00=city\x00sRome', '\x00=city\x00sMilan', '\x00=new\x00b1']
+    """
+    tags: dict[str, None] = {}
+    for name, given in attributes.items():
+        check_name(name)
+        for value in given if isinstance(given, list | tuple | set | frozenset) else (given,):
+            if value is not None:
+                tags[f"{ATTRIBUTE}{name}{RESERVED}{_key_in(name, value)}"] = None
+    return list(tags)
+
+
+def _key_in(name: str, value: Any) -> str:
+    try:
+        return key_of(value)
+    except (InvalidTypeError, InvalidValueError) as error:
+        raise type(error)(f"attribute {quoted(name)}: {error}") from None
+
+
+def check_name(name: object) -> None:
+    """Refuse what cannot be the name of an attribute.
+
+    Raises
+    ------
+    InvalidTypeError
+        It is no `str`.
+    InvalidValueError
+        It is empty, contains U+0000, or has no UTF-8 form.
+    """
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"the name of an attribute must be a str, not {type(name).__name__} {name!r:.80}")
+    if not name:
+        raise InvalidValueError("the name of an attribute must not be empty")
+    if RESERVED in name:
+        raise InvalidValueError(f"the name of an attribute must not contain U+0000, as {quoted(name)} does")
+    checked_text(name, "name of an attribute")
+
+
+def checked_text(text: str, what: str = "text") -> str:
+    """The text, which has a UTF-8 form.
+
+    Raises
+    ------
+    InvalidValueError
+        It has none: it contains a lone surrogate. The message says of what this is the text.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValueError(f"the {what} {text!r:.80} has no UTF-8 form: it contains a lone surrogate") from None
+    return text
+
+
+def quoted(text: str) -> str:
+    r"""A text as it is written in an expression, on one line.
+
+    Examples
+    --------
+    >>> print(quoted('a "b"\n'))
+    "a \"b\"\n"
+    """
+    return '"' + _ESCAPED.sub(_escape, text) + '"'
+
+
+def _escape(found: re.Match[str]) -> str:
+    return _ESCAPES.get(found[0], f"\\u{ord(found[0]):04x}")
+
+
+def literal(value: Value) -> str:
+    """A value as it is written in an expression. An infinity is a number that is too large for a double.
+
+    Raises
+    ------
+    InvalidValueError
+        NaN, which cannot be written.
+
+    Examples
+    --------
+    >>> print(literal(True), literal(-2.5), literal(float("-inf")), literal("Rome"))
+    true -2.5 -1e999 "Rome"
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quoted(value)
+    if math.isnan(value):
+        raise InvalidValueError("NaN cannot be written in an expression: it equals nothing")
+    if math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    return repr(float(value)) if isinstance(value, float) else str(int(value))
