@@ -23,6 +23,7 @@ from tagmatch.pipeline.combine.several import RoundRobin
 from tagmatch.pipeline.combine.union import CpuUnion, Split, Union
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
 from tagmatch.pipeline.cuda.support import devices
+from tagmatch.pipeline.filters.matcher import with_constraints
 from tagmatch.pipeline.matcher import DeviceMatcher, Matcher, SegmentMatcher
 
 #: A segment, and what answers queries about it
@@ -55,13 +56,22 @@ def parts_for(snapshot: Snapshot, options: MatchOptions, earlier: Sequence[Part]
 
 
 def _of_segment(segment: Segment, options: MatchOptions, earlier: Sequence[Part]) -> SegmentMatcher:
+    known = _known(segment, earlier)
+    return with_constraints(segment, _of_tables(segment, options, earlier)) if known is None else known
+
+
+def _known(segment: Segment, earlier: Sequence[Part]) -> SegmentMatcher | None:
+    """What answered about the same tables before, perhaps with other rows deleted."""
     for known, matcher in earlier:
         if known.tagsets is segment.tagsets:
             if known.deletions is segment.deletions:
                 return matcher
             # None may have become fewer: keys that had expired are there again where the clock was set back
             return matcher.without(segment.deletions or Deletions.of(np.zeros(0, np.uint32), len(segment)))
+    return None
 
+
+def _of_tables(segment: Segment, options: MatchOptions, earlier: Sequence[Part]) -> SegmentMatcher:
     def on_cpu(*notes: str) -> SegmentMatcher:
         return CpuMatcher(segment, options, notes=notes)
 

@@ -75,6 +75,24 @@ def _go_all_ways(folder: str, step: int) -> None:
     ways = list(itertools.product(answers, _LAST_KEYS, _KEYS_A_SET))
     for number, ((layout, exact), last_key, keys_a_set) in enumerate(ways[::step]):
         _go_through(Path(folder, str(number)), layout, exact, last_key, keys_a_set, step)
+    _use_constraints(step)
+
+
+def _use_constraints(step: int) -> None:
+    """Have sets with constraints of each kind, and messages with values of each type."""
+    from tagmatch.model.filters.constraints import Constraint
+    from tagmatch.model.filters.values import attribute_tags
+
+    constraints = [
+        Constraint.compared("price", "<", 10),
+        Constraint.contains("name", "IB"),
+        Constraint.without_tag("old"),
+    ]
+    with TagMatch(device="cpu", threads=2) as tm:
+        tm.add_sets([["en", *(constraint.tag for constraint in constraints)]], [1])
+        tm.consolidate()
+        message = ["en", *attribute_tags({"price": 9.5, "name": "IBM", "new": True})]
+        _use(tm, [[message], *_as_arrow([message])][::step])
 
 
 def _go_through(path: Path, layout: Layout, exact: bool, last_key: int, keys_a_set: int, step: int) -> None:

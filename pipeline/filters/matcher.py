@@ -1,0 +1,122 @@
+"""What answers queries about a segment that has sets with constraints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tagmatch.model.arrays import Lists, TagLists, U64Array
+from tagmatch.model.deletions import Deletions
+from tagmatch.model.kernels.lists import side_by_side
+from tagmatch.model.tables import KeyTable, Segment
+from tagmatch.pipeline.cpu.key_lookup import live_sets
+from tagmatch.pipeline.cpu.matcher import SetIds
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.filters.index import FilterIndex, filter_index, has_constraints
+from tagmatch.pipeline.filters.messages import Messages, messages_of
+from tagmatch.pipeline.filters.subset_match import match_filters
+from tagmatch.pipeline.matcher import Matched, PacketSize, Preprocessed, QueryBatch, SegmentMatcher, Space, no_space
+
+
+def with_constraints(segment: Segment, matcher: SegmentMatcher) -> SegmentMatcher:
+    """The matcher, or one that also answers for the sets of the segment that have constraints."""
+    return FilterMatcher(segment, matcher, filter_index(segment)) if has_constraints(segment) else matcher
+
+
+class FilterMatcher:
+    """Two matchers of one segment: no set with constraints is a subset of tags, so the other one never finds it.
+
+    Parameters
+    ----------
+    segment : Segment
+    others : SegmentMatcher
+        Answers for sets without constraints.
+    index : FilterIndex
+        Of those with constraints.
+    """
+
+    by_partition = None
+    one_query = None
+
+    def __init__(self, segment: Segment, others: SegmentMatcher, index: FilterIndex) -> None:
+        self._segment, self._others, self._index = segment, others, index
+        self._tag_index = TagIndex(segment.vocabulary)
+        self.devices, self.notes = others.devices, others.notes
+        self.packet_size: PacketSize = others.packet_size
+
+    @property
+    def keys(self) -> KeyTable:
+        """As of `SegmentMatcher`."""
+        return self._segment.keys
+
+    def __len__(self) -> int:
+        return len(self._segment)
+
+    @property
+    def nbytes(self) -> int:
+        """As of `Matcher`."""
+        return self._others.nbytes + self._index.nbytes
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """As of `Matcher`."""
+        return self._others.matched_by
+
+    def memory(self, count: int) -> U64Array | None:
+        """As of `Matcher`."""
+        return self._others.memory(count)
+
+    def without(self, deletions: Deletions) -> FilterMatcher:
+        """As of `SegmentMatcher`."""
+        segment = replace(self._segment, deletions=deletions)
+        return FilterMatcher(segment, self._others.without(deletions), self._index)
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
+        """Ranks and codes of messages `first` to `last`."""
+        return _Both(
+            self._others.preprocess(tags, first, last),
+            self._tag_index.ranks(tags, first, last),
+            messages_of(tags, first, last, self._index.attributes),
+            self._index,
+            self._segment,
+        )
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids of the sets that each of messages `first` to `last` satisfies."""
+        queries = self._tag_index.ranks(tags, first, last)
+        found = match_filters(self._index, queries, messages_of(tags, first, last, self._index.attributes))
+        return side_by_side([self._others.set_ids(tags, first, last), live_sets(found.sets, self._segment.deletions)])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Both:
+    others: Preprocessed
+    queries: QueryBatch
+    messages: Messages
+    index: FilterIndex
+    segment: Segment
+
+    def subset_match(self) -> _FoundInBoth:
+        matches = match_filters(self.index, self.queries, self.messages)
+        found = live_sets(matches.sets, self.segment.deletions)
+        return _FoundInBoth(self.others.subset_match(), SetIds(found, self.segment.keys, matches.rejected))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FoundInBoth:
+    others: Matched
+    filters: SetIds
+
+    @property
+    def found(self) -> int:
+        return self.others.found + self.filters.found
+
+    @property
+    def rejected(self) -> int:
+        return self.others.rejected + self.filters.rejected
+
+    def key_lookup(self, space: Space = no_space) -> Lists:
+        if not self.filters.found:
+            return self.others.key_lookup(space)
+        if not self.others.found:
+            return self.filters.key_lookup(space)
+        return side_by_side([self.others.key_lookup(), self.filters.key_lookup()], space)

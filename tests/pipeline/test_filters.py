@@ -1,0 +1,189 @@
+"""Sets with constraints, written as the tags that they are stored with, against plain Python on values."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tagmatch import TagMatch
+from tagmatch.model.filters.constraints import Constraint
+from tagmatch.model.filters.values import attribute_tags
+
+Test = Callable[[Any], bool]
+#: A constraint, and what it says of each value
+Tested = tuple[Constraint, Test]
+
+NAMES = ["p", "q", "r"]
+NUMBERS = [
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    2**53,
+    2**53 + 1,
+    2.0**53,
+    2**63 - 1,
+    -(2**63),
+    0.5,
+    -0.0,
+    1.0,
+    1.5,
+    math.inf,
+    -math.inf,
+    1e-300,
+]
+TEXTS = ["", "a", "ab", "abc", "abd", "b", "ba", "bab", "é", "e", "\U0010ffff", "a\U0010ffff", "Rome", "home"]
+VALUES = [*NUMBERS, *TEXTS, math.nan, True, False]
+TAGS = ["t1", "t2", "t3"]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def same(value: Any, other: Any) -> bool:
+    return is_number(value) == is_number(other) and isinstance(value, str) == isinstance(other, str) and value == other
+
+
+def in_order(value: Any, other: Any) -> bool:
+    return (is_number(value) and is_number(other)) or (isinstance(value, str) and isinstance(other, str))
+
+
+def bytes_of(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
+
+
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": lambda a, b: in_order(a, b) and bytes_of(a) < bytes_of(b),
+    "<=": lambda a, b: in_order(a, b) and bytes_of(a) <= bytes_of(b),
+    ">": lambda a, b: in_order(a, b) and bytes_of(a) > bytes_of(b),
+    ">=": lambda a, b: in_order(a, b) and bytes_of(a) >= bytes_of(b),
+    "=": same,
+    "!=": lambda a, b: not same(a, b),
+}
+
+
+@st.composite
+def meaning(draw: st.DrawFn) -> Tested:
+    name = draw(st.sampled_from(NAMES))
+    kind = draw(st.sampled_from([*COMPARISONS, "between", "in", "not in", "prefix", "suffix", "contains", "exists"]))
+    text = draw(st.sampled_from(TEXTS))
+    if kind in COMPARISONS:
+        known = draw(
+            st.sampled_from(
+                [*NUMBERS, *TEXTS, *([True, False] if "=" in (kind, kind[-1]) and kind in ("=", "!=") else [])]
+            )
+        )
+        return Constraint.compared(name, kind, known), lambda value: COMPARISONS[kind](value, known)  # type: ignore[arg-type]
+    if kind == "between":
+        of = draw(st.sampled_from([NUMBERS, TEXTS]))
+        low, high = draw(st.sampled_from(of)), draw(st.sampled_from(of))
+        return Constraint.between(
+            name, low, high
+        ), lambda value: COMPARISONS[">="](value, low) and COMPARISONS["<="](value, high)
+    if kind in ("in", "not in"):
+        chosen = draw(st.lists(st.sampled_from([*NUMBERS, *TEXTS, True]), min_size=1, max_size=4))
+        make = Constraint.one_of if kind == "in" else Constraint.none_of
+        return make(name, chosen), lambda value: any(same(value, one) for one in chosen) == (kind == "in")
+    if kind == "exists":
+        return Constraint.exists(name), lambda value: True  # noqa: ARG005
+    makes: dict[str, tuple[Callable[[str, str], Constraint], Callable[[str], bool]]] = {
+        "prefix": (Constraint.begins_with, lambda value: value.startswith(text)),
+        "suffix": (Constraint.ends_with, lambda value: value.endswith(text)),
+        "contains": (Constraint.contains, lambda value: text in value),
+    }
+    make_it, test = makes[kind]
+    return make_it(name, text), lambda value: isinstance(value, str) and test(value)
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[str, Callable[[list[str], Mapping[str, list[Any]]], bool]]:
+    """What is stored for a test, perhaps negated, or a tag that must not be there; and what it says of a message."""
+    if draw(st.integers(0, 9)) == 0:
+        tag = draw(st.sampled_from(TAGS))
+        return Constraint.without_tag(tag).tag, lambda tags, _: tag not in tags
+    constraint, test = draw(meaning())
+    name = constraint.attribute
+    if draw(st.integers(0, 3)) == 0:
+        return constraint.negation.tag, lambda _, values: not any(map(test, values.get(name, [])))
+    return constraint.tag, lambda _, values: any(map(test, values.get(name, [])))
+
+
+FILTERS = st.tuples(st.lists(st.sampled_from(TAGS), max_size=2, unique=True), st.lists(parts(), max_size=4))
+MESSAGES = st.tuples(
+    st.lists(st.sampled_from(TAGS), max_size=3, unique=True),
+    st.dictionaries(st.sampled_from([*NAMES, "s"]), st.lists(st.sampled_from(VALUES), max_size=3)),
+)
+
+
+def expected(filters: list[Any], tags: list[str], values: Mapping[str, list[Any]]) -> list[int]:
+    return [
+        key
+        for key, (wanted, tests) in enumerate(filters)
+        if set(wanted) <= set(tags) and all(test(tags, values) for _, test in tests)
+    ]
+
+
+@pytest.mark.parametrize("layout", ["rarest", "balanced"])
+@given(filters=st.lists(FILTERS, min_size=1, max_size=30), messages=st.lists(MESSAGES, min_size=1, max_size=8))
+def test_any_filters(layout: Any, filters: list[Any], messages: list[Any]) -> None:
+    with TagMatch(layout=layout, device="cpu", threads=2) as tm:
+        tm.add_sets([[*tags, *(tag for tag, _ in tests)] for tags, tests in filters], list(range(len(filters))))
+        tm.consolidate()
+        queries = [[*tags, *attribute_tags(values)] for tags, values in messages]
+        wanted = [expected(filters, tags, values) for tags, values in messages]
+        assert [sorted(keys) for keys in tm.match_many(queries).to_pylist()] == wanted
+        assert tm.match_many(queries, unique=True).to_pylist() == wanted
+        for query, keys in zip(queries, wanted, strict=True):
+            assert sorted(tm.match(query)) == keys
+            assert sorted(key for _, found in tm.explain(query) for key in found) == keys
+
+
+def test_thousands(rng: random.Random) -> None:
+    """So that the trie has inner nodes, and values many cells; over two segments, with some sets removed."""
+
+    def drawn() -> tuple[list[str], list[tuple[str, int, int]]]:
+        tags = rng.sample(TAGS, rng.choice([0, 0, 0, 1]))
+        ranges = []
+        for name in rng.sample("abcdefgh", rng.randint(1, 4)):
+            low = rng.randrange(1000)
+            ranges.append((name, low, low + rng.choice([0, 3, 50, 400])))
+        return tags, ranges
+
+    filters = [drawn() for _ in range(6000)]
+    rows = [
+        [*tags, *(Constraint.between(name, low, high).tag for name, low, high in ranges)] for tags, ranges in filters
+    ]
+    keys = list(range(len(filters)))
+    with TagMatch(device="cpu", threads=2) as tm:
+        tm.add_sets(rows[:5000], keys[:5000])
+        tm.consolidate()
+        tm.add_sets(rows[5000:], keys[5000:])
+        removed = set(rng.sample(keys, 300))
+        tm.remove_sets([rows[key] for key in removed], list(removed))
+        tm.consolidate()
+        messages = [
+            (
+                rng.sample(TAGS, rng.randint(0, 2)),
+                {name: rng.randrange(1100) for name in rng.sample("abcdefgh", rng.randint(0, 6))},
+            )
+            for _ in range(300)
+        ]
+        found = tm.match_many([[*tags, *attribute_tags(values)] for tags, values in messages]).to_pylist()
+    for (tags, values), answer in zip(messages, found, strict=True):
+        assert sorted(answer) == [
+            key
+            for key, (wanted, ranges) in enumerate(filters)
+            if key not in removed
+            and set(wanted) <= set(tags)
+            and all(name in values and low <= values[name] <= high for name, low, high in ranges)
+        ]
+    assert sum(map(len, found)) > 300
