@@ -297,7 +297,7 @@ def _keys_of(values: Iterable[Value]) -> list[str]:
     for value in values:
         # NaN has a key, but equals nothing
         literal(value)
-    return sorted({key_of(value) for value in values}, key=str.encode)
+    return sorted({key_of(value) for value in values})
 
 
 def _type_of(value: Value) -> tuple[Cut, Cut]:
