@@ -97,7 +97,8 @@ class Interval(NamedTuple):
         return self.lower.key == self.upper.key and (self.lower.side, self.upper.side) == ("[", "]")
 
 
-_ALL = Interval(Cut("[", "0"), Cut("[", "t"))
+#: All keys, NaN's too
+_ALL = Interval(Cut("[", ""), Cut("[", "t"))
 
 
 @dataclass(frozen=True, slots=True)
