@@ -19,6 +19,9 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array, offsets_of
 from tagmatch.model.arrow_input import plain_strings, reject_no_utf8, reject_nulls, rows_of, strings_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
+from tagmatch.model.filters.values import RESERVED
+from tagmatch.model.filters.where import Where
+from tagmatch.model.kernels.reserved import row_with_reserved
 from tagmatch.model.options import KeyType
 
 KEY_LIMIT = 2**64
@@ -48,6 +51,19 @@ def tag_list(tags: object, name: str = "tags") -> list[str]:
     except (TypeError, UnicodeEncodeError):
         _reject_tags(found, name)
     return found
+
+
+def stored_tag_list(tags: object, name: str = "tags") -> list[str]:
+    """The tags of one set that is to be stored; errors as `tag_list`, and for a tag that begins with U+0000."""
+    found = tag_list(tags, name)
+    for tag in found:
+        if tag.startswith(RESERVED):
+            raise InvalidValueError(_reserved(name))
+    return found
+
+
+def _reserved(name: str) -> str:
+    return f"{name} holds a tag that begins with U+0000, which is reserved for constraints: give these as `where`"
 
 
 def _reject_tags(tags: list[Any], name: str) -> None:
@@ -110,12 +126,21 @@ def tag_lists(rows: object, name: str, *, first_row: int = 0, stored: bool = Fal
         As `tag_list`; the message names the row, counted from `first_row`. With `stored`, strings in Arrow arrays
         are also checked to be UTF-8, and indices to be of strings that the dictionary has, which Arrow itself does not
         enforce; a query's need not be, as they would only match nothing. (Where tags do not stay in their dictionary,
-        a query's indices are checked, too.)
+        a query's indices are checked, too.) With `stored`, no tag may begin with U+0000 either.
     """
     chunks = arrow_chunks(rows, name)
-    if chunks is None:
-        return [_from_python(rows, name, first_row)]
-    return rows_of(chunks, name, first_row, stored=stored)
+    found = [_from_python(rows, name, first_row)] if chunks is None else rows_of(chunks, name, first_row, stored=stored)
+    if stored:
+        _reject_reserved(found, name, first_row)
+    return found
+
+
+def _reject_reserved(chunks: list[TagLists], name: str, first_row: int) -> None:
+    for chunk in chunks:
+        row = row_with_reserved(chunk)
+        if row is not None:
+            raise InvalidValueError(_reserved(f"{name}: row {first_row + row}"))
+        first_row += len(chunk)
 
 
 def key_value(key: object, name: str = "key") -> int:
@@ -292,7 +317,11 @@ def _from_python(rows: object, name: str, first_row: int) -> TagLists:
     if not set(map(type, listed)) <= _SEQUENCES:
         listed = [_strings_in(row, f"{name}: row {first_row + i}") for i, row in enumerate(listed)]
     flat = list(chain.from_iterable(listed))
-    if not all(issubclass(kind, str) for kind in set(map(type, flat))):
+    kinds = set(map(type, flat))
+    if Where in kinds:
+        row = next(i for i, tags in enumerate(listed) if Where in map(type, tags))
+        raise InvalidTypeError(f"{name}: row {first_row + row} holds a condition, a Where: give these as `where`")
+    if not all(issubclass(kind, str) for kind in kinds):
         for i, row in enumerate(listed):
             tag_list(row, f"{name}: row {first_row + i}")
     try:

@@ -17,6 +17,7 @@ from tagmatch.model.errors import (
     DeviceError,
     DeviceMemoryError,
     DeviceWarning,
+    FilterError,
     IndexChangedError,
     IndexCorruptError,
     IndexExistsError,
@@ -34,6 +35,7 @@ from tagmatch.model.errors import (
     StagedChangesWarning,
     TagMatchError,
 )
+from tagmatch.model.filters.where import Where
 from tagmatch.model.options import CudaOptions, PipelineOptions
 from tagmatch.model.version import VERSION
 from tagmatch.warmup import warm_up
@@ -46,6 +48,7 @@ __all__ = [
     "DeviceError",
     "DeviceMemoryError",
     "DeviceWarning",
+    "FilterError",
     "IndexChangedError",
     "IndexCorruptError",
     "IndexExistsError",
@@ -64,6 +67,7 @@ __all__ = [
     "StagedChangesWarning",
     "TagMatch",
     "TagMatchError",
+    "Where",
     "__version__",
     "backup",
     "restore",

@@ -11,11 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tagmatch.model.arrays import Lists
 from tagmatch.model.arrow import from_lists, from_strings
 from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.model.expiry import TIME
+from tagmatch.model.filters.values import RESERVED
+from tagmatch.model.filters.where import Where
+from tagmatch.model.kernels.reserved import has_reserved
 from tagmatch.model.tables import NEVER, Segment, Snapshot
 
 #: Most rows of a batch of columns, and most sets that are Python objects at once
@@ -31,10 +35,19 @@ Rows = npt.NDArray[np.integer[Any]]
 
 
 def schema_of(snapshot: Snapshot) -> pa.Schema:
-    """The columns of `pairs`: `tags`, lists of strings; `key`, uint64 or large strings; `expires`, if some keys do."""
+    """The columns of `pairs`: `tags`, lists of strings; `key`, uint64 or large strings; and those that some rows need.
+
+    These are `where`, the text of the set's conditions or null, and `expires`.
+    """
     keys = ("key", _keys(snapshot.segments[0], pa.array([], pa.uint32())).type)
+    where = [("where", pa.string())] if any(map(_has_conditions, snapshot.segments)) else []
     expires = [("expires", TIME)] if any(map(_has_times, snapshot.segments)) else []
-    return pa.schema([("tags", _TAGS), keys, *expires])
+    return pa.schema([("tags", _TAGS), keys, *where, *expires])
+
+
+def _has_conditions(segment: Segment) -> bool:
+    """Whether a set, which may be deleted, has a condition."""
+    return has_reserved(segment.vocabulary.tags)
 
 
 def _has_times(segment: Segment) -> bool:
@@ -70,16 +83,36 @@ def _pairs(segment: Segment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         for some in _parts(numbers, lambda some: _has_few_tags(segment, _lists_of(keys, some))):
             rows = _lists_of(keys, some)
             try:
-                tags = _tags(segment, rows).cast(_TAGS)
+                tags, where = _separated(_tags(segment, rows).cast(_TAGS))
             except pa.ArrowInvalid:
                 raise ResultTooLargeError(
                     f"stored set {rows[0]} has tags of 2**31 bytes or more, which one Arrow array of strings cannot "
                     "hold; iterate over the sets instead"
                 ) from None
             columns = [tags, _keys(segment, pa.array(keys.values[some]))]
-            if len(schema) > len(columns):
+            if "where" in schema.names:
+                columns.append(where)
+            if "expires" in schema.names:
                 columns.append(_times(segment, some))
             yield pa.record_batch(columns, schema=schema)
+
+
+def _separated(tags: pa.ListArray) -> tuple[pa.ListArray, pa.Array]:
+    """The plain tags of sets, and their conditions as one expression each, null where there are none."""
+    values = tags.flatten()
+    reserved = pc.starts_with(values, RESERVED)
+    if not pc.any(reserved).as_py():
+        return tags, pa.nulls(len(tags), pa.string())
+    encoded = values.filter(reserved).dictionary_encode()
+    texts = pa.array([Where.of_tag(tag) for tag in encoded.dictionary.to_pylist()], pa.string())
+    before = np.append(0, np.cumsum(reserved.to_numpy(zero_copy_only=False)))
+    offsets = tags.offsets.to_numpy() - tags.offsets[0].as_py()
+    ends = before[offsets].astype(np.int32)
+    conditions = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), texts.take(encoded.indices)), " and ")
+    where = pc.if_else(pa.array(np.diff(ends) > 0), conditions, pa.scalar(None, pa.string()))
+    return pa.ListArray.from_arrays(
+        pa.array((offsets - ends).astype(np.int32)), values.filter(pc.invert(reserved))
+    ), where
 
 
 def every_set(snapshot: Snapshot) -> Iterator[StoredSet]:
@@ -118,7 +151,19 @@ def _sets_at(segment: Segment, rows: Rows) -> Iterator[StoredSet]:
     for some in _parts(rows, lambda rows: _total(keys, rows) <= _BATCH_KEYS and _has_few_tags(segment, rows)):
         numbers = _take(keys, some)
         named = _with_values(numbers, _keys(segment, numbers.values))
-        yield from zip(map(frozenset, _tags(segment, some).to_pylist()), map(tuple, named.to_pylist()), strict=True)
+        yield from zip(_sets(_tags(segment, some)), map(tuple, named.to_pylist()), strict=True)
+
+
+def _sets(tags: pa.Array) -> Iterator[frozenset[str]]:
+    """Rows of tags as users see them: conditions as `Where`."""
+    if not pc.any(pc.starts_with(tags.flatten(), RESERVED)).as_py():
+        return map(frozenset, tags.to_pylist())
+    return map(set_of, tags.to_pylist())
+
+
+def set_of(tags: list[str]) -> frozenset[str]:
+    """A stored row as users see it: a condition is a `Where`."""
+    return frozenset(Where.of_tag(tag) if tag.startswith(RESERVED) else tag for tag in tags)
 
 
 def _keys(segment: Segment, numbers: pa.Array) -> pa.Array:

@@ -13,14 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.changing import Changing
-from tagmatch.contents import every_set, is_among, pairs, schema_of, sets_at
+from tagmatch.contents import every_set, is_among, pairs, schema_of, set_of, sets_at
+from tagmatch.messages import message
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
 from tagmatch.model.check import check_segment
-from tagmatch.model.columns import KEY_CHECKS, one_row, tag_list, tag_lists
+from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list, tag_lists
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import ClosedError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
 from tagmatch.model.expiry import expiry_time, expiry_times
+from tagmatch.model.filters.where import Where
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.location import Location, location_of, open_with
@@ -29,6 +31,7 @@ from tagmatch.partitioner.consolidation import count_tags, to_merge
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Staging
+from tagmatch.subscriptions import alternatives, conditions_of, keys_of, with_conditions
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
@@ -144,14 +147,21 @@ class Engine:
             self._location.check_writable()
 
     @_interrupted_plainly
-    def stage_one(self, tags: Iterable[str], key: object, *, removed: bool, expires: object = None) -> None:
-        """Stage one change."""
+    def stage_one(
+        self, tags: Iterable[str], key: object, *, where: object = None, removed: bool, expires: object = None
+    ) -> None:
+        """Stage one change: of as many rows as its expression has alternatives, all or none."""
         self._check_writable()
-        row, value = tag_list(tags), KEY_CHECKS[self._key_type].one(key, "key")
-        self._staging.append(row, value, removed=removed, expires=expiry_time(expires, clock.now_us()))
+        rows, checks = alternatives(tags, where), KEY_CHECKS[self._key_type]
+        value, time = checks.one(key, "key"), expiry_time(expires, clock.now_us())
+        if len(rows) == 1:
+            self._staging.append(rows[0], value, removed=removed, expires=time)
+        else:
+            keys, times = checks.many([value] * len(rows), "keys"), np.full(len(rows), time)
+            self._staging.extend([rows_of_tags(rows)], keys, removed=removed, expires=times, is_single=True)
 
     @_interrupted_plainly
-    def stage_many(self, tags: Any, keys: Any, *, removed: bool, expires: object = None) -> None:
+    def stage_many(self, tags: Any, keys: Any, *, where: object = None, removed: bool, expires: object = None) -> None:
         """Stage many changes, or none if one of them cannot be."""
         self._check_writable()
         chunks, values = tag_lists(tags, "tags", stored=True), KEY_CHECKS[self._key_type].many(keys, "keys")
@@ -161,6 +171,9 @@ class Engine:
                 f"tags and keys must have the same length; there are {rows} sets, {len(values)} keys"
             )
         times = expiry_times(expires, rows, clock.now_us())
+        if where is not None:
+            chunks, sources = with_conditions(chunks, conditions_of(where, rows))
+            values, times = keys_of(values, sources), None if times is None else times[sources]
         self._staging.extend(chunks, values, removed=removed, expires=times)
 
     @_interrupted_plainly
@@ -176,8 +189,10 @@ class Engine:
     # -- queries -----------------------------------------------------------------------------------------------------
 
     @_interrupted_plainly
-    def match(self, tags: Iterable[str], *, unique: bool) -> Any:
+    def match(self, tags: Iterable[str], attributes: object, *, unique: bool) -> Any:
         """Keys of one query."""
+        if attributes is not None:
+            tags = message(tags, attributes)
         return self._pipeline.match(self.current.matcher, tags, unique=unique)
 
     @_interrupted_plainly
@@ -188,18 +203,24 @@ class Engine:
         return _list_array(answers, matcher.keys, unique=unique)
 
     @_interrupted_plainly
-    def submit(self, tags: Iterable[str], *, unique: bool, timeout: float | None) -> Future[Any]:
+    def submit(self, tags: Iterable[str], attributes: object, *, unique: bool, timeout: float | None) -> Future[Any]:
         """Keys of one query, in the future."""
+        if attributes is not None:
+            tags = message(tags, attributes)
         return self._pipeline.submit(self.current.matcher, tags, unique=unique, timeout=timeout)
 
     @_interrupted_plainly
-    def awaited(self, tags: Iterable[str], *, unique: bool) -> Awaitable[Any]:
+    def awaited(self, tags: Iterable[str], attributes: object, *, unique: bool) -> Awaitable[Any]:
         """Keys of one query, for a task of the running event loop."""
+        if attributes is not None:
+            tags = message(tags, attributes)
         return self._pipeline.awaited(self.current.matcher, tags, unique=unique)
 
     @_interrupted_plainly
-    def explain(self, tags: Iterable[str]) -> list[Any]:
+    def explain(self, tags: Iterable[str], attributes: object) -> list[Any]:
         """Matching sets with their keys."""
+        if attributes is not None:
+            tags = message(tags, attributes)
         snapshot, _, matcher = self.current.answering
         return list(sets_at(snapshot, _set_ids(matcher, tags)))
 
@@ -214,7 +235,10 @@ class Engine:
         """Whether exactly this set is stored."""
         snapshot, _, matcher = self.current.answering
         query = tag_list(tags)
-        return is_among(snapshot, _set_ids(matcher, query), frozenset(query))
+        with_conditions = alternatives(query, None) if Where in map(type, query) else [query]
+        if len(with_conditions) > 1:  # no set has an `or` within
+            return False
+        return is_among(snapshot, _set_ids(matcher, with_conditions[0]), set_of(with_conditions[0]))
 
     def to_arrow(self) -> pa.Table:
         """Stored sets and keys as columns."""

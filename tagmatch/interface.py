@@ -21,7 +21,7 @@ from tagmatch.model.options import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from concurrent.futures import Future
     from datetime import datetime, timedelta
     from types import TracebackType
@@ -285,11 +285,23 @@ class TagMatch(Generic[K]):
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
-    def add_set(self, tags: Iterable[str], key: K, *, expires: datetime | timedelta | None = None) -> None:
-        """Stage the addition of `key` to the set `tags`.
+    def add_set(
+        self,
+        tags: Iterable[str],
+        key: K,
+        *,
+        where: str | None = None,
+        expires: datetime | timedelta | None = None,
+    ) -> None:
+        """Stage the addition of `key` to the set `tags`, with a condition if there is `where`.
 
         Parameters
         ----------
+        tags : iterable of str
+            None may begin with U+0000.
+        where : str, optional
+            What the attributes of a query must be as well, such as `price < 10 and city in {"Rome", "Milan"}`. An
+            expression with `or` is stored as several sets, one for each alternative.
         expires : datetime or timedelta, optional
             When the key stops being an answer of this set: a `datetime` with a time zone, or a `timedelta` from now. A
             time that is past has the addition remove the key. The time replaces one that the key had; without it, the
@@ -300,6 +312,8 @@ class TagMatch(Generic[K]):
         TypeError, ValueError
             `tags` is not an iterable of `str`, or `key` not an integer in [0, 2**64); or no `str`, where the index has
             strings as keys; or `expires` is a `datetime` without a time zone, or a `timedelta` that is not positive.
+        FilterError
+            There is a mistake in `where`; the message names the column, and what was expected there.
         InvalidValueError
             The index is on a store, or was opened at a snapshot by its number: then it is read-only.
         IndexLockedError
@@ -317,19 +331,21 @@ class TagMatch(Generic[K]):
         >>> tm.match(["cat", "fr"])
         [7]
         """
-        self._engine.stage_one(tags, key, removed=False, expires=expires)
+        self._engine.stage_one(tags, key, where=where, removed=False, expires=expires)
 
-    def remove_set(self, tags: Iterable[str], key: K) -> None:
+    def remove_set(self, tags: Iterable[str], key: K, *, where: str | None = None) -> None:
         """Stage the removal of `key` from the set `tags`; a set without keys is no longer stored.
+
+        What was added with `where` is removed with an expression that has the same alternatives.
 
         Raises
         ------
         TypeError, ValueError
             As `add_set`.
         """
-        self._engine.stage_one(tags, key, removed=True)
+        self._engine.stage_one(tags, key, where=where, removed=True)
 
-    def add_sets(self, tags: Any, keys: Any, *, expires: Any = None) -> None:
+    def add_sets(self, tags: Any, keys: Any, *, where: Any = None, expires: Any = None) -> None:
         """Stage the addition of many sets, each with one key.
 
         Parameters
@@ -340,6 +356,9 @@ class TagMatch(Generic[K]):
             where it has no more of them than there are tags.
         keys
             As many integers, or strings where the index has such keys: Arrow or NumPy array, or a sequence.
+        where : optional
+            As of `add_set`, one expression for all; or as many, with nulls for sets without: an Arrow array of
+            strings, or a sequence. Each different one is read once.
         expires : optional
             As of `add_set`, one `datetime` or `timedelta` for all; or as many times, with nulls for keys that never
             expire: an Arrow array of timestamps with a time zone, a NumPy array of `datetime64`, which are UTC, or a
@@ -350,11 +369,11 @@ class TagMatch(Generic[K]):
         TypeError, ValueError
             As `add_set`, naming the row, or the lengths differ. Nothing is staged then.
         """
-        self._engine.stage_many(tags, keys, removed=False, expires=expires)
+        self._engine.stage_many(tags, keys, where=where, removed=False, expires=expires)
 
-    def remove_sets(self, tags: Any, keys: Any) -> None:
+    def remove_sets(self, tags: Any, keys: Any, *, where: Any = None) -> None:
         """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`."""
-        self._engine.stage_many(tags, keys, removed=True)
+        self._engine.stage_many(tags, keys, where=where, removed=True)
 
     def consolidate(self, *, full: bool = False) -> None:
         """Make all changes staged so far take effect; save the new snapshot if there is a path.
@@ -397,22 +416,29 @@ class TagMatch(Generic[K]):
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
-    def match(self, tags: Iterable[str]) -> list[K]:
+    def match(self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None) -> list[K]:
         """Keys of all stored sets contained in `tags`, in no particular order; a key once per set that carries it.
 
         On the CPU, the calling thread does it all, by one call of a kernel.
 
+        Parameters
+        ----------
+        tags : iterable of str
+        attributes : mapping, optional
+            What the conditions of sets (`where`) are about, by name: a `bool`, `int`, `float` or `str`, several of
+            these in a list, tuple or set, or `None` where there is no value.
+
         Raises
         ------
         TypeError, ValueError
-            `tags` is not an iterable of `str`.
+            `tags` is not an iterable of `str`, or an attribute has a value of another type.
         """
-        found: list[K] = self._engine.match(tags, unique=False)
+        found: list[K] = self._engine.match(tags, attributes, unique=False)
         return found
 
-    def match_unique(self, tags: Iterable[str]) -> set[K]:
-        """Keys of all stored sets contained in `tags`; errors as `match`."""
-        found: set[K] = self._engine.match(tags, unique=True)
+    def match_unique(self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None) -> set[K]:
+        """Keys of all stored sets contained in `tags`; arguments and errors as `match`."""
+        found: set[K] = self._engine.match(tags, attributes, unique=True)
         return found
 
     def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
@@ -441,21 +467,45 @@ class TagMatch(Generic[K]):
 
     @overload
     def submit(
-        self, tags: Iterable[str], *, unique: Literal[False] = False, block: bool = True, timeout: float | None = None
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        unique: Literal[False] = False,
+        block: bool = True,
+        timeout: float | None = None,
     ) -> Future[list[K]]: ...
 
     @overload
     def submit(
-        self, tags: Iterable[str], *, unique: Literal[True], block: bool = True, timeout: float | None = None
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        unique: Literal[True],
+        block: bool = True,
+        timeout: float | None = None,
     ) -> Future[set[K]]: ...
 
     @overload
     def submit(
-        self, tags: Iterable[str], *, unique: bool, block: bool = True, timeout: float | None = None
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        unique: bool,
+        block: bool = True,
+        timeout: float | None = None,
     ) -> Future[list[K]] | Future[set[K]]: ...
 
     def submit(
-        self, tags: Iterable[str], *, unique: bool = False, block: bool = True, timeout: float | None = None
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        unique: bool = False,
+        block: bool = True,
+        timeout: float | None = None,
     ) -> Future[Any]:
         """`match`, or `match_unique` when `unique`, as a future, which can be cancelled until its matching begins.
 
@@ -464,7 +514,7 @@ class TagMatch(Generic[K]):
 
         Parameters
         ----------
-        tags, unique
+        tags, attributes, unique
             The query, and whether its answer is a set of keys.
         block : bool
             Wait while too many queries are being answered.
@@ -478,28 +528,38 @@ class TagMatch(Generic[K]):
         Overloaded
             Too many queries are being answered, and `block` or `timeout` forbids to wait longer.
         """
-        return self._engine.submit(tags, unique=bool(unique), timeout=timeout if block else 0.0)
+        return self._engine.submit(tags, attributes, unique=bool(unique), timeout=timeout if block else 0.0)
 
     @overload
-    async def amatch(self, tags: Iterable[str], *, unique: Literal[False] = False) -> list[K]: ...
+    async def amatch(
+        self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None, *, unique: Literal[False] = False
+    ) -> list[K]: ...
 
     @overload
-    async def amatch(self, tags: Iterable[str], *, unique: Literal[True]) -> set[K]: ...
+    async def amatch(
+        self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None, *, unique: Literal[True]
+    ) -> set[K]: ...
 
     @overload
-    async def amatch(self, tags: Iterable[str], *, unique: bool) -> list[K] | set[K]: ...
+    async def amatch(
+        self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None, *, unique: bool
+    ) -> list[K] | set[K]: ...
 
-    async def amatch(self, tags: Iterable[str], *, unique: bool = False) -> list[K] | set[K]:
+    async def amatch(
+        self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None, *, unique: bool = False
+    ) -> list[K] | set[K]:
         """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting.
 
         The loop's thread itself answers where `submit` would; then its other tasks go on before this one.
         """
-        found: list[K] | set[K] = await self._engine.awaited(tags, unique=bool(unique))
+        found: list[K] | set[K] = await self._engine.awaited(tags, attributes, unique=bool(unique))
         return found
 
-    def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[K, ...]]]:
-        """Every matching set with its keys, ascending; errors as `match`."""
-        return self._engine.explain(tags)
+    def explain(
+        self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None
+    ) -> list[tuple[frozenset[str], tuple[K, ...]]]:
+        """Every matching set with its keys, ascending; its conditions are `Where` among the tags. Errors as `match`."""
+        return self._engine.explain(tags, attributes)
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
@@ -510,7 +570,8 @@ class TagMatch(Generic[K]):
     def __iter__(self) -> Iterator[tuple[frozenset[str], tuple[K, ...]]]:
         """Every stored set with its keys, ascending: those stored now, whatever is consolidated meanwhile.
 
-        Staged changes do not count. Memory is needed for few sets at a time.
+        Staged changes do not count. Memory is needed for few sets at a time. A condition of a set (`where`) is among
+        its tags as a `Where`, whose text is an expression; `add_set`, `remove_set` and `in` take such sets.
 
         Examples
         --------
@@ -544,10 +605,11 @@ class TagMatch(Generic[K]):
         -------
         pyarrow.Table
             Columns `tags`, lists of strings, and `key`, uint64 or, where keys are strings, large strings: a row for
-            each stored set and each of its keys; and, where some keys expire, `expires`, timestamps in UTC, null where
-            a key does not. There are many chunks, none of them large. `add_sets(table["tags"], table["key"])` takes it,
-            with `expires=table["expires"]` where that is there, and so does `tagmatch build` where it is written to a
-            Parquet file.
+            each stored set and each of its keys; where some sets have conditions, `where`, expressions, null where a
+            set has none; and, where some keys expire, `expires`, timestamps in UTC, null where a key does not. There
+            are many chunks, none of them large. `add_sets(table["tags"], table["key"])` takes it, with
+            `where=table["where"]` and `expires=table["expires"]` where these are there, and so does `tagmatch build`
+            where it is written to a Parquet file.
 
         Raises
         ------

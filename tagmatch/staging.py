@@ -79,11 +79,20 @@ class Staging:
         )
 
     def extend(
-        self, chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool, expires: I64Array | None = None
+        self,
+        chunks: list[TagLists],
+        keys: U64Array | Strings,
+        *,
+        removed: bool,
+        expires: I64Array | None = None,
+        is_single: bool = False,
     ) -> None:
-        """Stage a change for each row of all chunks; `keys` has one for each, as have times. Errors as `append`."""
+        """Stage a change for each row of all chunks; `keys` has one for each, as have times. Errors as `append`.
+
+        With `is_single`, all of them together are as durable as a single change.
+        """
         self._stage(
-            self._options.of_many,
+            self._options.of_single if is_single else self._options.of_many,
             lambda: bulk_record(chunks, keys, removed=removed, expires=expires),
             lambda: self._changes.extend(chunks, keys, removed=removed, expires=expires),
         )

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array
-from tagmatch.model.columns import KEY_CHECKS, KeyChecks, tag_list, tag_lists
+from tagmatch.model.columns import KEY_CHECKS, KeyChecks, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.errors import InvalidTypeError, TagMatchError
 from tagmatch.model.expiry import TIME, check_text, check_times
 from tagmatch.model.options import KeyType
@@ -102,7 +102,7 @@ STORED_TAGS = Column(
     "tags",
     (pa.list_(pa.string()),),
     lambda array, name, row: tag_lists(array, name, first_row=row, stored=True),
-    tag_list,
+    stored_tag_list,
 )
 QUERY_TAGS = Column(
     "tags", (pa.list_(pa.string()),), lambda array, name, row: tag_lists(array, name, first_row=row), tag_list
