@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.workloads.numbers import check_numbers, number
 
 Shares = tuple[tuple[str, float], ...]
 
@@ -24,10 +25,6 @@ SECOND_LANGUAGES: Shares = (
 )  # fmt: skip
 
 
-def _number(default: float, low: float, high: float, text: str) -> Any:
-    return field(default=default, metadata={"low": low, "high": high, "text": text})
-
-
 @dataclass(frozen=True, slots=True)
 class TwitterOptions:
     """What the workload is drawn from; each option's meaning and source is its `text`, from which its help is made.
@@ -41,21 +38,21 @@ class TwitterOptions:
         An option is of the wrong type or out of range; the message names it.
     """
 
-    seed: int = _number(1, 0, 2**63 - 1, "Workloads with different seeds share their statistics only.")
-    one_language: float = _number(0.4, 0, 1, "Share of users with one language, the others have two (paper §4.2.1).")
-    mean_followed: float = _number(
+    seed: int = number(1, 0, 2**63 - 1, "Workloads with different seeds share their statistics only.")
+    one_language: float = number(0.4, 0, 1, "Share of users with one language, the others have two (paper §4.2.1).")
+    mean_followed: float = number(
         35.25, 1, 500_000, "Mean number of publishers that a user follows (Kwak: 1.47 G relations, 41.7 M users)."
     )
-    followed_exponent: float = _number(
+    followed_exponent: float = number(
         2.276, 1.01, 10, "Power-law exponent of the number of followed publishers (Kwak)."
     )
-    max_followed: int = _number(
+    max_followed: int = number(
         100_000, 1, 1_000_000, "Most publishers that a user follows (Kwak's fit holds so far), besides all there are."
     )
-    publishers: int = _number(
+    publishers: int = number(
         5_300_000, 1, 2**32 - 1, "Users who write tweets (TREC: about 16 M tweets of 5.3 M users)."
     )
-    popularity_exponent: float = _number(
+    popularity_exponent: float = number(
         0.0,
         0,
         3,
@@ -63,33 +60,31 @@ class TwitterOptions:
         "followers of the r-th are proportional to (r + shift)^-exponent; 0.784 is the rank-size law 1 / (2.276 - 1) "
         "of Kwak's followers.",
     )
-    popularity_shift: float = _number(
+    popularity_shift: float = number(
         5.4,
         0.5,
         2**32,
         "Shift of that law: of 5.3 M publishers, the first then has 0.2 % of all followers (Kwak: 2.9 M of 1.47 G); "
         "without meaning where the exponent is 0.",
     )
-    mean_tweets: float = _number(3.0, 1, 1_000_000, "Mean number of tweets of a publisher (TREC).")
-    max_tweets: int = _number(10_000, 1, 2**31 - 1, "Most tweets of a publisher (chosen).")
-    frequent_writers: float = _number(
+    mean_tweets: float = number(3.0, 1, 1_000_000, "Mean number of tweets of a publisher (TREC).")
+    max_tweets: int = number(10_000, 1, 2**31 - 1, "Most tweets of a publisher (chosen).")
+    frequent_writers: float = number(
         0.3, 0, 1, "Share of the publishers, by number of tweets, that are a tag in their interests (paper §4.2.1)."
     )
-    hashtags: int = _number(1 << 20, 1, 2**32 - 1, "Different hashtags, before translation (chosen).")
-    hashtag_exponent: float = _number(
+    hashtags: int = number(1 << 20, 1, 2**32 - 1, "Different hashtags, before translation (chosen).")
+    hashtag_exponent: float = number(
         1.0, 0, 3, "Exponent of Zipf's law, which the frequency of hashtags follows (chosen)."
     )
-    mean_tags: float = _number(
+    mean_tags: float = number(
         5.0, 1, 1001, "Mean number of tags of an interest, its publisher's included (paper §4.2.1)."
     )
-    max_hashtags: int = _number(10, 1, 1000, "Most hashtags of a tweet (chosen; 140 characters hold few more).")
+    max_hashtags: int = number(10, 1, 1000, "Most hashtags of a tweet (chosen; 140 characters hold few more).")
     languages: Shares = LANGUAGES
     second_languages: Shares = SECOND_LANGUAGES
 
     def __post_init__(self) -> None:
-        for option in fields(self):
-            if option.metadata:
-                _check_number(option.name, getattr(self, option.name), option.metadata, whole=option.type == "int")
+        check_numbers(self)
         for name in ("languages", "second_languages"):
             object.__setattr__(self, name, _checked_shares(name, getattr(self, name)))
         if self.one_language < 1 and len({code for code, _ in self.second_languages}) == 1:
@@ -110,14 +105,6 @@ class TwitterOptions:
             raise InvalidValueError(
                 f"mean_tweets must be at most max_tweets, {self.max_tweets}, not {self.mean_tweets}"
             )
-
-
-def _check_number(name: str, value: object, limits: Any, *, whole: bool) -> None:
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise InvalidTypeError(f"{name} must be {'an integer' if whole else 'a number'}, not {value!r}")
-    if not limits["low"] <= value <= limits["high"]:
-        raise InvalidValueError(f"{name} must be from {limits['low']} to {limits['high']}, not {value!r}")
 
 
 def _checked_shares(name: str, shares: object) -> Shares:

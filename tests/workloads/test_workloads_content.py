@@ -1,0 +1,307 @@
+"""The content-based generator: its statistics, its texts, and that rows depend on the seed and their number alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import fields, replace
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tagmatch import TagMatchError
+from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
+from tagmatch.workloads.content.generate import CONSTRAINT
+from tagmatch.workloads.content.text import message_lines, subscription_lines, where_texts, with_where
+
+PCM = Content(SCENARIOS["pcm"])
+MIXED = ContentOptions(
+    interfaces=4, min_filters=1, max_filters=900, names=40, strings=0.5, values=30, between=25, zipf=1.0, seed=3
+)
+SHARES = st.sampled_from([0.0, 1.0, 3.0])
+
+
+@st.composite
+def options(draw: st.DrawFn) -> ContentOptions:
+    names = draw(st.integers(1, 12))
+    constraints = sorted(draw(st.tuples(*[st.integers(1, names)] * 2)))
+    attributes = sorted(draw(st.tuples(*[st.integers(0, names)] * 2)))
+    filters = sorted(draw(st.tuples(*[st.integers(1, 9)] * 2)))
+    return ContentOptions(
+        seed=draw(st.integers(0, 2**63 - 1)),
+        interfaces=draw(st.integers(1, 9)),
+        min_filters=filters[0],
+        max_filters=filters[1],
+        min_constraints=constraints[0],
+        max_constraints=constraints[1],
+        min_attributes=attributes[0],
+        max_attributes=attributes[1],
+        names=names,
+        zipf=draw(st.sampled_from([0.0, 1.0, 10.0])),
+        strings=draw(st.sampled_from([0.0, 0.3, 1.0])),
+        values=draw(st.sampled_from([1, 2, 10, 11, 2**53])),
+        equal=draw(SHARES),
+        less=draw(SHARES),
+        between=draw(st.sampled_from([0.0, 2.0])),
+        width=draw(st.sampled_from([0.0, 0.3, 1.0])),
+        text_prefix=draw(SHARES),
+    )
+
+
+def rows(content: Content) -> list[dict[str, Any]]:
+    table = content.subscriptions(0, content.filters)
+    table.validate(full=True)
+    return table.to_pylist()
+
+
+def present(messages: pa.Table) -> list[dict[str, Any]]:
+    messages.validate(full=True)
+    return [{name: x for name, x in row.items() if x is not None} for row in messages.to_pylist()]
+
+
+@given(chosen=options())
+def test_limits(chosen: ContentOptions) -> None:
+    content = Content(chosen)
+    stored, sent = rows(content), present(content.messages(0, 20))
+    per_interface = Counter(row["key"] for row in stored)
+    assert list(per_interface) == list(range(chosen.interfaces))
+    assert all(chosen.min_filters <= count <= chosen.max_filters for count in per_interface.values())
+    for row in stored:
+        attributes = [constraint["attr"] for constraint in row["constraints"]]
+        assert row["tags"] == []
+        assert chosen.min_constraints <= len(attributes) <= chosen.max_constraints
+        assert len(set(attributes)) == len(attributes)
+        assert set(attributes) <= set(content.attributes)
+        for constraint in row["constraints"]:
+            check_constraint(content, chosen, constraint)
+    for message in sent:
+        assert chosen.min_attributes <= len(message) <= chosen.max_attributes
+        for attribute, x in message.items():
+            kind = str if is_text(content, attribute) else int
+            assert isinstance(x, kind)
+            assert 0 <= int(x) < chosen.values
+    texts = sum(is_text(content, attribute) for attribute in content.attributes)
+    assert texts == int(chosen.names * chosen.strings)
+
+
+def is_text(content: Content, attribute: str) -> bool:
+    return content.messages_schema.field(attribute).type == pa.string()
+
+
+def check_constraint(content: Content, chosen: ContentOptions, constraint: dict[str, Any]) -> None:
+    value, upper, text = constraint["value"], constraint["upper"], constraint["text"]
+    digits = max(2, len(str(chosen.values - 1)))
+    if is_text(content, constraint["attr"]):
+        assert (value, upper) == (None, None)
+        cut = constraint["op"] in ("prefix", "contains")
+        assert cut or constraint["op"] in ("=", "!=")
+        assert text.isdigit()
+        assert len(text) == digits - cut
+        return
+    assert text is None
+    assert 0 <= value < chosen.values
+    weight_of = {"=": "equal", "!=": "unequal", "<": "less", ">": "greater", "between": "between"}
+    assert getattr(chosen, weight_of[constraint["op"]]) > 0
+    if constraint["op"] == "between":
+        assert upper < chosen.values
+        assert upper - value + 1 == max(1, round(chosen.values * chosen.width))
+    else:
+        assert upper is None
+
+
+@given(chosen=options(), data=st.data())
+def test_rows_depend_on_the_seed_and_their_number_alone(chosen: ContentOptions, data: st.DataObject) -> None:
+    content = Content(chosen)
+    for make, count in ((content.subscriptions, content.filters), (content.messages, 50)):
+        cuts = sorted({0, count, *data.draw(st.lists(st.integers(0, count), max_size=3))})
+        parts = [make(first, last, threads=2) for first, last in pairwise(cuts)]
+        assert pa.concat_tables(parts).equals(make(0, count))
+
+
+def test_threads_do_not_change_rows() -> None:
+    """Of so many rows that they are made in several blocks."""
+    assert PCM.subscriptions(0, 200_000, threads=3).equals(PCM.subscriptions(0, 200_000))
+    assert PCM.messages(5, 20_000, threads=3).equals(PCM.messages(0, 20_000).slice(5))
+    other = Content(replace(SCENARIOS["pcm"], seed=2))
+    assert not other.subscriptions(0, 10).equals(PCM.subscriptions(0, 10))
+    assert not other.messages(0, 10).equals(PCM.messages(0, 10))
+
+
+def near(counts: Counter[Any], shares: dict[Any, float]) -> None:
+    """Assert that counts are within five standard deviations of what these shares give."""
+    total = counts.total()
+    assert counts.keys() <= shares.keys()
+    for what, share in shares.items():
+        assert abs(counts[what] - total * share) <= 5 * np.sqrt(total * share * (1 - share)) + 1e-9, what
+
+
+def test_default_scenario() -> None:
+    """The numbers of PCM's Table 1."""
+    assert len(PCM.attributes) == 100
+    assert 10 * 22_500 <= PCM.filters <= 10 * 27_500
+    table = PCM.subscriptions(0, 40_000)
+    near(Counter(map(len, table["constraints"].to_pylist())), dict.fromkeys((3, 4, 5), 1 / 3))
+    flat = table["constraints"].combine_chunks().flatten()
+    near(Counter(flat.field("op").to_pylist()), dict.fromkeys(("=", "!=", "<", ">"), 0.25))
+    near(Counter(flat.field("value").to_pylist()), dict.fromkeys(range(100), 0.01))
+    near(Counter(flat.field("attr").to_pylist()), dict.fromkeys(PCM.attributes, 0.01))
+    together = Counter((each["op"], each["attr"][-1], each["value"] // 50) for each in flat.to_pylist())
+    near(together, dict.fromkeys(product(("=", "!=", "<", ">"), "0123456789", (0, 1)), 1 / 80))
+    sent = present(PCM.messages(0, 10_000))
+    near(Counter(map(len, sent)), dict.fromkeys((3, 4, 5), 1 / 3))
+    near(Counter(name for message in sent for name in message), dict.fromkeys(PCM.attributes, 0.01))
+    near(Counter(x for message in sent for x in message.values()), dict.fromkeys(range(100), 0.01))
+
+
+def test_dense_scenario() -> None:
+    dense = Content(SCENARIOS["dense"])
+    assert dense.filters == 1_000_000
+    table = dense.subscriptions(0, 10_000)
+    assert table["key"].to_pylist() == list(range(10_000))
+    flat = table["constraints"].combine_chunks().flatten()
+    assert set(flat.field("op").to_pylist()) == {"between"}
+    assert len(flat) == 100_000
+    near(Counter(flat.field("attr").to_pylist()), dict.fromkeys(dense.attributes, 1 / 20))
+    assert set((flat.field("upper").to_numpy() - flat.field("value").to_numpy() + 1).tolist()) == {300_000}
+    messages = dense.messages(0, 1000)
+    assert all(column.null_count == 0 for column in messages.columns)
+    near(Counter((messages["a3"].to_numpy() // 100_000).tolist()), dict.fromkeys(range(10), 0.1))
+
+
+@pytest.mark.parametrize("zipf", [0.5, 1.0])
+def test_zipf(zipf: float) -> None:
+    """Of one name a row, as a row has none twice."""
+    content = Content(
+        replace(SCENARIOS["pcm"], zipf=zipf, min_constraints=1, max_constraints=1, min_attributes=1, max_attributes=1)
+    )
+    weights = np.arange(1, 101) ** -zipf
+    shares = dict(zip(content.attributes, weights / weights.sum(), strict=True))
+    flat = content.subscriptions(0, 100_000)["constraints"].combine_chunks().flatten()
+    near(Counter(flat.field("attr").to_pylist()), shares)
+    near(Counter(name for message in present(content.messages(0, 20_000)) for name in message), shares)
+
+
+@pytest.mark.parametrize("exponent", [1.0, 10.0])
+def test_second_names(exponent: float) -> None:
+    """Two of three names: the second by the shares of those that are left, also where the first has nearly all."""
+    content = Content(ContentOptions(names=3, zipf=exponent, min_attributes=2, max_attributes=2, max_constraints=3))
+    shares = np.array([1.0, 2.0, 3.0]) ** -exponent
+    shares /= shares.sum()
+    missing = Counter(
+        next(name for name in content.attributes if name not in message)
+        for message in present(content.messages(0, 30_000))
+    )
+    due = {
+        f"a{c}": sum(shares[a] * shares[b] / (1 - shares[a]) for a in range(3) for b in range(3) if len({a, b, c}) == 3)
+        for c in range(3)
+    }
+    near(missing, due)
+
+
+def test_weights_of_operators() -> None:
+    chosen = replace(
+        SCENARIOS["pcm"],
+        equal=2,
+        unequal=0,
+        less=3,
+        greater=4,
+        between=1,
+        strings=0.5,
+        text_equal=1,
+        text_unequal=4,
+        text_prefix=2,
+        text_contains=3,
+    )
+    flat = Content(chosen).subscriptions(0, 40_000)["constraints"].combine_chunks().flatten()
+    texts = Counter(each["op"] for each in flat.to_pylist() if each["text"])
+    near(texts, {"=": 0.1, "!=": 0.4, "prefix": 0.2, "contains": 0.3})
+    near(Counter(flat.field("op").to_pylist()) - texts, {"=": 0.2, "<": 0.3, ">": 0.4, "between": 0.1})
+    assert texts.total() == pytest.approx(len(flat) / 2, rel=0.02)
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+
+
+def expression(constraints: list[dict[str, Any]]) -> str:
+    parts = []
+    for each in constraints:
+        operand = f'"{each["text"]}"' if each["text"] is not None else str(each["value"])
+        upper = f" and {each['upper']}" if each["op"] == "between" else ""
+        parts.append(f"{each['attr']} {each['op']} {operand}{upper}")
+    return " and ".join(parts)
+
+
+def test_expressions() -> None:
+    content = Content(MIXED)
+    (batch,) = content.subscriptions(0, content.filters).combine_chunks().to_batches()
+    due = list(map(expression, batch["constraints"].to_pylist()))
+    assert {word for text in due for word in text.split()} >= {"=", "!=", "<", ">", "between", "prefix", "contains"}
+    assert where_texts(batch["constraints"]).to_pylist() == due
+    assert where_texts(batch["constraints"].slice(11, 5)).to_pylist() == due[11:16]
+    written = with_where(batch)
+    assert written["where"].to_pylist() == due
+    assert written.drop_columns("where").equals(batch)
+
+
+def test_json_lines() -> None:
+    content = Content(MIXED)
+    (batch,) = content.subscriptions(3, 500).combine_chunks().to_batches()
+    found = [json.loads(line) for line in bytes(subscription_lines(batch)).splitlines()]
+    where = where_texts(batch["constraints"]).to_pylist()
+    assert found == [
+        {"key": key, "tags": [], "where": text} for key, text in zip(batch["key"].to_pylist(), where, strict=True)
+    ]
+    messages = content.messages(0, 500)
+    (batch,) = messages.combine_chunks().to_batches()
+    assert [json.loads(line) for line in bytes(message_lines(batch)).splitlines()] == present(messages)
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"names": 0}, "names must be from 1 to 10000, not 0"),
+        ({"names": 4}, "max_constraints must be at most names, 4, not 5"),
+        ({"names": 5, "max_attributes": 6}, "max_attributes must be at most names, 5, not 6"),
+        ({"min_filters": 9, "max_filters": 8}, "min_filters must be at most max_filters, 8, not 9"),
+        ({"min_constraints": 6}, "min_constraints must be at most max_constraints, 5, not 6"),
+        ({"values": 2.0}, "values must be an integer, not 2.0"),
+        ({"width": 1.5}, "width must be from 0 to 1, not 1.5"),
+        ({"equal": 0, "unequal": 0, "less": 0, "greater": 0}, "equal, unequal, less, greater and between"),
+        (
+            {"strings": 0.1, "text_equal": 0, "text_unequal": 0, "text_prefix": 0, "text_contains": 0},
+            "text_equal, text_unequal, text_prefix and text_contains",
+        ),
+    ],
+)
+def test_wrong_options(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(TagMatchError, match=message):
+        ContentOptions(**wrong)
+
+
+def test_ranges() -> None:
+    for make, most in ((PCM.subscriptions, PCM.filters), (PCM.messages, 2**40)):
+        for first, last in ((-1, 5), (6, 5), (0, most + 1)):
+            with pytest.raises(TagMatchError, match=f"ascending and from 0 to {most}"):
+                make(first, last)
+        assert len(make(most, most)) == 0
+        assert len(make(most - 3, most)) == 3
+
+
+def test_every_option_has_a_source() -> None:
+    own = {"seed"}
+    for option in fields(ContentOptions):
+        assert option.name in own or any(word in option.metadata["text"] for word in ("PCM", "CCM", "chosen"))
+
+
+def test_schema() -> None:
+    assert PCM.subscriptions(0, 5).schema == pa.schema(
+        {"key": pa.uint64(), "tags": pa.list_(pa.string()), "constraints": pa.list_(CONSTRAINT)}
+    )
