@@ -80,16 +80,10 @@ def _go_all_ways(folder: str, step: int) -> None:
 
 def _use_constraints(step: int) -> None:
     """Have sets with constraints of each kind, and messages with values of each type."""
-    from tagmatch.model.filters.constraints import Constraint
     from tagmatch.model.filters.values import attribute_tags
 
-    constraints = [
-        Constraint.compared("price", "<", 10),
-        Constraint.contains("name", "IB"),
-        Constraint.without_tag("old"),
-    ]
     with TagMatch(device="cpu", threads=2) as tm:
-        tm.add_sets([["en", *(constraint.tag for constraint in constraints)]], [1])
+        tm.add_set(["en"], 1, where='price < 10 and name contains "IB" and not tags {"old"}')
         tm.consolidate()
         message = ["en", *attribute_tags({"price": 9.5, "name": "IBM", "new": True})]
         _use(tm, [[message], *_as_arrow([message])][::step])

@@ -109,12 +109,12 @@ def parts(draw: st.DrawFn) -> tuple[str, Callable[[list[str], Mapping[str, list[
     """What is stored for a test, perhaps negated, or a tag that must not be there; and what it says of a message."""
     if draw(st.integers(0, 9)) == 0:
         tag = draw(st.sampled_from(TAGS))
-        return Constraint.without_tag(tag).tag, lambda tags, _: tag not in tags
+        return Constraint.without_tag(tag).text, lambda tags, _: tag not in tags
     constraint, test = draw(meaning())
     name = constraint.attribute
     if draw(st.integers(0, 3)) == 0:
-        return constraint.negation.tag, lambda _, values: not any(map(test, values.get(name, [])))
-    return constraint.tag, lambda _, values: any(map(test, values.get(name, [])))
+        return constraint.negation.text, lambda _, values: not any(map(test, values.get(name, [])))
+    return constraint.text, lambda _, values: any(map(test, values.get(name, [])))
 
 
 FILTERS = st.tuples(st.lists(st.sampled_from(TAGS), max_size=2, unique=True), st.lists(parts(), max_size=4))
@@ -136,15 +136,17 @@ def expected(filters: list[Any], tags: list[str], values: Mapping[str, list[Any]
 @given(filters=st.lists(FILTERS, min_size=1, max_size=30), messages=st.lists(MESSAGES, min_size=1, max_size=8))
 def test_any_filters(layout: Any, filters: list[Any], messages: list[Any]) -> None:
     with TagMatch(layout=layout, device="cpu", threads=2) as tm:
-        tm.add_sets([[*tags, *(tag for tag, _ in tests)] for tags, tests in filters], list(range(len(filters))))
+        for key, (tags, tests) in enumerate(filters):
+            tm.add_set(tags, key, where=" and ".join(text for text, _ in tests) or None)
         tm.consolidate()
         queries = [[*tags, *attribute_tags(values)] for tags, values in messages]
         wanted = [expected(filters, tags, values) for tags, values in messages]
         assert [sorted(keys) for keys in tm.match_many(queries).to_pylist()] == wanted
         assert tm.match_many(queries, unique=True).to_pylist() == wanted
-        for query, keys in zip(queries, wanted, strict=True):
-            assert sorted(tm.match(query)) == keys
-            assert sorted(key for _, found in tm.explain(query) for key in found) == keys
+        for (tags, values), keys in zip(messages, wanted, strict=True):
+            assert sorted(tm.match(tags, attributes=values)) == keys
+            assert tm.match_unique(tags, attributes=values) == set(keys)
+            assert sorted(key for _, found in tm.explain(tags, attributes=values) for key in found) == keys
 
 
 def test_thousands(rng: random.Random) -> None:
@@ -159,16 +161,16 @@ def test_thousands(rng: random.Random) -> None:
         return tags, ranges
 
     filters = [drawn() for _ in range(6000)]
-    rows = [
-        [*tags, *(Constraint.between(name, low, high).tag for name, low, high in ranges)] for tags, ranges in filters
-    ]
+    wheres = [" and ".join(f"{name} between {low} and {high}" for name, low, high in ranges) for _, ranges in filters]
     keys = list(range(len(filters)))
     with TagMatch(device="cpu", threads=2) as tm:
-        tm.add_sets(rows[:5000], keys[:5000])
-        tm.consolidate()
-        tm.add_sets(rows[5000:], keys[5000:])
+        for key in keys:
+            tm.add_set(filters[key][0], key, where=wheres[key])
+            if key == 5000:
+                tm.consolidate()
         removed = set(rng.sample(keys, 300))
-        tm.remove_sets([rows[key] for key in removed], list(removed))
+        for key in removed:
+            tm.remove_set(filters[key][0], key, where=wheres[key])
         tm.consolidate()
         messages = [
             (
