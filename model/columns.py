@@ -19,7 +19,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array, offsets_of
 from tagmatch.model.arrow_input import plain_strings, reject_no_utf8, reject_nulls, rows_of, strings_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.model.filters.values import RESERVED
+from tagmatch.model.filters.values import is_reserved
 from tagmatch.model.filters.where import Where
 from tagmatch.model.kernels.reserved import row_with_reserved
 from tagmatch.model.options import KeyType
@@ -54,16 +54,16 @@ def tag_list(tags: object, name: str = "tags") -> list[str]:
 
 
 def stored_tag_list(tags: object, name: str = "tags") -> list[str]:
-    """The tags of one set that is to be stored; errors as `tag_list`, and for a tag that begins with U+0000."""
+    """The tags of one set that is to be stored; errors as `tag_list`, and for a tag that is reserved."""
     found = tag_list(tags, name)
     for tag in found:
-        if tag.startswith(RESERVED):
+        if is_reserved(tag):
             raise InvalidValueError(_reserved(name))
     return found
 
 
 def _reserved(name: str) -> str:
-    return f"{name} holds a tag that begins with U+0000, which is reserved for constraints: give these as `where`"
+    return f"{name} holds a tag that begins as constraints do (U+0000 and +, - or =): give these as `where`"
 
 
 def _reject_tags(tags: list[Any], name: str) -> None:
@@ -126,7 +126,7 @@ def tag_lists(rows: object, name: str, *, first_row: int = 0, stored: bool = Fal
         As `tag_list`; the message names the row, counted from `first_row`. With `stored`, strings in Arrow arrays
         are also checked to be UTF-8, and indices to be of strings that the dictionary has, which Arrow itself does not
         enforce; a query's need not be, as they would only match nothing. (Where tags do not stay in their dictionary,
-        a query's indices are checked, too.) With `stored`, no tag may begin with U+0000 either.
+        a query's indices are checked, too.) With `stored`, no tag may be reserved either.
     """
     chunks = arrow_chunks(rows, name)
     found = [_from_python(rows, name, first_row)] if chunks is None else rows_of(chunks, name, first_row, stored=stored)

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import Lists
-from tagmatch.model.arrow import from_lists, from_strings
+from tagmatch.model.arrow import from_lists, from_strings, to_strings
 from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.model.expiry import TIME
-from tagmatch.model.filters.values import RESERVED
+from tagmatch.model.filters.values import is_reserved
 from tagmatch.model.filters.where import Where
-from tagmatch.model.kernels.reserved import has_reserved
+from tagmatch.model.kernels.reserved import has_reserved, reserved_among
 from tagmatch.model.tables import NEVER, Segment, Snapshot
 
 #: Most rows of a batch of columns, and most sets that are Python objects at once
@@ -100,7 +100,7 @@ def _pairs(segment: Segment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 def _separated(tags: pa.ListArray) -> tuple[pa.ListArray, pa.Array]:
     """The plain tags of sets, and their conditions as one expression each, null where there are none."""
     values = tags.flatten()
-    reserved = pc.starts_with(values, RESERVED)
+    reserved = pa.array(reserved_among(to_strings(values)))
     if not pc.any(reserved).as_py():
         return tags, pa.nulls(len(tags), pa.string())
     encoded = values.filter(reserved).dictionary_encode()
@@ -156,14 +156,14 @@ def _sets_at(segment: Segment, rows: Rows) -> Iterator[StoredSet]:
 
 def _sets(tags: pa.Array) -> Iterator[frozenset[str]]:
     """Rows of tags as users see them: conditions as `Where`."""
-    if not pc.any(pc.starts_with(tags.flatten(), RESERVED)).as_py():
+    if not has_reserved(to_strings(tags.flatten())):
         return map(frozenset, tags.to_pylist())
     return map(set_of, tags.to_pylist())
 
 
 def set_of(tags: list[str]) -> frozenset[str]:
     """A stored row as users see it: a condition is a `Where`."""
-    return frozenset(Where.of_tag(tag) if tag.startswith(RESERVED) else tag for tag in tags)
+    return frozenset(Where.of_tag(tag) if is_reserved(tag) else tag for tag in tags)
 
 
 def _keys(segment: Segment, numbers: pa.Array) -> pa.Array:

@@ -298,7 +298,7 @@ class TagMatch(Generic[K]):
         Parameters
         ----------
         tags : iterable of str
-            None may begin with U+0000.
+            None may begin as constraints are stored: with U+0000 and `+`, `-` or `=`.
         where : str, optional
             What the attributes of a query must be as well, such as `price < 10 and city in {"Rome", "Milan"}`. An
             expression with `or` is stored as several sets, one for each alternative.

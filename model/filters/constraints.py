@@ -33,6 +33,7 @@ from tagmatch.model.filters.values import (
     Value,
     check_name,
     checked_text,
+    is_reserved,
     key_of,
     literal,
     quoted,
@@ -271,7 +272,7 @@ def is_constraint(tag: str) -> bool:
     >>> is_constraint(Constraint.exists("price").tag), is_constraint("price")
     (True, False)
     """
-    return tag.startswith(RESERVED)
+    return is_reserved(tag)
 
 
 def name_text(attribute: str) -> str:

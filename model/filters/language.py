@@ -29,7 +29,7 @@ from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_a
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
 from tagmatch.model.filters.constraints import Comparison, Constraint
 from tagmatch.model.filters.normal import And, Expression, HasTag, Not, Or, Row, normal_rows
-from tagmatch.model.filters.values import RESERVED, Value, check_name, checked_text, key_of, quoted
+from tagmatch.model.filters.values import Value, check_name, checked_text, is_reserved, key_of, quoted
 
 _GRAMMAR = r"""
 ?any: all ("or" all)*
@@ -283,8 +283,8 @@ def _text(token: Token) -> str:
 
 def _tag(token: Token) -> str:
     tag = _text(token)
-    if tag.startswith(RESERVED):
-        raise _MistakeError(_start(token), "a tag must not begin with U+0000, which is reserved")
+    if is_reserved(tag):
+        raise _MistakeError(_start(token), "a tag must not begin with U+0000 and +, - or =, as constraints do")
     return tag
 
 

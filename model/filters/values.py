@@ -27,8 +27,10 @@ from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 Value = bool | int | float | str
 
-#: Begins all strings that stand beside tags but are none
+#: Begins all strings that stand beside tags but are none, and separates their parts
 RESERVED = "\0"
+#: What may follow it in those: constraints, negated ones, and values of attributes
+SIGNS = ("+", "-", "=")
 #: Begins the tag of an attribute's value
 ATTRIBUTE = RESERVED + "="
 
@@ -108,6 +110,17 @@ def value_of(key: str) -> Value:
     if math.isfinite(nearest) and nearest.is_integer() and int(nearest) + distance in _INT64:
         return int(nearest) + distance
     return float(nearest)
+
+
+def is_reserved(tag: str) -> bool:
+    r"""Whether a string stands for a constraint or for the value of an attribute, so that no user's tag may be like it.
+
+    Examples
+    --------
+    >>> is_reserved("\0=new\0b1"), is_reserved("\0"), is_reserved("+")
+    (True, False, False)
+    """
+    return tag.startswith(RESERVED) and tag[1:2] in SIGNS
 
 
 def attribute_tags(attributes: Mapping[str, Any]) -> list[str]:

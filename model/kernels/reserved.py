@@ -1,28 +1,44 @@
-"""Tags that no user may store: those that begin with U+0000 stand for constraints."""
+"""Tags that no user may store: those that begin as constraints, and values of attributes, are written."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, Strings, TagLists
-from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.jit import inlined, kernel
+
+_SIGNS = tuple(b"+-=")
+
+
+@inlined
+def _is_reserved(data, start, stop):
+    if stop - start < 2 or data[start] != 0:
+        return False
+    sign = data[start + 1]
+    return sign == _SIGNS[0] or sign == _SIGNS[1] or sign == _SIGNS[2]
 
 
 @kernel
 def _first_reserved(offsets, data):
     for i in range(len(offsets) - 1):
-        if offsets[i] < offsets[i + 1] and data[offsets[i]] == 0:
+        if _is_reserved(data, offsets[i], offsets[i + 1]):
             return i
     return -1
 
 
+@kernel
+def _all_reserved(offsets, data, out):
+    for i in range(len(out)):
+        out[i] = _is_reserved(data, offsets[i], offsets[i + 1])
+
+
 def has_reserved(strings: Strings) -> bool:
-    """Whether one of them begins with U+0000."""
+    """Whether one of them is reserved."""
     return bool(_first_reserved(strings.offsets, strings.data) >= 0)
 
 
 def row_with_reserved(rows: TagLists) -> int | None:
-    """The first row that has a tag that begins with U+0000; `None` if there is none.
+    """The first row that has a tag that is reserved; `None` if there is none.
 
     A dictionary may have one that is in no row.
     """
@@ -36,7 +52,7 @@ def row_with_reserved(rows: TagLists) -> int | None:
 
 
 def reserved_among(strings: Strings) -> BoolArray:
-    """Of each string, whether it begins with U+0000."""
-    starts = strings.offsets[:-1]
-    reserved: BoolArray = np.append(strings.data, np.uint8(1))[starts] == 0
-    return reserved & (starts < strings.offsets[1:])
+    """Of each string, whether it is reserved."""
+    out = np.zeros(len(strings), np.bool_)
+    _all_reserved(strings.offsets, strings.data, out)
+    return out
