@@ -190,8 +190,8 @@ def _start(token: Token) -> int:
 
 
 def _shown(found: str) -> str:
-    shown = found if len(found) <= _LONGEST_FOUND else found[: _LONGEST_FOUND - 1] + "…"
-    return shown if shown.startswith('"') and shown.isprintable() else quoted(shown)
+    found = found.removeprefix('"').removesuffix('"')
+    return quoted(found if len(found) <= _LONGEST_FOUND else found[: _LONGEST_FOUND - 1] + "…")
 
 
 @v_args(inline=True)

@@ -1,0 +1,165 @@
+"""What can be written, and what messages say of mistakes."""
+
+from __future__ import annotations
+
+import doctest
+import random
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.filters import WORDS, spellings, text_of, trees
+
+from tagmatch import InvalidTypeError
+from tagmatch.model.errors import FilterError
+from tagmatch.model.filters import constraints, language, normal, values
+from tagmatch.model.filters.language import rows_of
+
+_TEST = "a test, such as price < 10"
+_OPERATOR = "an operator (=, !=, <, <=, >, >=, between, in, not in, prefix, suffix or contains)"
+_VALUE = 'a value (a number, "text", true or false)'
+_TEXT = "a text in double quotes"
+_NAME = "the name of an attribute"
+_ESCAPE = r"an escape (\" \\ \n \t \uXXXX)"
+_RANGE = "an integer must be from -2**63 to 2**63 - 1; write a float for others"
+_ORDER = "has no order: compare it with = or !="
+
+MISTAKES = [
+    ("", 1, f"expected {_TEST}, found the end"),
+    (" \n ", "line 2, column 2", f"expected {_TEST}, found the end"),
+    ("price", 6, f"expected {_OPERATOR}, found the end"),
+    ("price 10", 7, f'expected {_OPERATOR}, found "10"'),
+    ("price < and", 9, f'expected {_VALUE}, found "and"'),
+    ("price < 10 price", 12, 'expected "and", "or" or the end, found "price"'),
+    ("price < 10 AND new = true", 12, 'expected "and", "or" or the end, found "AND"'),
+    ("price < 10 or", 14, f"expected {_TEST}, found the end"),
+    ("price < 10 or or", 15, f'expected {_TEST}, found "or"'),
+    ("price < 10 & b = 1", 12, 'expected "and", "or" or the end, found "&"'),
+    ("a == 1", 4, f'expected {_VALUE}, found "="'),
+    ("a = null", 5, f'expected {_VALUE}, found "null"'),
+    ("a = 'b'", 5, f'expected {_VALUE}, found "\'"'),
+    ("a = 1)", 6, 'expected "and", "or" or the end, found ")"'),
+    ("(a = 1", 7, 'expected "and", "or" or ")", found the end'),
+    ("(a = 1 b", 8, 'expected "and", "or" or ")", found "b"'),
+    ("()", 2, f'expected {_TEST}, found ")"'),
+    ("not", 4, f"expected {_TEST}, found the end"),
+    ("a not 5", 7, 'expected "in", found "5"'),
+    ("a in 5", 6, 'expected "{", found "5"'),
+    ("a in {}", 7, f'expected {_VALUE}, found "}}"'),
+    ("a in {1 2}", 9, 'expected "," or "}", found "2"'),
+    ("a in {1,}", 9, f'expected {_VALUE}, found "}}"'),
+    ("a between 1 or 2", 13, 'expected "and", found "or"'),
+    ("a prefix 5", 10, f'expected {_TEXT}, found "5"'),
+    ("exists a", 8, 'expected "(", found "a"'),
+    ('exists("a")', 8, f'expected {_NAME}, found "a"'),
+    ("exists(a, b)", 9, 'expected ")", found ","'),
+    ("tags {a}", 7, f'expected {_TEXT}, found "a"'),
+    ("10 < a", 1, f'expected {_TEST}, found "10"'),
+    ('"a" = 1', 1, f'expected {_TEST}, found "a"'),
+    ("é = 1", 1, f'expected {_TEST}, found "é"'),
+    ("a = 1 and b =\n= 2", "line 2, column 1", f'expected {_VALUE}, found "="'),
+    ("a = 1\nand b = 2\nand c", "line 3, column 6", f"expected {_OPERATOR}, found the end"),
+    # Texts and names
+    ('a = "b', 5, 'expected a " that closes this text, found the end'),
+    ('a = b"', 5, f'expected {_VALUE}, found "b"'),
+    ('a = "b\\"', 5, 'expected a " that closes this text, found the end'),
+    ("`a = 1", 1, "expected a ` that closes this name, found the end"),
+    ("b = 1 or `` = 1", 10, "the name of an attribute must not be empty"),
+    ("`a\0` = 1", 1, r'the name of an attribute must not contain U+0000, as "a\u0000" does'),
+    ("`\ud800` = 1", 1, r"the name of an attribute '\ud800' has no UTF-8 form: it contains a lone surrogate"),
+    (r'a = "b\c"', 7, f'expected {_ESCAPE}, found "\\\\c"'),
+    (r'a = "\u12"', 6, f'expected {_ESCAPE}, found "\\\\u"'),
+    ('a in {1,\n"b\n\\x"}', "line 3, column 1", f'expected {_ESCAPE}, found "\\\\x"'),
+    (r'a = "\ud83e"', 5, r"the text '\ud83e' has no UTF-8 form: it contains a lone surrogate"),
+    (r'a = "\udd8a\ud83e"', 5, r"the text '\udd8a\ud83e' has no UTF-8 form: it contains a lone surrogate"),
+    (r'tags {"x", "\u0000x"}', 12, "a tag must not begin with U+0000, which is reserved"),
+    (f'a "{"b" * 100}"', 3, f'expected {_OPERATOR}, found "{"b" * 39}…"'),
+    (f"a = 1 {'b' * 100}", 7, f'expected "and", "or" or the end, found "{"b" * 39}…"'),
+    ('a "\n"', "line 1, column 3", f'expected {_OPERATOR}, found "\\n"'),
+    # Values
+    ("a in {1, 9223372036854775808}", 10, _RANGE),
+    ("a = -9223372036854775809", 5, _RANGE),
+    (f"a = {'9' * 5000}", 5, _RANGE),
+    ("a < true", 5, f"true {_ORDER}"),
+    ("a between false and 1", 11, f"false {_ORDER}"),
+    ("a between 1 and true", 17, f"true {_ORDER}"),
+    ('a between 1 and "b"', 17, 'between needs two numbers or two texts: 1 and "b" have no order'),
+    ("a = - 1", 5, f'expected {_VALUE}, found "-"'),
+    ("a = 1.5.5", 8, 'expected "and", "or" or the end, found ".5"'),
+    ("a = 0x10", 6, 'expected "and", "or" or the end, found "x10"'),
+    ("a = ١", 5, f'expected {_VALUE}, found "١"'),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "message"), MISTAKES, ids=range(len(MISTAKES)))
+def test_mistakes(text: str, place: int | str, message: str) -> None:
+    with pytest.raises(FilterError) as caught:
+        rows_of(text)
+    where = place if isinstance(place, str) else f"column {place}"
+    assert str(caught.value) == f"where: {where}: {message}"
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@given(trees, spellings, st.integers(0, 10**6), st.sampled_from(["", *'<=}){"`\\\0\n,x9-.\x85\u2028\ud800', " and "]))
+def test_any_mistake_is_one_line(tree: object, spelling: random.Random, place: int, inserted: str) -> None:
+    """A character is replaced, or taken away: that is a `FilterError` with a column within the text, or no mistake."""
+    text = text_of(tree, spelling)
+    at = place % len(text)
+    wrong = text[:at] + inserted + text[at + 1 :]
+    try:
+        rows_of(wrong)
+    except FilterError as error:
+        shown = str(error)
+        assert len(shown.splitlines()) == 1
+        shown.encode()
+        before, _, column = shown.partition(": ")[2].partition(": ")[0].rpartition("column ")
+        line = int(before.removeprefix("line ").rstrip(", ") or 1)
+        assert bool(before) == ("\n" in wrong)
+        assert 1 <= int(column) <= len(wrong.split("\n")[line - 1]) + 1
+
+
+@pytest.mark.parametrize("text", [None, 5, b"a = 1", ["a = 1"]], ids=repr)
+def test_an_expression_is_a_text(text: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=r"^where must be a str, not "):
+        rows_of(text)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_of_the_language_are_names_in_backquotes_only(word: str) -> None:
+    [row] = rows_of(f"exists(`{word}`)")
+    assert row.constraints == [constraints.Constraint.exists(word).tag]
+    for text in (f"exists({word})", f"{word} = 1"):
+        with pytest.raises(FilterError):
+            rows_of(text)
+    assert rows_of(f"{word}s = 1") == rows_of(f"`{word}s` = 1")
+    assert rows_of(f"{word.upper()} = 1") == rows_of(f"`{word.upper()}` = 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("a=1and(b=2)or not c=3", "(a = 1 and b = 2) or (not (c = 3))"),
+        ("not a = 1 and b = 1", "(not a = 1) and b = 1"),
+        ("a = 1 or b = 1 and c = 1", "a = 1 or (b = 1 and c = 1)"),
+        ("not (a = 1 or b = 1)", "not a = 1 and not b = 1"),
+        ("not not a = 1", "a = 1"),
+        ("not a not in {1}", "not a != 1"),
+        ('tags {"x", "y"}', 'tags {"y"} and tags {"x"}'),
+        ('not tags {"x", "y"}', 'not tags {"x"} or not tags {"y"}'),
+        ("a = 1e3 or a = +10 or a = .5 or a = 5. or a = 007", "a = 1000 or a = 10 or a = 0.5 or a = 5 or a = 7"),
+        (r'a = "\ud83e\udd8a\u00e9\"\\\t\n"', 'a = "🦊é\\"\\\\\t\n"'),
+        ("a between 1 and 1", "a = 1"),
+        ("a in {2}", "a = 2"),
+    ],
+)
+def test_ways_to_say_the_same(text: str, same: str) -> None:
+    assert rows_of(text) == rows_of(same)
+
+
+@pytest.mark.parametrize("module", [constraints, language, normal, values], ids=lambda module: module.__name__)
+def test_examples_of_the_modules(module: ModuleType) -> None:
+    failed, tried = doctest.testmod(module)
+    assert tried
+    assert not failed

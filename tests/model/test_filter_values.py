@@ -1,0 +1,132 @@
+"""Keys of values are in the order of the values, whatever their types."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from support.filters import FLOATS, INTEGERS, TEXTS, Value, messages, neighbours, operands, precedes, values, values_of
+
+from tagmatch import InvalidTypeError, InvalidValueError
+from tagmatch.model.filters.values import attribute_tags, key_of, value_of
+
+_ALL = [math.nan, False, True, *INTEGERS, *FLOATS, *TEXTS]
+
+
+def _assert_order(one: Value, two: Value) -> None:
+    assert (key_of(one).encode() < key_of(two).encode()) == precedes(one, two)
+    assert (key_of(one) == key_of(two)) == (not precedes(one, two) and not precedes(two, one))
+
+
+@pytest.mark.parametrize("value", _ALL, ids=repr)
+def test_keys_are_in_order(value: Value) -> None:
+    for other in _ALL:
+        _assert_order(value, other)
+
+
+@given(values, values)
+def test_keys_of_any_two_are_in_order(one: Value, two: Value) -> None:
+    _assert_order(one, two)
+
+
+@given(operands)
+def test_keys_of_neighbours_are_in_order(value: Value) -> None:
+    near = neighbours(value)
+    for one in near:
+        for two in near:
+            _assert_order(one, two)
+
+
+@given(values)
+def test_a_key_says_its_value(value: Value) -> None:
+    found = value_of(key_of(value))
+    assert key_of(found) == key_of(value)
+    assert found == value or (math.isnan(value) and math.isnan(found))
+    assert isinstance(found, bool) == isinstance(value, bool)
+
+
+def test_keys_are_written_as_they_always_are() -> None:
+    """They are in files."""
+    assert [key_of(value) for value in (math.nan, False, True, "", "Rome")] == ["!", "b0", "b1", "s", "sRome"]
+    numbers: dict[int | float, str] = {
+        -math.inf: "n000fffffffffffff800",
+        -(2**63): "n3c1fffffffffffff800",
+        -1: "n400fffffffffffff800",
+        -0.0: "n8000000000000000800",
+        0.5: "nbfe0000000000000800",
+        2**53 + 1: "nc340000000000000801",
+        2**63 - 512: "nc3e0000000000000600",
+        2**63 - 1: "nc3e00000000000007ff",
+        math.inf: "nfff0000000000000800",
+    }
+    assert {number: key_of(number) for number in numbers} == numbers
+
+
+@pytest.mark.parametrize("value", [None, b"a", [1], 1j, object], ids=repr)
+def test_other_types_have_no_key(value: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="a value must be a bool, an int, a float or a str, not "):
+        key_of(value)
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**5000], ids=["large", "small", "huge"])
+def test_integers_fit_into_64_bits(value: int) -> None:
+    with pytest.raises(InvalidValueError, match=r"an integer must be from -2\*\*63 to 2\*\*63 - 1"):
+        key_of(value)
+
+
+# -- tags of attributes ------------------------------------------------------------------------------------------------
+
+
+@given(messages())
+def test_each_value_has_a_tag(message: tuple[set[str], dict[str, Any]]) -> None:
+    _, attributes = message
+    tags = attribute_tags(attributes)
+    assert len(set(tags)) == len(tags)
+    found = {tuple(tag.removeprefix("\0=").split("\0", 1)) for tag in tags}
+    assert found == {(name, key_of(value)) for name in attributes for value in values_of(attributes, name)}
+    assert all(tag.startswith("\0=") for tag in tags)
+
+
+def test_tags_of_attributes() -> None:
+    several = {"a": [1, 1.0, True, None], "b": ("x",), "c": {"y"}, "d": frozenset(["z"]), "e": [], "f": None, "g": "\0"}
+    assert attribute_tags(several) == [
+        "\0=a\0nbff0000000000000800", "\0=a\0b1", "\0=b\0sx", "\0=c\0sy", "\0=d\0sz", "\0=g\0s\0",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("attributes", "error", "message"),
+    [
+        ({"": 1}, InvalidValueError, "the name of an attribute must not be empty"),
+        ({"a\0b": 1}, InvalidValueError, r'the name of an attribute must not contain U+0000, as "a\u0000b" does'),
+        (
+            {"a\ud800": 1},
+            InvalidValueError,
+            r"the name of an attribute 'a\ud800' has no UTF-8 form: it contains a lone ",
+        ),
+        ({5: 1}, InvalidTypeError, "the name of an attribute must be a str, not int 5"),
+        (
+            {"a b": b""},
+            InvalidTypeError,
+            'attribute "a b": a value must be a bool, an int, a float or a str, not bytes ',
+        ),
+        (
+            {"a": [1, [2]]},
+            InvalidTypeError,
+            'attribute "a": a value must be a bool, an int, a float or a str, not list ',
+        ),
+        (
+            {"a": {"b": 1}},
+            InvalidTypeError,
+            'attribute "a": a value must be a bool, an int, a float or a str, not dict ',
+        ),
+        ({"a": 2**63}, InvalidValueError, 'attribute "a": an integer must be from -2**63 to 2**63 - 1'),
+        ({"a": "\udfff"}, InvalidValueError, r"""attribute "a": the text '\udfff' has no UTF-8 form"""),
+    ],
+)
+def test_attributes_that_cannot_be_used(attributes: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        attribute_tags(attributes)
+    assert str(caught.value).startswith(message)
