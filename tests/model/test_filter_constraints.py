@@ -133,3 +133,7 @@ def test_names_that_cannot_be_used(attribute: str) -> None:
 def test_any_name_can_be_written(attribute: str) -> None:
     constraint = Constraint.exists(attribute)
     assert rows_of(str(constraint)) == [Row([], [constraint.tag])]
+
+
+def test_nothing_is_below_the_least_text() -> None:
+    assert rows_of('a < ""') == rows_of("a between 1 and 0") == [Row([], ["\0+ra\0"])]
