@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from enum import StrEnum
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +19,13 @@ from tagmatch.files.formats import STANDARD_STREAM
 from tagmatch.model.errors import InputFileError, TagMatchError
 from tagmatch.model.options import available_threads
 from tagmatch.model.parallel import even_ranges
+from tagmatch.workloads.commands.content import content
+from tagmatch.workloads.commands.numbers import with_numbers
 from tagmatch.workloads.pacing import arrival_times, paced
 from tagmatch.workloads.queries import Extender, QueryOptions, StoredSets
 from tagmatch.workloads.queries.stored import read_tags
-from tagmatch.workloads.queries.write import query_writer, rows, stream_to_folder, stream_to_stdout
+from tagmatch.workloads.queries.write import SCHEMA, json_lines, rows, stream_to_folder, stream_to_stdout
+from tagmatch.workloads.row_files import row_writer
 from tagmatch.workloads.shards import new_folder, read_facts, write_shards
 from tagmatch.workloads.twitter import Twitter, TwitterOptions
 from tagmatch.workloads.twitter.corpus import Corpus, read_followed, read_tweets
@@ -35,7 +37,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-app = command_line("Generate the Twitter-like workload of §4.2 of the TagMatch paper: stored sets and queries.")
+app = command_line(
+    "Generate workloads: the Twitter-like one of §4.2 of the TagMatch paper, stored sets and queries, and a "
+    "content-based one, constraints and attributes."
+)
 
 _MAX_SHARDS = 100_000
 # Rows made at once: for a file, and for a stream, whose first rows are wanted soon
@@ -58,36 +63,8 @@ class _Draw(StrEnum):
     uniform = "uniform"
 
 
-def _with_twitter_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each number of `TwitterOptions`, in place of its parameter `options`."""
-    added = [
-        inspect.Parameter(
-            option.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=option.default,
-            annotation=Annotated[
-                int if option.type == "int" else float,
-                typer.Option(min=option.metadata["low"], max=option.metadata["high"], help=option.metadata["text"]),
-            ],
-        )
-        for option in fields(TwitterOptions)
-        if option.metadata
-    ]
-
-    @wraps(command)
-    def with_options(**arguments: Any) -> None:
-        options = TwitterOptions(**{parameter.name: arguments.pop(parameter.name) for parameter in added})
-        command(**arguments, options=options)
-
-    signature = inspect.signature(command, eval_str=True)
-    own = [parameter for name, parameter in signature.parameters.items() if name != "options"]
-    with_options.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
-    return with_options
-
-
 @app.command()
-@_with_twitter_options
+@with_numbers({"twitter": TwitterOptions()})
 def twitter(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to be made.", show_default=False)],
     *,
@@ -210,7 +187,7 @@ def queries(
         make = partial(Extender(stored, options).queries, threads=threads)
     if times is None:
         count = count or 100_000
-        with query_writer(out) as write:
+        with row_writer(out, SCHEMA, json_lines) as write:
             for batch in with_progress("generating", rows(make, count, _FILE_ROWS), count):
                 write(batch)
         return
@@ -220,6 +197,9 @@ def queries(
     with contextlib.suppress(KeyboardInterrupt):
         for _ in with_progress("streaming", written, count):
             pass
+
+
+app.command()(content)
 
 
 def _usage(option: str, make: Callable[[], Any]) -> Any:

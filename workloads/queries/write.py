@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM
 from tagmatch.files.json_lines import concatenated, json_values, text_of
 from tagmatch.files.whole import write_whole
 from tagmatch.model.errors import TagMatchError
@@ -19,6 +16,7 @@ from tagmatch.workloads.pacing import by_interval, when_due
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from tagmatch.model.arrays import F64Array
 
@@ -37,33 +35,6 @@ def rows(make: Callable[[int, int], pa.ListArray], count: int | None, batch_rows
 def json_lines(batch: pa.RecordBatch) -> memoryview:
     """Return rows as JSON Lines in UTF-8."""
     return text_of(concatenated('{"id":', json_values(batch["id"]), ',"tags":', json_values(batch["tags"]), "}\n"))
-
-
-@contextlib.contextmanager
-def query_writer(path: str) -> Iterator[Callable[[pa.RecordBatch], object]]:
-    """Give a function that writes batches; a file appears under its name only when it is whole.
-
-    Raises
-    ------
-    TagMatchError
-        The suffix is none that can be written, or writing fails.
-    """
-    if path == STANDARD_STREAM:
-        yield lambda batch: sys.stdout.buffer.write(json_lines(batch))
-        sys.stdout.buffer.flush()
-        return
-    target = Path(path)
-    suffix = target.suffix.lower()
-    if suffix not in PARQUET_SUFFIXES | JSON_SUFFIXES:
-        known = ", ".join(sorted(PARQUET_SUFFIXES | JSON_SUFFIXES))
-        raise TagMatchError(f"{path}: the name must end in one of {known}")
-    with write_whole(target) as part:
-        if suffix in PARQUET_SUFFIXES:
-            with pq.ParquetWriter(part, SCHEMA, compression="zstd") as writer:
-                yield writer.write_batch
-        else:
-            with part.open("wb") as stream:
-                yield lambda batch: stream.write(json_lines(batch))
 
 
 def stream_to_stdout(pairs: Iterable[tuple[F64Array, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
