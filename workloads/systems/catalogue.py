@@ -92,6 +92,12 @@ DATABASES: Mapping[str, System] = {
     MONGODB: System("mongodb:MongoDB", needs="server"),
 }
 
+#: Those that match constraints on attributes: they take subscriptions and messages, whose columns `counting.py` names,
+#: as `tagmatch.workloads.content` makes them
+CONTENT: Mapping[str, System] = {
+    "SFF": System("sff:Sff"),
+}
+
 
 def some(names: Iterable[str]) -> dict[str, Build]:
     """Return how to build these systems of Table 1."""

@@ -1,0 +1,232 @@
+"""What the systems that count satisfied constraints share: filters and messages as columns, and the keys of matches.
+
+They take a table of subscriptions with columns `key` and `constraints`, and messages with a column for each attribute,
+as `tagmatch.workloads.content` makes both. They compare with numbers only, int64 or double; as published, SFF and OCM
+take strings too. Names are looked up when messages are prepared, not while they are matched.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tagmatch.model.arrays import I64Array, Lists, U8Array, U32Array, U64Array, offsets_of
+from tagmatch.model.columns import key_values
+from tagmatch.model.kernels.jit import inlined
+from tagmatch.model.tables import KeyTable
+from tagmatch.workloads.systems.key_answers import keys_of_matches
+
+#: Operators by number
+OPERATORS = ("=", "!=", "<", ">", "between")
+EQUAL, UNEQUAL, LESS, GREATER, BETWEEN = range(len(OPERATORS))
+
+_MOST_FILTERS = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Filters as columns.
+
+    Attributes
+    ----------
+    names : list of str
+        The attributes that have constraints.
+    sizes : int64 array
+        Constraints of each filter.
+    interfaces : uint32 array
+        Of each filter; filters with equal keys share one.
+    keys : uint64 array
+        Of each interface.
+    filters, attributes : uint32 array
+        Of each constraint: its filter, ascending, and its attribute's place in `names`.
+    operators : uint8 array
+    values, uppers : int32, int64 or float64 array
+        Operands; `uppers` is without meaning but for BETWEEN.
+    """
+
+    names: list[str]
+    sizes: I64Array
+    interfaces: U32Array
+    keys: U64Array
+    filters: U32Array
+    attributes: U32Array
+    operators: U8Array
+    values: npt.NDArray[Any]
+    uppers: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, subscriptions: pa.Table) -> Filters:
+        """Take columns `key` and `constraints` of a table.
+
+        Raises
+        ------
+        ValueError
+            A constraint is not on a number, its operator is unknown, or an operand is missing or NaN.
+        """
+        if len(subscriptions) > _MOST_FILTERS:
+            raise ValueError(f"{len(subscriptions)} filters are more than {_MOST_FILTERS}")
+        lists = subscriptions["constraints"].combine_chunks()
+        sizes = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        flat = lists.flatten()
+        fields = dict(zip((field.name for field in flat.type), flat.flatten(), strict=True))
+        if "text" in fields and fields["text"].null_count < len(flat):
+            raise ValueError("constraints on strings cannot be compared; generate the workload with --strings 0")
+        operators = pc.index_in(fields["op"], pa.array(OPERATORS))
+        if operators.null_count:
+            unknown = fields["op"].filter(operators.is_null())[0].as_py()
+            raise ValueError(f"operator {unknown!r} is none of {', '.join(OPERATORS)}")
+        numbered = operators.to_numpy().astype(np.uint8)
+        uppers = pc.if_else(pc.equal(operators, BETWEEN), fields["upper"], fields["value"])
+        values, uppers = (_operands(column) for column in (fields["value"], uppers))
+        names = fields["attr"].dictionary_encode()
+        keys, interfaces = np.unique(key_values(subscriptions["key"], "key"), return_inverse=True)
+        return cls(
+            names.dictionary.to_pylist(),
+            sizes,
+            interfaces.astype(np.uint32),
+            keys,
+            np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes),
+            names.indices.to_numpy().astype(np.uint32),
+            numbered,
+            *_narrowed(values, uppers),
+        )
+
+
+def _operands(column: pa.Array) -> npt.NDArray[Any]:
+    if column.null_count:
+        raise ValueError("a constraint has no operand, as its value or upper is null")
+    numbers: npt.NDArray[Any] = column.to_numpy()
+    if np.isnan(numbers).any():
+        raise ValueError("a constraint has NaN as its operand")
+    return numbers
+
+
+def _narrowed(*columns: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
+    """Return integers as int32 where all fit, so that less memory is read."""
+    limits = np.iinfo(np.int32)
+    whole = all(np.issubdtype(column.dtype, np.integer) for column in columns)
+    if whole and all(limits.min <= column.min(initial=0) and column.max(initial=0) <= limits.max for column in columns):
+        return tuple(column.astype(np.int32) for column in columns)
+    return columns
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages as columns: message `i` has attributes, and their values, from `offsets[i]` to `offsets[i + 1]`.
+
+    Attributes that no filter has a constraint on are left out.
+    """
+
+    offsets: I64Array
+    attributes: U32Array
+    values: npt.NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: slice) -> Messages:
+        first, last, _ = rows.indices(len(self))
+        return Messages(self.offsets[first : max(first, last) + 1], self.attributes, self.values)
+
+
+@inlined
+def add_match(found, used, interface, marked, unique):
+    """Write the interface of a filter that matches, with `unique` once; returns what is written to, and how much."""
+    if unique and marked[interface]:
+        return found, used
+    marked[interface] = True
+    if used == len(found):
+        found = np.concatenate((found, found))
+    found[used] = interface
+    return found, used + 1
+
+
+def narrow_sizes(sizes: I64Array) -> npt.NDArray[Any]:
+    """Sizes in the narrowest type that counters can have too."""
+    return sizes.astype(np.min_scalar_type(int(sizes.max(initial=0))))
+
+
+class CountingMatcher(ABC):
+    """A matcher that counts the satisfied constraints of each filter; subclasses count, this class looks up keys.
+
+    A filter matches when all its constraints are satisfied, and a constraint only if the message has the attribute.
+    Several threads take messages in turn, each with counters of its own.
+
+    Parameters
+    ----------
+    subscriptions : pyarrow.Table
+        Columns `key`, uint64, and `constraints`, a list of structs with `attr`, `op` and `value`, and `upper` where
+        `op` is "between".
+    threads : int
+    """
+
+    exact = True
+
+    def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:
+        filters = Filters.of(subscriptions)
+        self._names, self._kind = filters.names, filters.values.dtype.kind
+        self._keys = KeyTable(Lists(np.arange(len(filters.keys) + 1), filters.keys))
+        self._threads = threads
+        self._tables = self._build(filters)
+
+    @staticmethod
+    @abstractmethod
+    def _build(filters: Filters) -> tuple[Any, ...]:
+        """Return what the kernel takes, as a named tuple of arrays."""
+
+    @abstractmethod
+    def _count(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
+        """Return the interface of each match, with `unique` once a message, and in `ends` where each message's end."""
+
+    def prepare(self, messages: pa.Table | pa.RecordBatch) -> Messages:
+        """Convert messages, a column for each attribute, which is null where a message does not have it.
+
+        Raises
+        ------
+        ValueError
+            A value is NaN, or no number of the type that constraints compare with.
+        """
+        kind = pa.float64() if self._kind == "f" else pa.int64()
+        rows, attributes, values = (
+            [np.zeros(0, np.int64)],
+            [np.zeros(0, np.uint32)],
+            [np.zeros(0, kind.to_pandas_dtype())],
+        )
+        for number, name in enumerate(self._names):
+            if name in messages.schema.names:
+                column = pa.chunked_array(pa.table([messages[name]], ["x"])["x"]).cast(kind)
+                rows.append(np.flatnonzero(column.is_valid().to_numpy()))
+                attributes.append(np.full(len(rows[-1]), number, np.uint32))
+                values.append(column.drop_null().to_numpy())
+                if np.isnan(values[-1]).any():
+                    raise ValueError(f"attribute {name!r} of a message is NaN")
+        row_of = np.concatenate(rows)
+        order = np.argsort(row_of, kind="stable")
+        offsets = offsets_of(np.bincount(row_of, minlength=len(messages)))
+        return Messages(offsets, np.concatenate(attributes)[order], np.concatenate(values)[order])
+
+    def match_many(self, messages: Messages, *, unique: bool = False) -> pa.ListArray:
+        """Return the keys of the filters that match each message, in any order; with `unique` each key once.
+
+        As published, `unique`: the interfaces that a message goes to.
+        """
+
+        def match(first: int, last: int) -> Lists:
+            ends = np.zeros(last - first + 1, np.int64)
+            found = self._count(messages[first:last], unique=unique, ends=ends)
+            return Lists(ends, found)
+
+        return keys_of_matches(match, len(messages), self._keys, unique=False, threads=self._threads)
+
+    def nbytes(self) -> int | None:
+        """Bytes of memory, without the counters of each thread."""
+        return sum(int(np.asarray(table).nbytes) for table in (*self._tables, self._keys.keys.values))
+
+    def close(self) -> None:  # noqa: B027
+        """Nothing was started."""

@@ -1,0 +1,151 @@
+"""Counting with an index of distinct constraints, as in Siena's forwarding algorithm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.workloads.systems.counting import (
+    BETWEEN,
+    GREATER,
+    LESS,
+    UNEQUAL,
+    CountingMatcher,
+    Filters,
+    Messages,
+    add_match,
+    narrow_sizes,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tagmatch.model.arrays import BoolArray, I64Array, U32Array
+
+# An interval is two constraints, one of each of these kinds, with which the numbers of the operators go on
+_FROM, _UP_TO = BETWEEN, BETWEEN + 1
+_KINDS = _UP_TO + 1
+
+
+class _Index(NamedTuple):
+    """Distinct constraints by attribute and kind, then by operand.
+
+    Those of group `attribute * _KINDS + kind` are from `groups[group]` to `groups[group + 1]`; constraint `i` is one of
+    the filters `filters[lists[i] : lists[i + 1]]`. `unmarked` is not marked anywhere.
+    """
+
+    groups: I64Array
+    operands: npt.NDArray[Any]
+    lists: I64Array
+    filters: U32Array
+    sizes: npt.NDArray[Any]
+    interfaces: U32Array
+    unmarked: BoolArray
+    always: U32Array
+
+
+class Sff(CountingMatcher):
+    """SFF: A. Carzaniga, A. L. Wolf, "Forwarding in a Content-Based Network", SIGCOMM 2003. Exact.
+
+    As PCM's §4 sums it up: constraints that several filters have are stored once, here in the order of their operands,
+    so that a binary search finds those which an attribute's value satisfies. With `unique`, filters of an interface
+    that has been marked are not counted any more, and a message is done when all interfaces are. Simplified: filters of
+    marked interfaces are skipped, not taken out of the lists, and counters are cleared for each message, all at once.
+    """
+
+    @staticmethod
+    def _build(filters: Filters) -> _Index:
+        interval = filters.operators == BETWEEN
+        kinds = np.concatenate([filters.operators, np.full(int(interval.sum()), _UP_TO, np.uint8)])
+        operands = np.concatenate([filters.values, filters.uppers[interval]])
+        of, attributes = (
+            np.concatenate([column, column[interval]]) for column in (filters.filters, filters.attributes)
+        )
+        groups = attributes.astype(np.int64) * _KINDS + kinds
+        order = np.lexsort((of, operands, groups))
+        groups, operands = groups[order], operands[order]
+        new = np.ones(len(order), np.bool_)
+        new[1:] = (groups[1:] != groups[:-1]) | (operands[1:] != operands[:-1])
+        sizes = filters.sizes + np.bincount(filters.filters[interval], minlength=len(filters.sizes))
+        return _Index(
+            np.searchsorted(groups[new], np.arange(len(filters.names) * _KINDS + 1)),
+            operands[new],
+            np.append(np.flatnonzero(new), len(order)),
+            of[order],
+            narrow_sizes(sizes),
+            filters.interfaces,
+            np.zeros(len(filters.keys), np.bool_),
+            np.flatnonzero(sizes == 0).astype(np.uint32),
+        )
+
+    def _count(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
+        found: U32Array = _count(messages.offsets, messages.attributes, messages.values, self._tables, unique, ends)
+        return found
+
+
+@inlined
+def _place(operands, first, last, x, after):
+    """Return the first place whose operand is not below `x`, or with `after` is above it; `last` if none is."""
+    while first < last:
+        middle = (first + last) >> 1
+        if operands[middle] < x or (after and operands[middle] == x):
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+@inlined
+def _satisfied(kind, operands, first, last, x):
+    """Return the run of constraints of a kind that `x` satisfies; of UNEQUAL, the one that it does not."""
+    if kind == LESS:
+        return _place(operands, first, last, x, True), last
+    if kind == _UP_TO:
+        return _place(operands, first, last, x, False), last
+    if kind == GREATER:
+        return first, _place(operands, first, last, x, False)
+    if kind == _FROM:
+        return first, _place(operands, first, last, x, True)
+    return _place(operands, first, last, x, False), _place(operands, first, last, x, True)
+
+
+@inlined
+def _add(begin, end, index, counts, marked, unique, found, used):
+    """Count constraints `begin` to `end` as satisfied."""
+    for i in range(index.lists[begin], index.lists[end]):
+        of = index.filters[i]
+        if unique and marked[index.interfaces[of]]:
+            continue
+        counts[of] += 1
+        if counts[of] == index.sizes[of]:
+            found, used = add_match(found, used, index.interfaces[of], marked, unique)
+    return found, used
+
+
+@kernel
+def _count(offsets, attributes, values, index, unique, ends):
+    """Interfaces of the filters that match each message, and in `ends` where each message's end."""
+    found = np.empty(1024, np.uint32)
+    used = 0
+    counts, marked = np.zeros_like(index.sizes), np.zeros_like(index.unmarked)
+    for message in range(len(ends) - 1):
+        counts[:] = 0
+        marked[:] = False
+        begin = used
+        for of in index.always:
+            found, used = add_match(found, used, index.interfaces[of], marked, unique)
+        for i in range(offsets[message], offsets[message + 1]):
+            if unique and used - begin == len(marked):
+                break
+            for kind in range(_KINDS):
+                group = np.int64(attributes[i]) * _KINDS + kind
+                first, last = index.groups[group], index.groups[group + 1]
+                low, high = _satisfied(kind, index.operands, first, last, values[i])
+                if kind == UNEQUAL:
+                    found, used = _add(first, low, index, counts, marked, unique, found, used)
+                    low, high = high, last
+                found, used = _add(low, high, index, counts, marked, unique, found, used)
+        ends[message + 1] = used
+    return found[:used]
