@@ -96,6 +96,7 @@ DATABASES: Mapping[str, System] = {
 #: as `tagmatch.workloads.content` makes them
 CONTENT: Mapping[str, System] = {
     "SFF": System("sff:Sff"),
+    "OCM": System("ocm:Ocm"),
 }
 
 
