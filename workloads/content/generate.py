@@ -61,6 +61,7 @@ class Content:
 
     Examples
     --------
+    >>> from tagmatch.workloads.content import Content, ContentOptions
     >>> content = Content(ContentOptions(interfaces=2, min_filters=3, max_filters=3))
     >>> content.subscriptions(0, content.filters)["key"].to_pylist()
     [0, 0, 0, 1, 1, 1]
