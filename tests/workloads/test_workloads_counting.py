@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.filters import matching_keys
+from support.content import matching_keys
 from support.strategies import BOUNDARY_KEYS
 
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
