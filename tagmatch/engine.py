@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tagmatch.changing import Changing
 from tagmatch.contents import every_set, is_among, pairs, schema_of, set_of, sets_at
-from tagmatch.messages import message
+from tagmatch.messages import message, messages_in
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
 from tagmatch.model.check import check_segment
@@ -199,7 +199,11 @@ class Engine:
     def match_many(self, queries: Any, *, unique: bool) -> pa.ListArray:
         """Keys of many queries."""
         matcher = self.current.matcher
-        answers = self._pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
+        if isinstance(queries, pa.Table | pa.RecordBatch):
+            chunks = messages_in(queries, threads=self._options.threads)
+        else:
+            chunks = tag_lists(queries, "queries")
+        answers = self._pipeline.match_many(matcher, chunks, unique=unique)
         return _list_array(answers, matcher.keys, unique=unique)
 
     @_interrupted_plainly

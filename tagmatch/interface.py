@@ -447,7 +447,9 @@ class TagMatch(Generic[K]):
         Parameters
         ----------
         queries
-            As the `tags` of `add_sets`: one row per query.
+            As the `tags` of `add_sets`: one row per query. Or an Arrow table or record batch, with a column `tags`,
+            which may be missing, and a column for each attribute, by its name: bools, integers, floats, strings (also
+            in a dictionary), or lists of these for several values; a null says that there is no value.
         unique : bool
             Give each key of a query once (ascending), as `match_unique` does.
 

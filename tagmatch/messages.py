@@ -1,12 +1,43 @@
-"""Messages: tags and attributes, as the tags by which matchers know both."""
+"""Messages: tags and attributes, as the tags by which matchers know both.
+
+Many messages come as a table: a column `tags`, and a column for each attribute. Each column is measured and written
+row by row into the memory of the strings, in which the tags of a row stand one after the other.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tagmatch.model.columns import shown, tag_list
-from tagmatch.model.errors import InvalidTypeError
-from tagmatch.model.filters.values import attribute_tags
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tagmatch.model.arrays import I64Array, Strings, TagLists, offsets_of
+from tagmatch.model.arrow_input import plain_strings, strings_in
+from tagmatch.model.columns import shown, tag_list, tag_lists
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.filters.values import ATTRIBUTE, RESERVED, attribute_tags, check_name
+from tagmatch.model.kernels.message_tags import (
+    BOOL,
+    NAN,
+    NO_BYTES,
+    NO_NUMBERS,
+    NO_PLACES,
+    NUMBER,
+    TAG,
+    TEXT,
+    Column,
+    rows_of_columns,
+)
+
+#: The column of tags; each other one is an attribute
+TAGS = "tags"
+
+_GREATEST = 2**63 - 1
+_SIGN = np.uint64(2**63)
+_TOO_GREAT = 2.0**63
+_EXACT = 0x800
 
 
 def message(tags: object, attributes: object) -> list[str]:
@@ -25,3 +56,144 @@ def message(tags: object, attributes: object) -> list[str]:
     if not isinstance(attributes, Mapping):
         raise InvalidTypeError(f"attributes must be a mapping from names to values, not {shown(attributes)}")
     return [*tag_list(tags), *attribute_tags(attributes)]
+
+
+def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0, threads: int = 1) -> list[TagLists]:
+    r"""The rows of a table as messages.
+
+    Parameters
+    ----------
+    table : pyarrow.Table or pyarrow.RecordBatch
+        A column `tags`, as `tag_lists` takes it, which may be missing. Each other column is an attribute: of bools,
+        integers, floats, strings (also in a dictionary), or of lists of these, which are several values. A null says
+        that there is no value.
+    first_row : int
+        Number of the first row, in messages of errors.
+    threads : int
+
+    Raises
+    ------
+    InvalidTypeError
+        A column has another type.
+    InvalidValueError
+        A name or an integer is none that an attribute can have. Both name the column, and the row if there is one.
+
+    Examples
+    --------
+    >>> [rows] = messages_in(pa.table({"tags": [["fr"]], "new": [True]}))
+    >>> len(rows), bytes(rows.tags.data)
+    (1, b'fr\x00=new\x00b1')
+    """
+    if table.schema.names.count(TAGS) > 1:
+        raise InvalidValueError(f"there must be one column {TAGS!r}, not {table.schema.names.count(TAGS)}")
+    parts = []
+    for batch in [table] if isinstance(table, pa.RecordBatch) else table.to_batches():
+        columns = [
+            column
+            for name, values in zip(batch.schema.names, batch.columns, strict=True)
+            if (column := _column(name, values, first_row)) is not None
+        ]
+        parts.append(rows_of_columns(columns, len(batch), threads))
+        first_row += len(batch)
+    return parts
+
+
+def side_by_side(parts: list[TagLists]) -> TagLists:
+    """Rows with all the tags that rows of the same number have in each part."""
+    return rows_of_columns(list(map(_tags, parts)), len(parts[0]), 1)
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def _column(name: str, values: pa.Array, first_row: int) -> Column | None:
+    """A column; `None` if it has no value at all."""
+    if name == TAGS:
+        (tags,) = tag_lists(values, f"column {name!r}", first_row=first_row)
+        return _tags(tags)
+    check_name(name)
+    label = f"column {name!r}"
+    prefix = np.frombuffer(f"{ATTRIBUTE}{name}{RESERVED}".encode(), np.uint8)
+    rows = np.arange(len(values) + 1)
+    kind = values.type
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+        values = values.cast(pa.large_list(kind.value_type))
+        kind = values.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        rows = offsets_of(pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False))
+        values = values.flatten()
+    if pa.types.is_dictionary(values.type) and not _is_text(values.type.value_type):
+        values = values.dictionary_decode()
+    valid = np.ones(len(values), np.bool_)
+    if values.null_count:
+        valid = values.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_null(values.type):
+        return None
+    if pa.types.is_boolean(values.type):
+        bools = values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)
+        return Column(BOOL, prefix, rows, valid, ordered=bools)
+    if pa.types.is_integer(values.type):
+        integers = values.fill_null(0).to_numpy(zero_copy_only=False)
+        if integers.dtype == np.uint64 and len(integers) and integers.max() > _GREATEST:
+            place = int(np.argmax(integers > _GREATEST))
+            row = first_row + int(np.searchsorted(rows, place, side="right")) - 1
+            raise InvalidValueError(f"{label}: row {row} has {integers[place]}, which must be at most 2**63 - 1")
+        return Column(NUMBER, prefix, rows, valid, *_of_integers(integers.astype(np.int64)))
+    if pa.types.is_floating(values.type):
+        return Column(NUMBER, prefix, rows, valid, *_of_floats(_doubles(values)))
+    if _is_text(values.type) or (pa.types.is_dictionary(values.type) and _is_text(values.type.value_type)):
+        texts = strings_in(plain_strings(values, label).fill_null("").cast(pa.large_string()))
+        return Column(TEXT, prefix, rows, valid, NO_NUMBERS, NO_PLACES, *_places(texts), texts.data)
+    raise InvalidTypeError(
+        f"{label} is of {kind}, but attributes are bools, integers, floats or strings, or lists of these: cast it, or "
+        "leave it out"
+    )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _doubles(values: pa.Array) -> npt.NDArray[np.float64]:
+    doubles: npt.NDArray[np.float64] = values.to_numpy(zero_copy_only=False).astype(np.float64)
+    return doubles
+
+
+def _of_floats(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint64], I64Array]:
+    return _in_order(values), np.where(np.isnan(values), NAN, _EXACT)
+
+
+def _of_integers(values: I64Array) -> tuple[npt.NDArray[np.uint64], I64Array]:
+    nearest = values.astype(np.float64)
+    beyond = nearest >= _TOO_GREAT  # the double nearest to the greatest integers
+    distance = values - np.where(beyond, 0.0, nearest).astype(np.int64)
+    distance[beyond] = values[beyond] - _GREATEST - 1
+    return _in_order(nearest), distance + _EXACT
+
+
+def _in_order(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
+    # Adding zero makes -0.0 0.0
+    bits = (values + 0.0).view(np.uint64)
+    return np.where(bits & _SIGN, ~bits, bits ^ _SIGN)
+
+
+def _places(strings: Strings) -> tuple[I64Array, I64Array]:
+    offsets = strings.offsets.astype(np.int64)
+    return offsets[:-1], offsets[1:]
+
+
+def _tags(rows: TagLists) -> Column:
+    """Tags as they are; what has an index that is not in its dictionary is none."""
+    begins, ends = _places(rows.tags)
+    first, last = int(rows.offsets[0]), int(rows.offsets[-1])
+    valid = np.ones(last - first, np.bool_)
+    if rows.indices is None:
+        begins, ends = begins[first:last], ends[first:last]
+    else:
+        indices = rows.indices[first:last].astype(np.int64)
+        valid = indices < len(begins)
+        indices = np.where(valid, indices, 0)
+        # Without a string there is no place to point to either
+        begins, ends = (np.append(places, 0)[indices] for places in (begins, ends))
+    offsets = rows.offsets.astype(np.int64) - first
+    return Column(TAG, NO_BYTES, offsets, valid, NO_NUMBERS, NO_PLACES, begins, ends, rows.tags.data)

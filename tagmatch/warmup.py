@@ -80,12 +80,16 @@ def _go_all_ways(folder: str, step: int) -> None:
 
 def _use_constraints(step: int) -> None:
     """Have sets with constraints of each kind, and messages with values of each type."""
+    import pyarrow as pa
+
     from tagmatch.model.filters.values import attribute_tags
 
+    attributes = {"price": 9.5, "name": "IBM", "new": True}
     with TagMatch(device="cpu", threads=2) as tm:
         tm.add_set(["en"], 1, where='price < 10 and name contains "IB" and not tags {"old"}')
         tm.consolidate()
-        message = ["en", *attribute_tags({"price": 9.5, "name": "IBM", "new": True})]
+        message = ["en", *attribute_tags(attributes)]
+        tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))
         _use(tm, [[message], *_as_arrow([message])][::step])
 
 

@@ -28,7 +28,7 @@ from tagmatch.model.options import LAYOUT_DEFAULTS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_Sets = Annotated[str, input_argument("SETS", "columns `tags` and `key`")]
+_Sets = Annotated[str, input_argument("SETS", "columns `tags`, `key` and optionally `where`")]
 
 
 def build(
@@ -93,7 +93,7 @@ def remove(
 
     def stage(tm: TagMatch[Any]) -> None:
         for rows in _rows(tm, sets, form, skip_invalid=skip_invalid):
-            tm.remove_sets(rows["tags"], rows["key"])
+            tm.remove_sets(rows["tags"], rows["key"], where=_where(rows))
 
     _change(index, stage, threads)
 
@@ -127,7 +127,14 @@ def _add(tm: TagMatch[Any], expires: datetime | None, batches: Iterator[pa.Recor
         if "expires" in rows.schema.names:
             times = rows["expires"]
             times = times if expires is None else times.fill_null(expires)
-        tm.add_sets(rows["tags"], rows["key"], expires=times)
+        tm.add_sets(rows["tags"], rows["key"], where=_where(rows), expires=times)
+
+
+def _where(rows: pa.RecordBatch) -> pa.Array | None:
+    """The conditions, if there are any."""
+    if "where" not in rows.schema.names or rows["where"].null_count == len(rows):
+        return None
+    return rows["where"]
 
 
 def _rows(

@@ -45,7 +45,7 @@ def export(
     ] = None,
     snapshot: SnapshotNumber = None,
 ) -> None:
-    """Write all stored sets and keys, as rows `tags`, `key`, and `expires` if some do; `build` makes the same index."""
+    """Write all stored sets and keys, as rows `tags`, `key`, `where` and `expires`, which `build` takes."""
     from tagmatch.contents import pairs, schema_of
     from tagmatch.files.sets import set_writer
     from tagmatch.model.clock import now_us

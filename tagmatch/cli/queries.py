@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,11 +12,23 @@ from tagmatch.cli.arguments import Index, InputFormat, SkipInvalid, SnapshotNumb
 from tagmatch.cli.progress import in_steps, invalid_rows, is_terminal_of_messages, note_compilation
 from tagmatch.files.formats import FormatName
 from tagmatch.interface import TagMatch
+from tagmatch.model.filters.where import Where
+
+
+def _attributes(text: str) -> dict[str, Any]:
+    """An object of JSON."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"{text!r} is no object of JSON")
+    return found
 
 
 def match(
     index: Index,
-    queries: Annotated[str, input_argument("QUERIES", "column `tags` and optionally `id`")],
+    queries: Annotated[str, input_argument("QUERIES", "column `tags` and optionally `id` and `attributes`")],
     output: Annotated[
         str,
         typer.Option(
@@ -66,11 +78,23 @@ def explain(
         list[str],
         typer.Argument(metavar="TAG", help="Tags of one query; -- before those that begin with -.", show_default=False),
     ],
+    attributes: Annotated[
+        dict[str, Any] | None,
+        typer.Option(
+            parser=_attributes,
+            metavar="JSON",
+            help="""Attributes of the query, as an object: '{"price": 9.5, "city": ["Rome", "Milan"]}'.""",
+            show_default=False,
+        ),
+    ] = None,
     snapshot: SnapshotNumber = None,
 ) -> None:
     """Write each stored set that one query contains, with its keys, as a line of JSON."""
     note_compilation()
     with TagMatch.open(index, snapshot=snapshot, device="cpu") as tm:
-        for stored, keys in tm.explain(tags):
-            record = {"tags": sorted(stored), "keys": keys}
+        for stored, keys in tm.explain(tags, attributes):
+            conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
+            record: dict[str, Any] = {"tags": sorted(tag for tag in stored if not isinstance(tag, Where)), "keys": keys}
+            if conditions:
+                record["where"] = " and ".join(conditions)
             typer.echo(json.dumps(record, ensure_ascii=False, separators=(",", ":")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -10,11 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.messages import TAGS, message, messages_in, side_by_side
 from tagmatch.model.arrays import I64Array
+from tagmatch.model.arrow import from_strings
 from tagmatch.model.columns import KEY_CHECKS, KeyChecks, stored_tag_list, tag_list, tag_lists
-from tagmatch.model.errors import InvalidTypeError, TagMatchError
+from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.expiry import TIME, check_text, check_times
+from tagmatch.model.filters.language import rows_of
 from tagmatch.model.options import KeyType
+from tagmatch.subscriptions import conditions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,76 @@ def _check_id(value: object, name: str) -> None:
         raise InvalidTypeError(f"{name} must be an integer or a string, not {value!r}")
 
 
+#: What text formats make of attributes: the tags that stand for them, which no file has as a type of its own
+ATTRIBUTE_TAGS = pa.list_(pa.binary())
+
+
+def attribute_lists(rows: Iterable[Mapping[str, Any] | None]) -> pa.Array:
+    """Attributes of rows, null where there are none, as `ATTRIBUTE_TAGS`.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        As `message`.
+    """
+    return pa.array(
+        [None if row is None else [tag.encode() for tag in message([], row)] for row in rows], ATTRIBUTE_TAGS
+    )
+
+
+def with_attributes(tags: pa.Array, attributes: pa.Array) -> pa.Array:
+    """The tags of queries, and those that stand for their attributes."""
+    (rows,) = tag_lists(tags, TAGS)
+    if attributes.type == ATTRIBUTE_TAGS:
+        (others,) = tag_lists(attributes.fill_null([]).cast(pa.list_(pa.string())), ATTRIBUTES.name)
+    else:
+        (others,) = messages_in(_table_of(attributes))
+    joined_rows = side_by_side([rows, others])
+    return pa.LargeListArray.from_arrays(pa.array(joined_rows.offsets), from_strings(joined_rows.tags))
+
+
+def _table_of(attributes: pa.StructArray) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(attributes.flatten(), names=_names(attributes.type))
+
+
+def _names(kind: pa.StructType) -> list[str]:
+    return [kind.field(i).name for i in range(kind.num_fields)]
+
+
+def _check_attributes(attributes: pa.Array, name: str, first_row: int) -> None:
+    if attributes.type == ATTRIBUTE_TAGS:
+        return
+    if not pa.types.is_struct(attributes.type) or not attributes.type.num_fields:
+        raise InvalidTypeError(f"{name} must be a struct with a field for each attribute, not {attributes.type}")
+    if TAGS in _names(attributes.type):
+        raise InvalidValueError(f"{name} must have no field {TAGS!r}")
+    try:
+        messages_in(_table_of(attributes), first_row=first_row)
+    except (InvalidTypeError, InvalidValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+def _check_attributes_of_one(value: object, name: str) -> None:
+    if value is None:
+        return
+    try:
+        message([], value)
+    except (InvalidTypeError, InvalidValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+
+
+def _check_conditions(where: pa.Array, name: str, first_row: int) -> None:
+    conditions_of(where, len(where), name, first_row=first_row)
+
+
+def _check_condition(where: Any, name: str) -> None:
+    try:
+        if where is not None:
+            rows_of(where)
+    except (InvalidTypeError, FilterError) as error:
+        raise type(error)(f"{name}: {str(error).removeprefix('where: ')}") from None
+
+
 STORED_TAGS = Column(
     "tags",
     (pa.list_(pa.string()),),
@@ -120,5 +194,9 @@ KEYS: dict[KeyType, Column] = {
 }
 #: Of queries
 ID = Column("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id, is_optional=True)
+#: Of stored sets: what the attributes of a query must be as well
+WHERE = Column("where", (pa.string(),), _check_conditions, _check_condition, is_optional=True)
+#: Of queries
+ATTRIBUTES = Column("attributes", (ATTRIBUTE_TAGS,), _check_attributes, _check_attributes_of_one, is_optional=True)
 #: Of stored sets: when the key expires
 EXPIRES = Column("expires", (TIME,), check_times, check_text, is_optional=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.files.columns import EXPIRES, ID, Column
+from tagmatch.files.columns import ATTRIBUTES, EXPIRES, ID, WHERE, Column, attribute_lists
 from tagmatch.files.json_lines import JsonLines, concatenated, json_values, time_texts
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.expiry import TIME
@@ -26,7 +26,7 @@ class CsvLines:
 
     A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags. An empty one cannot be
     used: a value may be missing, or the empty set may be meant, which every query contains. Ids are strings; an empty
-    cell has none, nor a time.
+    cell has none, nor a condition or a time. Attributes are a JSON object.
     """
 
     name = "a line of CSV"
@@ -66,6 +66,8 @@ class CsvLines:
         record["tags"] = json.loads(tags) if tags.startswith("[") else tags.split(TAG_SEPARATOR)
         for name in self._optional:
             record[name] = record[name] or None
+        if record.get(ATTRIBUTES.name):
+            record[ATTRIBUTES.name] = json.loads(record[ATTRIBUTES.name])
         for name in self._integers:
             if record[name].strip().lstrip("-").isdigit():
                 record[name] = int(record[name])
@@ -77,9 +79,14 @@ def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if field.name not in cells.schema.names:
         return pa.nulls(len(cells), field.type)
     texts = cells[field.name]
+    if field.name == ATTRIBUTES.name:
+        try:
+            return attribute_lists([json.loads(text) if text else None for text in texts.to_pylist()])
+        except json.JSONDecodeError as error:
+            raise pa.ArrowInvalid(str(error)) from None
     if pa.types.is_list(field.type):
         return _tags(texts, field.type)
-    if field.name in (ID.name, EXPIRES.name):
+    if field.name in (ID.name, WHERE.name, EXPIRES.name):
         texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
     if pa.types.is_string(field.type):
         return texts
@@ -105,7 +112,7 @@ def _tags(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def csv_cells(values: pa.Array) -> pa.Array:
-    """Cells with integers, times, strings, or lists of strings as JSON; nulls, which only times have, are empty.
+    """Cells with integers, times, strings, or lists of strings as JSON; nulls are empty.
 
     Raises
     ------
@@ -117,13 +124,13 @@ def csv_cells(values: pa.Array) -> pa.Array:
     if values.type == TIME:
         return time_texts(values).fill_null("")
     texts = json_values(values) if pa.types.is_list(values.type) else values
-    broken = pc.match_substring_regex(texts, "[\\r\\n]").to_numpy(zero_copy_only=False)
+    broken = pc.match_substring_regex(texts, "[\\r\\n]").fill_null(False).to_numpy(zero_copy_only=False)
     if broken.any():
         text = texts[int(np.argmax(broken))].as_py()
         raise InvalidValueError(
             f"{text!r} has a line break, which CSV has no form for here; write JSON Lines or Parquet"
         )
-    return concatenated('"', pc.replace_substring(texts, '"', '""'), '"')
+    return concatenated('"', pc.replace_substring(texts, '"', '""'), '"').fill_null("")
 
 
 def header_of(blocks: Iterator[bytes], path: str, columns: tuple[Column, ...]) -> tuple[list[str], bytes]:

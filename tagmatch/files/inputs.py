@@ -11,7 +11,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tagmatch.files.columns import EXPIRES, ID, KEYS, QUERY_TAGS, STORED_TAGS, Column, Rows
+from tagmatch.files.columns import (
+    ATTRIBUTES,
+    EXPIRES,
+    ID,
+    KEYS,
+    QUERY_TAGS,
+    STORED_TAGS,
+    WHERE,
+    Column,
+    Rows,
+    with_attributes,
+)
 from tagmatch.files.csv_lines import CsvLines, header_of
 from tagmatch.files.formats import Format, Kind, format_of, format_of_suffix, is_stream
 from tagmatch.files.invalid import InvalidRows
@@ -32,7 +43,7 @@ def read_sets(
     *,
     expires: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with columns `tags` and `key`, validated.
+    """Batches with columns `tags`, `key` and, where the file may have it, `where`, null in rows without; validated.
 
     Parameters
     ----------
@@ -54,18 +65,23 @@ def read_sets(
     InvalidTypeError, InvalidValueError, NullError
         For values that cannot be used; names file, column and row.
     """
-    columns = (STORED_TAGS, KEYS[key_type], *([EXPIRES] if expires else []))
+    columns = (STORED_TAGS, KEYS[key_type], WHERE, *([EXPIRES] if expires else []))
     return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows()))
 
 
 def read_queries(path: str, form: str | None = None, invalid: InvalidRows | None = None) -> Iterator[pa.RecordBatch]:
     """Batches with columns `row`, the number of the row from 0, `id`, null where there is none, and `tags`.
 
+    The attributes of queries are among their tags, as the tags that stand for them.
+
     Parameters and errors as `read_sets`, but for keys. Batches of a stream hold the lines that have arrived.
     """
-    for batch, numbers in _read(path, form, (QUERY_TAGS, ID), invalid or InvalidRows()):
+    for batch, numbers in _read(path, form, (QUERY_TAGS, ID, ATTRIBUTES), invalid or InvalidRows()):
         ids = batch[ID.name] if ID.name in batch.schema.names else pa.nulls(len(batch), pa.int64())
-        yield pa.record_batch([pa.array(numbers), ids, batch["tags"]], names=["row", "id", "tags"])
+        tags = batch["tags"]
+        if ATTRIBUTES.name in batch.schema.names and batch[ATTRIBUTES.name].null_count < len(batch):
+            tags = with_attributes(tags, batch[ATTRIBUTES.name])
+        yield pa.record_batch([pa.array(numbers), ids, tags], names=["row", "id", "tags"])
 
 
 def rows_in(path: str, form: str | None = None) -> int | None:
