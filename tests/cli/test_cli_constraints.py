@@ -1,0 +1,99 @@
+"""Conditions and attributes in files: what the commands make of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.command import done, ended, from_json_lines, tagmatch, write
+from support.index_files import contents_of
+
+SETS = [
+    {"tags": ["fr"], "key": 1, "where": "price < 10"},
+    {"tags": ["fr"], "key": 2},
+    {"tags": [], "key": 3, "where": 'city in {"Rome"} or tags {"de"}'},
+]
+QUERIES = [
+    {"tags": ["fr"], "attributes": {"price": 9.5, "city": "Rome"}},
+    {"tags": ["fr", "de"], "attributes": {"price": 10, "city": None}},
+    {"tags": ["fr"]},
+    {"tags": [], "attributes": {"city": "Rome"}},
+]
+ANSWERS = [[1, 2, 3], [2, 3], [2], [3]]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    done("build", write(tmp_path / "sets.jsonl", SETS), tmp_path / "index")
+    return tmp_path / "index"
+
+
+def answers(text: str) -> list[list[int]]:
+    return [sorted(set(row["keys"])) for row in from_json_lines(text)]
+
+
+def test_json_lines(index: Path) -> None:
+    lines = "".join(json.dumps(query) + "\n\n" for query in QUERIES).encode()
+    assert answers(tagmatch("match", index, "-", stdin=lines)) == ANSWERS
+    mixed = b"""{"tags": ["fr"], "attributes": {"price": "9"}}
+{"tags": ["fr"], "attribut\\u0065s": {"price": [9, true]}}
+"""
+    assert answers(tagmatch("match", index, "-", stdin=mixed)) == [[2], [1, 2]]
+
+
+def test_csv(index: Path) -> None:
+    lines = io.StringIO()
+    rows = csv.writer(lines)
+    rows.writerow(["tags", "attributes"])
+    for query in QUERIES:
+        rows.writerow([json.dumps(query["tags"]), json.dumps(query["attributes"]) if "attributes" in query else ""])
+    assert answers(tagmatch("match", index, "-", "--format", "csv", stdin=lines.getvalue().encode())) == ANSWERS
+
+
+def test_parquet(index: Path, tmp_path: Path) -> None:
+    attributes = pa.array([query.get("attributes") for query in QUERIES])
+    tags = pa.array([query["tags"] for query in QUERIES], pa.list_(pa.string()))
+    pq.write_table(pa.table({"tags": tags, "attributes": attributes}), tmp_path / "queries.parquet")
+    assert answers(tagmatch("match", index, tmp_path / "queries.parquet")) == ANSWERS
+    pq.write_table(pa.table({"tags": tags, "attributes": tags}), tmp_path / "queries.parquet")
+    assert "must be a struct" in ended("match", index, tmp_path / "queries.parquet").stderr
+
+
+@pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
+def test_what_export_writes_makes_the_same_index(index: Path, tmp_path: Path, name: str) -> None:
+    done("export", index, tmp_path / f"again.{name}")
+    done("build", tmp_path / f"again.{name}", tmp_path / "again")
+    assert contents_of(tmp_path / "again") == contents_of(index)
+    tagmatch("remove", index, tmp_path / f"again.{name}")
+    assert tagmatch("export", index) == ""
+
+
+def test_explain(index: Path) -> None:
+    found = from_json_lines(tagmatch("explain", index, "fr", "--attributes", '{"price": 3}'))
+    assert sorted(found, key=lambda row: row["keys"]) == [
+        {"tags": ["fr"], "keys": [1], "where": "price < 10"},
+        {"tags": ["fr"], "keys": [2]},
+    ]
+    assert "is no object of JSON" in ended("explain", index, "fr", "--attributes", "[]").stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "line", "message"),
+    [
+        ("match", b'{"tags": [], "attributes": {"price": {}}}', "column 'attributes': row 1: attribute \"price\""),
+        ("match", b'{"tags": [], "attributes": 7}', "column 'attributes': row 1: attributes must be a mapping"),
+        ("add", b'{"tags": [], "key": 1, "where": "price <"}', "column 'where': row 1: column 8: expected a value"),
+        ("add", b'{"tags": ["\\u0000=x"], "key": 1}', "column 'tags': row 1 holds a tag that begins as constraints"),
+    ],
+)
+def test_mistakes_name_line_and_row(index: Path, command: str, line: bytes, message: str) -> None:
+    failed = ended(command, index, "-", stdin=b'{"tags": [], "key": 1}\n' + line + b"\n")
+    assert failed.returncode == 1
+    assert f"line 2: {message}" in failed.stderr
