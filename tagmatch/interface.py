@@ -371,6 +371,34 @@ class TagMatch(Generic[K]):
         """
         self._engine.stage_many(tags, keys, where=where, removed=False, expires=expires)
 
+    def add_subscriptions(self, table: pa.Table | pa.RecordBatch) -> None:
+        """Stage the addition of the rows of an Arrow table: `add_sets` with its columns, as `to_arrow` has them.
+
+        Parameters
+        ----------
+        table : pyarrow.Table or pyarrow.RecordBatch
+            Column `key`, and those of `tags`, `where` and `expires` that are needed; several rows of a key are
+            alternatives.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add_sets`, naming column and row; or there is another column. Nothing is staged then.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> tm = TagMatch()
+        >>> tm.add_subscriptions(pa.table({"key": [1, 2], "where": ["price < 10", None]}))
+        >>> tm.consolidate()
+        >>> tm.match([], {"price": 11})
+        [2]
+        """
+        from tagmatch.subscriptions import columns_of
+
+        columns = columns_of(table)
+        self.add_sets(columns["tags"], columns["key"], where=columns.get("where"), expires=columns.get("expires"))
+
     def remove_sets(self, tags: Any, keys: Any, *, where: Any = None) -> None:
         """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`."""
         self._engine.stage_many(tags, keys, where=where, removed=True)

@@ -173,3 +173,27 @@ def keys_of(keys: U64Array | Strings, rows: I64Array) -> U64Array | Strings:
     if isinstance(keys, Strings):
         return strings_in(from_strings(keys).cast(pa.large_string()).take(pa.array(rows)))
     return keys[rows]
+
+
+#: The columns that a table of subscriptions may have
+_COLUMNS = ("key", "tags", "where", "expires")
+
+
+def columns_of(table: Any) -> dict[str, Any]:
+    """The columns of a table of subscriptions, by name; without a column `tags`, each row has no tags.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        It is no table, has no column `key`, or has a column that subscriptions do not have, or one twice.
+    """
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        raise InvalidTypeError(f"subscriptions must be an Arrow table or record batch, not {shown(table)}")
+    names = table.schema.names
+    for name in names:
+        if name not in _COLUMNS or names.count(name) > 1:
+            raise InvalidValueError(f"subscriptions have columns {', '.join(_COLUMNS)}, each once, not {name!r}")
+    if "key" not in names:
+        raise InvalidValueError(f"subscriptions need a column 'key'; there is {', '.join(map(repr, names)) or 'none'}")
+    no_tags = pa.ListArray.from_arrays(pa.array(np.zeros(len(table) + 1, np.int32)), pa.array([], pa.string()))
+    return {"tags": no_tags, **{name: table.column(name) for name in names}}

@@ -241,3 +241,24 @@ def test_alternatives_are_staged_in_the_log(tmp_path):
     with TagMatch.open(tmp_path / "index", device="cpu") as tm:
         assert sorted(tm.match(["a", "b"], {"city": "Rome", "price": 2})) == ["ana", "ana", "bo"]
         assert tm.match_unique(["a", "c"], {"price": 2}) == {"ana", "cy"}
+
+
+def test_tables_of_subscriptions():
+    with TagMatch(device="cpu") as tm, TagMatch(device="cpu") as other:
+        where = pa.chunked_array([["price < 10", None], ['city = "Rome"']], pa.string())
+        tm.add_subscriptions(pa.table({"key": [1, 2, 1], "where": where}))
+        tm.consolidate()
+        assert tm.match_unique([], {"city": "Rome"}) == {1, 2}
+        assert tm.match_unique(["a"], {"price": 10}) == {2}
+        other.add_subscriptions(tm.to_arrow())
+        other.consolidate()
+        assert dict(other) == dict(tm)
+        for bad, message in [
+            (pa.table({"tags": [["a"]]}), "need a column 'key'"),
+            (pa.table({"key": [1], "price": [2]}), "not 'price'"),
+            (pa.table({"key": [1, 2], "where": ["a = 1", "a ="]}), "where: row 1: column 4"),
+            ([1], "must be an Arrow table"),
+        ]:
+            with pytest.raises((InvalidTypeError, InvalidValueError, FilterError), match=message):
+                tm.add_subscriptions(bad)
+        assert tm.stats()["staged"] == 0
