@@ -99,8 +99,8 @@ def partition(
     InvalidTypeError
         A column is not there or of another type; it is named.
     InvalidValueError
-        For an option, for a URI that Arrow does not know, and for rows that cannot be stored: how many, and why. With
-        `append`, for keys or a layout that the index does not have.
+        For an option, for a column `where`, for a URI that Arrow does not know, and for rows that cannot be stored: how
+        many, and why. With `append`, for keys or a layout that the index does not have.
     IndexExistsError
         The path holds something that is not an index or, with `error`, one.
     IndexChangedError
@@ -121,6 +121,10 @@ def partition(
     """
     if mode not in get_args(Mode):
         raise InvalidValueError(f"mode must be one of {', '.join(map(repr, get_args(Mode)))}, not {mode!r}")
+    if "where" in sets.columns:
+        raise InvalidValueError(
+            "column 'where': Spark's jobs do not store conditions yet; drop the column, or use `tagmatch build`"
+        )
     check_strings(column_type(sets, tags), f"column {tags!r}")
     kind = column_type(sets, key)
     if isinstance(kind, StringType):

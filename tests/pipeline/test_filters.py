@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -124,7 +125,7 @@ MESSAGES = st.tuples(
 )
 
 
-def expected(filters: list[Any], tags: list[str], values: Mapping[str, list[Any]]) -> list[int]:
+def expected_keys(filters: list[Any], tags: list[str], values: Mapping[str, list[Any]]) -> list[int]:
     return [
         key
         for key, (wanted, tests) in enumerate(filters)
@@ -140,13 +141,44 @@ def test_any_filters(layout: Any, filters: list[Any], messages: list[Any]) -> No
             tm.add_set(tags, key, where=" and ".join(text for text, _ in tests) or None)
         tm.consolidate()
         queries = [[*tags, *attribute_tags(values)] for tags, values in messages]
-        wanted = [expected(filters, tags, values) for tags, values in messages]
+        wanted = [expected_keys(filters, tags, values) for tags, values in messages]
         assert [sorted(keys) for keys in tm.match_many(queries).to_pylist()] == wanted
         assert tm.match_many(queries, unique=True).to_pylist() == wanted
         for (tags, values), keys in zip(messages, wanted, strict=True):
             assert sorted(tm.match(tags, attributes=values)) == keys
             assert tm.match_unique(tags, attributes=values) == set(keys)
             assert sorted(key for _, found in tm.explain(tags, attributes=values) for key in found) == keys
+
+
+def test_every_operator_and_value() -> None:
+    """All at once in one index, so that constants and patterns are beside all others."""
+    makes: dict[str, Callable[[str, str], Constraint]] = {
+        "startswith": Constraint.begins_with,
+        "endswith": Constraint.ends_with,
+        "__contains__": Constraint.contains,
+    }
+
+    def compares(comparison: str, known: Any) -> Test:
+        return lambda value: COMPARISONS[comparison](value, known)
+
+    def has(method: str, text: str) -> Test:
+        return lambda value: isinstance(value, str) and getattr(value, method)(text)
+
+    tests = [
+        (Constraint.compared("p", comparison, known).text, compares(comparison, known))  # type: ignore[arg-type]
+        for known in (*NUMBERS, *TEXTS)
+        for comparison in COMPARISONS
+    ]
+    tests += [(make("p", text).text, has(method, text)) for text in TEXTS for method, make in makes.items()]
+    with TagMatch(device="cpu", threads=2) as tm:
+        for key, (where, _) in enumerate(tests):
+            tm.add_set([], key, where=where)
+        tm.consolidate()
+        found = tm.match_many([attribute_tags({"p": value}) for value in VALUES]).to_pylist()
+        both = tm.match_many([attribute_tags({"p": [value, other]}) for value, other in pairwise(VALUES)]).to_pylist()
+    expected = [{key for key, (_, test) in enumerate(tests) if test(value)} for value in VALUES]
+    assert [set(keys) for keys in found] == expected
+    assert [set(keys) for keys in both] == [one | other for one, other in pairwise(expected)]
 
 
 def test_thousands(rng: random.Random) -> None:

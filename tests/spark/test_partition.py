@@ -218,6 +218,14 @@ def test_keys_that_are_others_each_time(spark: Any, tmp_path: Path) -> None:
         assert sorted(map(len, tm.match(["a"]))) == [16, 16, 16]
 
 
+def test_conditions_are_refused(spark: Any, tmp_path: Path) -> None:
+    """They would be left out, so that sets would match too often."""
+    rows = spark.createDataFrame([(["a"], 1, "price < 10")], "tags array<string>, key long, where string")
+    with pytest.raises(InvalidValueError, match="column 'where': Spark's jobs do not store conditions yet"):
+        partition(rows, tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+
+
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
