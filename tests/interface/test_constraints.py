@@ -12,26 +12,26 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import expressions
+from support import filters
 
 from tagmatch import FilterError, InvalidTypeError, InvalidValueError, TagMatch, Where
 from tagmatch.messages import messages_in
 from tagmatch.model.filters.values import attribute_tags
 
 SUBSCRIPTIONS = st.lists(
-    st.tuples(st.sets(expressions.tags, max_size=2), st.none() | expressions.trees), min_size=1, max_size=6
+    st.tuples(st.sets(filters.tags, max_size=2), st.none() | filters.trees), min_size=1, max_size=6
 )
 #: Of a kind each, as a column has them
 COLUMNS = {
-    pa.int64(): st.sampled_from([each for each in expressions.INTEGERS if isinstance(each, int)]),
+    pa.int64(): st.sampled_from([each for each in filters.INTEGERS if isinstance(each, int)]),
     pa.int8(): st.integers(-(2**7), 2**7 - 1),
     pa.uint64(): st.integers(0, 2**63 - 1),
-    pa.float64(): st.sampled_from(expressions.FLOATS) | st.just(math.nan),
+    pa.float64(): st.sampled_from(filters.FLOATS) | st.just(math.nan),
     pa.float32(): st.floats(width=32),
     pa.bool_(): st.booleans(),
-    pa.string(): expressions.texts,
-    pa.large_string(): expressions.texts,
-    pa.dictionary(pa.int32(), pa.string()): expressions.texts,
+    pa.string(): filters.texts,
+    pa.large_string(): filters.texts,
+    pa.dictionary(pa.int32(), pa.string()): filters.texts,
 }
 
 
@@ -39,15 +39,15 @@ def satisfied(subscriptions: list[Any], tags: set[str], attributes: dict[str, An
     return {
         key
         for key, (wanted, tree) in enumerate(subscriptions)
-        if wanted <= tags and (tree is None or expressions.evaluate(tree, tags, attributes))
+        if wanted <= tags and (tree is None or filters.evaluate(tree, tags, attributes))
     }
 
 
 def written(subscriptions: list[Any], spelling: random.Random) -> list[str | None]:
-    return [None if tree is None else expressions.text_of(tree, spelling) for _, tree in subscriptions]
+    return [None if tree is None else filters.text_of(tree, spelling) for _, tree in subscriptions]
 
 
-@given(subscriptions=SUBSCRIPTIONS, spelling=expressions.spellings, data=st.data())
+@given(subscriptions=SUBSCRIPTIONS, spelling=filters.spellings, data=st.data())
 def test_any_way_to_ask(layout, subscriptions, spelling, data):
     """Sets are added one by one or together, and asked for by each call that takes a query."""
     where = written(subscriptions, spelling)
@@ -59,7 +59,7 @@ def test_any_way_to_ask(layout, subscriptions, spelling, data):
             tm.add_sets([list(tags) for tags, _ in subscriptions], range(len(subscriptions)), where=where)
         tm.consolidate()
         for _, tree in subscriptions:
-            tags, attributes = data.draw(expressions.messages(tree))
+            tags, attributes = data.draw(filters.messages(tree))
             keys = satisfied(subscriptions, tags, attributes)
             assert tm.match_unique(tags, attributes) == keys
             assert set(tm.match(tags, attributes)) == keys
@@ -69,7 +69,7 @@ def test_any_way_to_ask(layout, subscriptions, spelling, data):
             assert tm.match_unique(tags) == satisfied(subscriptions, tags, {})
 
 
-@given(subscriptions=SUBSCRIPTIONS, spelling=expressions.spellings)
+@given(subscriptions=SUBSCRIPTIONS, spelling=filters.spellings)
 def test_what_is_stored_comes_back_and_goes(subscriptions, spelling):
     """By iteration, by a table, and by the expressions themselves."""
     where = written(subscriptions, spelling)
@@ -106,7 +106,7 @@ def test_tables_of_messages(data):
         column = pa.array(drawn, pa.list_(plain) if is_list else plain)
         columns[f"c{number}"] = column if kind is plain or is_list else column.dictionary_encode()
     if data.draw(st.booleans()):
-        tags = data.draw(st.lists(st.lists(expressions.tags, max_size=3), min_size=rows, max_size=rows))
+        tags = data.draw(st.lists(st.lists(filters.tags, max_size=3), min_size=rows, max_size=rows))
         columns["tags"] = pa.array(tags, pa.list_(pa.string()))
     table = pa.table(columns) if columns else pa.table({"tags": pa.array([[]] * rows, pa.list_(pa.string()))})
     first = data.draw(st.integers(0, rows))

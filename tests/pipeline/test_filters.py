@@ -41,7 +41,24 @@ NUMBERS = [
     -math.inf,
     1e-300,
 ]
-TEXTS = ["", "a", "ab", "abc", "abd", "b", "ba", "bab", "é", "e", "\U0010ffff", "a\U0010ffff", "Rome", "home"]
+TEXTS = [
+    "",
+    "a",
+    "ab",
+    "abc",
+    "abd",
+    "b",
+    "ba",
+    "bab",
+    "é",
+    "e",
+    "\U0010ffff",
+    "a\U0010ffff",
+    "Rome",
+    "home",
+    "xab",
+    "xaz",
+]
 VALUES = [*NUMBERS, *TEXTS, math.nan, True, False]
 TAGS = ["t1", "t2", "t3"]
 
