@@ -219,19 +219,18 @@ def _in_folder(folder: Folder) -> Iterator[_Original]:
 
     with contextlib.ExitStack() as stack:
         while True:
-            manifest, missing = folder.manifest(), None
+            manifest, missing, paths = folder.manifest(), "", list[Path]()
             first = first_log_of(manifest)
             try:
-                generations = logs_of_index()
+                paths = [log_path(folder.path, generation) for generation in logs_of_index() if generation >= first]
                 files = {path: stack.enter_context((folder.path / path).open("rb")) for path in files_in(manifest)}
-                paths = [log_path(folder.path, generation) for generation in generations if generation >= first]
                 logs = [(path.name, stack.enter_context(path.open("rb"))) for path in paths]
             except FileNotFoundError as error:
-                missing = error.filename
+                missing = str(error.filename)
             except OSError as error:
                 raise TagMatchError(f"cannot read the index {folder}: {error}") from error
-            # A log without changes goes when its program has nothing staged any more
-            if folder.manifest() == manifest and not (missing and logs_of_index() != generations):
+            # A log without changes goes when its program has nothing staged any more; another may take its name
+            if folder.manifest() == manifest and missing not in map(str, paths):
                 break
             stack.close()
         if missing:

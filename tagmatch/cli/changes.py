@@ -143,7 +143,7 @@ def _rows(
     from tagmatch.files.inputs import read_sets, rows_in
 
     with invalid_rows(skip=skip_invalid) as invalid:
-        batches = read_sets(sets, form, invalid, tm.stats()["key_type"], expires=expires)
+        batches = read_sets(sets, form, invalid, tm.stats()["key_type"], where=True, expires=expires)
         yield from with_progress("reading sets", batches, rows_in(sets, form))
 
 

@@ -41,9 +41,10 @@ def read_sets(
     invalid: InvalidRows | None = None,
     key_type: KeyType = "integer",
     *,
+    where: bool = False,
     expires: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with columns `tags`, `key` and, where the file may have it, `where`, null in rows without; validated.
+    """Batches with columns `tags` and `key`, validated.
 
     Parameters
     ----------
@@ -55,6 +56,8 @@ def read_sets(
         Takes rows that cannot be used; default: they are errors.
     key_type : {"integer", "string"}
         What the keys must be.
+    where : bool
+        Whether batches have a column `where` as well, of expressions, where the file may have one.
     expires : bool
         Whether batches have a column `expires` as well, of timestamps with a time zone, where the file may have one.
 
@@ -65,7 +68,7 @@ def read_sets(
     InvalidTypeError, InvalidValueError, NullError
         For values that cannot be used; names file, column and row.
     """
-    columns = (STORED_TAGS, KEYS[key_type], WHERE, *([EXPIRES] if expires else []))
+    columns = (STORED_TAGS, KEYS[key_type], *([WHERE] if where else []), *([EXPIRES] if expires else []))
     return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows()))
 
 
