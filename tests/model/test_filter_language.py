@@ -74,7 +74,7 @@ MISTAKES = [
     ('a in {1,\n"b\n\\x"}', "line 3, column 1", f'expected {_ESCAPE}, found "\\\\x"'),
     (r'a = "\ud83e"', 5, r"the text '\ud83e' has no UTF-8 form: it contains a lone surrogate"),
     (r'a = "\udd8a\ud83e"', 5, r"the text '\udd8a\ud83e' has no UTF-8 form: it contains a lone surrogate"),
-    (r'tags {"x", "\u0000x"}', 12, "a tag must not begin with U+0000, which is reserved"),
+    (r'tags {"x", "\u0000-x"}', 12, "a tag must not begin with U+0000 and +, - or =, as constraints do"),
     (f'a "{"b" * 100}"', 3, f'expected {_OPERATOR}, found "{"b" * 39}…"'),
     (f"a = 1 {'b' * 100}", 7, f'expected "and", "or" or the end, found "{"b" * 39}…"'),
     ('a "\n"', "line 1, column 3", f'expected {_OPERATOR}, found "\\n"'),
