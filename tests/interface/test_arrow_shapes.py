@@ -290,11 +290,12 @@ NO_TAG_LISTS = [
     pa.array([1]),
     pa.array([{"tags": ["a"]}]),
     pa.chunked_array([[[b"a"]]]),
-    pa.table({"tags": [["a"]]}),
-    pa.record_batch({"tags": [["a"]]}),
     np.array(["a"]),
     np.array([[1]]),
 ]
+
+# A column `tags` and columns of attributes: messages, but no sets
+TABLES = [pa.table({"tags": [["a"]]}), pa.record_batch({"tags": [["a"]]})]
 
 
 @pytest.mark.parametrize("rows", NO_TAG_LISTS, ids=lambda rows: str(getattr(rows, "type", type(rows).__name__)))
@@ -307,6 +308,17 @@ def test_other_types_are_refused(rows):
         tm.match_many(rows)
     tm.consolidate()
     assert_agree(tm, oracle, [["a"]])
+
+
+@pytest.mark.parametrize("rows", TABLES, ids=lambda rows: type(rows).__name__)
+def test_tables_are_messages_but_no_sets(rows):
+    tm, oracle = loaded([(["a"], 1)])
+    for call in (tm.add_sets, tm.remove_sets):
+        with pytest.raises(TypeError, match=r"\btags\b"):
+            call(rows, [1])
+    tm.consolidate()
+    assert_agree(tm, oracle, [["a"]])
+    assert tm.match_many(rows).to_pylist() == [[1]]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
