@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from tagmatch.model.arrays import Lists
-from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
 from tagmatch.pipeline.cpu.subset_match import Matches
-from tagmatch.pipeline.filters.index import COMPLEX, TAG, FilterIndex
+from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.messages import Messages
 from tagmatch.pipeline.filters.trie import INNER, bit_of, home_of
+from tagmatch.pipeline.filters.verify import verified
 from tagmatch.pipeline.matcher import QueryBatch
 
 _U = np.uint64
@@ -115,54 +116,6 @@ def _candidates(tokens, signature, trie, stack, places, homes, found):
     return used, stack, places, found
 
 
-@inlined
-def _has_rank(ranks, rank):
-    low, high = 0, len(ranks)
-    while low < high:
-        middle = (low + high) >> 1
-        if ranks[middle] < rank:
-            low = middle + 1
-        else:
-            high = middle
-    return low < len(ranks) and ranks[low] == rank
-
-
-@kernel
-def _holds(constraint, attributes, codes, constraints):
-    """Whether a constraint of several intervals, or a negated one, holds: it does for any value, or for none."""
-    of_constraint, negated, offsets, lows, highs = constraints
-    for i in range(len(attributes)):
-        if attributes[i] == of_constraint[constraint]:
-            for interval in range(offsets[constraint], offsets[constraint + 1]):
-                if lows[interval] <= codes[i] <= highs[interval]:
-                    return not negated[constraint]
-    return negated[constraint]
-
-
-@inlined
-def _verified(first, last, records, first_codes, ranks, attributes, codes, constraints, several):
-    """Whether a message has all that a set asks."""
-    for record in range(first, last):
-        attribute, low, span = records[record, 0], records[record, 1], records[record, 2]
-        if attribute == TAG:
-            if not _has_rank(ranks, low):
-                return False
-        elif attribute == COMPLEX:
-            if not _holds(low, attributes, codes, constraints):
-                return False
-        else:
-            code = first_codes[attribute]
-            if code == _U32(0) or _U32(code - low) > span:
-                if code == _U32(0) or not several:
-                    return False
-                good = False
-                for i in range(len(attributes)):
-                    good |= attributes[i] == attribute and _U32(codes[i] - low) <= span
-                if not good:
-                    return False
-    return True
-
-
 @kernel
 def _match(
     rank_offsets, all_ranks, message_offsets, all_attributes, all_codes, cells, is_constraint, trie, constraints,
@@ -200,7 +153,7 @@ def _match(
             out = _room(out, total, used)
         before = total
         for i in range(used):
-            if _verified(
+            if verified(
                 at[i],
                 record_offsets[found[i] + 1],
                 records,
