@@ -13,6 +13,7 @@ import numpy as np
 from tagmatch.model.arrays import Lists, U32Array
 from tagmatch.model.kernels.jit import brief_kernel, kernel
 from tagmatch.model.kernels.prepared import array_at
+from tagmatch.model.kernels.rows import with_room
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import ClusterTable, Segment
@@ -64,14 +65,6 @@ def second_ranks(segment: Segment, *, threads: int = 1) -> U32Array:
 
 
 @kernel
-def _grown(array, used, more):
-    """A copy with room for `more` after the first `used` and, so that this stays rare, for twice as many as before."""
-    bigger = np.empty(max(2 * len(array), used + more), array.dtype)
-    bigger[:used] = array[:used]
-    return bigger
-
-
-@kernel
 def _find_candidates(query_offsets, query_ranks, offsets, ranks, seconds, first_rows, longest, most, ends):
     """Candidate rows, query by query, each with the place in `query_ranks` after its rarest tag's.
 
@@ -100,7 +93,7 @@ def _find_candidates(query_offsets, query_ranks, offsets, ranks, seconds, first_
             query_bits |= _U(1) << (_U(query_ranks[place]) & _U(63))
             small += min(stops[place] - begins[place], SCAN_ROWS)
         if used + small > len(rows):
-            rows, places = _grown(rows, used, small), _grown(places, used, small)
+            rows, places = with_room(rows, used, small), with_room(places, used, small)
         for place in range(first, last):
             row, end = begins[place], stops[place]
             if end - row <= SCAN_ROWS:
@@ -116,7 +109,7 @@ def _find_candidates(query_offsets, query_ranks, offsets, ranks, seconds, first_
             while depth > 0 and used <= most:
                 row, end, depth = next_candidates(offsets, ranks, seconds, query_ranks[first:last], path, depth)
                 if used + (end - row) > len(rows):
-                    rows, places = _grown(rows, used, end - row), _grown(places, used, end - row)
+                    rows, places = with_room(rows, used, end - row), with_room(places, used, end - row)
                 for candidate in range(row, end):
                     rows[used], places[used] = candidate, place + 1
                     used += 1

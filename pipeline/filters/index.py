@@ -206,8 +206,6 @@ class FilterIndex:
     records : uint32[n, 3] array
         What a set asks of a message, likely to fail first: attribute, least code, and how many more. For a tag `TAG`
         and its rank, for what is more than an interval `COMPLEX` and the number of the constraint.
-    is_constraint : bool array
-        Of each rank of the vocabulary.
     """
 
     attributes: Attributes
@@ -217,7 +215,6 @@ class FilterIndex:
     rows: U32Array
     record_offsets: I64Array
     records: U32Array
-    is_constraint: BoolArray
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -351,7 +348,6 @@ def _index(
         filters[in_order].astype(np.uint32),
         record_offsets,
         records[moved],
-        is_constraint,
     )
 
 

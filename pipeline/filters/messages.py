@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, TagLists, U32Array
-from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.rows import with_room
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.model.kernels.xxh64 import xxh64
 from tagmatch.pipeline.filters.codes import code_of
@@ -42,7 +43,7 @@ class Messages:
         return len(self.offsets) - 1
 
 
-@kernel
+@inlined
 def _number_of(data, start, stop, slots, offsets, heap):
     if len(offsets) == 1:
         return UNKNOWN
@@ -50,85 +51,98 @@ def _number_of(data, start, stop, slots, offsets, heap):
 
 
 @kernel
-def _longer(array):
-    longer = np.empty(2 * len(array), np.uint32)
-    longer[: len(array)] = array
-    return longer
-
-
-@kernel
-def _add_patterns(data, start, stop, name, patterns, attributes, codes, used):
-    """Add the patterns that a text contains or ends with."""
-    roots, edges, children, fails, outputs, firsts, nexts, only_at_end, of_pattern = patterns
-    root = roots[name]
-    node = root
-    for at in range(start, stop + 1):
-        if at > start:
-            node = step(node, root, data[at - 1], edges, children, fails)
-        place = outputs[node]
-        while place != 0:
-            pattern = firsts[place]
-            while pattern >= 0:
-                if at == stop or not only_at_end[pattern]:
-                    if used == len(attributes):
-                        attributes, codes = _longer(attributes), _longer(codes)
-                    attributes[used], codes[used] = of_pattern[pattern], 1
-                    used += 1
-                pattern = nexts[pattern]
-            place = outputs[fails[place]] if place != root else 0
-    return attributes, codes, used
-
-
-@kernel
-def _encode(rows, indices, offsets, data, first, last, names, absent, first_tag, constants, patterns, ends):
-    room = np.int64(rows[last]) - np.int64(rows[first]) + 1
-    attributes, codes = np.empty(room, np.uint32), np.empty(room, np.uint32)
-    used = 0
+def _encode(
+    rows, indices, offsets, data, first, last, names, absent, first_tag, constants,
+    attributes, codes, begins, stops, ends,
+):  # fmt: skip
+    """Write attributes and codes, and where the key of each value stands; returns how many there are."""
+    name_slots, name_offsets, name_bytes = names
+    absent_slots, absent_offsets, absent_bytes = absent
     number_starts, doubles, rests, text_starts, text_offsets, texts = constants
+    used = 0
     for row in range(first, last):
         for place in range(rows[row], rows[row + 1]):
             string = np.int64(indices[place]) if len(indices) else np.int64(place)
             if string >= len(offsets) - 1:  # beyond its dictionary
                 continue
             start, stop = np.int64(offsets[string]), np.int64(offsets[string + 1])
-            end = start + 2
             if stop - start < 2 or data[start] != 0 or data[start + 1] != _EQUALS:
-                number = _number_of(data, start, stop, *absent)
-                code = 1
-            else:
-                while end < stop and data[end] != 0:
-                    end += 1
-                number = _number_of(data, start + 2, end, *names)
-                code = 0
+                number = _number_of(data, start, stop, absent_slots, absent_offsets, absent_bytes)
+                if number != UNKNOWN:
+                    attributes[used], codes[used] = first_tag + number, 1
+                    used += 1
+                continue
+            end = start + 2
+            while end < stop and data[end] != 0:
+                end += 1
+            number = _number_of(data, start + 2, end, name_slots, name_offsets, name_bytes)
             if number == UNKNOWN:
                 continue
-            if code == 0:
-                code = code_of(
-                    data, end + 1, stop, np.int64(number),
-                    number_starts, doubles, rests, text_starts, text_offsets, texts,
-                )  # fmt: skip
-                if code == 0:
-                    continue
-            else:
-                number = np.uint32(first_tag + number)
-            if used == len(attributes):
-                attributes, codes = _longer(attributes), _longer(codes)
-            attributes[used], codes[used] = number, code
-            used += 1
-            if code > 1 and patterns[0][number] != 0 and data[end + 1] == _TEXT:
-                attributes, codes, used = _add_patterns(
-                    data, end + 2, stop, np.int64(number), patterns, attributes, codes, used
-                )
+            code = code_of(
+                data, end + 1, stop, np.int64(number),
+                number_starts, doubles, rests, text_starts, text_offsets, texts,
+            )  # fmt: skip
+            if code != 0:
+                attributes[used], codes[used] = number, code
+                begins[used], stops[used] = end + 1, stop
+                used += 1
         ends[row + 1 - first] = used
-    return attributes[:used], codes[:used]
+    return used
+
+
+@kernel
+def _with_patterns(attributes, codes, begins, stops, ends, data, patterns, new_ends):
+    """The same, and after each text the patterns that it contains or ends with."""
+    roots, edges, children, fails, outputs, firsts, nexts, only_at_end, of_pattern = patterns
+    new_attributes, new_codes = np.empty(2 * len(attributes), np.uint32), np.empty(2 * len(attributes), np.uint32)
+    used = 0
+    for message in range(len(ends) - 1):
+        for i in range(ends[message], ends[message + 1]):
+            if used == len(new_attributes):
+                new_attributes, new_codes = with_room(new_attributes, used, 1), with_room(new_codes, used, 1)
+            new_attributes[used], new_codes[used] = attributes[i], codes[i]
+            used += 1
+            # Tags that must not be there have the numbers behind all names
+            if attributes[i] >= len(roots) or roots[attributes[i]] == 0 or data[begins[i]] != _TEXT:
+                continue
+            root = node = roots[attributes[i]]
+            start, stop = begins[i] + 1, stops[i]
+            for at in range(start, stop + 1):
+                if at > start:
+                    node = step(node, root, data[at - 1], edges, children, fails)
+                place = outputs[node]
+                while place != 0:
+                    pattern = firsts[place]
+                    while pattern >= 0:
+                        if at == stop or not only_at_end[pattern]:
+                            if used == len(new_attributes):
+                                new_attributes = with_room(new_attributes, used, 1)
+                                new_codes = with_room(new_codes, used, 1)
+                            new_attributes[used], new_codes[used] = of_pattern[pattern], 1
+                            used += 1
+                        pattern = nexts[pattern]
+                    place = outputs[fails[place]] if place != root else 0
+        new_ends[message + 1] = used
+    return new_attributes[:used], new_codes[:used]
 
 
 def messages_of(tags: TagLists, first: int, last: int, known: Attributes) -> Messages:
     """The attributes of messages `first` to `last`."""
     ends = np.zeros(last - first + 1, np.int64)
-    attributes, codes = _encode(
+    room = int(tags.offsets[last]) - int(tags.offsets[first])
+    attributes, codes = np.empty(room, np.uint32), np.empty(room, np.uint32)
+    begins, stops = np.empty(room, np.int64), np.empty(room, np.int64)
+    used = _encode(
         tags.offsets, _NO_INDICES if tags.indices is None else tags.indices, tags.tags.offsets, tags.tags.data,
         first, last, known.names.arrays, known.absent_tags.arrays, known.first_tag, known.constants.arrays,
-        known.patterns.arrays, ends,
+        attributes, codes, begins, stops, ends,
     )  # fmt: skip
-    return Messages(ends, attributes, codes)
+    if not len(known.patterns):
+        return Messages(ends, attributes[:used], codes[:used])
+    all_ends = np.zeros(len(ends), np.int64)
+    return Messages(
+        all_ends,
+        *_with_patterns(
+            attributes[:used], codes[:used], begins, stops, ends, tags.tags.data, known.patterns.arrays, all_ends
+        ),
+    )

@@ -46,6 +46,9 @@ class Patterns:
     only_at_end: BoolArray
     attributes: I64Array
 
+    def __len__(self) -> int:
+        return len(self.nexts)
+
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
         """As the kernels take them."""

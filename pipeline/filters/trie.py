@@ -10,7 +10,7 @@ from tagmatch.model.arrays import I64Array, IntArray, U32Array, U64Array
 from tagmatch.model.kernels.jit import inlined, kernel
 
 # Sets of a leaf, and how many times fewer children than sets a node must have
-_LEAF, _LEAST = 64, 2
+_LEAF, _LEAST = 32, 1
 
 _U = np.uint64
 #: In the end of a node's scanned rows: it has children
