@@ -12,6 +12,7 @@ import pyarrow as pa
 from tagmatch.model.jobs import Memo
 
 U8Array = npt.NDArray[np.uint8]
+U16Array = npt.NDArray[np.uint16]
 U32Array = npt.NDArray[np.uint32]
 U64Array = npt.NDArray[np.uint64]
 I64Array = npt.NDArray[np.int64]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Strings, U8Array, U32Array, U64Array, offsets_of
+from tagmatch.model.arrays import I64Array, Strings, U8Array, U16Array, U32Array, U64Array, offsets_of
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.kernels.xxh64 import read64
@@ -51,7 +51,7 @@ class Constants:
     ----------
     number_starts, text_starts : int64 arrays, length attributes + 1
         Which numbers and which texts are an attribute's.
-    doubles, rests : uint64 arrays
+    doubles, rests : uint64 and uint16 arrays
         Of each number: the ordered bits of its nearest double, and what is missing.
     texts : Strings
         Without the letter that they have as keys.
@@ -59,7 +59,7 @@ class Constants:
 
     number_starts: I64Array
     doubles: U64Array
-    rests: U64Array
+    rests: U16Array
     text_starts: I64Array
     texts: Strings
 
@@ -75,7 +75,7 @@ class Constants:
         return bits
 
     @property
-    def arrays(self) -> tuple[I64Array, U64Array, U64Array, I64Array, I64Array, U8Array]:
+    def arrays(self) -> tuple[I64Array, U64Array, U16Array, I64Array, I64Array, U8Array]:
         """As `code_of` takes them."""
         return (
             self.number_starts,
@@ -234,8 +234,13 @@ def codes_of_cuts(attributes: I64Array, count: int, keys: Strings, sides: U8Arra
     last = behind & _begin_with(all_keys, (_TEXT, _AFTER_TEXTS))
     places[last] += np.diff(text_starts)[attributes[last]]
     codes = (2 + 2 * places + (sides == _AFTER)).astype(np.uint32)
+    numbers_in_order = order[is_new]
     constants = Constants(
-        number_starts, doubles[order[is_new]], rests[order[is_new]], text_starts, _without_first(all_keys, distinct)
+        number_starts,
+        doubles[numbers_in_order],
+        rests[numbers_in_order].astype(np.uint16),
+        text_starts,
+        _without_first(all_keys, distinct),
     )
     return constants, codes
 

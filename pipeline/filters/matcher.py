@@ -83,7 +83,7 @@ class FilterMatcher:
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of messages `first` to `last` satisfies."""
         queries = self._tag_index.ranks(tags, first, last)
-        found = match_filters(self._index, queries, messages_of(tags, first, last, self._index.attributes))
+        found = match_filters(self._index.trie, queries, messages_of(tags, first, last, self._index.attributes))
         return side_by_side([self._others.set_ids(tags, first, last), live_sets(found.sets, self._segment.deletions)])
 
 
@@ -96,7 +96,7 @@ class _Both:
     segment: Segment
 
     def subset_match(self) -> _FoundInBoth:
-        matches = match_filters(self.index, self.queries, self.messages)
+        matches = match_filters(self.index.trie, self.queries, self.messages)
         found = live_sets(matches.sets, self.segment.deletions)
         return _FoundInBoth(self.others.subset_match(), SetIds(found, self.segment.keys, matches.rejected))
 

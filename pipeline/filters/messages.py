@@ -15,8 +15,8 @@ from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.rows import with_room
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.model.kernels.xxh64 import xxh64
+from tagmatch.pipeline.filters.attributes import Attributes
 from tagmatch.pipeline.filters.codes import code_of
-from tagmatch.pipeline.filters.index import Attributes
 from tagmatch.pipeline.filters.patterns import step
 
 _EQUALS, _TEXT = tuple(b"=s")

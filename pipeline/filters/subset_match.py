@@ -9,9 +9,9 @@ from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import with_room
 from tagmatch.pipeline.cpu.subset_match import Matches
 from tagmatch.pipeline.filters.descent import descend
-from tagmatch.pipeline.filters.index import FilterIndex
+from tagmatch.pipeline.filters.message_tokens import write_tokens
 from tagmatch.pipeline.filters.messages import Messages
-from tagmatch.pipeline.filters.tokens import write_tokens
+from tagmatch.pipeline.filters.trie_index import TrieIndex
 from tagmatch.pipeline.filters.verify import verified
 from tagmatch.pipeline.matcher import QueryBatch
 
@@ -97,7 +97,7 @@ def _match(
     return out[:total], candidates - total
 
 
-def match_filters(index: FilterIndex, queries: QueryBatch, messages: Messages) -> Matches:
+def match_filters(index: TrieIndex, queries: QueryBatch, messages: Messages) -> Matches:
     """Rows of the segment whose tags and constraints each message satisfies."""
     cells = index.cells
     ends = np.zeros(len(messages) + 1, np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.pipeline.filters.index import COMPLEX, TAG
+from tagmatch.pipeline.filters.asked import COMPLEX, TAG
 from tagmatch.pipeline.rules.verify import seek
 
 _U32 = np.uint32

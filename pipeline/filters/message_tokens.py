@@ -1,0 +1,64 @@
+"""Messages as tokens: the numbers by which the trie knows names of attributes, cells of values, and tags."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.rows import sort_values, with_room
+from tagmatch.pipeline.filters.trie import bit_of
+
+_U = np.uint64
+
+# Tokens of a value at most: its attribute's, and two for each level
+_A_VALUE = 1 + 2 * 64
+
+
+@kernel
+def write_tokens(
+    first, last, rank_offsets, ranks, message_offsets, attributes, codes,
+    first_cells, bits, levels, known, first_tag, tokens, ends, signatures,
+):  # fmt: skip
+    """Write the tokens of messages `first` to `last`: of each ascending and each once, with their signature.
+
+    Those of message `first + i` end at `ends[i + 1]`. Returns `tokens`, or what is larger.
+    """
+    used = np.int64(0)
+    for message in range(first, last):
+        begin = used
+        ranks_begin, ranks_end = rank_offsets[message], rank_offsets[message + 1]
+        values_begin, values_end = message_offsets[message], message_offsets[message + 1]
+        more = ranks_end - ranks_begin + _A_VALUE * (values_end - values_begin)
+        if used + more > len(tokens):
+            tokens = with_room(tokens, used, more)
+        for place in range(ranks_begin, ranks_end):
+            token = known[first_tag + ranks[place]]
+            tokens[used] = token
+            used += np.int64(token != 0)
+        for place in range(values_begin, values_end):
+            attribute, code = attributes[place], np.int64(codes[place])
+            token = known[attribute]
+            tokens[used] = token
+            used += np.int64(token != 0)
+            left, level = levels[attribute], np.int64(0)
+            while left != _U(0):
+                if left & _U(1):
+                    # A set's cell is at least as wide as its interval and holds the lower end of that
+                    cell = code >> (bits[attribute] - level)
+                    for back in range(1 if level == bits[attribute] else 2):
+                        if cell >= back:
+                            token = known[first_cells[attribute] + (np.int64(1) << level) + cell - back]
+                            tokens[used] = token
+                            used += np.int64(token != 0)
+                left >>= _U(1)
+                level += 1
+        sort_values(tokens, begin, used)
+        different, signature = begin, _U(0)
+        for place in range(begin, used):
+            token = tokens[place]
+            signature |= bit_of(token)
+            tokens[different] = token
+            different += np.int64(place + 1 == used or token != tokens[place + 1])
+        used = different
+        ends[message + 1 - first], signatures[message - first] = used, signature
+    return tokens
