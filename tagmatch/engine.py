@@ -19,6 +19,7 @@ from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
 from tagmatch.model.check import check_segment
 from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list, tag_lists
+from tagmatch.model.conditions.rows import conditions_of, keys_of, with_conditions, with_constraints
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import ClosedError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
 from tagmatch.model.expiry import expiry_time, expiry_times
@@ -31,7 +32,7 @@ from tagmatch.partitioner.consolidation import count_tags, to_merge
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Staging
-from tagmatch.subscriptions import alternatives, conditions_of, keys_of, with_conditions
+from tagmatch.subscriptions import alternatives
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
@@ -161,7 +162,16 @@ class Engine:
             self._staging.extend([rows_of_tags(rows)], keys, removed=removed, expires=times, is_single=True)
 
     @_interrupted_plainly
-    def stage_many(self, tags: Any, keys: Any, *, where: object = None, removed: bool, expires: object = None) -> None:
+    def stage_many(
+        self,
+        tags: Any,
+        keys: Any,
+        *,
+        where: object = None,
+        constraints: Any = None,
+        removed: bool,
+        expires: object = None,
+    ) -> None:
         """Stage many changes, or none if one of them cannot be."""
         self._check_writable()
         chunks, values = tag_lists(tags, "tags", stored=True), KEY_CHECKS[self._key_type].many(keys, "keys")
@@ -171,6 +181,8 @@ class Engine:
                 f"tags and keys must have the same length; there are {rows} sets, {len(values)} keys"
             )
         times = expiry_times(expires, rows, clock.now_us())
+        if constraints is not None:
+            chunks = with_constraints(chunks, constraints, threads=self._options.threads)
         if where is not None:
             chunks, sources = with_conditions(chunks, conditions_of(where, rows))
             values, times = keys_of(values, sources), None if times is None else times[sources]

@@ -377,27 +377,56 @@ class TagMatch(Generic[K]):
         Parameters
         ----------
         table : pyarrow.Table or pyarrow.RecordBatch
-            Column `key`, and those of `tags`, `where` and `expires` that are needed; several rows of a key are
-            alternatives.
+            Column `key`, and those of `tags`, `where`, `constraints` and `expires` that are needed. A query matches a
+            row that has all of its tags, and where its expression and all of its constraints hold; several rows of a
+            key are alternatives.
+
+            `constraints` is for many subscriptions, as nothing is parsed: lists of structs, null or empty where there
+            are none. Each has the fields `attr`, the name of an attribute, `op`, and those that the operators need:
+
+            - `=`, `!=`, `<`, `<=`, `>`, `>=`, `prefix`, `suffix`, `contains`: the operand is in `value`, or in one of
+              `int`, `float`, `text` and `bool`, of which others are null: fields have a type, but for unions.
+            - `between`: the ends are in one of these and in `upper`, or both in `values`.
+            - `in`, `not in`: a list of operands is in `values`.
+            - `exists`, `not exists`: there is no operand.
+
+            Operands are bools, integers, floats or strings, dense or sparse unions of these, or structs of them with
+            one field that is not null, which Parquet and Spark have. Operators mean what they mean in `where`;
+            `not exists` is `not exists(…)`.
 
         Raises
         ------
         TypeError, ValueError
-            As `add_sets`, naming column and row; or there is another column. Nothing is staged then.
+            As `add_sets`, naming column and row, and the place of the constraint there; or there is another column.
+            Nothing is staged then.
 
         Examples
         --------
         >>> import pyarrow as pa
         >>> tm = TagMatch()
         >>> tm.add_subscriptions(pa.table({"key": [1, 2], "where": ["price < 10", None]}))
+        >>> cheap = {"attr": "price", "op": "<", "value": 10}
+        >>> in_a_city = {"attr": "city", "op": "in", "values": ["Rome", "Milan"]}
+        >>> ibm = {"attr": "name", "op": "prefix", "text": "IB"}
+        >>> tm.add_subscriptions(pa.table({"key": [3, 4], "constraints": [[cheap, in_a_city], [ibm]]}))
         >>> tm.consolidate()
-        >>> tm.match([], {"price": 11})
-        [2]
+        >>> sorted(tm.match([], {"price": 11, "name": "IBM"}))
+        [2, 4]
+        >>> sorted(tm.match([], {"price": 9.5, "city": "Rome"}))
+        [1, 2, 3]
         """
         from tagmatch.subscriptions import columns_of
 
         columns = columns_of(table)
-        self.add_sets(columns["tags"], columns["key"], where=columns.get("where"), expires=columns.get("expires"))
+        self._engine.stage_many(columns.pop("tags"), columns.pop("key"), removed=False, **columns)
+
+    def remove_subscriptions(self, table: pa.Table | pa.RecordBatch) -> None:
+        """Stage the removal of what `add_subscriptions` adds; errors are as there. `expires` is left aside."""
+        from tagmatch.subscriptions import columns_of
+
+        columns = columns_of(table)
+        columns.pop("expires", None)
+        self._engine.stage_many(columns.pop("tags"), columns.pop("key"), removed=True, **columns)
 
     def remove_sets(self, tags: Any, keys: Any, *, where: Any = None) -> None:
         """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`."""

@@ -9,35 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Strings, TagLists, offsets_of
-from tagmatch.model.arrow_input import plain_strings, strings_in
+from tagmatch.model.arrays import TagLists, offsets_of
 from tagmatch.model.columns import shown, tag_list, tag_lists
+from tagmatch.model.conditions.typed_values import places, value_column
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.filters.values import ATTRIBUTE, RESERVED, attribute_tags, check_name
-from tagmatch.model.kernels.message_tags import (
-    BOOL,
-    NAN,
-    NO_BYTES,
-    NO_NUMBERS,
-    NO_PLACES,
-    NUMBER,
-    TAG,
-    TEXT,
-    Column,
-    rows_of_columns,
-)
+from tagmatch.model.kernels.message_tags import NO_BYTES, NO_NUMBERS, NO_PLACES, TAG, Column, rows_of_columns
 
 #: The column of tags; each other one is an attribute
 TAGS = "tags"
-
-_GREATEST = 2**63 - 1
-_SIGN = np.uint64(2**63)
-_TOO_GREAT = 2.0**63
-_EXACT = 0x800
 
 
 def message(tags: object, attributes: object) -> list[str]:
@@ -122,69 +105,19 @@ def _column(name: str, values: pa.Array, first_row: int) -> Column | None:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         rows = offsets_of(pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False))
         values = values.flatten()
-    if pa.types.is_dictionary(values.type) and not _is_text(values.type.value_type):
-        values = values.dictionary_decode()
-    valid = np.ones(len(values), np.bool_)
-    if values.null_count:
-        valid = values.is_valid().to_numpy(zero_copy_only=False)
-    if pa.types.is_null(values.type):
-        return None
-    if pa.types.is_boolean(values.type):
-        bools = values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)
-        return Column(BOOL, prefix, rows, valid, ordered=bools)
-    if pa.types.is_integer(values.type):
-        integers = values.fill_null(0).to_numpy(zero_copy_only=False)
-        if integers.dtype == np.uint64 and len(integers) and integers.max() > _GREATEST:
-            place = int(np.argmax(integers > _GREATEST))
-            row = first_row + int(np.searchsorted(rows, place, side="right")) - 1
-            raise InvalidValueError(f"{label}: row {row} has {integers[place]}, which must be at most 2**63 - 1")
-        return Column(NUMBER, prefix, rows, valid, *_of_integers(integers.astype(np.int64)))
-    if pa.types.is_floating(values.type):
-        return Column(NUMBER, prefix, rows, valid, *_of_floats(_doubles(values)))
-    if _is_text(values.type) or (pa.types.is_dictionary(values.type) and _is_text(values.type.value_type)):
-        texts = strings_in(plain_strings(values, label).fill_null("").cast(pa.large_string()))
-        return Column(TEXT, prefix, rows, valid, NO_NUMBERS, NO_PLACES, *_places(texts), texts.data)
-    raise InvalidTypeError(
+    return value_column(
+        values,
+        rows,
+        lambda place: f"{label}: row {first_row + int(np.searchsorted(rows, place, side='right')) - 1}",
         f"{label} is of {kind}, but attributes are bools, integers, floats or strings, or lists of these: cast it, or "
-        "leave it out"
+        "leave it out",
+        prefix=prefix,
     )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _doubles(values: pa.Array) -> npt.NDArray[np.float64]:
-    doubles: npt.NDArray[np.float64] = values.to_numpy(zero_copy_only=False).astype(np.float64)
-    return doubles
-
-
-def _of_floats(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint64], I64Array]:
-    return _in_order(values), np.where(np.isnan(values), NAN, _EXACT)
-
-
-def _of_integers(values: I64Array) -> tuple[npt.NDArray[np.uint64], I64Array]:
-    nearest = values.astype(np.float64)
-    beyond = nearest >= _TOO_GREAT  # the double nearest to the greatest integers
-    distance = values - np.where(beyond, 0.0, nearest).astype(np.int64)
-    distance[beyond] = values[beyond] - _GREATEST - 1
-    return _in_order(nearest), distance + _EXACT
-
-
-def _in_order(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
-    # Adding zero makes -0.0 0.0
-    bits = (values + 0.0).view(np.uint64)
-    return np.where(bits & _SIGN, ~bits, bits ^ _SIGN)
-
-
-def _places(strings: Strings) -> tuple[I64Array, I64Array]:
-    offsets = strings.offsets.astype(np.int64)
-    return offsets[:-1], offsets[1:]
 
 
 def _tags(rows: TagLists) -> Column:
     """Tags as they are; what has an index that is not in its dictionary is none."""
-    begins, ends = _places(rows.tags)
+    begins, ends = places(rows.tags)
     first, last = int(rows.offsets[0]), int(rows.offsets[-1])
     valid = np.ones(last - first, np.bool_)
     if rows.indices is None:

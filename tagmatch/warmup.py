@@ -87,6 +87,8 @@ def _use_constraints(step: int) -> None:
     attributes = {"price": 9.5, "name": "IBM", "new": True}
     with TagMatch(device="cpu", threads=2) as tm:
         tm.add_set(["en"], 1, where='price < 10 and name contains "IB" and not tags {"old"}')
+        cheap = {"attr": "price", "op": "<", "value": 10}
+        tm.add_subscriptions(pa.table({"key": [2], "constraints": [[cheap]]}))
         tm.consolidate()
         message = ["en", *attribute_tags(attributes)]
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))

@@ -38,10 +38,13 @@ NAN = "!"
 #: What the keys of a type begin with, and what is after all of them
 NUMBERS, TEXTS = ("n", "o"), ("s", "t")
 
+#: The bit of a double that its sign is
+SIGN = 2**63
+#: What the last digits of a number are that is the double itself
+EXACT = 0x800
+
 _INT64 = range(-(2**63), 2**63)
-_SIGN = 2**63
 _ALL_BITS = 2**64 - 1
-_EXACT = 0x800
 _DIGITS_OF_DOUBLE = slice(1, 17)
 _DIGITS_OF_DISTANCE = slice(17, 20)
 
@@ -86,8 +89,8 @@ def key_of(value: Value) -> str:
 def _number_key(nearest: float, distance: int) -> str:
     # Adding zero makes -0.0 0.0
     (bits,) = struct.unpack(">Q", struct.pack(">d", nearest + 0.0))
-    bits ^= _ALL_BITS if bits & _SIGN else _SIGN
-    return f"{NUMBERS[0]}{bits:016x}{distance + _EXACT:03x}"
+    bits ^= _ALL_BITS if bits & SIGN else SIGN
+    return f"{NUMBERS[0]}{bits:016x}{distance + EXACT:03x}"
 
 
 def value_of(key: str) -> Value:
@@ -105,8 +108,8 @@ def value_of(key: str) -> Value:
     if key[0] == TEXTS[0]:
         return key[1:]
     bits = int(key[_DIGITS_OF_DOUBLE], 16)
-    distance = int(key[_DIGITS_OF_DISTANCE], 16) - _EXACT
-    (nearest,) = struct.unpack(">d", struct.pack(">Q", bits ^ (_SIGN if bits & _SIGN else _ALL_BITS)))
+    distance = int(key[_DIGITS_OF_DISTANCE], 16) - EXACT
+    (nearest,) = struct.unpack(">d", struct.pack(">Q", bits ^ (SIGN if bits & SIGN else _ALL_BITS)))
     if math.isfinite(nearest) and nearest.is_integer() and int(nearest) + distance in _INT64:
         return int(nearest) + distance
     return float(nearest)

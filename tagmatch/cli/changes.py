@@ -28,7 +28,7 @@ from tagmatch.model.options import LAYOUT_DEFAULTS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_Sets = Annotated[str, input_argument("SETS", "columns `tags`, `key` and optionally `where`")]
+_Sets = Annotated[str, input_argument("SETS", "columns `tags`, `key` and optionally `where` and `constraints`")]
 
 
 def build(
@@ -93,7 +93,7 @@ def remove(
 
     def stage(tm: TagMatch[Any]) -> None:
         for rows in _rows(tm, sets, form, skip_invalid=skip_invalid):
-            tm.remove_sets(rows["tags"], rows["key"], where=_where(rows))
+            tm.remove_subscriptions(_with_values(rows))
 
     _change(index, stage, threads)
 
@@ -122,19 +122,23 @@ def _change(index: str, stage: Callable[[TagMatch[Any]], None], threads: int | N
 
 def _add(tm: TagMatch[Any], expires: datetime | None, batches: Iterator[pa.RecordBatch]) -> None:
     """Stage additions, of which those without a time of their own get this one."""
+    import pyarrow as pa
+
+    from tagmatch.model.expiry import TIME
+
     for rows in batches:
-        times: Any = expires
-        if "expires" in rows.schema.names:
-            times = rows["expires"]
-            times = times if expires is None else times.fill_null(expires)
-        tm.add_sets(rows["tags"], rows["key"], where=_where(rows), expires=times)
+        if expires is not None and "expires" in rows.schema.names:
+            rows = rows.set_column(rows.schema.names.index("expires"), "expires", rows["expires"].fill_null(expires))
+        elif expires is not None:
+            rows = rows.append_column("expires", pa.repeat(pa.scalar(expires, TIME), len(rows)))
+        tm.add_subscriptions(_with_values(rows))
 
 
-def _where(rows: pa.RecordBatch) -> pa.Array | None:
-    """The conditions, if there are any."""
-    if "where" not in rows.schema.names or rows["where"].null_count == len(rows):
-        return None
-    return rows["where"]
+def _with_values(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows without optional columns that have no value in any of them."""
+    return rows.select(
+        [name for name in rows.schema.names if name in ("tags", "key") or rows[name].null_count < len(rows)]
+    )
 
 
 def _rows(

@@ -10,15 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.files.constraints import CONSTRAINT_LISTS, check_constraints
 from tagmatch.messages import TAGS, message, messages_in, side_by_side
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.columns import KEY_CHECKS, KeyChecks, stored_tag_list, tag_list, tag_lists
+from tagmatch.model.conditions.rows import conditions_of
+from tagmatch.model.conditions.structured import constraint_rows
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.expiry import TIME, check_text, check_times
 from tagmatch.model.filters.language import rows_of
 from tagmatch.model.options import KeyType
-from tagmatch.subscriptions import conditions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,14 @@ KEYS: dict[KeyType, Column] = {
 ID = Column("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id, is_optional=True)
 #: Of stored sets: what the attributes of a query must be as well
 WHERE = Column("where", (pa.string(),), _check_conditions, _check_condition, is_optional=True)
+#: Of stored sets: the same as structs
+CONSTRAINTS = Column(
+    "constraints",
+    (CONSTRAINT_LISTS,),
+    lambda array, name, row: constraint_rows(array, name, first_row=row),
+    check_constraints,
+    is_optional=True,
+)
 #: Of queries
 ATTRIBUTES = Column("attributes", (ATTRIBUTE_TAGS,), _check_attributes, _check_attributes_of_one, is_optional=True)
 #: Of stored sets: when the key expires

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.files.columns import ATTRIBUTES, EXPIRES, ID, WHERE, Column, attribute_lists
-from tagmatch.files.json_lines import JsonLines, concatenated, json_values, time_texts
+from tagmatch.files.columns import EXPIRES, ID, WHERE, Column
+from tagmatch.files.json_lines import OBJECTS, JsonLines, concatenated, json_values, time_texts
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.expiry import TIME
 
@@ -26,7 +26,7 @@ class CsvLines:
 
     A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags. An empty one cannot be
     used: a value may be missing, or the empty set may be meant, which every query contains. Ids are strings; an empty
-    cell has none, nor a condition or a time. Attributes are a JSON object.
+    cell has none, nor a condition or a time. Attributes are a JSON object, constraints a JSON list.
     """
 
     name = "a line of CSV"
@@ -66,8 +66,9 @@ class CsvLines:
         record["tags"] = json.loads(tags) if tags.startswith("[") else tags.split(TAG_SEPARATOR)
         for name in self._optional:
             record[name] = record[name] or None
-        if record.get(ATTRIBUTES.name):
-            record[ATTRIBUTES.name] = json.loads(record[ATTRIBUTES.name])
+        for name in OBJECTS:
+            if record.get(name):
+                record[name] = json.loads(record[name])
         for name in self._integers:
             if record[name].strip().lstrip("-").isdigit():
                 record[name] = int(record[name])
@@ -79,9 +80,9 @@ def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if field.name not in cells.schema.names:
         return pa.nulls(len(cells), field.type)
     texts = cells[field.name]
-    if field.name == ATTRIBUTES.name:
+    if field.name in OBJECTS:
         try:
-            return attribute_lists([json.loads(text) if text else None for text in texts.to_pylist()])
+            return OBJECTS[field.name]([json.loads(text) if text else None for text in texts.to_pylist()])
         except json.JSONDecodeError as error:
             raise pa.ArrowInvalid(str(error)) from None
     if pa.types.is_list(field.type):

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from tagmatch.files.columns import (
     ATTRIBUTES,
+    CONSTRAINTS,
     EXPIRES,
     ID,
     KEYS,
@@ -57,7 +58,7 @@ def read_sets(
     key_type : {"integer", "string"}
         What the keys must be.
     where : bool
-        Whether batches have a column `where` as well, of expressions, where the file may have one.
+        Whether batches have columns `where` as well, of expressions, and `constraints`, where the file may have them.
     expires : bool
         Whether batches have a column `expires` as well, of timestamps with a time zone, where the file may have one.
 
@@ -68,7 +69,7 @@ def read_sets(
     InvalidTypeError, InvalidValueError, NullError
         For values that cannot be used; names file, column and row.
     """
-    columns = (STORED_TAGS, KEYS[key_type], *([WHERE] if where else []), *([EXPIRES] if expires else []))
+    columns = (STORED_TAGS, KEYS[key_type], *([WHERE, CONSTRAINTS] if where else []), *([EXPIRES] if expires else []))
     return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows()))
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from tagmatch.files.columns import ATTRIBUTE_TAGS, ATTRIBUTES, attribute_lists
+from tagmatch.files.columns import ATTRIBUTES, CONSTRAINTS, attribute_lists
+from tagmatch.files.constraints import constraint_lists
 from tagmatch.model.expiry import TIME
 
 # Wide, as text with escapes may be longer than what one array of the other kind can hold
 _TEXT = pa.large_string()
-# The name of the column, also where it is written with escapes
-_HAS_ATTRIBUTES = re.compile(rb'"attributes"|\\u')
+#: Columns whose values may be of any type in each row, as Arrow's readers do not have them, and what makes them of JSON
+OBJECTS: dict[str, Callable[[list[Any]], pa.Array]] = {
+    ATTRIBUTES.name: attribute_lists,
+    CONSTRAINTS.name: constraint_lists,
+}
 _NEEDS_ESCAPES = r'[\x00-\x1f"\\]'
 
 
@@ -28,12 +33,13 @@ class JsonLines:
 
     def batch(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
         """As `LineFormat` says."""
-        if ATTRIBUTES.name in schema.names:
-            place = schema.get_field_index(ATTRIBUTES.name)
-            others = self.batch(block, schema.remove(place))
-            attributes = _attributes(block, len(others))
-            columns = [*others.columns[:place], attributes, *others.columns[place:]]
-            return pa.RecordBatch.from_arrays(columns, schema=schema)
+        for name in OBJECTS:
+            if name in schema.names:
+                place = schema.get_field_index(name)
+                others = self.batch(block, schema.remove(place))
+                objects = _objects(block, len(others), schema.field(place))
+                columns = [*others.columns[:place], objects, *others.columns[place:]]
+                return pa.RecordBatch.from_arrays(columns, schema=schema)
         read = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
         # Of times, which would be taken for UTC without a zone, the text
         texts = pa.schema([(field.name, pa.string() if field.type == TIME else field.type) for field in schema])
@@ -49,14 +55,15 @@ class JsonLines:
         return record
 
 
-def _attributes(block: bytes, rows: int) -> pa.Array:
-    """The column of attributes, of which each may be of any type in each row, as Arrow's reader does not have it."""
-    if not _HAS_ATTRIBUTES.search(block):
-        return pa.nulls(rows, ATTRIBUTE_TAGS)
-    found = [json.loads(line).get(ATTRIBUTES.name) for line in block.splitlines() if line.strip()]
+def _objects(block: bytes, rows: int, field: pa.Field) -> pa.Array:
+    """A column of any JSON."""
+    # The name of the column, also where it is written with escapes
+    if not re.search(rb'"%s"|\\u' % field.name.encode(), block):
+        return pa.nulls(rows, field.type)
+    found = [json.loads(line).get(field.name) for line in block.splitlines() if line.strip()]
     if len(found) != rows:
         raise pa.ArrowInvalid("a row must be on one line, and alone on it")
-    return attribute_lists(found)
+    return OBJECTS[field.name](found)
 
 
 def json_values(values: pa.Array) -> pa.Array:

@@ -13,6 +13,8 @@ import pytest
 from support.command import done, ended, from_json_lines, tagmatch, write
 from support.index_files import contents_of
 
+from tagmatch.files.constraints import constraint_lists
+
 SETS = [
     {"tags": ["fr"], "key": 1, "where": "price < 10"},
     {"tags": ["fr"], "key": 2},
@@ -75,6 +77,50 @@ def test_what_export_writes_makes_the_same_index(index: Path, tmp_path: Path, na
     assert tagmatch("export", index) == ""
 
 
+STRUCTURED = [
+    [{"attr": "price", "op": "<", "value": 10}, {"attr": "city", "op": "in", "values": ["Rome", 7]}],
+    None,
+    [{"attr": "city", "op": "between", "value": "A", "upper": "M"}, {"attr": "new", "op": "=", "value": True}],
+]
+AS_TEXT = ['price < 10 and city in {7, "Rome"}', None, 'city between "A" and "M" and new = true']
+
+
+@pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
+def test_constraints_are_conditions(tmp_path: Path, name: str) -> None:
+    """In each format, with expressions beside; and they are removed in the same way."""
+    rows = [{"tags": ["a"], "key": key, "constraints": row} for key, row in enumerate(STRUCTURED)]
+    rows.append({"tags": [], "key": 7, "where": "x = 1", "constraints": STRUCTURED[0]})
+    where = [*AS_TEXT, f"x = 1 and {AS_TEXT[0]}"]
+    done("build", write(tmp_path / "text.jsonl", [
+        {"tags": row["tags"], "key": row["key"], "where": text} for row, text in zip(rows, where, strict=True)
+    ]), tmp_path / "text")  # fmt: skip
+    path = tmp_path / f"sets.{name}"
+    if name == "jsonl":
+        write(path, rows)
+    elif name == "csv":
+        with path.open("w", newline="") as file:
+            lines = csv.writer(file)
+            lines.writerow(["tags", "key", "where", "constraints"])
+            for row in rows:
+                given = row["constraints"]
+                cell = "" if given is None else json.dumps(given)
+                lines.writerow([json.dumps(row["tags"]), row["key"], row.get("where", ""), cell])
+    else:
+        columns = pa.table({name: [row.get(name) for row in rows] for name in ("key", "where")})
+        tags = pa.array([row["tags"] for row in rows], pa.list_(pa.string()))
+        columns = columns.append_column("tags", tags)
+        lists = constraint_lists([row["constraints"] for row in rows])
+        pq.write_table(columns.append_column("constraints", lists), path)
+    done("build", path, tmp_path / "index")
+    assert contents_of(tmp_path / "index") == contents_of(tmp_path / "text")
+    done("build", path, tmp_path / "expiring", "--expires", "30d")
+    exported = from_json_lines(tagmatch("export", tmp_path / "expiring"))
+    assert len(exported) == len(rows)
+    assert all("expires" in row for row in exported)
+    tagmatch("remove", tmp_path / "index", path)
+    assert tagmatch("export", tmp_path / "index") == ""
+
+
 def test_explain(index: Path) -> None:
     found = from_json_lines(tagmatch("explain", index, "fr", "--attributes", '{"price": 3}'))
     assert sorted(found, key=lambda row: row["keys"]) == [
@@ -90,6 +136,17 @@ def test_explain(index: Path) -> None:
         ("match", b'{"tags": [], "attributes": {"price": {}}}', "column 'attributes': row 1: attribute \"price\""),
         ("match", b'{"tags": [], "attributes": 7}', "column 'attributes': row 1: attributes must be a mapping"),
         ("add", b'{"tags": [], "key": 1, "where": "price <"}', "column 'where': row 1: column 8: expected a value"),
+        ("add", b'{"tags": [], "key": 1, "constraints": 7}', "column 'constraints': row 1: constraints must be a list"),
+        (
+            "add",
+            b'{"tags": [], "key": 1, "constraints": [{"attr": "x", "op": "=", "value": {}}]}',
+            "column 'constraints': row 1: a value must be a bool, an int, a float or a str, not dict",
+        ),
+        (
+            "add",
+            b'{"tags": [], "key": 1, "constraints": [{"attr": "x", "op": "exists"}, {"attr": "x", "op": "=="}]}',
+            "column 'constraints': row 1, constraint 1: there is no operator '=='",
+        ),
         ("add", b'{"tags": ["\\u0000=x"], "key": 1}', "column 'tags': row 1 holds a tag that begins as constraints"),
     ],
 )

@@ -1,0 +1,259 @@
+"""Constraints as structs give what the same expressions give, in each shape in which a table may have them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import filters
+
+from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch.workloads.content import Content, ContentOptions
+
+#: What a field may be called that has values of this type alone
+FIELDS = {bool: "bool", int: "int", float: "float", str: "text"}
+TYPED = pa.struct({"int": pa.int64(), "float": pa.float64(), "text": pa.string(), "bool": pa.bool_()})
+
+#: A test, or that there is no such attribute: all that has a form as a struct
+CONSTRAINTS = filters.tests | st.builds(
+    lambda attribute: filters.Not(filters.Test(attribute, "exists", ())), filters.attribute_names
+)
+ROWS = st.lists(st.tuples(st.sets(filters.tags, max_size=2), st.lists(CONSTRAINTS, max_size=4)), min_size=1, max_size=6)
+
+
+def parts_of(tree: Any) -> tuple[str, str, tuple[Any, ...]]:
+    test = tree.part if isinstance(tree, filters.Not) else tree
+    return test.attribute, "not exists" if tree is not test else test.operator, test.operands
+
+
+def typed(value: Any) -> dict[str, Any]:
+    return {FIELDS[type(value)]: value}
+
+
+def as_typed_fields(tree: Any, pairs_in_lists: bool) -> dict[str, Any]:
+    """The first operand in the field of its type, others in structs."""
+    attribute, operator, operands = parts_of(tree)
+    record: dict[str, Any] = {"attr": attribute, "op": operator}
+    if operator in ("in", "not in") or (operator == "between" and pairs_in_lists):
+        return {**record, "values": [typed(value) for value in operands]}
+    if operands:
+        record |= typed(operands[0])
+    return {**record, "upper": typed(operands[1])} if operator == "between" else record
+
+
+TYPED_FIELDS = pa.struct(
+    [("attr", pa.string()), ("op", pa.string()), *TYPED, ("upper", TYPED), ("values", pa.list_(TYPED))]
+)
+
+
+def with_typed_fields(rows: list[list[Any]], choices: random.Random) -> pa.Array:
+    records = [[as_typed_fields(tree, choices.random() < 0.5) for tree in row] for row in rows]
+    return pa.array(records, pa.list_(TYPED_FIELDS))
+
+
+def with_unions(rows: list[list[Any]], choices: random.Random) -> pa.Array:
+    mode = choices.choice(["dense", "sparse"])
+    tests = [parts_of(tree) for row in rows for tree in row]
+    offsets = [sum(map(len, rows[:row])) for row in range(len(rows) + 1)]
+    several = [operands if operator in ("in", "not in") else () for _, operator, operands in tests]
+    ends = [sum(map(len, several[:row])) for row in range(len(several) + 1)]
+    columns = {
+        "attr": pa.array([attribute for attribute, *_ in tests], pa.string()).dictionary_encode(),
+        "op": pa.array([operator for _, operator, _ in tests], pa.string()).dictionary_encode(),
+        "value": union_of(
+            [each[2][0] if each[2] and not more else None for each, more in zip(tests, several, strict=True)], mode
+        ),
+        "upper": union_of([each[2][1] if each[1] == "between" else None for each in tests], mode),
+        "values": pa.LargeListArray.from_arrays(ends, union_of([value for more in several for value in more], mode)),
+    }
+    return pa.LargeListArray.from_arrays(offsets, pa.StructArray.from_arrays(list(columns.values()), list(columns)))
+
+
+def union_of(values: list[Any], mode: str) -> pa.Array:
+    kinds = [int, float, str, bool, type(None)]
+    codes = pa.array([kinds.index(type(value)) for value in values], pa.int8())
+    fields = [pa.int64(), pa.float64(), pa.large_string(), pa.bool_(), pa.null()]
+    if mode == "sparse":
+        children = [
+            pa.array([value if type(value) is kind else None for value in values], field)
+            for kind, field in zip(kinds, fields, strict=True)
+        ]
+        return pa.UnionArray.from_sparse(codes, children)
+    of_kind = [[value for value in values if type(value) is kind] for kind in kinds]
+    places = [sum(type(other) is type(value) for other in values[:at]) for at, value in enumerate(values)]
+    children = [pa.array(some, field) for some, field in zip(of_kind, fields, strict=True)]
+    return pa.UnionArray.from_dense(codes, pa.array(places, pa.int32()), children)
+
+
+@pytest.mark.parametrize("shape", [with_typed_fields, with_unions])
+@given(rows=ROWS, spelling=filters.spellings, data=st.data())
+def test_the_same_sets_as_those_of_expressions(shape: Any, rows: Any, spelling: random.Random, data: Any) -> None:
+    """In one chunk or several, of which the first may have other rows before."""
+    trees = [tests for _, tests in rows]
+    constraints = shape([trees[0], *trees], spelling)[1:]
+    where = [filters.text_of(filters.And(tuple(tests)), spelling) if tests else None for tests in trees]
+    table = pa.table({"key": range(len(rows)), "tags": [list(tags) for tags, _ in rows], "constraints": constraints})
+    if spelling.random() < 0.3:
+        table = pa.concat_tables([table[:1], table[1:]])
+    with TagMatch(device="cpu", threads=2) as tm, TagMatch(device="cpu") as other:
+        tm.add_subscriptions(table)
+        other.add_sets([list(tags) for tags, _ in rows], range(len(rows)), where=where)
+        for each in (tm, other):
+            each.consolidate()
+        assert dict(tm) == dict(other)
+        for tree in [each for tests in trees for each in tests]:
+            tags, attributes = data.draw(filters.messages(tree))
+            assert tm.match_unique(tags, attributes) == {
+                key
+                for key, (wanted, tests) in enumerate(rows)
+                if wanted <= tags and all(filters.evaluate(test, tags, attributes) for test in tests)
+            }
+
+
+@given(rows=ROWS, spelling=filters.spellings)
+def test_files_have_them(tmp_path_factory: Any, rows: Any, spelling: random.Random) -> None:
+    """Parquet has no unions."""
+    table = pa.table({"key": range(len(rows)), "constraints": with_typed_fields([row for _, row in rows], spelling)})
+    path = tmp_path_factory.mktemp("files") / "subscriptions.parquet"
+    pq.write_table(table, path)
+    with TagMatch(device="cpu") as tm, TagMatch(device="cpu") as other:
+        tm.add_subscriptions(pq.read_table(path))
+        other.add_subscriptions(table)
+        for each in (tm, other):
+            each.consolidate()
+        assert dict(tm) == dict(other)
+
+
+@pytest.mark.parametrize("strings", [0.0, 0.5])
+def test_the_workload(strings: float) -> None:
+    """As it is generated, by many threads at once, against its own text form."""
+    from tagmatch.workloads.content.text import where_texts
+
+    options = ContentOptions(interfaces=4, min_filters=5000, max_filters=5000, strings=strings, between=25.0)
+    table = Content(options).subscriptions(0, 20_000, threads=2)
+    where = where_texts(table["constraints"].combine_chunks())
+    with TagMatch(device="cpu", threads=4) as tm, TagMatch(device="cpu") as other:
+        tm.add_subscriptions(table)
+        other.add_sets(table["tags"][:500], table["key"][:500], where=where[:500])
+        for each in (tm, other):
+            each.consolidate()
+        stored = dict(tm)
+        assert len(stored) > 19_000
+        for row, keys in other:
+            assert set(keys) <= set(stored[row])
+
+
+def test_expressions_and_constraints_both_hold() -> None:
+    with TagMatch(device="cpu") as tm:
+        one, others = ([{"attr": "z", "op": operator, "value": 1}] for operator in ("=", "!="))
+        where = ["x < 10 or y = 1", None, "x > 5", None]
+        columns = {"key": [1, 2, 3, 4], "tags": [["a"], [], [], []], "where": where}
+        table = pa.table({**columns, "constraints": [one, others, [], None]})
+        tm.add_subscriptions(table)
+        tm.consolidate()
+        assert tm.match_unique(["a"], {"x": 9, "z": 1}) == {1, 3, 4}
+        assert tm.match_unique(["a"], {"x": 11, "z": 1}) == {3, 4}
+        assert tm.match_unique(["a"], {"y": 1, "z": [1, 2]}) == {1, 2, 4}
+        assert tm.match_unique(["a"], {"x": 9}) == {3, 4}
+        tm.remove_subscriptions(table)
+        tm.consolidate()
+        assert dict(tm) == {}
+
+
+def test_lists_of_no_values_and_of_very_many() -> None:
+    """In no order, and some of them several times."""
+    many = [(number * 7919) % 5000 for number in range(10_000)]
+    rows = [[{"attr": "x", "op": operator, "values": values}] for operator in ("in", "not in") for values in ([], many)]
+    with TagMatch(device="cpu") as tm:
+        tm.add_subscriptions(pa.table({"key": range(4), "constraints": rows}))
+        tm.consolidate()
+        assert tm.match_unique([], {"x": 4999}) == {1, 2}
+        assert tm.match_unique([], {"x": 5000}) == {2, 3}
+        assert tm.match_unique([], {}) == set()
+
+
+GOOD = {"attr": "x", "op": "<", "value": 1}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "message"),
+    [
+        ({"attr": "x", "op": "==", "value": 1}, "there is no operator '=='; there are = != <"),
+        ({"attr": "x", "op": None, "value": 1}, "field 'op' is null"),
+        ({"attr": None, "op": "=", "value": 1}, "field 'attr' is null"),
+        ({"attr": "", "op": "=", "value": 1}, "name of an attribute must not be empty"),
+        ({"attr": "a\0", "op": "=", "value": 1}, "must not contain U\\+0000"),
+        ({"attr": "x", "op": "="}, "= needs one value, in one of the fields value, int, float, text, bool"),
+        ({"attr": "x", "op": "=", "value": 1, "text": "1"}, "several values where one must be"),
+        ({"attr": "x", "op": "=", "value": 1, "upper": 1}, "= needs one value"),
+        ({"attr": "x", "op": "=", "value": 1, "values": [1]}, "= needs one value"),
+        ({"attr": "x", "op": "exists", "value": 1}, "exists needs no value"),
+        ({"attr": "x", "op": "not exists", "text": ""}, "not exists needs no value"),
+        ({"attr": "x", "op": "in", "value": 1}, "in needs a list of values, in the field 'values'"),
+        ({"attr": "x", "op": "not in", "value": 1, "values": [1]}, "not in needs a list of values"),
+        ({"attr": "x", "op": "in", "values": [1, None]}, "'values' holds a null where a value must be"),
+        ({"attr": "x", "op": "between", "value": 1}, "between needs two values, in the fields 'value' and 'upper'"),
+        ({"attr": "x", "op": "between", "values": [1, 2, 3]}, "between needs two values"),
+        ({"attr": "x", "op": "between", "text": "a", "upper": 1}, 'between needs two numbers or two texts: "a" and 1'),
+        ({"attr": "x", "op": "between", "bool": True, "upper": 1}, "true has no order"),
+        ({"attr": "x", "op": ">", "bool": False}, "false has no order: compare it with = or !="),
+        ({"attr": "x", "op": "prefix", "value": 1}, "prefix needs a text, not 1"),
+        ({"attr": "x", "op": "contains", "bool": True}, "contains needs a text, not true"),
+        ({"attr": "x", "op": "=", "float": float("nan")}, "NaN cannot be written"),
+        ({"attr": "x", "op": "<=", "float": float("nan")}, "NaN cannot be written"),
+        (None, "is null; leave it out"),
+    ],
+)
+@pytest.mark.parametrize("before", [[], [GOOD] * 3])
+def test_mistakes(constraint: Any, message: str, before: list[Any]) -> None:
+    """They are named by row and place, with what to do, and nothing is staged; whatever stands before or behind."""
+    kind = pa.struct({
+        "attr": pa.string(), "op": pa.string(), "value": pa.int64(), "upper": pa.int64(),
+        "values": pa.list_(pa.int64()), "float": pa.float64(), "text": pa.string(), "bool": pa.bool_(),
+    })  # fmt: skip
+    rows = pa.array([[GOOD], None, [*before, constraint, GOOD], [constraint]], pa.list_(kind))
+    with TagMatch(device="cpu") as tm:
+        with pytest.raises((InvalidTypeError, InvalidValueError), match=message) as caught:
+            tm.add_subscriptions(pa.table({"key": range(4), "constraints": rows}))
+        assert str(caught.value).startswith(f"constraints: row 2, constraint {len(before)}")
+        assert tm.stats()["staged"] == 0
+
+
+@pytest.mark.parametrize(
+    ("constraints", "message"),
+    [
+        (pa.array([1, 2]), "constraints must be lists of structs with attr, op, value, …, not int64"),
+        (pa.array([[1], [2]]), "constraints must be lists of structs"),
+        (pa.array([[{"attr": "x", "value": 1}], []]), "need a field 'op', not only attr, value"),
+        (pa.array([[{**GOOD, "path": 1}], []]), "have fields attr, op, value, .*, not 'path'"),
+        (pa.array([[{**GOOD, "attr": 1}], []]), "field 'attr' must be strings, not int64"),
+        (pa.array([[{**GOOD, "values": 1}], []]), "field 'values' must be lists of values, not int64"),
+        (pa.array([[{**GOOD, "value": [1]}], []]), "field 'value' has values of list<.*>, but these are bools"),
+        (
+            pa.array([[], [GOOD, {**GOOD, "value": 2**63}]], pa.list_(pa.struct(
+                {"attr": pa.string(), "op": pa.string(), "value": pa.uint64()}
+            ))),
+            "row 1, constraint 1, field 'value', has 9223372036854775808, which must be at most",
+        ),
+    ],
+)  # fmt: skip
+def test_columns_that_have_no_constraints(constraints: Any, message: str) -> None:
+    with TagMatch(device="cpu") as tm:
+        with pytest.raises((InvalidTypeError, InvalidValueError), match=message):
+            tm.add_subscriptions(pa.table({"key": [1, 2], "constraints": constraints}))
+        assert tm.stats()["staged"] == 0
+
+
+def test_texts_that_are_no_utf8() -> None:
+    broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+    good = pa.array(["x"])
+    for attribute, text in ((broken, good), (good, broken)):
+        structs = pa.StructArray.from_arrays([attribute, pa.array(["="]), text], ["attr", "op", "text"])
+        table = pa.table({"key": [1], "constraints": pa.ListArray.from_arrays([0, 1], structs)})
+        with TagMatch(device="cpu") as tm, pytest.raises(InvalidValueError, match=r"constraints.*UTF8"):
+            tm.add_subscriptions(table)
