@@ -8,7 +8,9 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support import oracle, strategies
+from support import filters, oracle, strategies
+from support.conditions import Expression
+from support.expressions import evaluate
 from support.oracle import Oracle
 
 
@@ -42,6 +44,23 @@ def test_bulk_changes():
     for each in (single, bulk):
         each.consolidate()
     assert single.explain(["a", "b"]) == bulk.explain(["a", "b"])
+
+
+@given(stored=st.lists(st.tuples(st.sets(filters.tags), filters.trees), max_size=4), data=st.data())
+def test_expressions(stored, data):
+    """A key is an answer where its expression holds, as a whole; what is removed is no longer one."""
+    built, spelling = Oracle(), data.draw(filters.spellings)
+    expressions = [Expression.of(tree, spelling) for _, tree in stored]
+    built.add_sets([tags for tags, _ in stored], range(len(stored)), where=expressions)
+    built.consolidate()
+    for _, tree in stored:
+        tags, attributes = data.draw(filters.messages(tree))
+        found = {key for key, (own, of) in enumerate(stored) if own <= tags and evaluate(of, tags, attributes)}
+        assert built.match_unique(tags, attributes) == found
+    for key, (tags, _) in enumerate(stored):
+        built.remove_set(tags, key, where=expressions[key])
+    built.consolidate()
+    assert dict(built) == {}
 
 
 def test_imports_only_the_standard_library():

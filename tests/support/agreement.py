@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+from support.conditions import Message, in_tables
 from support.oracle import Oracle
 
 from tagmatch import TagMatch
@@ -40,21 +41,31 @@ def assert_keys(answers: pa.ListArray, expected: Sequence[list[Any]], key_type: 
     assert [sorted(keys) for keys in answers.to_pylist()] == expected
 
 
-def assert_agree(tm: TagMatch[Any], oracle: Oracle, queries: Sequence[list[str]]) -> None:
+def assert_agree(tm: TagMatch[Any], oracle: Oracle, queries: Sequence[list[str] | Message]) -> None:
     """Every way to ask gives the oracle's answer."""
     tm.check()
     assert len(tm) == len(oracle)
     assert dict(tm) == dict(oracle)
-    expected = [oracle.match(query) for query in queries]
+    messages = [query if isinstance(query, Message) else Message(query, {}) for query in queries]
+    expected = [oracle.match(*message) for message in messages]
+    asked = [(numbers, table) for numbers, table in in_tables(messages) if table.num_columns > 1]
+    plain = [number for number, message in enumerate(messages) if not message.attributes]
+    for numbers, chosen in [(plain, [messages[number].tags for number in plain]), *asked]:
+        assert_many(tm, chosen, [expected[number] for number in numbers])
+    for message, keys in zip(messages, expected, strict=True):
+        query = message if message.attributes else message[:1]
+        assert sorted(tm.match(*query)) == keys
+        assert tm.match_unique(*query) == set(keys)
+        assert (message.tags in tm) == (message.tags in oracle)
+        explained = tm.explain(*query)
+        assert dict(explained) == dict(oracle.explain(*query))
+        assert len(explained) == len(dict(explained))
+
+
+def assert_many(tm: TagMatch[Any], queries: Any, expected: Sequence[list[Any]]) -> None:
+    """Both forms of `match_many` give these keys, which are sorted."""
     key_type = tm.stats()["key_type"]
     assert_keys(tm.match_many(queries), expected, key_type)
     once = tm.match_many(queries, unique=True)
     assert_keys(once, [sorted(set(keys)) for keys in expected], key_type)
     assert once.to_pylist() == [sorted(set(keys)) for keys in expected]
-    for query, keys in zip(queries, expected, strict=True):
-        assert sorted(tm.match(query)) == keys
-        assert tm.match_unique(query) == set(keys)
-        assert (query in tm) == (query in oracle)
-        explained = tm.explain(query)
-        assert dict(explained) == dict(oracle.explain(query))
-        assert len(explained) == len(dict(explained))

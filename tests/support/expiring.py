@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from support.conditions import conditions_in
 
 from tagmatch import TagMatch
 
@@ -60,5 +61,6 @@ def times_of(tm: TagMatch[Any]) -> dict[tuple[frozenset[str], Any], datetime | N
     """When each key of each set of an index expires, as `Oracle.times` has it."""
     found = tm.to_arrow()
     times = found.column("expires").to_pylist() if "expires" in found.schema.names else [None] * len(found)
-    pairs = zip(found["tags"].to_pylist(), found["key"].to_pylist(), times, strict=True)
-    return {(frozenset(tags), key): at for tags, key, at in pairs}
+    where = found.column("where").to_pylist() if "where" in found.schema.names else [None] * len(found)
+    rows = zip(found["tags"].to_pylist(), where, found["key"].to_pylist(), times, strict=True)
+    return {(frozenset(tags) | conditions_in(text), key): at for tags, text, key, at in rows}

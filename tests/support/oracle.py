@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
@@ -12,15 +12,41 @@ from typing import Any
 Key = Any
 #: When a key expires; `None`: never
 Time = datetime | None
-Stored = tuple[frozenset[str], Collection[Key]]
+Attributes = Mapping[str, Any]
+NONE: Attributes = {}
+#: Tags, and conditions: strings that say themselves whether they hold
+Row = frozenset[str]
+Stored = tuple[Row, Collection[Key]]
 
 
 def system_time() -> datetime:
     return datetime.now(UTC)
 
 
+def rows_of(tags: Iterable[str], where: Any) -> list[Row]:
+    """What is stored: a row for each alternative of an expression."""
+    plain = frozenset(tags)
+    return [plain] if where is None else [plain | row for row in where.alternatives]
+
+
+def is_condition(tag: str) -> bool:
+    return hasattr(tag, "holds")
+
+
+def group_of(row: Row) -> str | None:
+    return max((tag for tag in row if not is_condition(tag)), default=None)
+
+
+def _for_each(where: Any, count: int) -> Iterable[Any]:
+    """One expression for all, or one for each."""
+    return repeat(where, count) if where is None or hasattr(where, "alternatives") else where
+
+
 class Oracle:
     """Stored sets grouped by their greatest tag: only groups of a query's own tags can hold subsets of it.
+
+    An expression has `alternatives`: for each the tags and conditions that it asks for, of which a condition has a
+    method `holds`, which gets the tags and the attributes of a message.
 
     Parameters
     ----------
@@ -30,37 +56,40 @@ class Oracle:
 
     def __init__(self, now: Callable[[], datetime] = system_time) -> None:
         self._now = now
-        self._groups: dict[str | None, dict[frozenset[str], dict[Key, Time]]] = {}
-        self._staged: list[tuple[bool, frozenset[str], Key, Time]] = []
+        self._groups: dict[str | None, dict[Row, dict[Key, Time]]] = {}
+        self._staged: list[tuple[bool, Row, Key, Time]] = []
         self._some_expire = False
 
-    def add_set(self, tags: Iterable[str], key: Key, *, expires: Time | timedelta = None) -> None:
+    def add_set(self, tags: Iterable[str], key: Key, *, where: Any = None, expires: Time | timedelta = None) -> None:
         at = self._now() + expires if isinstance(expires, timedelta) else expires
         self._some_expire |= at is not None
-        self._staged.append((True, frozenset(tags), key, at))
+        self._staged += [(True, row, key, at) for row in rows_of(tags, where)]
 
-    def remove_set(self, tags: Iterable[str], key: Key) -> None:
-        self._staged.append((False, frozenset(tags), key, None))
+    def remove_set(self, tags: Iterable[str], key: Key, *, where: Any = None) -> None:
+        self._staged += [(False, row, key, None) for row in rows_of(tags, where)]
 
     def add_sets(
         self,
         tags: Iterable[Iterable[str]],
         keys: Iterable[Key],
         *,
+        where: Any = None,
         expires: Iterable[Time | timedelta] | Time | timedelta = None,
     ) -> None:
         is_one = expires is None or isinstance(expires, datetime | timedelta)
         pairs = list(zip(tags, keys, strict=True))
-        for (row, key), at in zip(pairs, repeat(expires, len(pairs)) if is_one else expires, strict=True):
-            self.add_set(row, key, expires=at)
+        times = repeat(expires, len(pairs)) if is_one else expires
+        for (row, key), each, at in zip(pairs, _for_each(where, len(pairs)), times, strict=True):
+            self.add_set(row, key, where=each, expires=at)
 
-    def remove_sets(self, tags: Iterable[Iterable[str]], keys: Iterable[Key]) -> None:
-        for row, key in zip(tags, keys, strict=True):
-            self.remove_set(row, key)
+    def remove_sets(self, tags: Iterable[Iterable[str]], keys: Iterable[Key], *, where: Any = None) -> None:
+        pairs = list(zip(tags, keys, strict=True))
+        for (row, key), each in zip(pairs, _for_each(where, len(pairs)), strict=True):
+            self.remove_set(row, key, where=each)
 
     def consolidate(self, *, full: bool = False) -> None:  # noqa: ARG002
         for added, tags, key, at in self._staged:
-            group = self._groups.setdefault(max(tags, default=None), {})
+            group = self._groups.setdefault(group_of(tags), {})
             keys = group.setdefault(tags, {})
             if added:
                 keys[key] = at
@@ -85,16 +114,16 @@ class Oracle:
         again._staged = list(self._staged)
         return again
 
-    def match(self, tags: Iterable[str]) -> list[Key]:
-        return sorted(key for _, keys in self._matching(tags) for key in keys)
+    def match(self, tags: Iterable[str], attributes: Attributes = NONE) -> list[Key]:
+        return sorted(key for _, keys in self._matching(tags, attributes) for key in keys)
 
-    def match_unique(self, tags: Iterable[str]) -> set[Key]:
-        return set(self.match(tags))
+    def match_unique(self, tags: Iterable[str], attributes: Attributes = NONE) -> set[Key]:
+        return set(self.match(tags, attributes))
 
-    def explain(self, tags: Iterable[str]) -> list[tuple[frozenset[str], tuple[Key, ...]]]:
-        return [(stored, tuple(sorted(keys))) for stored, keys in self._matching(tags)]
+    def explain(self, tags: Iterable[str], attributes: Attributes = NONE) -> list[tuple[Row, tuple[Key, ...]]]:
+        return [(stored, tuple(sorted(keys))) for stored, keys in self._matching(tags, attributes)]
 
-    def times(self) -> dict[tuple[frozenset[str], Key], Time]:
+    def times(self) -> dict[tuple[Row, Key], Time]:
         """When each key of each set expires."""
         now = self._now()
         return {
@@ -105,12 +134,12 @@ class Oracle:
             if at is None or at > now
         }
 
-    def __iter__(self) -> Iterator[tuple[frozenset[str], tuple[Key, ...]]]:
+    def __iter__(self) -> Iterator[tuple[Row, tuple[Key, ...]]]:
         return ((stored, tuple(sorted(keys))) for group in self._groups.values() for stored, keys in self._live(group))
 
     def __contains__(self, tags: Iterable[str]) -> bool:
         wanted = frozenset(tags)
-        group = self._groups.get(max(wanted, default=None), {})
+        group = self._groups.get(group_of(wanted), {})
         return wanted in group and any(self._live({wanted: group[wanted]}))
 
     @property
@@ -120,14 +149,16 @@ class Oracle:
     def __len__(self) -> int:
         return sum(1 for group in self._groups.values() for _ in self._live(group))
 
-    def _matching(self, tags: Iterable[str]) -> Iterator[Stored]:
+    def _matching(self, tags: Iterable[str], attributes: Attributes) -> Iterator[Stored]:
         query = frozenset(tags)
         for group in (None, *query):
             for stored, keys in self._live(self._groups.get(group, {})):
-                if stored <= query:
+                if stored <= query or all(
+                    is_condition(each) and each.holds(query, attributes) for each in stored - query
+                ):
                     yield stored, keys
 
-    def _live(self, group: dict[frozenset[str], dict[Key, Time]]) -> Iterable[Stored]:
+    def _live(self, group: dict[Row, dict[Key, Time]]) -> Iterable[Stored]:
         """The sets of a group that have keys which have not expired, with these."""
         if not self._some_expire:
             return group.items()

@@ -1,0 +1,179 @@
+"""Expressions for an index and for the oracle at once, and messages that these are asked with.
+
+An `Expression` is its text to the library, and to the oracle what its tree means to Python's own values.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from support.expressions import (
+    And,
+    Attributes,
+    Literal,
+    Not,
+    Or,
+    Tags,
+    Test,
+    Tree,
+    conjunctions,
+    evaluate,
+    text_of,
+    values_of,
+)
+
+from tagmatch import Where
+from tagmatch.model.filters.language import rows_of
+
+_PLAIN = random.Random(0)
+
+
+class Condition(Where):
+    """A condition as the library names it in a stored set, which says itself whether it holds."""
+
+    tree: Tree
+
+    @classmethod
+    def of(cls, literal: Literal) -> Condition:
+        tree = Not(literal.leaf) if literal.negated else literal.leaf
+        ((tags, (named,)),) = rows_of(text_of(tree, _PLAIN))
+        assert not tags
+        condition = cls(Where.of_tag(named))
+        condition.tree = tree
+        return condition
+
+    def holds(self, tags: Collection[str], attributes: Attributes) -> bool:
+        return evaluate(self.tree, tags, attributes)
+
+    def __deepcopy__(self, _: Any) -> Condition:
+        return self
+
+
+class Expression(str):
+    """The text of a tree, and what is stored for it, each once.
+
+    Attributes
+    ----------
+    alternatives : tuple of frozenset
+        Tags and conditions.
+    """
+
+    __slots__ = ("alternatives",)
+    alternatives: tuple[frozenset[str], ...]
+
+    @classmethod
+    def of(cls, tree: Tree, spelling: random.Random) -> Expression:
+        expression = cls(text_of(tree, spelling))
+        rows = (frozenset(part for each in row for part in _parts_of(each)) for row in conjunctions(tree))
+        expression.alternatives = tuple(dict.fromkeys(rows))
+        return expression
+
+    def __deepcopy__(self, _: Any) -> Expression:
+        return self
+
+
+def _parts_of(literal: Literal) -> Iterable[str]:
+    is_plain = isinstance(literal.leaf, Tags) and not literal.negated
+    return literal.leaf.tags if is_plain else [Condition.of(literal)]
+
+
+def conditions_in(where: str | None) -> frozenset[Where]:
+    """The conditions of a stored set, as `to_arrow` has them, as iteration gives them."""
+    if where is None:
+        return frozenset()
+    ((tags, constraints),) = rows_of(where)
+    assert not tags
+    return frozenset(map(Where.of_tag, constraints))
+
+
+class Message(NamedTuple):
+    """What an index is asked: tags, and attributes."""
+
+    tags: list[str]
+    attributes: dict[str, Any]
+
+
+def in_tables(messages: Sequence[Message]) -> list[tuple[list[int], pa.Table]]:
+    """Messages as tables, with their numbers; those whose attributes have the same types are in one.
+
+    What has values of several types in one attribute is in none: a column has one type.
+    """
+    groups: dict[frozenset[tuple[str, type]], list[int]] = {}
+    for number, message in enumerate(messages):
+        values = {name: values_of(message.attributes, name) for name in message.attributes}
+        types = frozenset((name, type(value)) for name, found in values.items() for value in found)
+        if len(types) == len({name for name, _ in types}):
+            groups.setdefault(types, []).append(number)
+    tables = []
+    for types, numbers in groups.items():
+        columns = {"tags": pa.array([list(messages[each].tags) for each in numbers], pa.list_(pa.string()))}
+        for name, kind in types:
+            rows = [values_of(messages[each].attributes, name) for each in numbers]
+            is_single = all(len(row) < 2 for row in rows)
+            arrow_type = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}[kind]
+            columns[name] = (
+                pa.array([row[0] if row else None for row in rows], arrow_type)
+                if is_single
+                else pa.array(rows, pa.list_(arrow_type))
+            )
+        tables.append((numbers, pa.table(columns)))
+    return tables
+
+
+# -- by chance, for whoever knows the seed -----------------------------------------------------------------------------
+
+#: Of each attribute the values that expressions compare with, and messages have
+VALUES: dict[str, tuple[Any, ...]] = {
+    "price": (-1, 0, 5, 2**53 + 1, 2**63 - 1, 7.5, float("inf")),
+    "name": ("", "a", "ab", "b", "é\U0010ffff"),
+    "new": (True, False),
+    "city": ("Rome", "Milan", "Oslo"),
+}
+_TYPES = {"price": (int, float), "name": (str,), "new": (bool,), "city": (str,)}
+
+
+def any_expression(rng: random.Random, tags: Sequence[str]) -> Expression:
+    """A short expression, which may ask for some of these tags."""
+    return Expression.of(_any_tree(rng, tags, 2), rng)
+
+
+def _any_tree(rng: random.Random, tags: Sequence[str], depth: int) -> Tree:
+    kind = rng.choice(["test", "test", "and", "or", "not", "tag"]) if depth else "test"
+    if kind in ("and", "or"):
+        parts = tuple(_any_tree(rng, tags, depth - 1) for _ in range(2))
+        return And(parts) if kind == "and" else Or(parts)
+    if kind == "not":
+        return Not(_any_tree(rng, tags, depth - 1))
+    return Tags((rng.choice(tags),)) if kind == "tag" else _any_test(rng)
+
+
+def _any_test(rng: random.Random) -> Test:
+    name = rng.choice([*VALUES])
+    values = rng.sample(VALUES[name], 2)
+    operators = ["=", "!=", "in", "not in", "exists"]
+    if name != "new":
+        operators += ["<", "<=", ">", ">=", "between"]
+    if name in ("name", "city"):
+        operators += ["prefix", "suffix", "contains"]
+    operator = rng.choice(operators)
+    operands = {"exists": 0, "in": 2, "not in": 2, "between": 2}.get(operator, 1)
+    return Test(name, operator, tuple(values[:operands]))
+
+
+def any_attributes(rng: random.Random) -> dict[str, Any]:
+    """Some attributes, each of one type; one may have several values."""
+    attributes: dict[str, Any] = {}
+    for name, values in VALUES.items():
+        kind = rng.choice(_TYPES[name])
+        own = [value for value in values if type(value) is kind]
+        if rng.random() < 0.7:
+            attributes[name] = rng.sample(own, 2) if name == "city" and rng.random() < 0.5 else rng.choice(own)
+    return attributes
+
+
+def any_message(rng: random.Random, tags: Sequence[str]) -> Message:
+    """These tags, and now and then attributes."""
+    return Message(list(tags), any_attributes(rng) if rng.random() < 0.7 else {})
