@@ -13,12 +13,14 @@ import xxhash
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
 from tagmatch.model.deletions import Deletions
 from tagmatch.model.errors import IndexCorruptError, TagMatchError
+from tagmatch.model.kernels.reserved import has_reserved
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage.durable import sync
 from tagmatch.model.storage.format import (
     ADVICE,
+    CONSTRAINTS,
     DELETED_PREFIX,
     EXPIRES,
     SEGMENT_PREFIX,
@@ -49,7 +51,8 @@ def write_segment(segment: Segment, folder: Path) -> Entry:
     name = SEGMENT_PREFIX + whole.hexdigest()
     unnamed.rename(folder / name)
     tags = len(segment.vocabulary)
-    return {"name": name, "rows": len(segment), "seed": segment.vocabulary.seed, "tags": tags, "files": files}
+    entry = {"name": name, "rows": len(segment), "seed": segment.vocabulary.seed, "tags": tags, "files": files}
+    return entry | ({CONSTRAINTS: True} if has_reserved(segment.vocabulary.tags) else {})
 
 
 def write_deletions(deletions: Deletions, rows: int, folder: Path) -> Entry:

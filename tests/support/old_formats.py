@@ -6,6 +6,7 @@ in `PYTHONPATH`, from its commit. It uses the public interface only, so that any
 
 from __future__ import annotations
 
+import random
 import shutil
 import sys
 from collections.abc import Callable
@@ -52,12 +53,37 @@ def _expiring(database: Any) -> None:
     database.add_set(["staged"], 9, **expires)
 
 
+def _conditions(database: Any) -> None:
+    """Sets with conditions, of which some have alternatives, beside others; some expire, and some of all are staged."""
+    # Which versions before format 5 do not have
+    from support.conditions import Expression
+    from support.expressions import And, Not, Or, Tags, Test
+
+    trees = [
+        Or((Test("x", "<", (10,)), Not(Test("y", "=", (True,))))),
+        And((Test("name", "prefix", ("IB",)), Test("city", "in", ("Rome", "Milan")))),
+        And((Not(Tags(("sold",))), Test("x", "!=", (0.5,)))),
+        And((Test("list price", "exists", ()), Test("name", "contains", ("é",)))),
+    ]
+    plain = random.Random(0)
+    wheres: list[Any] = [Expression.of(tree, plain) for tree in trees]
+    wheres.insert(2, None)
+    where = [wheres[i % len(wheres)] for i in range(len(SETS))]
+    late = datetime(9000, 1, 1, tzinfo=UTC)
+    database.add_sets(SETS[:20], _INTEGERS[:20], where=where[:20], expires=late)
+    database.add_sets(SETS[20:], _INTEGERS[20:], where=where[20:])
+    database.consolidate()
+    database.add_set(["staged"], 9, where=where[0], expires=late)
+    database.remove_set(SETS[1], _INTEGERS[1], where=where[1])
+
+
 #: By the name of an index, without its layout: the type of its keys, and how it and an oracle are filled
 CONTENTS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "format-1": ("integer", _store_all(_INTEGERS)),
     "format-2": ("string", _store_all(_STRINGS)),
     "format-3": ("integer", _segments),
     "format-4": ("integer", _expiring),
+    "format-5": ("integer", _conditions),
 }
 
 

@@ -55,8 +55,8 @@ class Journal:
         # Before the one that is written to
         self._older = logs
         self._log: LogWriter | None = None
-        # Whether logs take records with keys that expire, as there have been some
-        self._expires = False
+        # The format version of logs: what one record has needed, later ones may need, too
+        self._version = 1
         self._is_open = True
         # Records are counted from 1 on: written so far, on disk, and those that never will be for sure
         self._written = 0
@@ -102,7 +102,7 @@ class Journal:
                 if logs:
                     journal._log = LogWriter.reopen(logs[-1])
                     journal._generation = logs[-1].generation
-                    journal._expires = journal._log.expires
+                    journal._version = journal._log.version
                 return journal
             except BaseException:
                 lock.close()
@@ -138,16 +138,15 @@ class Journal:
         TagMatchError
             The record was not written; what was before, was.
         """
-        if record.expires:
-            self._expires = True
-            if self._log is not None and not self._log.expires:
-                self.rotate()
+        self._version = max(self._version, record.version)
+        if self._log is not None and self._log.version < record.version:
+            self.rotate()
         with self._writing:
             self._reject_if_closed()
             written = self._written + 1
             try:
                 if self._log is None:
-                    self._log = LogWriter.create(self._folder, self._generation, 0, expires=self._expires)
+                    self._log = LogWriter.create(self._folder, self._generation, 0, self._version)
                 self._log.append(record)
                 self._written = written
             except OSError as error:
@@ -240,7 +239,7 @@ class Journal:
         with self._syncing, self._writing:
             self._reject_if_closed()
             log = self._log
-            if log is None or (log.is_usable and log.records == 0 and log.expires == self._expires):
+            if log is None or (log.is_usable and log.records == 0 and log.version == self._version):
                 return self._generation
             with suppress(TagMatchError, OSError):
                 # Else a crash could leave a torn tail in this log, and the next one whole
@@ -250,7 +249,7 @@ class Journal:
             older = [*self._older, log.contents()]
             in_doubt = [*self._in_doubt, range(self._on_disk + 1, self._written + 1)]
             try:
-                self._log = LogWriter.create(self._folder, generation, log.on_disk, expires=self._expires)
+                self._log = LogWriter.create(self._folder, generation, log.on_disk, self._version)
                 self._generation, self._older = generation, older
                 self._in_doubt, self._on_disk = in_doubt, self._written
             except OSError as error:

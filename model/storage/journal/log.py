@@ -40,13 +40,13 @@ class LogWriter:
         self._is_in_doubt = False
 
     @classmethod
-    def create(cls, folder: Path, generation: int, before: int, *, expires: bool) -> LogWriter:
+    def create(cls, folder: Path, generation: int, before: int, version: int) -> LogWriter:
         """Begin a log, which is on disk then, as is its name; `before` bytes of the log before it are.
 
-        With `expires`, it takes records with keys that do.
+        It takes records that need this format version, or an older one.
         """
         path = log_path(folder, generation)
-        header = LogHeader(generation, secrets.randbits(64), before, expires)
+        header = LogHeader(generation, secrets.randbits(64), before, version)
         file = None
         try:
             file = FileIO(path, "w+")
@@ -73,9 +73,9 @@ class LogWriter:
         return not (self._is_in_doubt or self._has_waste)
 
     @property
-    def expires(self) -> bool:
-        """Whether it takes records with keys that expire."""
-        return self._header.expires
+    def version(self) -> int:
+        """The format version that records may need."""
+        return self._header.version
 
     @property
     def has_last(self) -> bool:

@@ -5,7 +5,8 @@ significant byte first. The header ::
 
     offset  bytes
          0      4  `TMr1`
-         4      4  kind: 1 if the changes are removals, plus 2 if keys are strings, plus 4 if some expire
+         4      4  kind: 1 if the changes are removals, plus 2 if keys are strings, plus 4 if some expire, plus 8 if
+                   some sets may have constraints
          8      8  the id of the log, from the header of its file
         16      8  the record's number in the file, from 0 on
         24      8  how many bytes of the file were known to be on disk when the record was written
@@ -56,13 +57,17 @@ from tagmatch.model.arrays import (
     offsets_of,
 )
 from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.filters.values import is_reserved
 from tagmatch.model.jobs import Memo
+from tagmatch.model.kernels.reserved import has_reserved
 from tagmatch.model.tables import NEVER
 
 MAGIC = b"TMr1"
 HEADER_BYTES = 64
 
-_REMOVED, _NAMED, _EXPIRING = 1, 2, 4
+_REMOVED, _NAMED, _EXPIRING, _CONSTRAINED = 1, 2, 4, 8
+# What readers of older logs would not notice, with the format version that has them refuse the log; the last one first
+_VERSIONS = ((_CONSTRAINED, 3), (_EXPIRING, 2))
 
 _FIELDS = struct.Struct("<4sIQQQQQ8s")
 _COUNTS = struct.Struct("<3Q")
@@ -101,9 +106,9 @@ class Record(NamedTuple):
     body: list[Any]
 
     @property
-    def expires(self) -> bool:
-        """Whether some keys expire, which readers of older logs would not notice."""
-        return bool(self.kind & _EXPIRING)
+    def version(self) -> int:
+        """The format version of the log that it needs at least."""
+        return next((version for flag, version in _VERSIONS if self.kind & flag), 1)
 
     def sealed(self, log: int, number: int, on_disk: int) -> bytes:
         """The header of the record as number `number` of a log, of which `on_disk` bytes are known to be on disk."""
@@ -169,7 +174,8 @@ def single_record(tags: list[str], key: int | str, *, removed: bool, expires: in
     data = b"".join(texts)
     count = len(texts)
     name = key.encode() if isinstance(key, str) else None
-    kind = removed * _REMOVED
+    is_constrained = b"\0" in data and any(map(is_reserved, tags))
+    kind = removed * _REMOVED + is_constrained * _CONSTRAINED
     time = b""
     if expires != NEVER:
         kind += _EXPIRING
@@ -211,7 +217,9 @@ def bulk_record(
     digest = xxhash.xxh3_64()
     for part in body:
         digest.update(part.data)
-    kind = removed * _REMOVED + named * _NAMED + (expires is not None) * _EXPIRING
+    # A dictionary may have constraints that no row has
+    is_constrained = any(map(has_reserved, columns.strings))
+    kind = removed * _REMOVED + named * _NAMED + (expires is not None) * _EXPIRING + is_constrained * _CONSTRAINED
     return Record(kind, len(keys), sum(part.nbytes for part in body), digest.digest(), body)
 
 
@@ -299,7 +307,7 @@ def _is_named(header: Header) -> bool:
 
 def _columns_of(header: Header) -> int:
     """Says which columns a body has."""
-    return header.kind & ~_REMOVED
+    return header.kind & (_NAMED | _EXPIRING)
 
 
 def _has_one_chunk(body: bytes) -> bool:

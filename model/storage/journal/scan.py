@@ -5,7 +5,7 @@ behind the other. Numbers are unsigned and little-endian. The header ::
 
     offset  bytes
          0      4  `TMl1`
-         4      4  format version: 2 if the log may have keys that expire, else 1
+         4      4  format version: 3 if sets in the log may have constraints, else 2 if keys may expire, else 1
          8      8  generation
         16      8  id, a random number
         24      8  how many bytes of the log before this one were on disk when this one began
@@ -40,9 +40,7 @@ from tagmatch.model.storage.format import STAGED_PREFIX
 from tagmatch.model.storage.journal.records import HEADER_BYTES, MAGIC, Header, header_in
 
 #: The newest that is read
-LOG_VERSION = 2
-# Without keys that expire, which readers of this version would not notice
-_PLAIN_VERSION = 1
+LOG_VERSION = 3
 LOG_HEADER_BYTES = 40
 
 _MAGIC = b"TMl1"
@@ -59,18 +57,17 @@ _EMPTY_BYTES = 16
 class LogHeader(NamedTuple):
     """The header of a log: its generation, its id, and how many bytes of the one before were on disk.
 
-    With `expires`, it may have records with keys that do.
+    Its records need this format version at most.
     """
 
     generation: int
     id: int
     before: int
-    expires: bool = False
+    version: int = 1
 
     def packed(self) -> bytes:
         """As it stands in the file."""
-        version = LOG_VERSION if self.expires else _PLAIN_VERSION
-        fields = _FIELDS.pack(_MAGIC, version, self.generation, self.id, self.before)
+        fields = _FIELDS.pack(_MAGIC, self.version, self.generation, self.id, self.before)
         return fields + xxhash.xxh3_64_digest(fields)
 
 
@@ -181,7 +178,7 @@ def _read_header(path: Path, generation: int | None = None) -> LogHeader | None:
         raise IndexVersionError(
             f"{path} has format {version}, this version of tagmatch reads up to {LOG_VERSION}; upgrade tagmatch"
         )
-    header = LogHeader(generation_there, number, before, version > _PLAIN_VERSION)
+    header = LogHeader(generation_there, number, before, version)
     if generation not in (None, header.generation):
         raise _damaged(path, 0, f"is the log of generation {header.generation}, under another name")
     return header

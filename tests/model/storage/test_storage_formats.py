@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 from support.agreement import assert_agree
+from support.conditions import Message
 from support.index_files import MANIFEST, contents_of
 from support.old_formats import CONTENTS, DATA, SETS
 from support.oracle import Oracle
@@ -18,7 +19,12 @@ from tagmatch import TagMatch
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.format import FORMAT_VERSION
 
-QUERIES = [[*SETS[4], *SETS[9], *SETS[33]], ["all"], ["new", "staged", "é"], [], [tag for tags in SETS for tag in tags]]
+EVERYTHING = [tag for tags in SETS for tag in tags]
+QUERIES = [
+    [*SETS[4], *SETS[9], *SETS[33]], ["all"], ["new", "staged", "é"], [], EVERYTHING,
+    Message(EVERYTHING, {"x": 9, "y": True, "name": "IBM é", "city": ["Oslo", "Rome"], "list price": 1.5}),
+    Message([*EVERYTHING, "staged", "sold"], {"x": 0.5, "y": True, "name": "é", "list price": float("nan")}),
+]  # fmt: skip
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
 
 each_index = pytest.mark.parametrize("name", CONTENTS)
@@ -47,7 +53,7 @@ def first_number_of(name: str) -> int:
 
 
 def written_as(name: str) -> int:
-    """Format 4 is for keys that expire; all others become format 3."""
+    """Formats 4 and 5 are for keys that expire, and for conditions; all others become format 3."""
     return max(3, format_of(DATA / f"{name}-rarest.index"))
 
 

@@ -25,7 +25,7 @@ from tagmatch import (
 from tagmatch.model.columns import rows_of_tags
 from tagmatch.model.storage.journal.folder import peek
 from tagmatch.model.storage.journal.journal import Journal
-from tagmatch.model.storage.journal.scan import LOG_HEADER_BYTES, LogHeader
+from tagmatch.model.storage.journal.scan import LOG_HEADER_BYTES, LOG_VERSION, LogHeader
 
 ROWS = [["d"], [], ["e", "é"]]
 CALLS = [
@@ -149,10 +149,8 @@ def test_a_log_under_the_name_of_another_generation_or_in_its_place_is_noticed(t
     assert outcome(tmp_path) is None
 
 
-def test_a_log_of_a_newer_version_is_told_from_damage(tmp_path, monkeypatch):
-    monkeypatch.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", 3)
-    newer = LogHeader(FIRST, 1, 0, expires=True).packed()
-    monkeypatch.undo()
+def test_a_log_of_a_newer_version_is_told_from_damage(tmp_path):
+    newer = LogHeader(FIRST, 1, 0, LOG_VERSION + 1).packed()
     log(tmp_path).write_bytes(newer)
     for opening in (Journal.acquire, peek):
         with pytest.raises(IndexVersionError, match="upgrade"):

@@ -1,0 +1,116 @@
+"""Files that hold conditions have formats of their own, which older versions refuse; all others stay as they were."""
+
+from __future__ import annotations
+
+import json
+import struct
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.index_files import contents_of
+
+from tagmatch import IndexVersionError, TagMatch, backup
+from tagmatch.model.columns import KEY_CHECKS, rows_of_tags
+from tagmatch.model.filters.values import is_reserved
+from tagmatch.model.storage.journal.records import bulk_record, single_record
+
+OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
+LATE = datetime(9000, 1, 1, tzinfo=UTC)
+
+
+def format_of(index: Path, manifest: str = "MANIFEST.json") -> int:
+    found: int = json.loads((index / manifest).read_text())["format"]
+    return found
+
+
+def log_formats(index: Path, kind: str = "staged") -> list[int]:
+    return [struct.unpack_from("<I", file.read_bytes(), 4)[0] for file in sorted(index.glob(f"{kind}-*.log"))]
+
+
+def test_only_indexes_with_conditions_have_format_5(tmp_path: Path) -> None:
+    """Also beside keys that expire, and only as long as there are some."""
+    index = tmp_path / "i"
+    for change, formats in [
+        (lambda tm: tm.add_set(["a"], 1), (3, [1])),
+        (lambda tm: tm.add_set(["a"], 2, where="x < 1 or x > 5"), (5, [3])),
+        (lambda tm: tm.add_set(["b"], 3, expires=LATE), (5, [2])),
+        (lambda tm: tm.remove_set(["a"], 2, where="x < 1 or x > 5"), (4, [3])),
+        (lambda tm: tm.remove_sets([["b"]], [3]), (3, [1])),
+    ]:
+        with TagMatch(index, **OPTIONS) as tm:
+            change(tm)
+            logs = log_formats(index)
+            tm.consolidate(full=True)
+            assert (format_of(index), logs) == formats
+    with TagMatch(tmp_path / "plain", **OPTIONS) as tm:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+    files, plain = contents_of(index), contents_of(tmp_path / "plain")
+    assert {name for name in files if files[name] != plain.get(name)} == {"MANIFEST.json"}
+
+
+@pytest.mark.parametrize("is_bulk", [False, True])
+def test_older_versions_refuse_conditions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bulk: bool) -> None:
+    """In the log, where those before can be read, and in the index."""
+    index = tmp_path / "i"
+    with TagMatch(index, durability="os", **OPTIONS) as tm:
+        tm.add_set(["a"], 1)
+        tm.add_set(["a"], 2, expires=LATE)
+        if is_bulk:
+            tm.add_sets([["a"], ["b"]], [3, 4], where=[None, "x = 1"])
+        else:
+            tm.add_set(["b"], 4, where="x = 1")
+    assert log_formats(index) == [1, 2, 3]
+    monkeypatch.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", 2)
+    with pytest.raises(IndexVersionError, match=r"staged-\d*3\.log has format 3, .* up to 2; upgrade tagmatch"):
+        TagMatch(index, **OPTIONS)
+    monkeypatch.undo()
+    with TagMatch(index, **OPTIONS) as tm:
+        tm.consolidate()
+        assert 4 in tm.match(["a", "b"], {"x": 1})
+    monkeypatch.setattr("tagmatch.model.storage.format.FORMAT_VERSION", 4)
+    with pytest.raises(IndexVersionError, match=r"has format 5, .* up to 4; upgrade tagmatch"):
+        TagMatch.open(index, **OPTIONS)
+
+
+def test_small_segments_earlier_snapshots_and_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever segment has them; a snapshot that is kept has a format of its own, as has what is staged in a copy."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+    index, copy = tmp_path / "i", tmp_path / "copy"
+    with TagMatch(index, keep_snapshots=1, **OPTIONS) as tm:
+        tm.add_sets([[f"t{i}"] for i in range(100)], range(100))
+        tm.consolidate()
+        tm.add_set(["b"], 4, where="x = 1")
+        tm.consolidate()
+        assert (tm.stats()["segments"], format_of(index)) == (2, 5)
+        tm.add_set(["c"], 5)
+        tm.remove_set(["b"], 4, where="x = 1")
+        tm.consolidate(full=True)
+        assert (format_of(index), format_of(index, "MANIFEST-2.json")) == (3, 5)
+        tm.add_set(["d"], 6, where="x = 2")
+        backup(index, copy)
+    assert (format_of(copy), log_formats(copy, "changes")) == (3, [3])
+    with TagMatch(copy, **OPTIONS) as tm:
+        tm.consolidate()
+        assert tm.match(["d"], {"x": 2}) == [6]
+    assert format_of(copy) == 5
+    with TagMatch.open(index, snapshot=2, **OPTIONS) as tm:
+        assert tm.match(["b"], {"x": 1}) == [4]
+
+
+@given(
+    rows=st.lists(st.lists(st.sampled_from(["a", "", "\0", "\0a", "a\0+", "\0+rx\0", "\0-t\0a"]), max_size=3)),
+    removed=st.booleans(),
+)
+def test_records_say_whether_they_hold_conditions(rows: list[list[str]], removed: bool) -> None:
+    some = [any(map(is_reserved, row)) for row in rows]
+    keys = KEY_CHECKS["integer"].many([7] * len(rows), "keys")
+    assert bulk_record([rows_of_tags(rows)], keys, removed=removed).version == (3 if any(some) else 1)
+    for row, has_some in zip(rows, some, strict=True):
+        assert single_record(row, 7, removed=removed).version == (3 if has_some else 1)
+        assert single_record(row, 7, removed=removed, expires=5).version == (3 if has_some else 2)
