@@ -24,6 +24,7 @@ _LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 # Keys are kept in 32 bits where all fit
 _LAST_KEYS = (3, 2**64 - 1)
 _KEYS_A_SET = (1, 2)
+_ALIKE = 1_000
 
 
 def warm_up() -> None:
@@ -89,6 +90,9 @@ def _use_constraints(step: int) -> None:
         tm.add_set(["en"], 1, where='price < 10 and name contains "IB" and not tags {"old"}')
         cheap = {"attr": "price", "op": "<", "value": 10}
         tm.add_subscriptions(pa.table({"key": [2], "constraints": [[cheap]]}))
+        # As many that ask for what messages have anyway are kept in another way
+        for low in range(_ALIKE):
+            tm.add_set(["en"], 1, where=f"price >= {low} and new = true")
         tm.consolidate()
         message = ["en", *attribute_tags(attributes)]
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))

@@ -14,16 +14,6 @@ _FEW = 32
 
 
 @kernel
-def with_room(array, used, more):
-    """The array, or a copy with room for `more` after the first `used` and, so that this stays rare, for as many."""
-    if used + more <= len(array):
-        return array
-    bigger = np.empty(2 * (used + more), array.dtype)
-    bigger[:used] = array[:used]
-    return bigger
-
-
-@kernel
 def spread(known, indices, first, out):
     """Write to `out` the number that `known` has for each index, from place `first` on; UNKNOWN where it has none."""
     for i in range(len(out)):

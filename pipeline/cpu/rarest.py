@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.arrays import Lists, U32Array
+from tagmatch.model.kernels.growing import with_room
 from tagmatch.model.kernels.jit import brief_kernel, kernel
 from tagmatch.model.kernels.prepared import array_at
-from tagmatch.model.kernels.rows import with_room
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import ClusterTable, Segment

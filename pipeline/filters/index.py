@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
+import numpy as np
+
+from tagmatch.model.arrays import BoolArray
 from tagmatch.model.tables import Segment
-from tagmatch.pipeline.filters.asked import asked_in, tests_of
+from tagmatch.pipeline.filters.asked import Asked, asked_in, tests_of
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, attributes_of
+from tagmatch.pipeline.filters.lines import BLOCK, LineIndex, line_index
 from tagmatch.pipeline.filters.parsing import constraint_ranks, parsed
-from tagmatch.pipeline.filters.tokens import likelihoods, presence_among
+from tagmatch.pipeline.filters.tokens import Likelihoods, likelihoods, presence_among
 from tagmatch.pipeline.filters.trie_index import TrieIndex, trie_index
+
+#: How messages get to a set
+Path: TypeAlias = Literal["trie", "lines"]
+
+# Lines reach a set sooner if messages have even its least likely token so often, and at least so many sets are such
+_LIKELY, _FEW = 0.25, BLOCK
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,15 +33,23 @@ class FilterIndex:
     attributes : Attributes
     constraints : Constraints
         Those that are more than an interval.
-    trie : TrieIndex
+    trie : TrieIndex, optional
+    lines : LineIndex, optional
+        The sets are in either.
     """
 
     attributes: Attributes
     constraints: Constraints
-    trie: TrieIndex
+    trie: TrieIndex | None
+    lines: LineIndex | None
+
+    @property
+    def parts(self) -> Sequence[TrieIndex | LineIndex]:
+        """Those that there are."""
+        return [part for part in (self.trie, self.lines) if part is not None]
 
     def __len__(self) -> int:
-        return len(self.trie)
+        return sum(map(len, self.parts))
 
     @property
     def nbytes(self) -> int:
@@ -38,7 +58,7 @@ class FilterIndex:
             sum(array.nbytes for array in self.constraints.arrays)
             + self.attributes.constants.nbytes
             + self.attributes.patterns.nbytes
-            + self.trie.nbytes
+            + sum(part.nbytes for part in self.parts)
         )
 
 
@@ -47,8 +67,8 @@ def has_constraints(segment: Segment) -> bool:
     return bool(constraint_ranks(segment.vocabulary.tags).any())
 
 
-def filter_index(segment: Segment) -> FilterIndex:
-    """Index the sets of a segment that have constraints."""
+def filter_index(segment: Segment, path: Path | None = None) -> FilterIndex:
+    """Index the sets of a segment that have constraints, all of them in `path` if that is given."""
     tags = segment.vocabulary.tags
     found = parsed(tags)
     attributes, constraints = attributes_of(tags, found)
@@ -58,5 +78,21 @@ def filter_index(segment: Segment) -> FilterIndex:
     # Nothing is known of messages yet: they are taken to be as sets are
     presence = presence_among(asked, constraints, attributes.count)
     likely = likelihoods(asked, constraints, attributes, presence, segment.vocabulary.frequencies)
-    trie = trie_index(asked, attributes, constraints, tests, likely, len(tags))
-    return FilterIndex(attributes, tests.complexes, trie)
+    in_lines = _in_lines(asked, likely) if path is None else np.full(len(asked), path == "lines")
+    trie = lines = None
+    if in_lines.any():
+        chances = likely.chances[in_lines[asked.owners]]
+        lines = line_index(asked.only(in_lines), attributes, constraints, tests, chances)
+    if lines is None or len(lines) < len(asked):
+        chosen = ~in_lines
+        some = likely.of(chosen[asked.owners])
+        trie = trie_index(asked.only(chosen), attributes, constraints, tests, some, len(tags))
+    return FilterIndex(attributes, tests.complexes, trie, lines)
+
+
+def _in_lines(asked: Asked, likely: Likelihoods) -> BoolArray:
+    """Which sets lines reach sooner than the trie: those of which messages are likely to have each token."""
+    least = np.ones(len(asked))
+    np.minimum.at(least, asked.owners, likely.chances)
+    likely_all = least >= _LIKELY
+    return likely_all & (np.count_nonzero(likely_all) >= _FEW)

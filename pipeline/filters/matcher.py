@@ -11,7 +11,9 @@ from tagmatch.model.tables import KeyTable, Segment
 from tagmatch.pipeline.cpu.key_lookup import live_sets
 from tagmatch.pipeline.cpu.matcher import SetIds
 from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.cpu.subset_match import Matches
 from tagmatch.pipeline.filters.index import FilterIndex, filter_index, has_constraints
+from tagmatch.pipeline.filters.line_match import match_lines
 from tagmatch.pipeline.filters.messages import Messages, messages_of
 from tagmatch.pipeline.filters.subset_match import match_filters
 from tagmatch.pipeline.matcher import Matched, PacketSize, Preprocessed, QueryBatch, SegmentMatcher, Space, no_space
@@ -83,8 +85,20 @@ class FilterMatcher:
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of messages `first` to `last` satisfies."""
         queries = self._tag_index.ranks(tags, first, last)
-        found = match_filters(self._index.trie, queries, messages_of(tags, first, last, self._index.attributes))
+        found = _matches(self._index, queries, messages_of(tags, first, last, self._index.attributes))
         return side_by_side([self._others.set_ids(tags, first, last), live_sets(found.sets, self._segment.deletions)])
+
+
+def _matches(index: FilterIndex, queries: QueryBatch, messages: Messages) -> Matches:
+    """Rows that the trie and the lines find."""
+    parts = []
+    if index.trie is not None:
+        parts.append(match_filters(index.trie, queries, messages))
+    if index.lines is not None:
+        parts.append(match_lines(index.lines, queries, messages))
+    if len(parts) == 1:
+        return parts[0]
+    return Matches(side_by_side([part.sets for part in parts]), sum(part.rejected for part in parts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +110,7 @@ class _Both:
     segment: Segment
 
     def subset_match(self) -> _FoundInBoth:
-        matches = match_filters(self.index.trie, self.queries, self.messages)
+        matches = _matches(self.index, self.queries, self.messages)
         found = live_sets(matches.sets, self.segment.deletions)
         return _FoundInBoth(self.others.subset_match(), SetIds(found, self.segment.keys, matches.rejected))
 

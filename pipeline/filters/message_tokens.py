@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tagmatch.model.kernels.growing import with_room
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.rows import sort_values, with_room
+from tagmatch.model.kernels.rows import sort_values
 from tagmatch.pipeline.filters.trie import bit_of
 
 _U = np.uint64

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, TagLists, U32Array
+from tagmatch.model.kernels.growing import with_room
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.kernels.rows import with_room
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.model.kernels.xxh64 import xxh64
 from tagmatch.pipeline.filters.attributes import Attributes

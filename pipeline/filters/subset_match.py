@@ -5,68 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from tagmatch.model.arrays import Lists
+from tagmatch.model.kernels.growing import with_room
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.rows import with_room
 from tagmatch.pipeline.cpu.subset_match import Matches
 from tagmatch.pipeline.filters.descent import descend
 from tagmatch.pipeline.filters.message_tokens import write_tokens
 from tagmatch.pipeline.filters.messages import Messages
 from tagmatch.pipeline.filters.trie_index import TrieIndex
-from tagmatch.pipeline.filters.verify import verified
+from tagmatch.pipeline.filters.verify import keep_verified
 from tagmatch.pipeline.matcher import QueryBatch
 
 # Messages that go down the trie together: fewer at first, and where they have many candidates
 _FEWEST, _MOST, _MANY = 16, 512, 1 << 18
-
-
-@kernel
-def _by_message(owners, rows, used, starts):
-    """The rows of candidates, those of each message side by side; message `i` has those from `starts[i]` on."""
-    for i in range(used):
-        starts[owners[i] + 1] += 1
-    for message in range(len(starts) - 1):
-        starts[message + 1] += starts[message]
-    places, sorted_rows = starts.copy(), np.empty(used, np.uint32)
-    for i in range(used):
-        place = places[owners[i]]
-        places[owners[i]] = place + 1
-        sorted_rows[place] = rows[i]
-    return sorted_rows
-
-
-@kernel
-def _keep_verified(
-    first, starts, found, rank_offsets, ranks, message_offsets, attributes, codes,
-    constraints, rows, record_offsets, records, first_codes, out, used, ends,
-):  # fmt: skip
-    """Write those of the `found` rows, by message, that verification keeps; where they end."""
-    count = len(found)
-    begins, stops = np.empty(count, np.int64), np.empty(count, np.int64)
-    # Each miss of the cache in a loop of its own: the processor then waits for many at once
-    for i in range(count):
-        begins[i], stops[i] = record_offsets[found[i]], record_offsets[found[i] + 1]
-    touched = np.uint32(0)
-    for i in range(count):
-        touched ^= records[begins[i], 0]
-    for message in range(len(starts) - 1):
-        begin, end = message_offsets[first + message], message_offsets[first + message + 1]
-        if starts[message] < starts[message + 1]:
-            several = False
-            for i in range(begin, end):
-                several |= first_codes[attributes[i]] != 0
-                first_codes[attributes[i]] = codes[i]
-            for i in range(starts[message], starts[message + 1]):
-                out[used] = rows[found[i]]
-                used += np.int64(
-                    verified(
-                        begins[i], stops[i], records, first_codes, several, attributes, codes, begin, end,
-                        ranks, rank_offsets[first + message], rank_offsets[first + message + 1], constraints,
-                    )
-                )  # fmt: skip
-            for i in range(begin, end):
-                first_codes[attributes[i]] = 0
-        ends[first + message + 1] = used
-    return used, touched
 
 
 @kernel
@@ -85,11 +35,9 @@ def _match(
             first_cells, bits, levels, known, first_tag, tokens, token_ends, signatures,
         )  # fmt: skip
         owners, found, used, _ = descend(tokens, token_ends[: last - first + 1], signatures, trie)
-        starts = np.zeros(last - first + 1, np.int64)
-        found = _by_message(owners, found, used, starts)
         out = with_room(out, total, used)
-        total, _ = _keep_verified(
-            first, starts, found, rank_offsets, ranks, message_offsets, attributes, codes,
+        total, _ = keep_verified(
+            first, last, owners, found, used, rank_offsets, ranks, message_offsets, attributes, codes,
             constraints, rows, record_offsets, records, first_codes, out, total, ends,
         )  # fmt: skip
         candidates += used

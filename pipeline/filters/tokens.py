@@ -6,7 +6,7 @@ as wide as the constraint. A tag is a token, too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,6 +41,10 @@ class Likelihoods:
     celled: BoolArray
     depths: I64Array
     bits: I64Array
+
+    def of(self, things: BoolArray) -> Likelihoods:
+        """Those of some of the things."""
+        return replace(self, has_token=self.has_token[things], chances=self.chances[things])
 
 
 def presence_among(asked: Asked, constraints: Constraints, count: int) -> F64Array:

@@ -71,3 +71,57 @@ def verified(
         elif not _holds(low, attributes, codes, begin, end, constraints):
             return False
     return True
+
+
+@kernel
+def _by_message(owners, rows, used, starts):
+    """The rows of candidates, those of each message side by side; message `i` has those from `starts[i]` on."""
+    for i in range(used):
+        starts[owners[i] + 1] += 1
+    for message in range(len(starts) - 1):
+        starts[message + 1] += starts[message]
+    places, sorted_rows = starts.copy(), np.empty(used, np.uint32)
+    for i in range(used):
+        place = places[owners[i]]
+        places[owners[i]] = place + 1
+        sorted_rows[place] = rows[i]
+    return sorted_rows
+
+
+@kernel
+def keep_verified(
+    first, last, owners, candidates, used, rank_offsets, ranks, message_offsets, attributes, codes,
+    constraints, rows, record_offsets, records, first_codes, out, total, ends,
+):  # fmt: skip
+    """Write behind the first `total` of `out` which rows messages `first` to `last` satisfy, and where each's end.
+
+    Candidate `i` of `used` is set `candidates[i]`, for message `first + owners[i]`. Returns how many rows there are.
+    """
+    starts = np.zeros(last - first + 1, np.int64)
+    found = _by_message(owners, candidates, used, starts)
+    begins, stops = np.empty(used, np.int64), np.empty(used, np.int64)
+    # Each miss of the cache in a loop of its own: the processor then waits for many at once
+    for i in range(used):
+        begins[i], stops[i] = record_offsets[found[i]], record_offsets[found[i] + 1]
+    touched = np.uint32(0)
+    for i in range(used):
+        touched ^= records[begins[i], 0]
+    for message in range(len(starts) - 1):
+        begin, end = message_offsets[first + message], message_offsets[first + message + 1]
+        if starts[message] < starts[message + 1]:
+            several = False
+            for i in range(begin, end):
+                several |= first_codes[attributes[i]] != 0
+                first_codes[attributes[i]] = codes[i]
+            for i in range(starts[message], starts[message + 1]):
+                out[total] = rows[found[i]]
+                total += np.int64(
+                    verified(
+                        begins[i], stops[i], records, first_codes, several, attributes, codes, begin, end,
+                        ranks, rank_offsets[first + message], rank_offsets[first + message + 1], constraints,
+                    )
+                )  # fmt: skip
+            for i in range(begin, end):
+                first_codes[attributes[i]] = 0
+        ends[first + message + 1] = total
+    return total, touched

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.paths import all_in
 
 from tagmatch import TagMatch
 from tagmatch.model.filters.constraints import Constraint
 from tagmatch.model.filters.values import attribute_tags
+from tagmatch.pipeline.filters.index import Path
 
 Test = Callable[[Any], bool]
 #: A constraint, and what it says of each value
@@ -150,10 +153,11 @@ def expected_keys(filters: list[Any], tags: list[str], values: Mapping[str, list
     ]
 
 
+@pytest.mark.parametrize("path", get_args(Path))
 @pytest.mark.parametrize("layout", ["rarest", "balanced"])
 @given(filters=st.lists(FILTERS, min_size=1, max_size=30), messages=st.lists(MESSAGES, min_size=1, max_size=8))
-def test_any_filters(layout: Any, filters: list[Any], messages: list[Any]) -> None:
-    with TagMatch(layout=layout, device="cpu", threads=2) as tm:
+def test_any_filters(layout: Any, path: Path, filters: list[Any], messages: list[Any]) -> None:
+    with all_in(path), TagMatch(layout=layout, device="cpu", threads=2) as tm:
         for key, (tags, tests) in enumerate(filters):
             tm.add_set(tags, key, where=" and ".join(text for text, _ in tests) or None)
         tm.consolidate()
@@ -167,7 +171,8 @@ def test_any_filters(layout: Any, filters: list[Any], messages: list[Any]) -> No
             assert sorted(key for _, found in tm.explain(tags, attributes=values) for key in found) == keys
 
 
-def test_every_operator_and_value() -> None:
+@pytest.mark.parametrize("path", get_args(Path))
+def test_every_operator_and_value(path: Path) -> None:
     """All at once in one index, so that constants and patterns are beside all others."""
     makes: dict[str, Callable[[str, str], Constraint]] = {
         "startswith": Constraint.begins_with,
@@ -187,7 +192,7 @@ def test_every_operator_and_value() -> None:
         for comparison in COMPARISONS
     ]
     tests += [(make("p", text).text, has(method, text)) for text in TEXTS for method, make in makes.items()]
-    with TagMatch(device="cpu", threads=2) as tm:
+    with all_in(path), TagMatch(device="cpu", threads=2) as tm:
         for key, (where, _) in enumerate(tests):
             tm.add_set([], key, where=where)
         tm.consolidate()
@@ -198,8 +203,9 @@ def test_every_operator_and_value() -> None:
     assert [set(keys) for keys in both] == [one | other for one, other in pairwise(expected)]
 
 
-def test_thousands(rng: random.Random) -> None:
-    """So that the trie has inner nodes, and values many cells; over two segments, with some sets removed."""
+@pytest.mark.parametrize("path", get_args(Path))
+def test_thousands(path: Path, rng: random.Random) -> None:
+    """So that the trie has inner nodes, values many cells, lines several blocks; two segments, some sets removed."""
 
     def drawn() -> tuple[list[str], list[tuple[str, int, int]]]:
         tags = rng.sample(TAGS, rng.choice([0, 0, 0, 1]))
@@ -212,7 +218,7 @@ def test_thousands(rng: random.Random) -> None:
     filters = [drawn() for _ in range(6000)]
     wheres = [" and ".join(f"{name} between {low} and {high}" for name, low, high in ranges) for _, ranges in filters]
     keys = list(range(len(filters)))
-    with TagMatch(device="cpu", threads=2) as tm:
+    with all_in(path), TagMatch(device="cpu", threads=2) as tm:
         for key in keys:
             tm.add_set(filters[key][0], key, where=wheres[key])
             if key == 5000:
@@ -238,3 +244,107 @@ def test_thousands(rng: random.Random) -> None:
             and all(name in values and low <= values[name] <= high for name, low, high in ranges)
         ]
     assert sum(map(len, found)) > 300
+
+
+@pytest.mark.parametrize("path", get_args(Path))
+@pytest.mark.parametrize("count", [1, 511, 512, 513, 1025])
+def test_blocks(path: Path, count: int, rng: random.Random) -> None:
+    """Sets that nearly all ask for the same attributes, in ways of all kinds, and messages at the ends of intervals."""
+
+    def drawn() -> tuple[str, Callable[[Mapping[str, list[int]]], bool]]:
+        low, high = sorted(rng.sample(range(200), 2))
+        flag, other, step = rng.randrange(2), rng.randrange(200), rng.randrange(1, 30)
+        texts = [f"a between {low} and {high}", f"b = {flag}", "exists(c)"]
+        tests: list[tuple[str, Test]] = [
+            ("a", lambda a: low <= a <= high),
+            ("b", lambda b: b == flag),
+            ("c", lambda _: True),
+        ]
+        more: list[tuple[str, str, Test, bool]] = [
+            (f"a >= {other}", "a", lambda a: a >= other, False),
+            (f"a between {high} and {low}", "a", lambda _: False, False),
+            (f"d < {other}", "d", lambda d: d < other, False),
+            (f"d != {other}", "d", lambda d: d != other, False),
+            (f"d in {{{other}, {other + step}}}", "d", lambda d: d in (other, other + step), False),
+            (f"not e between {other} and {other + step}", "e", lambda e: other <= e <= other + step, True),
+            (f"not d > {other}", "d", lambda d: d > other, True),
+        ]
+        chosen = rng.sample(more, rng.randrange(4))
+        texts += [text for text, *_ in chosen]
+
+        def holds(values: Mapping[str, list[int]]) -> bool:
+            return all(any(map(test, values.get(name, []))) for name, test in tests) and all(
+                any(map(test, values.get(name, []))) != negated for _, name, test, negated in chosen
+            )
+
+        return " and ".join(texts), holds
+
+    filters = [drawn() for _ in range(count)]
+    constants = sorted({int(word) for text, _ in filters for word in re.findall(r"\d+", text)})
+    near = [constant + by for constant in constants for by in (-1, 0, 1)]
+    messages = [
+        {name: rng.choices(near if name in "ade" else [0, 1, 1, 2], k=rng.choice([1, 1, 1, 2, 3])) for name in names}
+        for names in ("abc", "abcd", "abcde", "abce", "bcde", "acde", "abd", "", "e")
+        for _ in range(40)
+    ]
+    with all_in(path), TagMatch(device="cpu", threads=2) as tm:
+        for key, (where, _) in enumerate(filters):
+            tm.add_set([], key, where=where)
+        tm.consolidate()
+        found = tm.match_many([attribute_tags(values) for values in messages]).to_pylist()
+        alone = [sorted(tm.match([], attributes=values)) for values in messages[::40]]
+    wanted = [[key for key, (_, holds) in enumerate(filters) if holds(values)] for values in messages]
+    assert [sorted(keys) for keys in found] == wanted
+    assert alone == wanted[::40]
+    assert any(wanted) or count == 1
+
+
+@pytest.mark.parametrize("values_each", [1, 2])
+def test_lines_say_all(values_each: int, rng: random.Random) -> None:
+    """Where attributes have few constants, each has its bucket: nothing is left that verification turns away."""
+    kinds: list[tuple[str, Callable[[int, int], bool]]] = [
+        ("{0} = {1}", lambda value, known: value == known),
+        ("{0} >= {1}", lambda value, known: value >= known),
+        ("{0} < {1}", lambda value, known: value < known),
+        ("{0} != {1}", lambda value, known: value != known),
+        ("not {0} = {1}", lambda value, known: value != known),
+    ]
+    if values_each > 1:  # "for none of the values" is more than lines say
+        kinds.pop()
+    filters = [[(name, *rng.choice(kinds), rng.randrange(10)) for name in "abc"] for _ in range(700)]
+    with all_in("lines"), TagMatch(device="cpu", threads=1) as tm:
+        for key, parts in enumerate(filters):
+            tm.add_set([], key, where=" and ".join(text.format(name, known) for name, text, _, known in parts))
+        tm.consolidate()
+        messages = [
+            {name: rng.sample(range(-1, 11), values_each) for name in names}
+            for names in ("abc", "ab", "c")
+            for _ in range(100)
+        ]
+        found = tm.match_many([attribute_tags(values) for values in messages]).to_pylist()
+        assert tm.stats()["rejected"] == 0
+    assert [sorted(keys) for keys in found] == [
+        [
+            key
+            for key, parts in enumerate(filters)
+            if all(
+                any(test(value, known) for value in values[name]) if name in values else text.startswith("not")
+                for name, text, test, known in parts
+            )
+        ]
+        for values in messages
+    ]
+
+
+def test_lines_of_sets_that_have_nothing_in_common() -> None:
+    """No attribute has a column then, and all sets are verified for all messages."""
+    count = 100
+    with all_in("lines"), TagMatch(device="cpu", threads=1) as tm:
+        for key in range(count):
+            tm.add_set([], key, where=f"a{key} >= 1")
+        tm.consolidate()
+        messages = [{f"a{key}": key % 2, "a0": 1} for key in range(count)]
+        wanted = [[0, key] if key % 2 else [0] for key in range(count)]
+        found = tm.match_many([attribute_tags(values) for values in messages]).to_pylist()
+        assert tm.stats()["rejected"] == count * count - sum(map(len, wanted))
+    assert [sorted(keys) for keys in found] == wanted
