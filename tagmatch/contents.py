@@ -5,8 +5,8 @@ Batches are small whatever the segment: one has many tags or bytes only where a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ _TAGS = pa.list_(pa.string())
 #: With keys that are integers or strings
 StoredSet = tuple[frozenset[str], tuple[Any, ...]]
 Rows = npt.NDArray[np.integer[Any]]
+#: Of rows of a segment, how messages get to them; `None` for those without conditions
+Paths: TypeAlias = Callable[[Rows], Sequence[str | None]]
 
 
 def schema_of(snapshot: Snapshot) -> pa.Schema:
@@ -126,6 +128,13 @@ def sets_at(snapshot: Snapshot, ids: Rows) -> Iterator[StoredSet]:
     """Tags and keys, ascending, of the stored sets with these ids."""
     for segment, rows in _by_segment(snapshot, ids):
         yield from _sets_at(segment, rows)
+
+
+def explained(snapshot: Snapshot, ids: Rows, paths: Sequence[Paths]) -> Iterator[StoredSet]:
+    """`sets_at`; conditions say how their sets were reached, which `paths` tells of the rows of each segment."""
+    for (segment, rows), paths_of in zip(_by_segment(snapshot, ids), paths, strict=True):
+        for (tags, keys), path in zip(_sets_at(segment, rows), paths_of(rows), strict=True):
+            yield frozenset(Where(tag, path) if isinstance(tag, Where) else tag for tag in tags), keys
 
 
 def is_among(snapshot: Snapshot, ids: Rows, tags: frozenset[str]) -> bool:

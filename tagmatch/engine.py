@@ -7,13 +7,14 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from tagmatch.changing import Changing
-from tagmatch.contents import every_set, is_among, pairs, schema_of, set_of, sets_at
+from tagmatch.contents import every_set, explained, is_among, pairs, schema_of, set_of
 from tagmatch.messages import message, messages_in
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
@@ -29,6 +30,7 @@ from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions,
 from tagmatch.model.storage.location import Location, location_of, open_with
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import count_tags, to_merge
+from tagmatch.pipeline.filters.matcher import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Staging
@@ -237,8 +239,8 @@ class Engine:
         """Matching sets with their keys."""
         if attributes is not None:
             tags = message(tags, attributes)
-        snapshot, _, matcher = self.current.answering
-        return list(sets_at(snapshot, _set_ids(matcher, tags)))
+        snapshot, parts, matcher = self.current.answering
+        return list(explained(snapshot, _set_ids(matcher, tags), [partial(paths_of, part) for _, part in parts]))
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
@@ -265,7 +267,7 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         """Figures."""
-        snapshot, _, matcher = self.current.answering
+        snapshot, parts, matcher = self.current.answering
         segments, options = snapshot.segments, snapshot.segments[0].options
         return {
             "sets": len(snapshot),
@@ -276,6 +278,7 @@ class Engine:
             "segments": len(segments),
             "deleted": sum(len(segment) - segment.live for segment in segments),
             "to_merge": len(to_merge(snapshot)),
+            "with_conditions": by_path(part for _, part in parts),
             "staged": len(self._staging),
             "layout": options.layout,
             "max_partition_size": options.max_partition_size,

@@ -92,7 +92,7 @@ def _use_constraints(step: int) -> None:
         tm.add_subscriptions(pa.table({"key": [2], "constraints": [[cheap]]}))
         # As many that ask for what messages have anyway are kept in another way
         for low in range(_ALIKE):
-            tm.add_set(["en"], 1, where=f"price >= {low} and new = true")
+            tm.add_set(["en"], 1, where=f"price between {low} and {low + _ALIKE}")
         tm.consolidate()
         message = ["en", *attribute_tags(attributes)]
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from tagmatch.model.filters.constraints import Constraint
 
 
@@ -9,6 +11,12 @@ class Where(str):
     """A condition of a stored set: what `explain` and iteration give beside the set's tags.
 
     It is the text of the expression, and no tag: it equals no `str` but another `Where`.
+
+    Attributes
+    ----------
+    path : str, optional
+        Of what `explain` gives, how the set was reached: by a `"trie"` of what messages rarely have, or by `"lines"` of
+        bits, in which sets are that ask for what most messages have.
 
     Examples
     --------
@@ -20,10 +28,17 @@ class Where(str):
     price < 10
     """
 
-    __slots__ = ()
+    __slots__ = ("path",)
+    path: str | None
+
+    def __new__(cls, text: str, path: str | None = None) -> Self:
+        """A condition, and how its set was reached."""
+        where = super().__new__(cls, text)
+        where.path = path
+        return where
 
     @classmethod
-    def of_tag(cls, tag: str) -> Where:
+    def of_tag(cls, tag: str) -> Self:
         """The constraint that stands in a stored row as this tag."""
         return cls(Constraint.of_tag(tag).text)
 

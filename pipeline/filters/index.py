@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -44,12 +44,13 @@ class FilterIndex:
     lines: LineIndex | None
 
     @property
-    def parts(self) -> Sequence[TrieIndex | LineIndex]:
+    def parts(self) -> Mapping[Path, TrieIndex | LineIndex]:
         """Those that there are."""
-        return [part for part in (self.trie, self.lines) if part is not None]
+        both: dict[Path, TrieIndex | LineIndex | None] = {"trie": self.trie, "lines": self.lines}
+        return {path: part for path, part in both.items() if part is not None}
 
     def __len__(self) -> int:
-        return sum(map(len, self.parts))
+        return sum(map(len, self.parts.values()))
 
     @property
     def nbytes(self) -> int:
@@ -58,7 +59,7 @@ class FilterIndex:
             sum(array.nbytes for array in self.constraints.arrays)
             + self.attributes.constants.nbytes
             + self.attributes.patterns.nbytes
-            + sum(part.nbytes for part in self.parts)
+            + sum(part.nbytes for part in self.parts.values())
         )
 
 

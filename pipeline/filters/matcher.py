@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
 
 from tagmatch.model.arrays import Lists, TagLists, U64Array
 from tagmatch.model.deletions import Deletions
@@ -12,7 +17,7 @@ from tagmatch.pipeline.cpu.key_lookup import live_sets
 from tagmatch.pipeline.cpu.matcher import SetIds
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cpu.subset_match import Matches
-from tagmatch.pipeline.filters.index import FilterIndex, filter_index, has_constraints
+from tagmatch.pipeline.filters.index import FilterIndex, Path, filter_index, has_constraints
 from tagmatch.pipeline.filters.line_match import match_lines
 from tagmatch.pipeline.filters.messages import Messages, messages_of
 from tagmatch.pipeline.filters.subset_match import match_filters
@@ -22,6 +27,22 @@ from tagmatch.pipeline.matcher import Matched, PacketSize, Preprocessed, QueryBa
 def with_constraints(segment: Segment, matcher: SegmentMatcher) -> SegmentMatcher:
     """The matcher, or one that also answers for the sets of the segment that have constraints."""
     return FilterMatcher(segment, matcher, filter_index(segment)) if has_constraints(segment) else matcher
+
+
+def by_path(matchers: Iterable[SegmentMatcher]) -> dict[Path, int]:
+    """How many sets with constraints each path has, in all these matchers."""
+    indexes = [matcher.index for matcher in matchers if isinstance(matcher, FilterMatcher)]
+    return {path: sum(len(index.parts.get(path, ())) for index in indexes) for path in get_args(Path)}
+
+
+def paths_of(matcher: SegmentMatcher, rows: npt.NDArray[np.integer[Any]]) -> list[Path | None]:
+    """The path of the set in each of these rows; `None` for those without constraints."""
+    paths: list[Path | None] = [None] * len(rows)
+    if isinstance(matcher, FilterMatcher):
+        for path, part in matcher.index.parts.items():
+            for place in np.flatnonzero(np.isin(rows, part.rows)):
+                paths[place] = path
+    return paths
 
 
 class FilterMatcher:
@@ -40,7 +61,7 @@ class FilterMatcher:
     one_query = None
 
     def __init__(self, segment: Segment, others: SegmentMatcher, index: FilterIndex) -> None:
-        self._segment, self._others, self._index = segment, others, index
+        self._segment, self._others, self.index = segment, others, index
         self._tag_index = TagIndex(segment.vocabulary)
         self.devices, self.notes = others.devices, others.notes
         self.packet_size: PacketSize = others.packet_size
@@ -56,7 +77,7 @@ class FilterMatcher:
     @property
     def nbytes(self) -> int:
         """As of `Matcher`."""
-        return self._others.nbytes + self._index.nbytes
+        return self._others.nbytes + self.index.nbytes
 
     @property
     def matched_by(self) -> dict[str, int]:
@@ -70,22 +91,22 @@ class FilterMatcher:
     def without(self, deletions: Deletions) -> FilterMatcher:
         """As of `SegmentMatcher`."""
         segment = replace(self._segment, deletions=deletions)
-        return FilterMatcher(segment, self._others.without(deletions), self._index)
+        return FilterMatcher(segment, self._others.without(deletions), self.index)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Ranks and codes of messages `first` to `last`."""
         return _Both(
             self._others.preprocess(tags, first, last),
             self._tag_index.ranks(tags, first, last),
-            messages_of(tags, first, last, self._index.attributes),
-            self._index,
+            messages_of(tags, first, last, self.index.attributes),
+            self.index,
             self._segment,
         )
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of messages `first` to `last` satisfies."""
         queries = self._tag_index.ranks(tags, first, last)
-        found = _matches(self._index, queries, messages_of(tags, first, last, self._index.attributes))
+        found = _matches(self.index, queries, messages_of(tags, first, last, self.index.attributes))
         return side_by_side([self._others.set_ids(tags, first, last), live_sets(found.sets, self._segment.deletions)])
 
 

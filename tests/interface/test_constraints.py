@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import pickle
 import random
 from itertools import pairwise
 from typing import Any
@@ -228,6 +229,29 @@ def test_conditions_are_no_tags():
         assert {"a", Where("price < 11")} not in tm
         assert {"a", Where("price = 1 or price = 2")} not in tm
         assert tm.explain(["a"], {"price": 1}) == [(frozenset({"a", Where("price < 10")}), (2,))]
+
+
+@pytest.mark.parametrize("alike", [511, 512])
+def test_paths_are_told(alike):
+    """Sets that ask for what all messages have are in lines, if they fill a block; all others in a trie."""
+    with TagMatch(device="cpu") as tm:
+        assert tm.stats()["with_conditions"] == {"trie": 0, "lines": 0}
+        tm.add_set(["a"], 1)
+        for key in range(alike):
+            tm.add_set([], 1000 + key, where=f"price between {key} and {key + alike}")
+        tm.add_set([], 2, where='price >= 0 and city = "Rome"')
+        tm.consolidate()
+        path = "lines" if alike == 512 else "trie"
+        in_lines = alike if path == "lines" else 0
+        assert tm.stats()["with_conditions"] == {"trie": alike - in_lines + 1, "lines": in_lines}
+        found = tm.explain(["a"], {"price": 0, "city": "Rome"})
+        assert {key: {tag.path for tag in tags if isinstance(tag, Where)} for tags, (key,) in found} == {
+            1: set(),
+            2: {"trie"},
+            1000: {path},
+        }
+        copied = pickle.loads(pickle.dumps(found))
+        assert {tag.path for tags, _ in copied for tag in tags if isinstance(tag, Where)} == {"trie", path}
 
 
 def test_alternatives_are_staged_in_the_log(tmp_path):

@@ -67,6 +67,14 @@ for each in get_args(Layout):
                 for future in [tm.submit(rng.sample(tags, 8), unique=rng.random() < 0.5) for _ in range(5000)]:
                     future.result()
                 tm.match([]), tm.match_unique(tags), tm.explain(tags), tm.check()
+with TagMatch(device="cpu") as tm:
+    for low in range(600):
+        tm.add_set([], low, where=f"price between {low} and {low + 600}")
+    tm.add_set(["t1"], 1, where='name suffix "b" or price != 3 and not tags {"t2"}')
+    tm.consolidate()
+    assert all(tm.stats()["with_conditions"].values())
+    tm.match_many(pa.table({"tags": [["t1"]], "price": [601], "name": ["ab"]}))
+    tm.match(["t1"], {"price": [1, 2.5], "name": "b"}), tm.explain(["t1"], {"price": 5})
 """
 
 
