@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,9 +16,18 @@ from tagmatch.cli.run import run
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import Layout, MatchOptions, available_threads
 from tagmatch.workloads.bench.figures.figure import FIGURES
+from tagmatch.workloads.commands.bench_content import content
+from tagmatch.workloads.commands.measuring import (
+    AllowChanges,
+    Output,
+    Rounds,
+    Seconds,
+    Seed,
+    measure_all,
+    require_committed,
+)
 
 if TYPE_CHECKING:
-    from tagmatch.workloads.bench.harness.bench import BenchOptions
     from tagmatch.workloads.bench.harness.run import Experiment
 
 app = command_line("Measure tagmatch beside its baselines and against its targets.")
@@ -36,25 +44,10 @@ def _json_file(path: Path | None) -> Path | None:
 
 
 _Sets = Annotated[int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets.")]
-_Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the workload.")]
-_AllowChanges = Annotated[
-    bool, typer.Option("--allow-changes", help="Record results of code that is not committed; they say so.")
-]
 _Json = Annotated[
     Path | None,
     typer.Option("--json", metavar="FILE", dir_okay=False, writable=True, callback=_json_file, help="Write JSON too."),
 ]
-
-
-def _require_committed() -> None:
-    """Refuse to record what nobody could measure again."""
-    from tagmatch.workloads.bench.harness.circumstances import changed_files, commit
-
-    if changed := changed_files():
-        raise TagMatchError(
-            f"results would name commit {commit()}, but these files differ from it: {', '.join(changed)}; commit them, "
-            "or record results that name them with --allow-changes"
-        )
 
 
 @app.command()
@@ -63,17 +56,17 @@ def cpu(
     queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Queries.")] = 200_000,
     threads: Threads = None,
     growth: Annotated[bool, typer.Option(help="Also build 8 times as many sets.")] = True,
-    seed: _Seed = 1,
+    seed: Seed = 1,
     keys_per_set: _KeysPerSet = 5.0,
     json: _Json = None,
-    allow_changes: _AllowChanges = False,
+    allow_changes: AllowChanges = False,
 ) -> None:
     """Build and match on the CPU, beside two baselines written in Python and NumPy."""
     from tagmatch.workloads.bench.cpu import CpuOptions, measure
     from tagmatch.workloads.bench.harness.report import facts_by_section, print_table, write_json
 
     if json is not None and not allow_changes:
-        _require_committed()
+        require_committed()
     options = CpuOptions(sets, queries, threads or available_threads(), growth, seed, keys_per_set)
     result = measure(options, Console(stderr=True))
     if json is not None:
@@ -83,10 +76,6 @@ def cpu(
         raise TagMatchError("; ".join(faults))
 
 
-_Output = Annotated[
-    Path,
-    typer.Option("--output", "-o", metavar="FOLDER", file_okay=False, writable=True, help="Where results are written."),
-]
 _Scale = Annotated[
     float | None,
     typer.Option(
@@ -112,8 +101,6 @@ _QueriesOfDevices = Annotated[
 _KeysPerSet = Annotated[
     float, typer.Option("--keys", min=1, max=1000, help="Keys that a set has in the mean; with 1, each has one.")
 ]
-_Rounds = Annotated[int, typer.Option(min=1, max=1000, help="Measurements; their median counts.")]
-_Seconds = Annotated[float, typer.Option(min=0.001, max=3600, help="About what one measured call takes.")]
 _MongoDB = Annotated[
     list[str] | None,
     typer.Option("--mongodb", metavar="URI", help="A running MongoDB server; several are shards.", show_default=False),
@@ -163,14 +150,14 @@ def _experiment(name: str | None, summary: str) -> Callable[..., None]:
         sets: _FullSets = None,
         threads: Threads = None,
         queries: _QueriesOfDevices = None,
-        rounds: _Rounds = 3,
-        seconds: _Seconds = 0.2,
-        seed: _Seed = 1,
+        rounds: Rounds = 3,
+        seconds: Seconds = 0.2,
+        seed: Seed = 1,
         keys_per_set: _KeysPerSet = 5.0,
         mongodb: _MongoDB = None,
         skip: _Skip = None,
-        output: _Output = Path("bench-results/paper"),
-        allow_changes: _AllowChanges = False,
+        output: Output = Path("bench-results/paper"),
+        allow_changes: AllowChanges = False,
     ) -> None:
         from tagmatch.workloads.bench.harness.bench import (
             FULL_SETS,
@@ -198,44 +185,24 @@ def _experiment(name: str | None, summary: str) -> Callable[..., None]:
         )
         given = figures or []
         names = (given or FIGURES) if name is None else [name, *given]
-        _measure([FIGURES[each] for each in dict.fromkeys(names)], options, output, allow_changes=allow_changes)
+        measure_all([FIGURES[each] for each in dict.fromkeys(names)], options, output, allow_changes=allow_changes)
 
     command.__doc__ = summary
     command.__annotations__["figures"] = _figures_argument("Only these" if name is None else "More of them")
     return command
 
 
-def _measure(experiments: Sequence[Experiment], options: BenchOptions, output: Path, *, allow_changes: bool) -> None:
-    """Run experiments and print what they find; refuses to measure for minutes what cannot be drawn or written then."""
-    from tagmatch.workloads.bench.harness.report import markdown
-    from tagmatch.workloads.bench.harness.run import run as run_experiments
-
-    if find_spec("matplotlib") is None:
-        raise TagMatchError("plots need matplotlib; install it with: pip install 'tagmatch[bench]'")
-    if not allow_changes:
-        _require_committed()
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise TagMatchError(f"{output}: the folder cannot be made: {error.strerror or error}") from None
-    faults = []
-    for result in run_experiments(experiments, options, output, Console(stderr=True)):
-        typer.echo(markdown(result, images=f"{output}/"))
-        faults += result.faults()
-    if faults:
-        raise TagMatchError("; ".join(faults))
-
-
 for _name, _figure in FIGURES.items():
     app.command(_name)(_experiment(_name, _figure.summary))
 app.command("paper")(_experiment(None, "All tables and figures of the paper, and the layouts, or some of them."))
+app.command("content")(content)
 
 
 @app.command()
 def latency(
     sets: _Sets = 1_000_000,
     seconds: Annotated[float, typer.Option(min=0.001, max=3600, help="How long a load is offered.")] = 2.0,
-    rounds: _Rounds = 3,
+    rounds: Rounds = 3,
     flush_timeout: Annotated[
         list[str] | None,
         typer.Option(metavar="SECONDS", help="A `flush_timeout`, or `never`; again for each.  [default: five values]"),
@@ -250,10 +217,10 @@ def latency(
         ),
     ] = None,
     threads: Threads = None,
-    seed: _Seed = 1,
+    seed: Seed = 1,
     keys_per_set: _KeysPerSet = 5.0,
-    output: _Output = Path("bench-results/latency"),
-    allow_changes: _AllowChanges = False,
+    output: Output = Path("bench-results/latency"),
+    allow_changes: AllowChanges = False,
 ) -> None:
     """Latency and throughput of `submit` against the offered load, for some values of `flush_timeout`."""
     from tagmatch.workloads.bench.figures.latency import TIMEOUTS
@@ -271,7 +238,7 @@ def latency(
         seed=seed,
         keys_per_set=keys_per_set,
     )
-    _measure([partial(experiment, layouts=layouts, timeouts=timeouts)], options, output, allow_changes=allow_changes)
+    measure_all([partial(experiment, layouts=layouts, timeouts=timeouts)], options, output, allow_changes=allow_changes)
 
 
 def _timeout(text: str) -> float | None:
@@ -287,13 +254,13 @@ def _timeout(text: str) -> float | None:
 def threads(
     sets: _Sets = 1_000_000,
     queries: _Queries = 200_000,
-    rounds: _Rounds = 5,
-    seconds: _Seconds = 0.5,
+    rounds: Rounds = 5,
+    seconds: Seconds = 0.5,
     threads: Threads = None,
-    seed: _Seed = 1,
+    seed: Seed = 1,
     keys_per_set: _KeysPerSet = 5.0,
-    output: _Output = Path("bench-results/threads"),
-    allow_changes: _AllowChanges = False,
+    output: Output = Path("bench-results/threads"),
+    allow_changes: AllowChanges = False,
 ) -> None:
     """Throughput against threads and callers, and beside the kernels alone."""
     from tagmatch.workloads.bench.figures.threads import threads as experiment
@@ -302,21 +269,21 @@ def threads(
     options = BenchOptions(
         sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, keys_per_set
     )
-    _measure([experiment], options, output, allow_changes=allow_changes)
+    measure_all([experiment], options, output, allow_changes=allow_changes)
 
 
 @app.command()
 def gpu(
     sets: _Sets = 16_000_000,
     queries: _QueriesOfDevices = None,
-    rounds: _Rounds = 5,
-    seconds: _Seconds = 0.5,
+    rounds: Rounds = 5,
+    seconds: Seconds = 0.5,
     threads: Threads = None,
-    seed: _Seed = 1,
+    seed: Seed = 1,
     keys_per_set: _KeysPerSet = 5.0,
     skip: _Skip = None,
-    output: _Output = Path("bench-results/gpu"),
-    allow_changes: _AllowChanges = False,
+    output: Output = Path("bench-results/gpu"),
+    allow_changes: AllowChanges = False,
 ) -> None:
     """Throughput of both layouts on CUDA, beside the plain batched scan."""
     from tagmatch.pipeline.cuda.support import devices
@@ -335,19 +302,19 @@ def gpu(
         keys_per_set,
         skip=tuple(skip or ()),
     )
-    _measure([experiment], options, output, allow_changes=allow_changes)
+    measure_all([experiment], options, output, allow_changes=allow_changes)
 
 
 @app.command()
 def host(
     sets: _Sets = 100_000,
-    rounds: _Rounds = 5,
-    seconds: _Seconds = 0.5,
+    rounds: Rounds = 5,
+    seconds: Seconds = 0.5,
     threads: Threads = None,
-    seed: _Seed = 1,
+    seed: Seed = 1,
     keys_per_set: _KeysPerSet = 5.0,
-    output: _Output = Path("bench-results/host"),
-    allow_changes: _AllowChanges = False,
+    output: Output = Path("bench-results/host"),
+    allow_changes: AllowChanges = False,
 ) -> None:
     """What packets for CUDA devices cost the host; needs no device."""
     from tagmatch.workloads.bench.figures.host import PACKETS
@@ -357,7 +324,7 @@ def host(
     options = BenchOptions(
         sets / FULL_SETS, threads or available_threads(), max(PACKETS), rounds, seconds, seed, keys_per_set
     )
-    _measure([experiment], options, output, allow_changes=allow_changes)
+    measure_all([experiment], options, output, allow_changes=allow_changes)
 
 
 @app.command()
@@ -365,7 +332,7 @@ def updates(
     sets: _Sets = 1_000_000,
     consolidates: Annotated[int, typer.Option(min=1, max=1_000_000, help="Small changes, of ten sets each.")] = 1000,
     queries: _Queries = 200_000,
-    rounds: _Rounds = 5,
+    rounds: Rounds = 5,
     seconds: Annotated[
         float,
         typer.Option(
@@ -373,10 +340,10 @@ def updates(
         ),
     ] = 0.3,
     threads: Threads = None,
-    seed: _Seed = 1,
+    seed: Seed = 1,
     keys_per_set: _KeysPerSet = 1.0,
-    output: _Output = Path("bench-results/updates"),
-    allow_changes: _AllowChanges = False,
+    output: Output = Path("bench-results/updates"),
+    allow_changes: AllowChanges = False,
 ) -> None:
     """How changes are taken, beside DuckDB and LanceDB, and what they do to queries; on the disk of TMPDIR."""
     from tagmatch.workloads.bench.figures.updates import updates as experiment
@@ -385,7 +352,7 @@ def updates(
     options = BenchOptions(
         sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, keys_per_set
     )
-    _measure([partial(experiment, consolidates=consolidates)], options, output, allow_changes=allow_changes)
+    measure_all([partial(experiment, consolidates=consolidates)], options, output, allow_changes=allow_changes)
 
 
 class SparkBenchmark(StrEnum):
@@ -411,12 +378,12 @@ def spark(
     part: Annotated[
         list[SparkBenchmark] | None, typer.Option(help="Again for each.  [default: both]", show_default=False)
     ] = None,
-    rounds: _Rounds = 3,
+    rounds: Rounds = 3,
     threads: Threads = None,
-    seed: _Seed = 1,
+    seed: Seed = 1,
     keys_per_set: _KeysPerSet = 5.0,
-    output: _Output = Path("bench-results/spark"),
-    allow_changes: _AllowChanges = False,
+    output: Output = Path("bench-results/spark"),
+    allow_changes: AllowChanges = False,
 ) -> None:
     """Partitioning and joins on Spark, in local mode, beside the local partitioner and plain SQL."""
     from tagmatch.workloads.bench.spark.session import local_spark
@@ -432,7 +399,7 @@ def spark(
         SparkBenchmark.JOIN: partial(join, spark=session),
     }
     options = BenchOptions(join_sets / FULL_SETS, cores, queries, rounds, seed=seed, keys_per_set=keys_per_set)
-    _measure(
+    measure_all(
         [parts[each] for each in SparkBenchmark if not part or each in part],
         options,
         output,

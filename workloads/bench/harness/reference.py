@@ -42,17 +42,17 @@ def right_answers(sets: pa.Table, queries: pa.ListArray, *, unique: bool = False
     for query in queries.to_pylist():
         present = np.zeros(len(number), np.bool_)
         present[[number[tag] for tag in query]] = True
-        keys = [key for row in np.flatnonzero(_all_true(present[numbers], offsets)) for key in stored[row][1]]
+        keys = [key for row in np.flatnonzero(all_true(present[numbers], offsets)) for key in stored[row][1]]
         answers.append(sorted(set(keys)) if unique else keys)
     return answers
 
 
 def _all_tags_in(sets: pa.ListArray, tags: pa.Array) -> pa.Array:
     known = pc.is_in(sets.flatten(), value_set=tags).to_numpy(zero_copy_only=False)
-    return pa.array(_all_true(known, offsets_of(sets.value_lengths().to_numpy())))
+    return pa.array(all_true(known, offsets_of(sets.value_lengths().to_numpy())))
 
 
-def _all_true(flags: BoolArray, offsets: I64Array) -> BoolArray:
+def all_true(flags: BoolArray, offsets: I64Array) -> BoolArray:
     """Whether all flags of each list are set; those of list `i` are `flags[offsets[i]:offsets[i + 1]]`."""
     unset = offsets_of((~flags).astype(np.int64))
     every: BoolArray = unset[offsets[1:]] == unset[offsets[:-1]]

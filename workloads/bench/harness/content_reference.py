@@ -1,0 +1,65 @@
+"""The filters that messages satisfy, by brute force: NumPy compares every constraint with every message.
+
+Nothing here is shared with the compared systems, so that each of them can be found wrong.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from tagmatch.model.arrays import offsets_of
+from tagmatch.workloads.bench.harness.reference import all_true
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+
+    from tagmatch.model.arrays import BoolArray, I64Array
+
+_COMPARED: Mapping[str, Callable[[Any, Any], BoolArray]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+def satisfied_rows(subscriptions: pa.Table, messages: pa.Table) -> list[I64Array]:
+    """Return the rows of the subscriptions that each message satisfies.
+
+    Parameters
+    ----------
+    subscriptions : pyarrow.Table
+        Column `constraints` with numbers only, as SFF and OCM take it.
+    messages : pyarrow.Table
+        Not many; a column for each attribute, null where a message does not have it.
+    """
+    lists = subscriptions["constraints"].combine_chunks()
+    offsets = offsets_of(pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64))
+    flat = lists.flatten()
+    names, operators, values, uppers = (pc.struct_field(flat, name) for name in ("attr", "op", "value", "upper"))
+    encoded = names.dictionary_encode()
+    attribute_of = encoded.indices.to_numpy()
+    kind = values.type.to_pandas_dtype()
+    numbers, highest = (each.fill_null(0).to_numpy(zero_copy_only=False) for each in (values, uppers))
+    places = {each: np.flatnonzero(pc.equal(operators, each)) for each in operators.unique().to_pylist()}
+
+    def satisfied(message: Mapping[str, Any]) -> I64Array:
+        given = [message.get(name) for name in encoded.dictionary.to_pylist()]
+        there = np.array([value is not None for value in given], np.bool_)
+        x = np.array([0 if value is None else value for value in given], kind)
+        holds = there[attribute_of]
+        for name, at in places.items():
+            asked = x[attribute_of[at]]
+            if name == "between":
+                holds[at] &= (numbers[at] <= asked) & (asked <= highest[at])
+            else:
+                holds[at] &= _COMPARED[name](asked, numbers[at])
+        return np.flatnonzero(all_true(holds, offsets))
+
+    return [satisfied(message) for message in messages.to_pylist()]
