@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick torture mutants lint bench bench-paper format clean help
+.PHONY: demo test quick torture mutants lint bench bench-paper bench-content format clean help
 help:
 	@echo "make demo   build and query the example data set"
 	@echo "make test   run the tests"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
 	@echo "make format  format and fix style"
 	@echo "make clean  remove what these have made"
+	@echo "make bench-content  constraints on attributes, beside SFF and OCM; results in bench-results/content/"
 	@echo "make bench-paper  the paper's tables and figures; results in bench-results/paper/"
 
 $(VENV)/.installed: pyproject.toml
@@ -69,6 +70,9 @@ bench: $(VENV)/.installed
 
 bench-paper: $(VENV)/.installed
 	$(BIN)/tagmatch-bench paper --output bench-results/paper
+
+bench-content: $(VENV)/.installed
+	$(BIN)/tagmatch-bench content --output bench-results/content
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .

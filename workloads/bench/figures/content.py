@@ -15,7 +15,7 @@ from tagmatch.workloads.bench.figures.published import PCM_TABLE2
 from tagmatch.workloads.bench.harness.content import GPU, MATCHING, OCM, SFF, WHOLE, Measured, Scenario, measure
 from tagmatch.workloads.bench.harness.results import Target
 from tagmatch.workloads.bench.harness.timing import Samples, alternate, rates
-from tagmatch.workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
 from tagmatch.workloads.systems.tagmatch_content import TagmatchContent
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _dense(bench: Bench, result: Result, sizes: tuple[int, ...]) -> None:
             result.add(f"{scenario.name}: end to end", measured.micros[WHOLE], MICROS)
             _against(result, scenario.name, measured, None)
             _costs(bench, result, scenario, whole)
-            if size == max(sizes):
+            if size == min(sizes):
                 _threads(bench, result, scenario, whole, measured)
 
 
@@ -203,8 +203,10 @@ def _threads(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchCo
             f"{threads}": (lambda count, each=each: each.match_many(scenario.asked[:count], unique=True))
             for threads, each in systems.items()
         }
+        # So many that each thread has a packet
+        calls = dict.fromkeys(works, CallSize(2 * whole.matcher.packet_size.fewest))
         with bench.doing(f"content: two threads, {scenario.name}"):
-            found = rates(works, len(scenario.asked), rounds=options.rounds, seconds=options.seconds)
+            found = rates(works, len(scenario.asked), rounds=options.rounds, seconds=options.seconds, sizes=calls)
     ratio = found["2"].ratios(found["1"])
     result.add(f"{scenario.name}: end to end, two threads against one", ratio, "times", _ON_TWO_THREADS)
     if GPU in measured.micros:

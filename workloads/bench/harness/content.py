@@ -18,7 +18,7 @@ from tagmatch.workloads.systems.matcher import CallSize, UnavailableError, count
 from tagmatch.workloads.systems.tagmatch_content import TagmatchContent, TagmatchMatching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import pyarrow as pa
 
@@ -87,7 +87,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was found of a scenario: microseconds a message by system, and our index, which is closed later."""
+    """What was found of a scenario: microseconds a message by system, and the keys of an answer in the mean."""
 
     micros: Mapping[str, Samples]
     keys_per_message: float
@@ -95,9 +95,6 @@ class Measured:
     def ratio(self, system: str, other: str) -> float:
         """How many times as fast as another one a system is."""
         return self.micros[other].over(self.micros[system])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.micros)
 
 
 def measure(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchContent) -> Measured:
@@ -132,7 +129,7 @@ def timed(bench: Bench, result: Result, scenario: Scenario, systems: Mapping[str
         works = {name: partial(ask, name) for name in systems}
         found = rates(works, len(scenario.messages), rounds=options.rounds, seconds=options.seconds, sizes=sizes)
     with bench.doing(f"content: checking, {scenario.name}"):
-        keys = _compare(result, scenario, {name: systems[name] for name in systems}, prepared, found)
+        keys = _compare(result, scenario, systems, prepared, found)
     micros = {name: Samples(tuple(1e6 / rate for rate in found[name].values), found[name].items) for name in found}
     return Measured(micros, keys)
 
