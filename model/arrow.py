@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import Lists, Strings, U32Array, U64Array, UIntArray
+from tagmatch.model.arrays import Lists, Strings, TagLists, U32Array, U64Array, UIntArray
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 
 
@@ -24,6 +24,14 @@ def from_lists(lists: Lists) -> pa.Array:
     values = pa.array(lists.values)
     kind = (pa.list_ if lists.offsets.dtype == np.int32 else pa.large_list)(values.type)
     return pa.Array.from_buffers(kind, len(lists), [None, pa.py_buffer(lists.offsets)], children=[values])
+
+
+def from_tag_lists(rows: TagLists) -> pa.Array:
+    """An Arrow large list array of rows of tags, not in a dictionary."""
+    tags = from_strings(rows.tags).cast(pa.large_string())
+    if rows.indices is not None:
+        tags = tags.take(pa.array(rows.indices))
+    return pa.LargeListArray.from_arrays(pa.array(rows.offsets.astype(np.int64)), tags)
 
 
 def from_words(words: U64Array) -> pa.Array:

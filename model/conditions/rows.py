@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array, offsets_of
+from tagmatch.model.arrays import BoolArray, I64Array, Strings, TagLists, U64Array, offsets_of
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import plain_strings, strings_in
 from tagmatch.model.columns import NO_SEQUENCES, arrow_chunks, rows_of_tags, shown
@@ -18,6 +20,9 @@ from tagmatch.model.filters.language import rows_of
 
 #: Rows of tags, each of which stands for a conjunction
 Alternatives = list[list[str]]
+
+#: As many expressions as a batch of a file has: each is read as the batch is checked, and again as its sets are staged
+_REMEMBERED = 1 << 16
 
 
 class Conditions(NamedTuple):
@@ -79,6 +84,37 @@ def conditions_of(where: Any, count: int, name: str = "where", *, first_row: int
     return Conditions(codes, [*found, [[]]])
 
 
+def reject_mistakes(where: pa.Array) -> None:
+    """See that all expressions can be read.
+
+    Raises
+    ------
+    FilterError
+        The message shows the expression, and says what is wrong with it.
+    """
+    for text in pc.unique(where.drop_null()).to_pylist():
+        try:
+            _read(text)
+        except FilterError as error:
+            raise FilterError(f"where: {shown(text)}: {str(error).removeprefix('where: ')}") from None
+
+
+def have_mistakes(where: pa.Array) -> BoolArray:
+    """Of each expression, whether it cannot be read."""
+    bad = [text for text in pc.unique(where.drop_null()).to_pylist() if _has_mistake(text)]
+    found: BoolArray = pc.is_in(where, pa.array(bad, where.type)).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _has_mistake(text: str) -> bool:
+    try:
+        _read(text)
+    except FilterError:
+        return True
+    return False
+
+
+@lru_cache(_REMEMBERED)
 def _read(text: str) -> Alternatives:
     return [[*row.tags, *row.constraints] for row in rows_of(text)]
 

@@ -85,7 +85,7 @@ class Partitioned:
 
 
 def partition_sets(rows: DataFrame, index: Location, layout: LayoutOptions, options: JobOptions) -> Partitioned:
-    """Make the sets of a DataFrame, columns `tags` and `key`, the snapshot of an index.
+    """Make the sets of a DataFrame, columns `tags`, `key` and perhaps `where`, the snapshot of an index.
 
     The index has keys that are strings where `key` has.
     What a job that was killed has left at the index's place goes; so only one job at a time may work on an index.
@@ -143,7 +143,7 @@ class _Job:
     def shards(self, rows: DataFrame) -> Shards:
         """The rows' sets; errors as `partition_sets`."""
         with self.step("shards"):
-            shards = make_shards(rows, self.keys)
+            shards = make_shards(rows, self.keys, skip_invalid=self.options.skip_invalid)
         if shards.problems:
             problems = ", ".join(f"{problem}: {count}" for problem, count in shards.problems.items())
             if not self.options.skip_invalid:

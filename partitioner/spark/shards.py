@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array, U8Array
-from tagmatch.model.arrow import from_lists, from_strings
+from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists
 from tagmatch.model.columns import KEY_CHECKS, tag_lists
+from tagmatch.model.conditions.rows import conditions_of, have_mistakes, reject_mistakes, with_conditions
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
@@ -42,12 +43,22 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 #: What can be wrong with a row; the first that is counts
-PROBLEMS = ("tags is null", "a tag is null", "key is null", "key is negative", "key is 2**64 or more")
+PROBLEMS = (
+    "tags is null",
+    "a tag is null",
+    "key is null",
+    "key is negative",
+    "key is 2**64 or more",
+    "where has a mistake",
+)
 
 _KEY_LIMIT = pa.scalar(decimal.Decimal(2**64), pa.decimal128(20, 0))
 
 # Numbers of batches: rows, and how many there were of each problem
 _ROWS, _PROBLEMS = 0, 1
+
+# Of rows that have conditions
+_WHERE = "where"
 
 _SENT_BYTES, _RECEIVED_BYTES = 1 << 25, 1 << 22
 
@@ -79,9 +90,15 @@ class Shards:
     other_rows: int = 0
 
 
-def make_shards(rows: DataFrame, keys: Keys) -> Shards:
-    """Make shards of the columns `tags`, array<string>, and `key`, string or an integer or decimal."""
-    clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession)), SERIALIZED)
+def make_shards(rows: DataFrame, keys: Keys, *, skip_invalid: bool) -> Shards:
+    """Make shards of the columns `tags`, array<string>, `key`, string or an integer or decimal, and perhaps `where`.
+
+    Raises
+    ------
+    FilterError
+        The first expression with a mistake, unless rows that cannot be stored are skipped.
+    """
+    clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession), skip_invalid=skip_invalid), SERIALIZED)
     made = clean.repartition("label").mapInArrow(partial(_write_shard, keys), _SHARD).collect()
     counts = np.sum([np.zeros(len(PROBLEMS), np.int64), *(np.array(shard.problems) for shard in made)], axis=0)
     return Shards(
@@ -105,19 +122,26 @@ def _set_hashes(offsets, hashes, out):
         out[row] = total
 
 
-def _clean(labels: I64Array, batches: Batches) -> Iterator[pa.RecordBatch]:
+def _clean(labels: I64Array, batches: Batches, *, skip_invalid: bool = False) -> Iterator[pa.RecordBatch]:
     """Rows that can be stored, by a hash of their set; of the others how many there are of each kind."""
     found = np.zeros(len(PROBLEMS), np.int64)
     for batch in gathered(batches, _SENT_BYTES):
         problems = _problems(batch["tags"], batch["key"])
+        if _WHERE in batch.schema.names:
+            if not skip_invalid:
+                reject_mistakes(batch[_WHERE])
+            problems[have_mistakes(batch[_WHERE]) & (problems == 0)] = len(PROBLEMS)
         found += np.bincount(problems, minlength=len(PROBLEMS) + 1)[1:]
         good = batch if not problems.any() else batch.filter(pa.array(problems == 0))
         (rows,) = tag_lists(good["tags"], "tags", stored=True)
-        hashes = np.empty(len(good), np.uint64)
+        tags, keys = good["tags"], good["key"] if _are_strings(good["key"]) else good["key"].cast(pa.uint64())
+        if _WHERE in good.schema.names:
+            (rows,), sources = with_conditions([rows], conditions_of(good[_WHERE], len(good)))
+            tags, keys = from_tag_lists(rows), keys.take(pa.array(sources))
+        hashes = np.empty(len(rows), np.uint64)
         _set_hashes(rows.offsets, hash_tags(rows), hashes)
         serializer = Serializer()
-        keys = good["key"] if _are_strings(good["key"]) else good["key"].cast(pa.uint64())
-        records = pa.record_batch([good["tags"], keys], ["tags", "key"])
+        records = pa.record_batch([tags, keys], ["tags", "key"])
         serializer.scatter(groups_by_hash(hashes, len(labels)), labels, np.full(len(labels), _ROWS), records.take)
         yield from serializer.take()
     if found.any():

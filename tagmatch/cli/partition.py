@@ -22,7 +22,8 @@ def partition(
         str,
         typer.Argument(
             metavar="SETS",
-            help="Any path or URI that Spark reads, with columns `tags` (array of strings) and `key` (long or string).",
+            help="Any path or URI that Spark reads, with columns `tags` (array of strings), `key` (long or string) and "
+            "optionally `where` (expressions).",
             show_default=False,
         ),
     ],

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField
 
+from tagmatch.messages import TAGS
 from tagmatch.model.arrays import IntArray
 from tagmatch.model.errors import InvalidValueError, NullError
 from tagmatch.model.options import KeyType
@@ -22,6 +24,38 @@ _KEY_TYPES = {"integer": LongType(), "string": StringType()}
 
 _BATCH_KEYS = 1 << 16
 _BATCH_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which columns of the queries are asked for.
+
+    Attributes
+    ----------
+    tags : int
+        Number of the column of tags.
+    attributes : tuple of int
+        Numbers of those that are attributes, or structs of them.
+    """
+
+    tags: int
+    attributes: tuple[int, ...] = ()
+
+    def messages(self, queries: pa.RecordBatch) -> pa.Array | pa.RecordBatch:
+        """What `TagMatch.match_many` is asked; a column without attributes."""
+        tags = queries.column(self.tags)
+        if not self.attributes:
+            return tags
+        names, columns = [TAGS], [tags]
+        for number in self.attributes:
+            column = queries.column(number)
+            if pa.types.is_struct(column.type):
+                names += [field.name for field in column.type]
+                columns += column.flatten()
+            else:
+                names.append(queries.schema.names[number])
+                columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def answer_field(output: Output, key_type: KeyType) -> StructField:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Literal, get_args
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from tagmatch.messages import TAGS, messages_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.storage.format import files_nbytes, key_type_of
 from tagmatch.model.storage.location import location_of
-from tagmatch.spark.answers import ANSWER_NAMES, Output
+from tagmatch.spark.answers import ANSWER_NAMES, Asked, Output
 from tagmatch.spark.interests import index_of
 from tagmatch.spark.offline import check_strings
 from tagmatch.spark.ship import ship_join
@@ -27,6 +31,7 @@ def subset_join(
     strategy: Strategy = "auto",
     output: Output = "rows",
     tags: str = "tags",
+    attributes: str | Sequence[str] = (),
     ship_limit: int = 8 << 30,
     folder: str | os.PathLike[str] | None = None,
 ) -> DataFrame:
@@ -48,13 +53,17 @@ def subset_join(
         `ship`: every worker opens the whole index, memory-mapped. Each task answers from the snapshot that is current
         when it begins, so a stream follows the index without a restart. `shuffle`: sets and queries meet in buckets,
         of which a worker has one at a time; from the snapshot that is current at this call, without keys that have
-        expired by then. `auto`: `ship` for a stream and where the files of the index have at most `ship_limit` bytes.
+        expired by then. `auto`: `ship` for a stream, with attributes, and where the files of the index have at most
+        `ship_limit` bytes.
     output : {"rows", "lists"}
         `rows`: the columns of the queries and `key`, a row for each matching key; queries without a match have none.
         `lists`: the columns of the queries and `keys`, an array, a row for each query. Keys are long, or string where
         the index has keys that are strings.
     tags : str
         Column of the queries with their tags, an array of strings.
+    attributes : str or sequence of str
+        Columns of the queries that are attributes, as those of a table are to `match_many`: bools, integers, floats or
+        strings, or arrays of these; or structs, of which each field is an attribute. Others are none. With `ship` only.
     ship_limit : int
         In bytes.
     folder : str or Path, optional
@@ -71,12 +80,14 @@ def subset_join(
     Raises
     ------
     InvalidTypeError, InvalidValueError
-        An argument, or a column of the queries, cannot be used.
+        An argument, or a column of the queries, cannot be used; or `shuffle` is asked for an index whose sets have
+        conditions.
     IndexNotFoundError, IndexCorruptError, IndexVersionError
         For what stands at `index`.
     """
     _check_choices(strategy, output)
     _check_queries(queries, tags, output)
+    asked = _asked(queries, tags, (attributes,) if isinstance(attributes, str) else tuple(attributes))
     if isinstance(index, DataFrame):
         location = index_of(index, folder)
     elif folder is not None:
@@ -86,9 +97,11 @@ def subset_join(
     manifest = location.manifest()
     fits = files_nbytes(manifest) <= ship_limit
     if strategy == "auto":
-        strategy = "ship" if fits or queries.isStreaming else "shuffle"
+        strategy = "ship" if fits or queries.isStreaming or attributes else "shuffle"
     if strategy == "ship":
-        return ship_join(queries, location, key_type=key_type_of(manifest), tags=tags, unique=unique, output=output)
+        return ship_join(queries, location, key_type=key_type_of(manifest), asked=asked, unique=unique, output=output)
+    if attributes:
+        raise InvalidValueError("strategy 'shuffle' does not compare attributes; use 'ship'")
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
     return shuffle_join(queries, location, tags=tags, unique=unique, output=output, bucket_sets=BUCKET_SETS)
@@ -98,6 +111,21 @@ def _check_choices(strategy: object, output: object) -> None:
     for name, value, allowed in (("strategy", strategy, get_args(Strategy)), ("output", output, get_args(Output))):
         if value not in allowed:
             raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+
+
+def _asked(queries: DataFrame, tags: str, attributes: tuple[str, ...]) -> Asked:
+    """The columns by number; attributes are of types that they can have."""
+    for name in attributes:
+        if queries.columns.count(name) != 1:
+            names = ", ".join(map(repr, queries.columns))
+            raise InvalidValueError(f"attributes: queries must have one column {name!r}; its columns are {names}")
+    asked = Asked(queries.columns.index(tags), tuple(map(queries.columns.index, attributes)))
+    if attributes:
+        empty = asked.messages(pa.RecordBatch.from_pylist([], schema=to_arrow_schema(queries.schema)))
+        if len(set(empty.schema.names)) < len(empty.schema.names):
+            raise InvalidValueError(f"attributes must have different names, none of them {TAGS!r}")
+        messages_in(empty)
+    return asked
 
 
 def _check_queries(queries: DataFrame, tags: str, output: Output) -> None:

@@ -58,6 +58,7 @@ def partition(
     max_partition_size: int | None = None,
     tags: str = "tags",
     key: str = "key",
+    where: str | None = None,
     sets_per_task: int = 1 << 20,
     skip_invalid: bool = False,
 ) -> Partitioned:
@@ -84,10 +85,14 @@ def partition(
     tags, key : str
         Columns: an array of strings, and an integer from 0 to 2**64 - 1 (as which Spark has decimal(20, 0)) or a
         string. Strings make an index with `key_type="string"`; they are compared as bytes.
+    where : str, optional
+        Column of expressions, what the attributes of a query must be as well, as of `TagMatch.add_set`; null where a
+        set has none. Each different one is read once in a batch. Default: `where`, if there is such a column.
     sets_per_task : int
         Sets that a task has in memory, about; 500 bytes each. The result does not depend on it.
     skip_invalid : bool
-        Leave out rows with a null or with a key that is none, and tell how many; else they are an error.
+        Leave out rows with a null, with a key that is none or with a mistake in the expression, and tell how many;
+        else they are an error.
 
     Returns
     -------
@@ -99,8 +104,10 @@ def partition(
     InvalidTypeError
         A column is not there or of another type; it is named.
     InvalidValueError
-        For an option, for a column `where`, for a URI that Arrow does not know, and for rows that cannot be stored: how
-        many, and why. With `append`, for keys or a layout that the index does not have.
+        For an option, for a column `constraints`, for a URI that Arrow does not know, and for rows that cannot be
+        stored: how many, and why. With `append`, for keys or a layout that the index does not have.
+    FilterError
+        For a mistake in an expression.
     IndexExistsError
         The path holds something that is not an index or, with `error`, one.
     IndexChangedError
@@ -121,9 +128,10 @@ def partition(
     """
     if mode not in get_args(Mode):
         raise InvalidValueError(f"mode must be one of {', '.join(map(repr, get_args(Mode)))}, not {mode!r}")
-    if "where" in sets.columns:
+    if "constraints" in sets.columns:
         raise InvalidValueError(
-            "column 'where': Spark's jobs do not store conditions yet; drop the column, or use `tagmatch build`"
+            "column 'constraints': Spark's jobs take conditions as a column `where` only; drop the column, or use "
+            "`tagmatch build`"
         )
     check_strings(column_type(sets, tags), f"column {tags!r}")
     kind = column_type(sets, key)
@@ -139,7 +147,14 @@ def partition(
         )
     if isinstance(sets_per_task, bool) or not isinstance(sets_per_task, int) or sets_per_task < 1:
         raise InvalidValueError(f"sets_per_task must be an integer from 1 on, not {sets_per_task!r}")
-    rows = sets.select(col(f"`{tags}`").alias("tags"), col(f"`{key}`").cast(cast).alias("key"))
+    columns = [col(f"`{tags}`").alias("tags"), col(f"`{key}`").cast(cast).alias("key")]
+    if where is None and "where" in sets.columns:
+        where = "where"
+    if where is not None:
+        if not isinstance(kind := column_type(sets, where), StringType):
+            raise InvalidTypeError(f"column {where!r} must be string, not {kind.simpleString()}")
+        columns.append(col(f"`{where}`").cast("string").alias("where"))
+    rows = sets.select(*columns)
     location = location_of(index, "index").absolute()
     options = JobOptions(sets_per_task, skip_invalid)
     if mode == "append":

@@ -14,7 +14,7 @@ from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
 from tagmatch.model.storage.location import Location
-from tagmatch.spark.answers import Output, answer_field, reject_nulls, with_keys
+from tagmatch.spark.answers import Asked, Output, answer_field, reject_nulls, with_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,17 +27,16 @@ _opened: dict[Location, TagMatch[Any]] = {}
 
 
 def ship_join(
-    queries: DataFrame, index: Location, *, key_type: KeyType, tags: str, unique: bool, output: Output
+    queries: DataFrame, index: Location, *, key_type: KeyType, asked: Asked, unique: bool, output: Output
 ) -> DataFrame:
     """Join queries, which may be a stream, with an index that all workers reach.
 
     Every task answers from the snapshot that is current when it begins. Answers depend on the query and the snapshot
     alone: while the index stays as it is, and none of its keys expires, a task that is run again gives the same rows.
     """
-    column = queries.columns.index(tags)
 
     def match(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return matched(batches, index, key_type=key_type, column=column, unique=unique, output=output)
+        return matched(batches, index, key_type=key_type, asked=asked, unique=unique, output=output)
 
     # As structs, since `mapInArrow` does not find columns with a dot in their names
     structs = queries.select(functions.struct("*").alias("query"))
@@ -49,18 +48,18 @@ def matched(
     location: Location,
     *,
     key_type: KeyType,
-    column: int,
+    asked: Asked,
     unique: bool,
     output: Output,
 ) -> Iterator[pa.RecordBatch]:
-    """One task: queries as structs, whose tags are the field of that number; gives rows of the outcome."""
+    """One task: queries as structs; gives rows of the outcome."""
     index = current_index(location, key_type)
     for structs in batches:
         batch = pa.RecordBatch.from_struct_array(structs.column(0))
-        reject_nulls(batch.column(column), batch.schema.names[column])
+        reject_nulls(batch.column(asked.tags), batch.schema.names[asked.tags])
         for first in range(0, len(batch), _QUERIES):
             some = batch.slice(first, _QUERIES)
-            yield from with_keys(output, some, index.match_many(some.column(column), unique=unique))
+            yield from with_keys(output, some, index.match_many(asked.messages(some), unique=unique))
 
 
 def current_index(location: Location, key_type: KeyType) -> TagMatch[Any]:

@@ -29,6 +29,8 @@ from tagmatch.model.arrays import I64Array, Lists, U32Array, offsets_of
 from tagmatch.model.arrow import to_strings
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import tag_lists
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.kernels.reserved import has_reserved
 from tagmatch.model.kernels.xxh64 import hash_tags
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.location import Location
@@ -86,6 +88,10 @@ def shuffle_join(
     spark = queries.sparkSession
     name = index.manifest()["snapshot"]
     snapshot = index.open_unverified(name)
+    if any(has_reserved(segment.vocabulary.tags) for segment in snapshot.segments):
+        raise InvalidValueError(
+            f"strategy 'shuffle' cannot join the index {index}, whose sets have conditions on attributes; use 'ship'"
+        )
     parallelism = int(spark.conf.get("spark.default.parallelism", None) or 1)
     buckets = buckets_for(snapshot, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)

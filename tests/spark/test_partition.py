@@ -23,7 +23,7 @@ from support.jvm import Jvm
 from support.killed import run_killed_job
 from support.strategies import COMMON_NAMES
 
-from tagmatch import IndexExistsError, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch import FilterError, IndexExistsError, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch
 from tagmatch.model.options import Layout
 from tagmatch.spark import SparkUnavailableError, partition
 from tagmatch.spark.session import check_java
@@ -218,12 +218,55 @@ def test_keys_that_are_others_each_time(spark: Any, tmp_path: Path) -> None:
         assert sorted(map(len, tm.match(["a"]))) == [16, 16, 16]
 
 
-def test_conditions_are_refused(spark: Any, tmp_path: Path) -> None:
-    """They would be left out, so that sets would match too often."""
-    rows = spark.createDataFrame([(["a"], 1, "price < 10")], "tags array<string>, key long, where string")
-    with pytest.raises(InvalidValueError, match="column 'where': Spark's jobs do not store conditions yet"):
-        partition(rows, tmp_path / "index")
+CONDITIONS = [None, "price < 10", 'city = "Rome" or not tags {"t1"}', "not price >= 3 and exists(city)"]
+
+
+@pytest.mark.parametrize("layout", get_args(Layout))
+def test_conditions(spark: Any, tmp_path: Path, rng: random.Random, layout: Any) -> None:
+    """The files are those of the local partitioner, also where rows are appended."""
+    rows = [(tags, key, rng.choice(CONDITIONS)) for tags, key in few_tags(rng)[:600]]
+    rows += [(tags, key, f"x = {key}") for tags, key, _ in rows[:50]]
+    first, more = rows[:300], rows[300:]
+    schema = f"{SCHEMA}, where string"
+    with TagMatch(tmp_path / "local", layout=layout, device="cpu") as tm:
+        for part in (first, more):
+            tags, keys, where = zip(*part, strict=True)
+            tm.add_sets(tags, keys, where=where)
+            tm.consolidate()
+    partition(spark.createDataFrame(first, schema), tmp_path / "spark", layout=layout, sets_per_task=100)
+    renamed = spark.createDataFrame(more, schema).withColumnRenamed("where", "w h")
+    partition(renamed, tmp_path / "spark", mode="append", where="w h", sets_per_task=100)
+    with TagMatch.open(tmp_path / "spark") as tm, TagMatch.open(tmp_path / "local") as expected:
+        tm.check()
+        assert dict(tm) == dict(expected)
+        for attributes in ({}, {"price": 2, "city": "Rome"}, {"price": [3, 11]}, {"city": "Oslo", "x": 7}):
+            assert sorted(tm.match(["all", "t1", "t2"], attributes)) == sorted(
+                expected.match(["all", "t1", "t2"], attributes)
+            )
+    one = partition(spark.createDataFrame(rows, schema), tmp_path / "one", layout=layout, sets_per_task=100)
+    with TagMatch(tmp_path / "whole", layout=layout, device="cpu", durability="none") as tm:
+        tags, keys, where = zip(*rows, strict=True)
+        tm.add_sets(tags, keys, where=where)
+        tm.consolidate()
+        assert one.sets == len(tm)
+    assert manifest(tmp_path / "one") == manifest(tmp_path / "whole")
+
+
+def test_conditions_that_will_not_do(spark: Any, tmp_path: Path) -> None:
+    rows = [(["a"], 1, "price < 10"), (["b"], 2, "price <"), (["c"], 3, None), (["d"], None, "x =")]
+    frame = spark.createDataFrame(rows, "tags array<string>, key long, where string")
+    with pytest.raises(FilterError, match=r"where: '(price <|x =)': column \d: expected a value"):
+        partition(frame, tmp_path / "index")
     assert not (tmp_path / "index").exists()
+    made = partition(frame, tmp_path / "index", skip_invalid=True)
+    assert made.skipped == {"key is null": 1, "where has a mistake": 1}
+    assert made.sets == 2
+    for schema, message in [
+        ("tags array<string>, key long, where long", "column 'where' must be string, not bigint"),
+        ("tags array<string>, key long, constraints string", "take conditions as a column `where` only"),
+    ]:
+        with pytest.raises((InvalidTypeError, InvalidValueError), match=message):
+            partition(spark.createDataFrame([], schema), tmp_path / "index")
 
 
 @pytest.mark.parametrize(
