@@ -57,7 +57,9 @@ def parts_for(snapshot: Snapshot, options: MatchOptions, earlier: Sequence[Part]
 
 def _of_segment(segment: Segment, options: MatchOptions, earlier: Sequence[Part]) -> SegmentMatcher:
     known = _known(segment, earlier)
-    return with_constraints(segment, _of_tables(segment, options, earlier)) if known is None else known
+    if known is not None:
+        return known
+    return with_constraints(segment, _of_tables(segment, options, earlier), [matcher for _, matcher in earlier])
 
 
 def _known(segment: Segment, earlier: Sequence[Part]) -> SegmentMatcher | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -14,6 +14,7 @@ from tagmatch.pipeline.filters.asked import Asked, asked_in, tests_of
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, attributes_of
 from tagmatch.pipeline.filters.lines import BLOCK, LineIndex, line_index
 from tagmatch.pipeline.filters.parsing import constraint_ranks, parsed
+from tagmatch.pipeline.filters.presence import Seen
 from tagmatch.pipeline.filters.tokens import Likelihoods, likelihoods, presence_among
 from tagmatch.pipeline.filters.trie_index import TrieIndex, trie_index
 
@@ -36,12 +37,15 @@ class FilterIndex:
     trie : TrieIndex, optional
     lines : LineIndex, optional
         The sets are in either.
+    seen : Seen
+        Counts the messages that come.
     """
 
     attributes: Attributes
     constraints: Constraints
     trie: TrieIndex | None
     lines: LineIndex | None
+    seen: Seen
 
     @property
     def parts(self) -> Mapping[Path, TrieIndex | LineIndex]:
@@ -68,16 +72,22 @@ def has_constraints(segment: Segment) -> bool:
     return bool(constraint_ranks(segment.vocabulary.tags).any())
 
 
-def filter_index(segment: Segment, path: Path | None = None) -> FilterIndex:
-    """Index the sets of a segment that have constraints, all of them in `path` if that is given."""
+def filter_index(segment: Segment, before: Sequence[Seen] = (), path: Path | None = None) -> FilterIndex:
+    """Index the sets of a segment that have constraints, all of them in `path` if that is given.
+
+    `before` has seen messages, such as are expected.
+    """
     tags = segment.vocabulary.tags
     found = parsed(tags)
     attributes, constraints = attributes_of(tags, found)
     is_constraint = constraint_ranks(tags)
     asked = asked_in(segment, found, is_constraint)
     tests = tests_of(constraints, attributes.constants.last_codes)
-    # Nothing is known of messages yet: they are taken to be as sets are
+    seen = Seen(attributes.names, before)
+    # Where nothing is known of messages, they are taken to be as sets are
     presence = presence_among(asked, constraints, attributes.count)
+    learned = seen.presence
+    presence[: len(learned)] = np.where(np.isnan(learned), presence[: len(learned)], learned)
     likely = likelihoods(asked, constraints, attributes, presence, segment.vocabulary.frequencies)
     in_lines = _in_lines(asked, likely) if path is None else np.full(len(asked), path == "lines")
     trie = lines = None
@@ -88,7 +98,7 @@ def filter_index(segment: Segment, path: Path | None = None) -> FilterIndex:
         chosen = ~in_lines
         some = likely.of(chosen[asked.owners])
         trie = trie_index(asked.only(chosen), attributes, constraints, tests, some, len(tags))
-    return FilterIndex(attributes, tests.complexes, trie, lines)
+    return FilterIndex(attributes, tests.complexes, trie, lines, seen)
 
 
 def _in_lines(asked: Asked, likely: Likelihoods) -> BoolArray:

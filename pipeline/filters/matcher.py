@@ -24,9 +24,17 @@ from tagmatch.pipeline.filters.subset_match import match_filters
 from tagmatch.pipeline.matcher import Matched, PacketSize, Preprocessed, QueryBatch, SegmentMatcher, Space, no_space
 
 
-def with_constraints(segment: Segment, matcher: SegmentMatcher) -> SegmentMatcher:
-    """The matcher, or one that also answers for the sets of the segment that have constraints."""
-    return FilterMatcher(segment, matcher, filter_index(segment)) if has_constraints(segment) else matcher
+def with_constraints(
+    segment: Segment, matcher: SegmentMatcher, earlier: Iterable[SegmentMatcher] = ()
+) -> SegmentMatcher:
+    """The matcher, or one that also answers for the sets of the segment that have constraints.
+
+    It expects messages to have attributes as often as those that earlier ones had to answer.
+    """
+    if not has_constraints(segment):
+        return matcher
+    before = [each.index.seen for each in earlier if isinstance(each, FilterMatcher)]
+    return FilterMatcher(segment, matcher, filter_index(segment, before))
 
 
 def by_path(matchers: Iterable[SegmentMatcher]) -> dict[Path, int]:
@@ -98,7 +106,7 @@ class FilterMatcher:
         return _Both(
             self._others.preprocess(tags, first, last),
             self._tag_index.ranks(tags, first, last),
-            messages_of(tags, first, last, self.index.attributes),
+            self._messages(tags, first, last),
             self.index,
             self._segment,
         )
@@ -106,8 +114,13 @@ class FilterMatcher:
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of messages `first` to `last` satisfies."""
         queries = self._tag_index.ranks(tags, first, last)
-        found = _matches(self.index, queries, messages_of(tags, first, last, self.index.attributes))
+        found = _matches(self.index, queries, self._messages(tags, first, last))
         return side_by_side([self._others.set_ids(tags, first, last), live_sets(found.sets, self._segment.deletions)])
+
+    def _messages(self, tags: TagLists, first: int, last: int) -> Messages:
+        messages = messages_of(tags, first, last, self.index.attributes)
+        self.index.seen.count(messages)
+        return messages
 
 
 def _matches(index: FilterIndex, queries: QueryBatch, messages: Messages) -> Matches:

@@ -348,3 +348,28 @@ def test_lines_of_sets_that_have_nothing_in_common() -> None:
         found = tm.match_many([attribute_tags(values) for values in messages]).to_pylist()
         assert tm.stats()["rejected"] == count * count - sum(map(len, wanted))
     assert [sorted(keys) for keys in found] == wanted
+
+
+def test_messages_teach_which_path() -> None:
+    """Sets ask for one attribute of ten, but a thousand messages have all; then they have none."""
+    count, names = 600, [f"p{number}" for number in range(10)]
+    everything, nothing = attribute_tags(dict.fromkeys(names, 500)), attribute_tags({"other": 1})
+    wanted = [key for key in range(count) if key <= 500]
+    with TagMatch(device="cpu", threads=1) as tm:
+
+        def paths_after(messages: list[list[str]]) -> dict[str, int]:
+            found = tm.match_many(messages).to_pylist()
+            assert [sorted(keys) for keys in found] == [wanted if tags == everything else [] for tags in messages]
+            tm.add_set([], count, where=f"other = {len(messages) + 2}")
+            tm.consolidate(full=True)
+            paths: dict[str, int] = tm.stats()["with_conditions"]
+            return paths
+
+        for key in range(count):
+            tm.add_set([], key, where=f"{names[key % 10]} between {key} and {key + count}")
+        tm.consolidate()
+        assert tm.stats()["with_conditions"] == {"trie": count, "lines": 0}
+        assert paths_after([everything] * 999) == {"trie": count + 1, "lines": 0}
+        assert paths_after([everything]) == {"trie": 2, "lines": count}
+        assert paths_after([]) == {"trie": 3, "lines": count}
+        assert paths_after([nothing] * 9_000) == {"trie": count + 4, "lines": 0}
