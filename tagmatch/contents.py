@@ -76,7 +76,7 @@ def pairs(snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
 
 
 def _pairs(segment: Segment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    keys = segment.keys.keys
+    keys, has_conditions = segment.keys.keys, _has_conditions(segment)
     for first in range(0, len(keys.values), _BATCH_ROWS):
         # Of the offsets' own type, else each search in them would convert them all
         numbers = np.arange(first, min(first + _BATCH_ROWS, len(keys.values)), dtype=keys.offsets.dtype)
@@ -85,7 +85,9 @@ def _pairs(segment: Segment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         for some in _parts(numbers, lambda some: _has_few_tags(segment, _lists_of(keys, some))):
             rows = _lists_of(keys, some)
             try:
-                tags, where = _separated(_tags(segment, rows).cast(_TAGS))
+                tags, where = _tags(segment, rows).cast(_TAGS), pa.nulls(len(rows), pa.string())
+                if has_conditions:
+                    tags, where = _separated(tags)
             except pa.ArrowInvalid:
                 raise ResultTooLargeError(
                     f"stored set {rows[0]} has tags of 2**31 bytes or more, which one Arrow array of strings cannot "
