@@ -48,8 +48,13 @@ def schema_of(snapshot: Snapshot) -> pa.Schema:
 
 
 def _has_conditions(segment: Segment) -> bool:
-    """Whether a set, which may be deleted, has a condition."""
-    return has_reserved(segment.vocabulary.tags)
+    """Whether a set that is not deleted has a condition."""
+    tags, ranks = segment.vocabulary.tags, segment.tagsets.ranks
+    if segment.deletions is None or not has_reserved(tags):
+        return has_reserved(tags)
+    places = np.flatnonzero(reserved_among(tags)[ranks.values])
+    rows = np.searchsorted(ranks.offsets, places.astype(ranks.offsets.dtype), side="right") - 1
+    return len(segment.deletions.among(rows)) < len(rows)
 
 
 def _has_times(segment: Segment) -> bool:

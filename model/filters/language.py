@@ -156,6 +156,9 @@ def _unexpected(error: UnexpectedInput, text: str) -> tuple[int, str]:
     else:
         position, found = _start(error.token), _shown(error.token)
     accepted = _accepted(text[:position])
+    character = text[position : position + 1]
+    if character.isalpha() and not character.isascii():
+        found += "; a name that is no plain word stands in backquotes"
     words = []
     for terminals, word in _EXPECTED:
         if terminals <= accepted:

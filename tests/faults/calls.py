@@ -19,6 +19,9 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+from support.conditions import any_attributes, any_expression
+from support.expiring import pairs_in
+from support.expressions import values_of
 from support.oracle import Oracle
 
 from tagmatch import TagMatch, backup, restore
@@ -28,7 +31,7 @@ from tagmatch.partitioner.consolidation import FEW_SETS
 
 Sets = list[list[str]]
 
-#: Which keys `QUERIES` find: 64 bits for each, first the number of the query and then the key, sorted
+#: Which keys `MESSAGES` find: 64 bits for each, first the number of the query and then the key, sorted
 Answers = bytes
 
 #: Single changes are staged as Python objects until there are 4,096
@@ -49,6 +52,20 @@ LATER = _sets(4, "d", 700, 700)
 _EVERYTHING = STORED + STAGED + BULK + LATER
 #: Enough that several threads get some
 QUERIES = [list(chain(*random.Random(i).sample(_EVERYTHING, 4))) for i in range(530)]
+#: The same, with attributes
+ATTRIBUTES = [any_attributes(random.Random(i)) for i in range(len(QUERIES))]
+for _row in ATTRIBUTES:
+    if isinstance(_row.get("price"), float):  # a column has one type
+        del _row["price"]
+MESSAGES = pa.table(
+    {
+        "tags": QUERIES,
+        **{name: [row.get(name) for row in ATTRIBUTES] for name in ("price", "name", "new")},
+        "city": [values_of(row, "city") for row in ATTRIBUTES],
+    }
+)
+#: Some sets have conditions as well
+WHERE = [any_expression(random.Random(i), STORED[i] or ["new"]) for i in range(100)]
 #: Every other one goes through the stages: a zero byte in a tag, which no set has, keeps it from being answered at once
 SUBMITTED = [[*query, "in a packet\0"] if i % 2 else query for i, query in enumerate(QUERIES[:100])]
 QUERY = list(chain(*STORED[:40]))
@@ -58,7 +75,7 @@ SINGLE = ["new", "new" * 5000]
 
 @dataclass(frozen=True)
 class State:
-    """What can be seen of an index: changes that are staged, sets that are stored, the answers to `QUERIES`."""
+    """What can be seen of an index: changes that are staged, sets that are stored, the answers to `MESSAGES`."""
 
     staged: int
     sets: int
@@ -114,9 +131,9 @@ class Call:
     closes: bool = False
 
 
-def _change(name: str, *arguments: Any, singles: int = 5) -> Call:
+def _change(name: str, *arguments: Any, singles: int = 5, **options: Any) -> Call:
     def change(database: Any) -> None:
-        getattr(database, name)(*arguments)
+        getattr(database, name)(*arguments, **options)
 
     return Call(lambda case: change(case.tm), change, singles=singles)
 
@@ -176,7 +193,7 @@ def _lists(_: Case, answers: Any) -> list[list[int]]:
 
 
 def _answers(tm: TagMatch) -> Answers:
-    return _as_answers(tm.match_many(QUERIES))
+    return _as_answers(tm.match_many(MESSAGES))
 
 
 def _as_answers(found: pa.ListArray) -> Answers:
@@ -193,18 +210,27 @@ def _oracle_answers(oracle: Oracle) -> Answers:
     """Return them, found once for the same sets: most calls change none."""
     sets = frozenset(oracle)
     if sets not in _known:
-        _known[sets] = _as_answers(pa.array([oracle.match(query) for query in QUERIES], pa.list_(pa.uint64())))
+        found = [oracle.match(*message) for message in zip(QUERIES, ATTRIBUTES, strict=True)]
+        _known[sets] = _as_answers(pa.array(found, pa.list_(pa.uint64())))
     return _known[sets]
 
 
 _BULK_KEYS = range(7000, 7000 + len(BULK))
 _STORED_KEYS = range(len(STORED))
+_FILTERED_KEYS = range(3000, 3000 + len(WHERE))
+_MESSAGE = {"price": 5, "name": "ab", "new": True, "city": ["Rome", "Oslo"]}
 
 CALLS: dict[str, Call] = {
     "TagMatch": Call(lambda case: TagMatch(**case.options), lambda _: True, _made),
     "open": Call(lambda case: TagMatch.open(case.tm.stats()["path"]), _oracle_answers, _opened, saved=True),
     "add_set": _change("add_set", SINGLE, 1),
     "add_set, the last before they become columns": _change("add_set", SINGLE, 1, singles=MANY_SINGLES),
+    "add_set, with conditions": _change("add_set", SINGLE, 1, where=WHERE[0]),
+    "add_sets, with conditions": _change("add_sets", BULK[:100], _BULK_KEYS[:100], where=WHERE),
+    "add_sets, with conditions, synced": _on_disk(
+        _change("add_sets", BULK[:100], _BULK_KEYS[:100], where=WHERE), durability="fsync"
+    ),
+    "remove_sets, with conditions": _change("remove_sets", STORED[:100], _FILTERED_KEYS, where=WHERE),
     "remove_set": _change("remove_set", STORED[7], 7),
     "remove_set, the last before they become columns": _change("remove_set", STORED[7], 7, singles=MANY_SINGLES),
     "add_sets": _change("add_sets", BULK, _BULK_KEYS),
@@ -234,7 +260,22 @@ CALLS: dict[str, Call] = {
     "match": Call(lambda case: case.tm.match(QUERY), lambda oracle: oracle.match(QUERY), lambda _, keys: sorted(keys)),
     "match_unique": Call(lambda case: case.tm.match_unique(QUERY), lambda oracle: oracle.match_unique(QUERY)),
     "match_many": Call(
-        lambda case: case.tm.match_many(QUERIES), _oracle_answers, lambda _, answers: _as_answers(answers)
+        lambda case: case.tm.match_many(QUERIES),
+        lambda oracle: [oracle.match(query) for query in QUERIES],
+        _lists,
+    ),
+    "match_many, a table": Call(
+        lambda case: case.tm.match_many(MESSAGES), _oracle_answers, lambda _, answers: _as_answers(answers)
+    ),
+    "match, attributes": Call(
+        lambda case: case.tm.match(QUERY, _MESSAGE),
+        lambda oracle: oracle.match(QUERY, _MESSAGE),
+        lambda _, keys: sorted(keys),
+    ),
+    "explain, attributes": Call(
+        lambda case: case.tm.explain(QUERY, _MESSAGE),
+        lambda oracle: dict(oracle.explain(QUERY, _MESSAGE)),
+        lambda _, explained: dict(explained),
     ),
     "match_many, unique": Call(
         lambda case: case.tm.match_many(QUERIES, unique=True),
@@ -256,8 +297,8 @@ CALLS: dict[str, Call] = {
     "iter": Call(lambda case: dict(case.tm), dict),
     "to_arrow": Call(
         lambda case: case.tm.to_arrow(),
-        lambda oracle: sorted((sorted(tags), key) for tags, keys in oracle for key in keys),
-        lambda _, table: sorted((sorted(row["tags"]), row["key"]) for row in table.to_pylist()),
+        lambda oracle: oracle.times().keys(),
+        lambda _, table: pairs_in(table).keys(),
     ),
     "check": Call(lambda case: case.tm.check()),
     "stats": Call(lambda case: case.tm.stats(), lambda oracle: len(oracle), lambda _, stats: stats["sets"]),
@@ -267,6 +308,7 @@ CALLS: dict[str, Call] = {
 
 def _store(database: Any) -> None:
     database.add_sets(STORED, _STORED_KEYS)
+    database.add_sets(STORED[: len(WHERE)], _FILTERED_KEYS, where=WHERE)
     database.consolidate()
 
 
@@ -275,6 +317,8 @@ def _store_in_segments(path: Path, options: dict[str, Any]) -> None:
     with patch("tagmatch.merging.Merging.begin"), TagMatch(path, **options) as tm:
         for first, last in ((0, 250), (250, 350), (350, len(STORED))):
             tm.add_sets(STORED[first:last], _STORED_KEYS[first:last])
+            of_part = slice(first, min(last, len(WHERE)))
+            tm.add_sets(STORED[of_part], _FILTERED_KEYS[of_part], where=WHERE[of_part])
             tm.consolidate()
         stats = tm.stats()
         assert stats["segments"] > 1, stats

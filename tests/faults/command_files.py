@@ -12,7 +12,7 @@ from support.index_files import contents_of
 from tagmatch import TagMatch
 
 _QUERIES = 2_000
-_SCHEMA = pa.schema([("tags", pa.list_(pa.string()))])
+_SCHEMA = pa.schema([("tags", pa.list_(pa.string())), ("attributes", pa.struct([("price", pa.float64())]))])
 
 
 @dataclass
@@ -31,12 +31,19 @@ def make_files(folder: Path) -> Files:
     index, queries, sets = folder / "index", folder / "queries.jsonl", folder / "sets.jsonl"
     with TagMatch(index, durability="none") as tm:
         tm.add_set(["a"], 1)
-        tm.add_sets([["many"]] * 200, range(1_000_000, 1_000_200))
+        # Of half of all queries the price is less
+        where = [None, "price < 10 or exists(sale)"] * 100
+        tm.add_sets([["many"]] * 200, range(1_000_000, 1_000_200), where=where)
         tm.consolidate()
-    records = [{"tags": ["many", f"n{number % 7}"]} for number in range(_QUERIES)]
+    records = [
+        {"tags": ["many", f"n{number % 7}"], "attributes": {"price": float(number % 20)}} for number in range(_QUERIES)
+    ]
     queries.write_bytes(as_json_lines(records))
     parquet = write(folder / "queries.parquet", records, _SCHEMA)
-    sets.write_bytes(as_json_lines([{"tags": ["a", f"b{key}"], "key": key} for key in range(10_000)]))
+    where = {number: f"price < {number}" for number in range(0, 50, 5)}
+    sets.write_bytes(
+        as_json_lines([{"tags": ["a", f"b{key}"], "key": key, "where": where.get(key % 50)} for key in range(10_000)])
+    )
     built = folder / "built"
     tagmatch_alone("build", sets, built)
     return Files(index, queries, parquet, sets, contents_of(built))

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+from zlib import crc32
 
+from support.conditions import any_expression
 from support.index_files import contents_of
 from support.oracle import Oracle
 
@@ -20,6 +22,14 @@ TAGS = [f"tag {number}" for number in range(90)]
 NOTICED, CUT, NOTHING = "noticed", "cut at the end of the log", "nothing changed"
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
 _PARTS = 3
+_WHERE = [None, None, None, *(any_expression(random.Random(number), TAGS) for number in range(4))]
+
+
+def _where_of(key: Any) -> Any:
+    """Some sets have conditions: those of some keys."""
+    return _WHERE[crc32(str(key).encode()) % len(_WHERE)]
+
+
 _CALLS_OF_A_LOG = 4
 
 
@@ -57,9 +67,10 @@ def make_index(path: Path, pairs: Sequence[tuple[list[str], Any]], rng: random.R
             first, last = len(pairs) - (len(pairs) >> 2 * part), len(pairs) - (len(pairs) >> 2 * part + 2)
             some = pairs[first:] if part == _PARTS - 1 else pairs[first:last]
             for database in (tm, stored):
-                database.add_sets([tags for tags, _ in some], [key for _, key in some])
+                wheres = [_where_of(key) for _, key in some]
+                database.add_sets([tags for tags, _ in some], [key for _, key in some], where=wheres)
                 if first:
-                    database.remove_set(*pairs[first - 1])
+                    database.remove_set(*pairs[first - 1], where=_where_of(pairs[first - 1][1]))
                 database.consolidate()
         index = FullIndex(path, stored, [deepcopy(stored)], [0])
         for number in range(2 * _CALLS_OF_A_LOG):
@@ -75,13 +86,15 @@ def _stage(index: FullIndex, tm: TagMatch[Any], pairs: Sequence[tuple[list[str],
     is_removal = rng.random() < 0.3
     for database in (tm, staged):
         sets, keys = [tags if is_removal else [*tags, "staged"] for tags, _ in some], [key for _, key in some]
+        where = [_where_of(key) for key in keys]
         if count == 1:
-            (database.remove_set if is_removal else database.add_set)(sets[0], keys[0])
+            (database.remove_set if is_removal else database.add_set)(sets[0], keys[0], where=where[0])
         else:
-            (database.remove_sets if is_removal else database.add_sets)(sets, keys)
+            (database.remove_sets if is_removal else database.add_sets)(sets, keys, where=where)
+    changes = staged.staged
     staged.consolidate()
     index.after.append(staged)
-    index.changes.append(index.changes[-1] + count)
+    index.changes.append(index.changes[-1] + changes)
 
 
 def notice(index: FullIndex, path: Path, *, fewest: int, **options: Any) -> str:

@@ -32,6 +32,7 @@ from faults.interrupts import Interrupt, interrupted, signalled
 from faults.memory import ALL, begin_under_library, failing, spare_numpy
 from faults.sweep import Report, run_isolated
 from faults.trial import ERRORS, describe, no_error_is_lost, wait_until_answered
+from support.conditions import Expression, Message, any_attributes, any_expression, any_message, in_tables
 from support.expiring import Clock, set_clock, times_of, wait_until
 from support.oracle import Oracle
 
@@ -41,11 +42,14 @@ from tagmatch.partitioner.consolidation import FEW_SETS
 
 _HANGS_S = 60
 _COMMON_TAGS = 80
+_EXPRESSIONS = 12
 _STEPS_OF_A_WALK = 100
 # Among them are both types of keys, and several segments
 _WALKS_BEFORE = 4
 #: What is made to fail
 KINDS = ("memory", "disk", "file size", "interruption", "signal")
+#: Some sets with conditions are found with these
+_ATTRIBUTES = any_attributes(random.Random(0))
 _LAYOUTS = get_args(Layout)
 
 
@@ -66,31 +70,34 @@ class Walk:
         self.on_disk = [self.oracle]
         self.reader: TagMatch[Any] | None = None
         self.tags = [f"t{i}" for i in range(_COMMON_TAGS)]
+        # A few, which are often drawn again, so that removals meet what was added
+        self.expressions = [any_expression(rng, self.tags) for _ in range(_EXPRESSIONS)]
         self.counts: Counter[str] = Counter()
         self.last = ""
         self.tm = self._index()
         self.steps: dict[Callable[[], None], int] = {
             self.change: 8, self.change_many: 8, self.consolidate: 4, self.lay_out_anew: 1, self.merge: 2, self.ask: 4,
-            self.ask_many: 4, self.submit: 2, self.explain: 1, self.check: 1, self.save: 1, self.reopen: 1,
-            self.crash: 1, self.read: 2, self.let_time_pass: 3,
+            self.ask_many: 4, self.ask_a_table: 2, self.submit: 2, self.explain: 1, self.check: 1, self.save: 1,
+            self.reopen: 1, self.crash: 1, self.read: 2, self.let_time_pass: 3,
         }  # fmt: skip
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def change(self) -> None:
         if self.rng.random() < 1 / 3:
-            self._change("remove_set", self._tags(), self._key())
+            self._change("remove_set", self._tags(), self._key(), where=self._where())
         else:
-            self._change("add_set", self._tags(), self._key(), expires=self._time())
+            self._change("add_set", self._tags(), self._key(), where=self._where(), expires=self._time())
 
     def change_many(self) -> None:
         count = self.rng.choice([1, 10, 100, 300])
         sets = [self._tags() for _ in range(count)]
         keys = [self._key() for _ in sets]
+        where = self.rng.choice([None, self._where(), [self._where() for _ in sets]])
         if self.rng.random() < 0.5:
-            self._change("remove_sets", sets, keys)
+            self._change("remove_sets", sets, keys, where=where)
         else:
-            self._change("add_sets", sets, keys, expires=[self._time() for _ in sets])
+            self._change("add_sets", sets, keys, where=where, expires=[self._time() for _ in sets])
 
     def consolidate(self) -> None:
         self._change("consolidate")
@@ -109,9 +116,9 @@ class Walk:
         wait_until(lambda: self._is_like(self.oracle))
 
     def ask(self) -> None:
-        tags = self._query()
-        found = self._call(lambda: (sorted(self.tm.match(tags)), self.tm.match_unique(tags)))
-        assert found in (None, (self.oracle.match(tags), self.oracle.match_unique(tags))), "wrong answer"
+        message = self._message()
+        found = self._call(lambda: (sorted(self.tm.match(*message)), self.tm.match_unique(*message)))
+        assert found in (None, (self.oracle.match(*message), self.oracle.match_unique(*message))), "wrong answer"
 
     def ask_many(self) -> None:
         queries = [self._query() for _ in range(self.rng.choice([1, 30, 600]))]
@@ -121,16 +128,24 @@ class Walk:
             ask = self.oracle.match_unique if unique else self.oracle.match
             assert list(map(sorted, answers.to_pylist())) == [sorted(ask(query)) for query in queries], "wrong answers"
 
+    def ask_a_table(self) -> None:
+        messages = [self._message() for _ in range(self.rng.choice([1, 30, 300]))]
+        for numbers, table in in_tables(messages):
+            answers = self._call(functools.partial(self.tm.match_many, table))
+            if answers is not None:
+                expected = [self.oracle.match(*messages[number]) for number in numbers]
+                assert list(map(sorted, answers.to_pylist())) == expected, "wrong answers"
+
     def submit(self) -> None:
-        queries = [self._query() for _ in range(self.rng.randrange(1, 40))]
-        found = self._call(lambda: [future.result(_HANGS_S) for future in [self.tm.submit(tags) for tags in queries]])
+        messages = [self._message() for _ in range(self.rng.randrange(1, 40))]
+        found = self._call(lambda: [future.result(_HANGS_S) for future in [self.tm.submit(*each) for each in messages]])
         if found is not None:
-            assert list(map(sorted, found)) == list(map(self.oracle.match, queries)), "wrong answers"
+            assert list(map(sorted, found)) == [self.oracle.match(*each) for each in messages], "wrong answers"
 
     def explain(self) -> None:
-        tags = self._query()
-        found = self._call(lambda: dict(self.tm.explain(tags)))
-        assert found in (None, dict(self.oracle.explain(tags))), "wrong explanation"
+        message = self._message()
+        found = self._call(lambda: dict(self.tm.explain(*message)))
+        assert found in (None, dict(self.oracle.explain(*message))), "wrong explanation"
 
     def check(self) -> None:
         self._call(self.tm.check)
@@ -168,8 +183,14 @@ class Walk:
             self._call(self.reader.reload)
         if self.reader is not None:
             self.reader.reload()
-            found = times_of(self.reader)
+            found = self._times_of(self.reader)
             assert any(found == oracle.times() for oracle in self.on_disk), "a reader finds other sets"
+
+    def _times_of(self, tm: TagMatch[Any]) -> dict[Any, Any]:
+        """When keys expire, of an index that drops those that have in the background; at last it has done it."""
+        now = self.clock.now
+        wait_until(lambda: all(at is None or at > now for at in times_of(tm).values()))
+        return times_of(tm)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -210,6 +231,12 @@ class Walk:
         """When a key expires; for some, that has been."""
         return self.clock.after(self.rng.randrange(-5, 60)) if self.rng.random() < 0.3 else None
 
+    def _where(self) -> Expression | None:
+        return self.rng.choice(self.expressions) if self.rng.random() < 0.3 else None
+
+    def _message(self) -> Message:
+        return any_message(self.rng, self._query())
+
     def _query(self) -> list[str]:
         return self.rng.sample(self.tags, self.rng.randrange(30)) + self._tags()
 
@@ -241,7 +268,7 @@ class Walk:
         assert found == expected, f"{found}, not {expected}"
 
     def _is_like(self, oracle: Oracle) -> bool:
-        found, expected = (dict(database.explain(self.tags)) for database in (self.tm, oracle))
+        found, expected = (dict(database.explain(self.tags, _ATTRIBUTES)) for database in (self.tm, oracle))
         return self.tm.stats()["staged"] == oracle.staged and found == expected and times_of(self.tm) == oracle.times()
 
     @staticmethod
@@ -288,9 +315,9 @@ class Walk:
             wait_until_answered(self.tm)
             self.tm.check()
             assert self._is_like(self.oracle)
-            queries = [self._query() for _ in range(3)]
-            found = [sorted(keys) for keys in self.tm.match_many(queries).to_pylist()]
-            assert found == list(map(self.oracle.match, queries)), "wrong answers after the step"
+            for numbers, table in in_tables(messages := [self._message() for _ in range(3)]):
+                found = [sorted(keys) for keys in self.tm.match_many(table).to_pylist()]
+                assert found == [self.oracle.match(*messages[number]) for number in numbers], "wrong after the step"
 
 
 def _different(oracles: Sequence[Oracle]) -> list[Oracle]:

@@ -21,6 +21,7 @@ from unittest.mock import patch
 import numpy as np
 from faults.runs import Contents, Run
 from support.command import as_json_lines, done
+from support.conditions import any_expression
 from support.oracle import Oracle
 
 from tagmatch import TagMatch, backup, restore
@@ -110,6 +111,30 @@ def staged_changes(run: Run) -> None:
         None,
         lambda database: database.remove_set(["more"], 1),
         lambda database: database.add_set(["other"], 2),
+    ]
+    with TagMatch(run.path / "index", **_OPTIONS | {"durability": "fsync"}) as tm:
+        for change in changes:
+            if change is not None:
+                change(oracle)
+                oracle.consolidate()
+            with run.step({"index": dict(oracle)}):
+                change(tm) if change is not None else tm.consolidate()
+
+
+def conditions(run: Run) -> None:
+    """Stage sets with conditions, which must be staged still; consolidate them; remove them, so that none has any."""
+    oracle, rng = Oracle(), random.Random(7)
+    where = [any_expression(rng, tags or ["more"]) for tags in ADDED[0]]
+    _store(oracle, "integer")
+    _stored_index(run.path / "index").close()
+    run.start({"index": dict(oracle)}, staged=True)
+    changes: list[Callable[[Any], None] | None] = [
+        lambda database: database.add_sets(*ADDED, where=where),
+        lambda database: database.add_set(["more"], 1, where=where[0]),
+        None,
+        lambda database: database.remove_sets(*ADDED, where=where),
+        lambda database: database.remove_set(["more"], 1, where=where[0]),
+        None,
     ]
     with TagMatch(run.path / "index", **_OPTIONS | {"durability": "fsync"}) as tm:
         for change in changes:
@@ -337,8 +362,8 @@ def killed_and_again(run: Run) -> None:
 
 
 OPERATIONS: tuple[Callable[[Run], None], ...] = (
-    first_consolidation, consolidations, segments, staged_changes, save_over_another, other_layout, string_keys,
-    build_command, save_as_jobs_do, append_as_jobs_do, kept_snapshots, backups, restores, killed_and_again,
+    first_consolidation, consolidations, segments, staged_changes, conditions, save_over_another, other_layout,
+    string_keys, build_command, save_as_jobs_do, append_as_jobs_do, kept_snapshots, backups, restores, killed_and_again,
 )  # fmt: skip
 
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from support.conditions import Expression, any_expression, any_message
 from support.oracle import Oracle
 
 _TAGS = [f"tag {number}" for number in range(30)]
-#: Finds all sets
-EVERYTHING = [_TAGS]
+#: All sets without conditions are found by each of these, and those with conditions by some
+EVERYTHING = [_TAGS, *(any_message(random.Random(number), _TAGS) for number in range(12))]
+# A few, which are often drawn again, so that removals meet what was added; most sets have none
+_WHERE = [any_expression(random.Random(number), _TAGS) for number in range(8)]
 _KEYS = 40
 # Most keys never expire; of the others, some have long ago
 _TIMES = [None, None, None, datetime(2020, 2, 29, tzinfo=UTC), datetime(2999, 12, 31, tzinfo=UTC)]
@@ -34,10 +37,12 @@ class Step:
 
     @property
     def changes(self) -> int:
-        """How many changes it stages."""
+        """How many changes it stages: one for each alternative."""
         if not self.arguments:
             return 0
-        return len(self.arguments[1]) if isinstance(self.arguments[1], list) else 1
+        where, is_bulk = self.options["where"], isinstance(self.arguments[1], list)
+        wheres = where if isinstance(where, list) else [where] * (len(self.arguments[1]) if is_bulk else 1)
+        return sum(1 if each is None else len(each.alternatives) for each in wheres)
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,11 @@ class Work:
             return Step(name, (), {"full": True} if name.endswith("full") else {})
         if not name.endswith("sets"):
             times = {"expires": rng.choice(_TIMES)} if name == "add_set" else {}
-            return Step(name, (self._tags(rng), self._key(rng)), times)
+            return Step(name, (self._tags(rng), self._key(rng)), {"where": self._where(rng), **times})
         sets = [self._tags(rng) for _ in range(rng.choice([1, 10, 60]))]
         times = {"expires": rng.choices(_TIMES, k=len(sets))} if name == "add_sets" else {}
-        return Step(name, (sets, [self._key(rng) for _ in sets]), times)
+        where = [self._where(rng) for _ in sets] if rng.random() < 0.5 else None
+        return Step(name, (sets, [self._key(rng) for _ in sets]), {"where": where, **times})
 
     def after(self, oracle: Oracle, first: int, end: int, *, lasting: bool = True) -> Oracle:
         """What the oracle, which stays as it is, becomes by steps `first` up to `end`; `lasting` is what they stage."""
@@ -76,6 +82,9 @@ class Work:
     def a_key(self) -> Any:
         """A key of the index."""
         return self._key(random.Random(self.seed))
+
+    def _where(self, rng: random.Random) -> Expression | None:
+        return rng.choice(_WHERE) if rng.random() < 0.4 else None
 
     def _tags(self, rng: random.Random) -> list[str]:
         return rng.sample(_TAGS[: rng.choice([3, 10, 30])], rng.randrange(4))

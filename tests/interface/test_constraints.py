@@ -254,6 +254,20 @@ def test_paths_are_told(alike):
         assert {tag.path for tags, _ in copied for tag in tags if isinstance(tag, Where)} == {"trie", path}
 
 
+def test_a_column_of_conditions_only_where_a_set_has_some(monkeypatch):
+    """Rows that are deleted have none, though their tags are still in the vocabulary."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([[f"t{i}"] for i in range(50)], range(50), where=[None] * 48 + ["x = 1", "x = 2"])
+        tm.consolidate()
+        for key, found in [(48, True), (49, False)]:
+            tm.remove_set([f"t{key}"], key, where=f"x = {key - 47}")
+            tm.consolidate()
+            assert tm.stats()["deleted"] == key - 47
+            assert ("where" in tm.to_arrow().column_names) == found
+
+
 def test_alternatives_are_staged_in_the_log(tmp_path):
     """All of them, by a program that ends before it consolidates."""
     with TagMatch(tmp_path / "index", device="cpu", key_type="string") as tm:

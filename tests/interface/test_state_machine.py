@@ -1,6 +1,6 @@
 """Any order of changes, consolidations, merges, questions, reopenings and crashes, between which time passes.
 
-Keys of sets expire as it does. Another object reads meanwhile.
+Keys of sets expire as it does. Some sets have conditions, and messages attributes. Another object reads meanwhile.
 
 `STEPS=1000 pytest tests/interface/test_state_machine.py --hypothesis-seed 7` is a long form: of each kind of index so
 many calls, a hundred of one index.
@@ -16,8 +16,9 @@ import warnings
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
-from typing import get_args
+from typing import Any, NamedTuple, get_args
 
 import pyarrow as pa
 import pytest
@@ -33,10 +34,11 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from support import strategies
+from support import filters, strategies
 from support.agreement import assert_agree, assert_keys
+from support.conditions import Expression, Message
 from support.expiring import BEGIN, set_clock, times_of, wait_until
-from support.oracle import Oracle
+from support.oracle import Oracle, is_condition
 
 from tagmatch import StagedChangesWarning, TagMatch
 from tagmatch.expiring import Expiring
@@ -53,7 +55,12 @@ EVERYTHING = list(strategies.COMMON_TAGS + strategies.NUMBERED_TAGS)
 #: Few, which are often drawn again
 FEW_NAMES = {0: "ana", 1: "bo", 2: "", 2**64 - 1: "🦊"}
 FEW_PAIRS = st.tuples(st.lists(st.sampled_from(COMMON[:6]), max_size=3), st.sampled_from([*FEW_NAMES]))
-NEW_PAIRS = FEW_PAIRS | strategies.pairs
+#: Half of all sets have conditions
+WHERE = st.none() | st.builds(Expression.of, filters.trees, filters.spellings)
+#: Columns of expressions
+COLUMNS = st.sampled_from([
+    list, lambda where: pa.array(where, pa.string()), lambda where: pa.array(where, pa.string()).dictionary_encode(),
+])  # fmt: skip
 #: From now until a key expires; some have been past when they are added
 SECONDS = st.none() | st.integers(-3, 12)
 #: Set while threads in the background may drop keys; else they would hide that something else does not, as it has to
@@ -63,6 +70,23 @@ AWAY = st.integers(0, 12)
 UNITS = st.sampled_from(["s", "ms", "us", "ns"])
 #: Calls of an index; in the long form, of an index and of all of a kind
 CALLS, MANY_CALLS, CALLS_OF_A_KIND = 20, 100, int(os.environ.get("STEPS", "0"))
+
+
+class Subscription(NamedTuple):
+    """What is added and removed."""
+
+    tags: list[str]
+    key: int
+    where: Expression | None
+
+
+NEW = st.builds(lambda pair, where: Subscription(*pair, where), FEW_PAIRS | strategies.pairs, WHERE)
+
+
+def message_for(data: st.DataObject, subscription: Subscription, query: list[str]) -> Message:
+    """One with attributes that are near to what the condition says, and with the set's tags."""
+    tags, attributes = data.draw(filters.messages(subscription.where and subscription.where.tree))
+    return Message([*subscription.tags, *query, *tags], attributes)
 
 
 @contextmanager
@@ -80,7 +104,7 @@ class Index(RuleBasedStateMachine):
     A new kind of change is a rule here, and a method of the oracle.
     """
 
-    pairs = Bundle("pairs")
+    subscriptions = Bundle("subscriptions")
 
     def __init__(self, clock, layout, key_type):
         super().__init__()
@@ -91,13 +115,16 @@ class Index(RuleBasedStateMachine):
         # Of the changes that are staged, so many outlast the object
         self.lasting = 0
         self.crashes = 0
+        self.message = Message(COMMON, {})
         self.tm, self.reader, self.read = None, None, None
 
-    @initialize(target=pairs, in_memory=IN_MEMORY, size=SIZES, threads=THREADS, durability=DURABILITIES, pair=NEW_PAIRS)
-    def create(self, in_memory, size, threads, durability, pair):
+    @initialize(
+        target=subscriptions, in_memory=IN_MEMORY, size=SIZES, threads=THREADS, durability=DURABILITIES, one=NEW
+    )
+    def create(self, in_memory, size, threads, durability, one):
         self.path = None if in_memory else Path(self.folder.name, "index")
         self.open(size, threads, durability)
-        return pair
+        return one
 
     def on_disk(self):
         return self.path is not None
@@ -119,8 +146,10 @@ class Index(RuleBasedStateMachine):
             times, stats = self.oracle.times(), self.tm.stats()
             assert (stats["staged"], stats["keys"]) == (self.oracle.staged, len(times))
             assert times_of(self.tm) == times
-            assert ("expires" in self.tm.to_arrow().schema.names) == any(at is not None for at in times.values())
-            assert_agree(self.tm, self.oracle, [COMMON, ["a", "b"], []])
+            columns = self.tm.to_arrow().schema.names
+            assert ("expires" in columns) == any(at is not None for at in times.values())
+            assert ("where" in columns) == any(map(is_condition, chain.from_iterable(row for row, _ in times)))
+            assert_agree(self.tm, self.oracle, [COMMON, ["a", "b"], [], self.message])
 
     def change(self, name, *arguments, **options):
         for database in (self.tm, self.oracle):
@@ -135,41 +164,63 @@ class Index(RuleBasedStateMachine):
         """Keys are drawn as integers, and some integers are equal, so that some names are."""
         return FEW_NAMES.get(key, str(key)) if self.key_type == "string" else key
 
-    def named(self, pairs):
-        return [tags for tags, _ in pairs], [self.key(key) for _, key in pairs]
+    def columns(self, subscriptions: list[Subscription]) -> tuple[list[list[str]], list[Any], list[Expression | None]]:
+        tags, keys, where = zip(*subscriptions, strict=True) if subscriptions else ((), (), ())
+        return list(tags), list(map(self.key, keys)), list(where)
 
-    @rule(target=pairs, pair=pairs | NEW_PAIRS, seconds=SECONDS, from_now=st.booleans())
-    def add_set(self, pair, seconds, from_now):
+    @rule(target=subscriptions, one=subscriptions | NEW, seconds=SECONDS, from_now=st.booleans())
+    def add_set(self, one, seconds, from_now):
         at = None if seconds is None else self.clock.after(seconds)
         is_after = seconds is not None and seconds > 0
         expires = timedelta(seconds=seconds) if from_now and is_after else at
-        self.change("add_set", pair[0], self.key(pair[1]), expires=expires)
-        return pair
+        self.change("add_set", one.tags, self.key(one.key), where=one.where, expires=expires)
+        return one
 
-    @rule(pair=pairs | NEW_PAIRS)
-    def remove_set(self, pair):
-        self.change("remove_set", pair[0], self.key(pair[1]))
+    @rule(one=subscriptions | NEW)
+    def remove_set(self, one):
+        self.change("remove_set", one.tags, self.key(one.key), where=one.where)
 
-    @rule(target=pairs, added=st.lists(st.tuples(pairs | NEW_PAIRS, SECONDS), max_size=8), unit=UNITS)
-    def add_sets(self, added, unit):
-        """With a column of times."""
-        pairs = [pair for pair, _ in added]
+    @rule(data=st.data())
+    def remove_what_is_stored(self, data):
+        """A set as iteration gives it, with conditions among its tags: of an expression, perhaps one alternative."""
+        if stored := list(self.oracle):
+            row, keys = data.draw(st.sampled_from(stored))
+            (given,) = (each for each in self.tm if each[0] == row)
+            self.tm.remove_set(given[0], keys[0])
+            self.oracle.remove_set(row, keys[0])
+            self.note_lasting()
+
+    @rule(target=subscriptions, added=st.lists(st.tuples(subscriptions | NEW, SECONDS), max_size=8),
+          unit=UNITS, column=COLUMNS, is_table=st.booleans())  # fmt: skip
+    def add_sets(self, added, unit, column, is_table):
+        """With columns of expressions and times, by themselves or in a table."""
+        tags, keys, where = self.columns([one for one, _ in added])
         times = [None if seconds is None else self.clock.after(seconds) for _, seconds in added]
-        self.tm.add_sets(*self.named(pairs), expires=pa.array(times, pa.timestamp(unit, "Europe/Rome")))
-        self.oracle.add_sets(*self.named(pairs), expires=times)
+        expires = pa.array(times, pa.timestamp(unit, "Europe/Rome"))
+        if is_table:
+            kinds = pa.list_(pa.string()), {"integer": pa.uint64(), "string": pa.string()}[self.key_type]
+            columns = {"tags": pa.array(tags, kinds[0]), "key": pa.array(keys, kinds[1])}
+            where_column = pa.array(where, pa.string())
+            self.tm.add_subscriptions(pa.table(columns | {"where": where_column, "expires": expires}))
+        else:
+            self.tm.add_sets(tags, keys, where=column(where), expires=expires)
+        self.oracle.add_sets(tags, keys, where=where, expires=times)
         self.note_lasting()
-        return multiple(*pairs)
+        return multiple(*(one for one, _ in added))
 
-    @rule(target=pairs, added=st.lists(pairs | NEW_PAIRS, max_size=8), seconds=st.none() | st.integers(1, 12))
-    def add_sets_alike(self, added, seconds):
-        """With one time for all."""
+    @rule(target=subscriptions, added=st.lists(subscriptions | NEW, max_size=8), where=WHERE,
+          seconds=st.none() | st.integers(1, 12))  # fmt: skip
+    def add_sets_alike(self, added, where, seconds):
+        """With one expression and one time for all."""
+        tags, keys, _ = self.columns(added)
         expires = None if seconds is None else timedelta(seconds=seconds)
-        self.change("add_sets", *self.named(added), expires=expires)
-        return multiple(*added)
+        self.change("add_sets", tags, keys, where=where, expires=expires)
+        return multiple(*(one._replace(where=where) for one in added))
 
-    @rule(removed=st.lists(pairs, max_size=8))
+    @rule(removed=st.lists(subscriptions, max_size=8))
     def remove_sets(self, removed):
-        self.change("remove_sets", *self.named(removed))
+        tags, keys, where = self.columns(removed)
+        self.change("remove_sets", tags, keys, where=where)
 
     @rule(full=st.booleans())
     def consolidate(self, full=False):
@@ -193,9 +244,20 @@ class Index(RuleBasedStateMachine):
             for tm, oracle in ((self.tm, self.oracle), (self.reader, self.read)):
                 wait_until(lambda tm=tm, oracle=oracle: tm is None or dict(tm) == dict(oracle))
 
-    @rule(query=strategies.queries, stored=pairs)
-    def match(self, query, stored):
-        assert_agree(self.tm, self.oracle, [query + stored[0]])
+    @rule(query=strategies.queries, one=subscriptions, data=st.data())
+    def match(self, query, one, data):
+        self.message = message_for(data, one, query)
+        assert_agree(self.tm, self.oracle, [query + one.tags, self.message])
+
+    @rule(some=st.lists(subscriptions, max_size=4), data=st.data(), unique=st.booleans())
+    def submit(self, some, data, unique):
+        messages = [message_for(data, one, []) for one in some]
+        futures = [self.tm.submit(*message, unique=unique) for message in messages]
+        for message, future in zip(messages, futures, strict=True):
+            keys = future.result(60)
+            assert (keys if unique else sorted(keys)) == (
+                self.oracle.match_unique(*message) if unique else self.oracle.match(*message)
+            )
 
     @rule(queries=strategies.query_lists, unique=st.booleans())
     def match_many(self, queries, unique):

@@ -58,7 +58,7 @@ MISTAKES = [
     ("tags {a}", 7, f'expected {_TEXT}, found "a"'),
     ("10 < a", 1, f'expected {_TEST}, found "10"'),
     ('"a" = 1', 1, f'expected {_TEST}, found "a"'),
-    ("é = 1", 1, f'expected {_TEST}, found "é"'),
+    ("é = 1", 1, f'expected {_TEST}, found "é"; a name that is no plain word stands in backquotes'),
     ("a = 1 and b =\n= 2", "line 2, column 1", f'expected {_VALUE}, found "="'),
     ("a = 1\nand b = 2\nand c", "line 3, column 6", f"expected {_OPERATOR}, found the end"),
     # Texts and names

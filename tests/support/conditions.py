@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -57,16 +58,19 @@ class Expression(str):
 
     Attributes
     ----------
+    tree : Tree
     alternatives : tuple of frozenset
         Tags and conditions.
     """
 
-    __slots__ = ("alternatives",)
+    __slots__ = ("alternatives", "tree")
+    tree: Tree
     alternatives: tuple[frozenset[str], ...]
 
     @classmethod
     def of(cls, tree: Tree, spelling: random.Random) -> Expression:
         expression = cls(text_of(tree, spelling))
+        expression.tree = tree
         rows = (frozenset(part for each in row for part in _parts_of(each)) for row in conjunctions(tree))
         expression.alternatives = tuple(dict.fromkeys(rows))
         return expression
@@ -80,6 +84,7 @@ def _parts_of(literal: Literal) -> Iterable[str]:
     return literal.leaf.tags if is_plain else [Condition.of(literal)]
 
 
+@cache
 def conditions_in(where: str | None) -> frozenset[Where]:
     """The conditions of a stored set, as `to_arrow` has them, as iteration gives them."""
     if where is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support.conditions import conditions_in
 
@@ -59,7 +60,11 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def times_of(tm: TagMatch[Any]) -> dict[tuple[frozenset[str], Any], datetime | None]:
     """When each key of each set of an index expires, as `Oracle.times` has it."""
-    found = tm.to_arrow()
+    return pairs_in(tm.to_arrow())
+
+
+def pairs_in(found: pa.Table) -> dict[tuple[frozenset[str], Any], datetime | None]:
+    """The same of a table, as `to_arrow` gives it."""
     times = found.column("expires").to_pylist() if "expires" in found.schema.names else [None] * len(found)
     where = found.column("where").to_pylist() if "where" in found.schema.names else [None] * len(found)
     rows = zip(found["tags"].to_pylist(), where, found["key"].to_pylist(), times, strict=True)
