@@ -22,7 +22,7 @@ from tagmatch.pipeline.filters.trie_index import TrieIndex, trie_index
 Path: TypeAlias = Literal["trie", "lines"]
 
 # Lines reach a set sooner if messages have even its least likely token so often, and at least so many sets are such
-_LIKELY, _FEW = 0.1, BLOCK
+_LIKELY, _FEW = 0.125, BLOCK
 
 
 @dataclass(frozen=True, slots=True, eq=False)
