@@ -51,7 +51,7 @@ class Cases:
         """As the stream does not end, the command does not either."""
         process = begun("match", self.files.index, "-")
         assert process.stdin is not None
-        process.stdin.write('{"tags": ["many", "n0"]}\n' * 10)
+        process.stdin.writelines(self.files.queries.read_text().splitlines(keepends=True)[:10])
         process.stdin.flush()
         time.sleep(self._longest_s * rng.random())
         process.send_signal(signal.SIGINT)

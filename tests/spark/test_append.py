@@ -312,10 +312,10 @@ def test_more_than_an_index_holds(spark: Any, tmp_path: Path, monkeypatch: pytes
 def before_calling(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], None]) -> None:
     call = getattr(owner, name)
 
-    def acting(*arguments: Any) -> Any:
+    def acting(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(owner, name, call)
         act()
-        return call(*arguments)
+        return call(*arguments, **options)
 
     monkeypatch.setattr(owner, name, acting)
 
