@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import threading
 import weakref
@@ -40,15 +41,13 @@ class Background(Generic[R]):
     """
 
     def __init__(self, method: Callable[[], R], name: str, *, in_forks: bool = False) -> None:
-        self._method = weakref.WeakMethod(method)
+        bound: Any = method
+        self._function: Callable[[object], R] = bound.__func__
         self._name, self._in_forks = name, in_forks
         self._lock = threading.Lock()
-        # The garbage collector may put something there in the midst of any call, also of one of this very queue
-        self._asked: SimpleQueue[None] = SimpleQueue()
+        self._follow(bound.__self__)
         self._ended = False
         self._thread: threading.Thread | None = None
-        owner: Any = method.__self__  # type: ignore[attr-defined]
-        weakref.finalize(owner, self._leave).atexit = False
 
     def once(self, method: Callable[[], R]) -> float | None:
         """Call the method, and see to its errors.
@@ -86,27 +85,33 @@ class Background(Generic[R]):
     def end(self) -> None:
         """Call the method no more, and wait for a call that is going on, which is given up."""
         with self._lock:
-            self._leave()
+            self._ended = True
+            self._asked.put(None)
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             join(thread)
         _running.discard(self)
 
-    def _leave(self) -> None:
-        self._ended = True
-        self._asked.put(None)
+    def _follow(self, owner: object) -> None:
+        """Have a queue of what is asked for, into which something is put when the object goes, too.
+
+        The garbage collector does that in the midst of any call, also of one of this very queue. No code of Python's
+        runs for it: Ctrl-C in that would be seen by nobody, and the thread would go on.
+        """
+        self._asked: SimpleQueue[object] = SimpleQueue()
+        self._owner = weakref.ref(owner, self._asked.put)
 
     def _work(self, pause: float | None) -> None:
         with contextlib.suppress(OSError, AttributeError):  # where threads have no priority of their own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-        while self._is_wanted(pause) and (method := self._method()) is not None:
+        while self._is_wanted(pause) and (owner := self._owner()) is not None:
             try:
                 with unless(lambda: self._ended):
-                    pause = self.once(method)
+                    pause = self.once(functools.partial(self._function, owner))
             except (ClosedError, GivenUpError):
                 break
             finally:
-                del method
+                del owner
 
     def _is_wanted(self, pause: float | None) -> bool:
         """Wait until the method is to be called; whether it is."""
@@ -124,9 +129,11 @@ class Background(Generic[R]):
     def _begin_anew(self) -> None:
         """Set up what a forked child needs: the parent's other threads may have held any lock."""
         worked = self._thread is not None
-        self._lock, self._asked, self._thread = threading.Lock(), SimpleQueue(), None
-        if worked and self._in_forks:
-            self.begin()
+        self._lock, self._thread = threading.Lock(), None
+        if (owner := self._owner()) is not None:
+            self._follow(owner)
+            if worked and self._in_forks:
+                self.begin()
 
 
 def renew_in_forks(owner: object, *names: str) -> None:

@@ -44,7 +44,8 @@ def indexes(folder: Path, rng: random.Random) -> Iterator[FullIndex]:
         index = make_index(path, pairs, rng, layout=layout, key_type=key_type, max_partition_size=20)
         kinds = ("deleted-*", "segment-*") if key_type == "integer" else ("segment-*",)
         assert all(len(list(path.glob(kind))) > (key_type == "integer") for kind in kinds)
-        assert len(list(path.glob("staged-*"))) == 2
+        # Two, and one more where conditions come into a log of the format before them
+        assert len(list(path.glob("staged-*"))) in (2, 3)
         yield index
 
 

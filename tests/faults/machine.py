@@ -36,7 +36,7 @@ from support.conditions import Expression, Message, any_attributes, any_expressi
 from support.expiring import Clock, set_clock, times_of, wait_until
 from support.oracle import Oracle
 
-from tagmatch import StagedChangesWarning, TagMatch
+from tagmatch import StagedChangesWarning, TagMatch, warm_up
 from tagmatch.model.options import Durability, Layout
 from tagmatch.partitioner.consolidation import FEW_SETS
 
@@ -361,7 +361,8 @@ def run(steps: int, seed: int, kinds: Sequence[str] = KINDS) -> tuple[Counter[st
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "counts"
         file.touch()
-        for number in range(_WALKS_BEFORE):  # load the kernels, which do not survive to be compiled without memory
+        warm_up()  # LLVM ends the process where there is no memory to load a kernel
+        for number in range(_WALKS_BEFORE):
             walk(f"before {number}", _STEPS_OF_A_WALK, (), Path(os.devnull))
         walks = []
         for first in range(0, steps, _STEPS_OF_A_WALK):
