@@ -11,7 +11,8 @@ from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, TagLists, 
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.deletions import Deletions
 from tagmatch.model.kernels.lists import gather, gather_strings
-from tagmatch.model.kernels.tag_table import build_slots
+from tagmatch.model.kernels.reserved import constraints_among
+from tagmatch.model.kernels.tag_table import build_slots, build_slots_of
 from tagmatch.model.options import KeyType, LayoutOptions
 
 #: When a key expires that never does
@@ -41,6 +42,7 @@ class Vocabulary:
     frequencies: UIntArray
     seed: int = 0
     _slots: list[U64Array] = field(default_factory=list, init=False, repr=False, compare=False)
+    _slots_of_queries: list[U64Array] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hashes", frozen(self.hashes))
@@ -55,6 +57,16 @@ class Vocabulary:
         if not self._slots:
             self._slots.append(build_slots(self.tags, self.hashes))
         return self._slots[0]
+
+    @property
+    def slots_of_queries(self) -> U64Array:
+        """The same, without the tags of constraints: no query has these, and where each differs they are nearly all."""
+        if not self._slots_of_queries:
+            is_constraint = constraints_among(self.tags)
+            others = np.flatnonzero(~is_constraint).astype(np.uint32)
+            some = is_constraint.any()
+            self._slots_of_queries.append(build_slots_of(others, self.tags, self.hashes) if some else self.slots)
+        return self._slots_of_queries[0]
 
     def with_slots(self, slots: U64Array) -> Vocabulary:
         """The same, with the slots that have been made of another copy of it."""

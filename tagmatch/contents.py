@@ -174,10 +174,10 @@ def _sets(tags: pa.Array) -> Iterator[frozenset[str]]:
     """Rows of tags as users see them: conditions as `Where`."""
     if not has_reserved(to_strings(tags.flatten())):
         return map(frozenset, tags.to_pylist())
-    return map(set_of, tags.to_pylist())
+    return map(_set_of, tags.to_pylist())
 
 
-def set_of(tags: list[str]) -> frozenset[str]:
+def _set_of(tags: list[str]) -> frozenset[str]:
     """A stored row as users see it: a condition is a `Where`."""
     return frozenset(Where.of_tag(tag) if is_reserved(tag) else tag for tag in tags)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.changing import Changing
-from tagmatch.contents import every_set, explained, is_among, pairs, schema_of, set_of
+from tagmatch.contents import every_set, explained, is_among, pairs, schema_of
 from tagmatch.messages import message, messages_in
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
@@ -29,7 +29,7 @@ from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.location import Location, location_of, open_with
 from tagmatch.model.tables import Snapshot
-from tagmatch.partitioner.consolidation import count_tags, to_merge
+from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
 from tagmatch.pipeline.filters.matcher import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
@@ -253,10 +253,12 @@ class Engine:
         """Whether exactly this set is stored."""
         snapshot, _, matcher = self.current.answering
         query = tag_list(tags)
-        with_conditions = alternatives(query, None) if Where in map(type, query) else [query]
-        if len(with_conditions) > 1:  # no set has an `or` within
-            return False
-        return is_among(snapshot, _set_ids(matcher, with_conditions[0]), set_of(with_conditions[0]))
+        if Where not in map(type, query):
+            return is_among(snapshot, _set_ids(matcher, query), frozenset(query))
+        rows = rows_of_tags([sorted(set(row)) for row in alternatives(query, None)])
+        sets = Lists(rows.offsets, np.arange(len(rows.tags), dtype=np.uint32))
+        # No set has an `or` within; and matchers do not look up the tags of constraints
+        return len(sets) == 1 and any(len(rows_with(segment, rows.tags, sets)) for segment in snapshot.segments)
 
     def to_arrow(self) -> pa.Table:
         """Stored sets and keys as columns."""

@@ -19,6 +19,13 @@ def _is_reserved(data, start, stop):
 
 
 @kernel
+def _are_constraints(offsets, data, out):
+    for i in range(len(out)):
+        at = offsets[i]
+        out[i] = offsets[i + 1] - at > 3 and data[at] == 0 and (data[at + 1] == _SIGNS[0] or data[at + 1] == _SIGNS[1])
+
+
+@kernel
 def _first_reserved(offsets, data):
     for i in range(len(offsets) - 1):
         if _is_reserved(data, offsets[i], offsets[i + 1]):
@@ -55,4 +62,11 @@ def reserved_among(strings: Strings) -> BoolArray:
     """Of each string, whether it is reserved."""
     out = np.zeros(len(strings), np.bool_)
     _all_reserved(strings.offsets, strings.data, out)
+    return out
+
+
+def constraints_among(strings: Strings) -> BoolArray:
+    """Of each string, whether it stands for a constraint, by how it begins."""
+    out = np.zeros(len(strings), np.bool_)
+    _are_constraints(strings.offsets, strings.data, out)
     return out

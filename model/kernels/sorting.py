@@ -14,6 +14,7 @@ from numba import types
 from numba.extending import overload
 
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, U64Array, UIntArray, offsets_of
+from tagmatch.model.kernels.bits import trailing_zeros
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import count_values, gather
 from tagmatch.model.parallel import even_ranges, even_work, run_rows
@@ -94,29 +95,41 @@ def _insertion_sort(table, order, begin, end, depth):
 
 
 @kernel
-def _radix_sort(words, order, begin, end, words_swap, order_swap):
-    """Sort `order[begin:end]` by `words[begin:end]`, both in place and stably, least significant byte first."""
+def radix_sort(words, order, begin, end, words_swap, order_swap):
+    """Sort `order[begin:end]` by `words[begin:end]`, both in place and stably, least significant byte first.
+
+    `words_swap` and `order_swap` are as large, and only used.
+    """
     varying = _U(0)
     for i in range(begin, end):
         varying |= words[i] ^ words[begin]
+    if varying == _U(0):
+        return
+    shift = trailing_zeros(varying)
+    varying >>= shift
     counts = np.empty(257, np.int64)
-    for byte in range(8):
-        shift = _U(8 * byte)
-        if (varying >> shift) & _U(255) == _U(0):
-            continue
-        counts[:] = 0
-        for i in range(begin, end):
-            counts[((words[i] >> shift) & _U(255)) + _U(1)] += 1
-        for digit in range(1, 257):
-            counts[digit] += counts[digit - 1]
-        for i in range(begin, end):
-            digit = (words[i] >> shift) & _U(255)
-            at = begin + counts[digit]
-            counts[digit] += 1
-            words_swap[at] = words[i]
-            order_swap[at] = order[i]
-        words[begin:end] = words_swap[begin:end]
-        order[begin:end] = order_swap[begin:end]
+    swapped = False
+    while varying != _U(0):
+        if varying & _U(255) != _U(0):
+            counts[:] = 0
+            for i in range(begin, end):
+                counts[((words[i] >> shift) & _U(255)) + _U(1)] += 1
+            for digit in range(1, 257):
+                counts[digit] += counts[digit - 1]
+            for i in range(begin, end):
+                digit = (words[i] >> shift) & _U(255)
+                at = begin + counts[digit]
+                counts[digit] += 1
+                words_swap[at] = words[i]
+                order_swap[at] = order[i]
+            words, words_swap = words_swap, words
+            order, order_swap = order_swap, order
+            swapped = not swapped
+        shift += _U(8)
+        varying >>= _U(8)
+    if swapped:
+        words_swap[begin:end] = words[begin:end]
+        order_swap[begin:end] = order[begin:end]
 
 
 @kernel
@@ -133,7 +146,7 @@ def _sort_segment(table, order, words, words_swap, order_swap, todo):
             continue
         for i in range(begin, end):
             words[i] = _word(table, order[i], depth)
-        _radix_sort(words, order, begin, end, words_swap, order_swap)
+        radix_sort(words, order, begin, end, words_swap, order_swap)
         run = begin
         for i in range(begin + 1, end + 1):
             if i == end or words[i] != words[run]:

@@ -37,6 +37,9 @@ _BLOCK_TAGS = 32_768
 # Room that a table has at first
 _FIRST_TAGS, _FIRST_BYTES = 32, 1024
 
+# In the place of the numbers of some tags
+_ALL = frozen(np.zeros(0, np.uint32))
+
 _LOW32 = np.uint64(0xFFFFFFFF)
 _HIGH32 = np.uint64(0xFFFFFFFF00000000)
 
@@ -135,13 +138,16 @@ def find(tag_hash, data, start, stop, slots, offsets, heap):
 
 
 @kernel
-def _place(slots, hashes, offsets, data):
+def _place(slots, numbers, hashes, offsets, data):
+    """Put the tags with these numbers into free slots; without numbers, all tags."""
     touched = _U(0)
-    for begin in range(0, len(hashes), _TOUCHED):
-        end = min(begin + _TOUCHED, len(hashes))
-        for number in range(begin, end):
-            touched ^= slots[_home(hashes[number], slots)]
-        for number in range(begin, end):
+    count = len(numbers) if len(numbers) else len(hashes)
+    for begin in range(0, count, _TOUCHED):
+        end = min(begin + _TOUCHED, count)
+        for i in range(begin, end):
+            touched ^= slots[_home(hashes[numbers[i] if len(numbers) else i], slots)]
+        for i in range(begin, end):
+            number = np.int64(numbers[i]) if len(numbers) else i
             tag_hash = hashes[number]
             place = _home(tag_hash, slots)
             while slots[place] != _U(0) and (slots[place] ^ tag_hash) & _HIGH32 != _U(0):
@@ -165,9 +171,17 @@ def build_slots(tags: Strings, hashes: U64Array, key: U64Array | None = None) ->
     return _filled_slots(len(tags), tags, hashes, new_key() if key is None else key)
 
 
+def build_slots_of(numbers: U32Array, tags: Strings, hashes: U64Array) -> U64Array:
+    """The slots of a table that has only the tags with these numbers."""
+    slots = _free_slots(len(numbers), new_key())
+    if len(numbers):
+        _place(slots, frozen(numbers), frozen(hashes), tags.offsets, tags.data)
+    return slots
+
+
 def _filled_slots(room: int, tags: Strings, hashes: U64Array, key: U64Array) -> U64Array:
     slots = _free_slots(room, key)
-    _place(slots, frozen(hashes), tags.offsets, tags.data)
+    _place(slots, _ALL, frozen(hashes), tags.offsets, tags.data)
     return slots
 
 

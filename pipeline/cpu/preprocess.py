@@ -24,12 +24,12 @@ class TagIndex:
     vocabulary : Vocabulary
         Says which rank a tag has.
     slots : uint64 array
-        Where tags are looked up: those of the vocabulary.
+        Where tags are looked up: those of the vocabulary, without the tags of constraints.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self.slots: U64Array = vocabulary.slots
+        self.slots: U64Array = vocabulary.slots_of_queries
 
     @property
     def nbytes(self) -> int:

@@ -86,7 +86,7 @@ class CudaTagIndex:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._seed = np.uint64(vocabulary.seed)
         tags = vocabulary.tags
-        self._tables = tuple(map(to_device, (vocabulary.slots, tags.offsets, tags.data)))
+        self._tables = tuple(map(to_device, (vocabulary.slots_of_queries, tags.offsets, tags.data)))
         self.nbytes = sum(table.nbytes for table in self._tables)
 
     def ranks(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> DeviceQueries:

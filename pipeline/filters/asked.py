@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, U32Array, offsets_of
+from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.attributes import Constraints
 from tagmatch.pipeline.filters.codes import LEAST
@@ -14,6 +15,9 @@ from tagmatch.pipeline.filters.parsing import Parsed
 
 #: What stands for the attribute in the record of a tag, and of a constraint that is more than an interval
 TAG, COMPLEX = np.uint32(0xFFFFFFFF), np.uint32(0xFFFFFFFE)
+
+# So much that a set asks is sorted by comparing each with each
+_FEW_THINGS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,17 +88,14 @@ class Tests:
 
     Attributes
     ----------
-    attributes : uint32 array
-        Where the codes that satisfy it are one interval, its attribute, else `COMPLEX`.
-    lows, spans : uint32 arrays
-        The least code of the interval, and how many more; of others, the number in `complexes`, and 0.
+    records : uint32[n, 3] array
+        Where the codes that satisfy it are one interval, its attribute, the least code, and how many more; of others
+        `COMPLEX`, the number in `complexes`, and 0.
     complexes : Constraints
         Those that are more than an interval.
     """
 
-    attributes: U32Array
-    lows: U32Array
-    spans: U32Array
+    records: U32Array
     complexes: Constraints
 
 
@@ -112,13 +113,11 @@ def tests_of(constraints: Constraints, last_codes: I64Array) -> Tests:
     lows[around] = constraints.lows[offsets[1:][around] - 1]
     spans[around] = constraints.highs[offsets[:-1][around]] - lows[around]
     simple = ~constraints.negated & (sizes == 1) | around
-    complex_numbers = np.cumsum(~simple) - 1
-    return Tests(
-        np.where(simple, constraints.attributes, COMPLEX).astype(np.uint32),
-        np.where(simple, lows, complex_numbers).astype(np.uint32),
-        np.where(simple, spans, 0).astype(np.uint32),
-        constraints.only(~simple),
-    )
+    records = np.empty((len(constraints), 3), np.uint32)
+    records[:, 0], records[:, 1], records[:, 2] = constraints.attributes, lows, spans
+    several = np.flatnonzero(~simple)
+    records[several, 0], records[several, 1], records[several, 2] = COMPLEX, np.arange(len(several)), 0
+    return Tests(records, constraints.only(~simple))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,15 +137,35 @@ class Records:
     values: U32Array
 
 
+@kernel
+def _write_records(order, starts, ranks, numbers, chances, of_constraints, offsets, records):
+    """Write what each set asks, least likely first and what is as likely in its order."""
+    for place in range(len(order)):
+        begin, end = starts[order[place]], starts[order[place] + 1]
+        first = offsets[place]
+        if end - begin > _FEW_THINGS:
+            by_chance = begin + np.argsort(chances[begin:end], kind="mergesort")
+        else:
+            by_chance = np.arange(begin, end)
+            for i in range(1, end - begin):
+                thing, at = by_chance[i], i
+                while at > 0 and chances[by_chance[at - 1]] > chances[thing]:
+                    by_chance[at] = by_chance[at - 1]
+                    at -= 1
+                by_chance[at] = thing
+        for i in range(end - begin):
+            number = numbers[by_chance[i]]
+            if number < 0:
+                records[first + i, 0], records[first + i, 1], records[first + i, 2] = TAG, ranks[by_chance[i]], 0
+            else:
+                for column in range(3):
+                    records[first + i, column] = of_constraints[number, column]
+
+
 def records_of(asked: Asked, tests: Tests, chances: F64Array, order: I64Array) -> Records:
     """The records of sets in an order; `chances` says how likely messages have what is asked."""
-    by_chance = np.lexsort((chances, asked.owners))
-    is_tag, numbers = asked.is_tag[by_chance], asked.numbers[by_chance]
-    values = np.empty((len(numbers), 3), np.uint32)
-    values[:, 0] = np.where(is_tag, TAG, tests.attributes[numbers])
-    values[:, 1] = np.where(is_tag, asked.ranks[by_chance], tests.lows[numbers])
-    values[:, 2] = np.where(is_tag, 0, tests.spans[numbers])
     counts = asked.counts
-    starts, offsets = offsets_of(counts), offsets_of(counts[order])
-    moved = np.arange(len(values)) + np.repeat(starts[:-1][order] - offsets[:-1], counts[order])
-    return Records(offsets, values[moved])
+    offsets = offsets_of(counts[order])
+    values = np.empty((len(asked.numbers), 3), np.uint32)
+    _write_records(order, offsets_of(counts), asked.ranks, asked.numbers, chances, tests.records, offsets, values)
+    return Records(offsets, values)

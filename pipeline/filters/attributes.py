@@ -9,7 +9,8 @@ import numpy as np
 from tagmatch.model.arrays import BoolArray, I64Array, Strings, U32Array, U64Array, offsets_of
 from tagmatch.model.kernels.tag_table import TagInterner
 from tagmatch.model.kernels.xxh64 import hash_strings
-from tagmatch.pipeline.filters.codes import Constants, codes_of_cuts
+from tagmatch.pipeline.filters.codes import Constants
+from tagmatch.pipeline.filters.cuts import codes_of_cuts
 from tagmatch.pipeline.filters.parsing import BETWEEN, CONTAINS, SUFFIX, WITHOUT_TAG, Parsed, parts_of
 from tagmatch.pipeline.filters.patterns import Patterns, patterns_of
 
@@ -143,7 +144,7 @@ def attributes_of(tags: Strings, found: Parsed) -> tuple[Attributes, Constraints
     )
 
     of_cut = np.repeat(attributes, np.diff(found.cut_offsets))
-    constants, codes = codes_of_cuts(of_cut, count, parts_of(tags.data, found.keys), found.sides)
+    constants, codes = codes_of_cuts(tags.data, found.keys, found.sides, of_cut, count)
     lows, highs = codes[::2], codes[1::2] - np.uint32(1)
     owners = np.repeat(np.arange(len(found)), np.diff(found.cut_offsets) // 2)
     some = lows <= highs

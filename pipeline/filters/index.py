@@ -9,11 +9,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray
+from tagmatch.model.kernels.reserved import constraints_among
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.asked import Asked, asked_in, tests_of
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, attributes_of
-from tagmatch.pipeline.filters.lines import BLOCK, LineIndex, line_index
-from tagmatch.pipeline.filters.parsing import constraint_ranks, parsed
+from tagmatch.pipeline.filters.line_blocks import BLOCK
+from tagmatch.pipeline.filters.lines import LineIndex, line_index
+from tagmatch.pipeline.filters.parsing import parsed
 from tagmatch.pipeline.filters.presence import Seen
 from tagmatch.pipeline.filters.tokens import Likelihoods, likelihoods, presence_among
 from tagmatch.pipeline.filters.trie_index import TrieIndex, trie_index
@@ -69,7 +71,7 @@ class FilterIndex:
 
 def has_constraints(segment: Segment) -> bool:
     """Whether a segment has sets with constraints."""
-    return bool(constraint_ranks(segment.vocabulary.tags).any())
+    return bool(constraints_among(segment.vocabulary.tags).any())
 
 
 def filter_index(segment: Segment, before: Sequence[Seen] = (), path: Path | None = None) -> FilterIndex:
@@ -78,9 +80,9 @@ def filter_index(segment: Segment, before: Sequence[Seen] = (), path: Path | Non
     `before` has seen messages, such as are expected.
     """
     tags = segment.vocabulary.tags
-    found = parsed(tags)
+    is_constraint = constraints_among(tags)
+    found = parsed(tags, is_constraint)
     attributes, constraints = attributes_of(tags, found)
-    is_constraint = constraint_ranks(tags)
     asked = asked_in(segment, found, is_constraint)
     tests = tests_of(constraints, attributes.constants.last_codes)
     seen = Seen(attributes.names, before)

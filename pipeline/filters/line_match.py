@@ -9,7 +9,8 @@ from tagmatch.model.kernels.bits import trailing_zeros
 from tagmatch.model.kernels.growing import with_room
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.pipeline.cpu.subset_match import Matches
-from tagmatch.pipeline.filters.lines import ABSENT, BLOCK, SEVERAL, WORDS, LineIndex, bucket_of
+from tagmatch.pipeline.filters.line_blocks import ABSENT, BLOCK, SEVERAL, WORDS, bucket_of
+from tagmatch.pipeline.filters.lines import LineIndex
 from tagmatch.pipeline.filters.messages import Messages
 from tagmatch.pipeline.filters.verify import keep_verified
 from tagmatch.pipeline.matcher import QueryBatch

@@ -13,7 +13,6 @@ from tagmatch.model.kernels.jit import kernel
 BETWEEN, SUFFIX, CONTAINS, WITHOUT_TAG = b"rsct"
 
 _NEGATED = ord("-")
-_SIGNS = tuple(b"+-")
 _COLON = ord(":")
 
 
@@ -48,13 +47,6 @@ class Parsed:
 
     def __len__(self) -> int:
         return len(self.ranks)
-
-
-@kernel
-def _are_constraints(offsets, data, out):
-    for i in range(len(out)):
-        at = offsets[i]
-        out[i] = offsets[i + 1] - at > 3 and data[at] == 0 and (data[at + 1] == _SIGNS[0] or data[at + 1] == _SIGNS[1])
 
 
 @kernel
@@ -106,16 +98,9 @@ def _cut(data, payloads, cut_offsets, sides, keys):
             at += 1 + length
 
 
-def constraint_ranks(tags: Strings) -> BoolArray:
-    """Which strings are constraint tags, by how they begin."""
-    out = np.zeros(len(tags), np.bool_)
-    _are_constraints(tags.offsets, tags.data, out)
-    return out
-
-
-def parsed(tags: Strings) -> Parsed:
-    """All constraint tags of a vocabulary; what only begins like one is left out, and so never holds."""
-    ranks = np.flatnonzero(constraint_ranks(tags)).astype(np.uint32)
+def parsed(tags: Strings, is_constraint: BoolArray) -> Parsed:
+    """The constraint tags of a vocabulary; what only begins like one is left out, and so never holds."""
+    ranks = np.flatnonzero(is_constraint).astype(np.uint32)
     count = len(ranks)
     kinds, counts = np.zeros(count, np.uint8), np.zeros(count, np.int64)
     names, payloads = np.zeros((count, 2), np.int64), np.zeros((count, 2), np.int64)
