@@ -19,6 +19,7 @@ from tagmatch.model.arrays import (
     offsets_of,
     pooled,
 )
+from tagmatch.model.kernels.copying import copy
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
 from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
@@ -64,10 +65,8 @@ def _gather(offsets, values, order, new_offsets, new_values, first, last):
         for i in range(batch, end):
             touched ^= values[min(begins[i - batch], len(values) - 1)]
         for i in range(batch, end):
-            at = begins[i - batch]
-            for j in range(new_offsets[i], new_offsets[i + 1]):
-                new_values[j] = values[at]
-                at += 1
+            begin, length = begins[i - batch], new_offsets[i + 1] - new_offsets[i]
+            copy(values, begin, begin + length, new_values, new_offsets[i])
     return touched
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U8Array, U32Array, U64Array, frozen
 from tagmatch.model.errors import TagMatchError
+from tagmatch.model.kernels.copying import copy
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.siphash import siphash
 from tagmatch.model.kernels.xxh64 import hash_strings, read64
@@ -256,9 +257,7 @@ def _add_unknown(hashes, offsets, data, first, done, table, out):
             number = np.uint32(count)
             slots[place] = (tag_hash & _HIGH32) | _U(count + 1)
             known_hashes[count] = hashes[i]
-            for at in range(start, stop):
-                known_data[used] = data[at]
-                used += 1
+            used = copy(data, start, stop, known_data, used)
             count += 1
             known_offsets[count] = used
         out[i] = number

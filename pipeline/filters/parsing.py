@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, I64Array, Strings, U8Array, U32Array, offsets_of
+from tagmatch.model.kernels.copying import copy
 from tagmatch.model.kernels.jit import kernel
 
 #: Kinds of constraints: of values between cuts; the end of a text, or a part of it; a tag that must not be there
@@ -118,10 +119,7 @@ def parsed(tags: Strings, is_constraint: BoolArray) -> Parsed:
 @kernel
 def _copy(data, places, offsets, out):
     for i in range(len(places)):
-        at = offsets[i]
-        for j in range(places[i, 0], places[i, 1]):
-            out[at] = data[j]
-            at += 1
+        copy(data, places[i, 0], places[i, 1], out, offsets[i])
 
 
 def parts_of(data: U8Array, places: I64Array) -> Strings:
