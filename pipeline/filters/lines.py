@@ -109,43 +109,59 @@ class LineIndex:
 
 
 @kernel
-def _edges(offsets, cuts, most, ends, edges):
-    """Of each attribute's cuts, which ascend, all if they are few, else some with as many between each and the next."""
+def _count_cuts(constraints, times, last_codes, starts, counts):
+    """Count, at each code of each attribute, the intervals that begin there or end just before it, as sets ask."""
+    attributes, _, offsets, lows, highs = constraints
+    for i in range(len(attributes)):
+        if times[i] == 0:
+            continue
+        last, start = last_codes[attributes[i]], starts[attributes[i]]
+        for interval in range(offsets[i], offsets[i + 1]):
+            low, end = np.int64(lows[interval]), np.int64(highs[interval]) + 1
+            if LEAST < low <= last:
+                counts[start + low] += times[i]
+            if LEAST < end <= last:
+                counts[start + end] += times[i]
+
+
+@kernel
+def _edges(by_use, starts, counts, most, ends, edges):
+    """Of the cuts of each attribute all if they are few, else some with as many between each and the next."""
     used = 0
-    for attribute in range(len(offsets) - 1):
-        first, last = offsets[attribute], offsets[attribute + 1]
-        different = 0
-        for i in range(first, last):
-            different += i == first or cuts[i] != cuts[i - 1]
-        begin = used
-        chosen = last - first if different <= most else most
-        for i in range(chosen):
-            cut = cuts[first + i] if different <= most else cuts[first + (i + 1) * (last - first) // (most + 1)]
-            if used == begin or cut != edges[used - 1]:
-                edges[used] = cut
+    for i in range(len(by_use)):
+        first, last = starts[by_use[i]], starts[by_use[i] + 1]
+        cuts, different = np.int64(0), 0
+        for at in range(first, last):
+            cuts += counts[at]
+            different += counts[at] > 0
+        before, chosen = np.int64(0), 1
+        for at in range(first, last):
+            before += counts[at]
+            if different <= most:
+                is_edge = counts[at] > 0
+            else:
+                is_edge = chosen <= most and before > chosen * cuts // (most + 1)
+                while chosen <= most and before > chosen * cuts // (most + 1):
+                    chosen += 1
+            if is_edge:
+                edges[used] = at - first
                 used += 1
-        ends[attribute + 1] = used
+        ends[i + 1] = used
     return used
 
 
 def _buckets(asked: Asked, constraints: Constraints, last_codes: I64Array) -> Buckets:
-    used = asked.numbers[~asked.is_tag]
-    wanted = np.bincount(constraints.attributes[used], minlength=len(last_codes))
+    times = np.bincount(asked.numbers[~asked.is_tag], minlength=len(constraints))
+    wanted = np.zeros(len(last_codes), np.int64)
+    np.add.at(wanted, constraints.attributes, times)
     by_use = np.argsort(-wanted, kind="stable")[: np.count_nonzero(wanted)]
     numbers = np.full(len(last_codes), -1, np.int32)
     numbers[by_use] = np.arange(len(by_use))
-    # As often as sets ask: where intervals begin, and what comes after them
-    sizes = np.diff(constraints.offsets)
-    times = np.repeat(np.bincount(used, minlength=len(constraints)), sizes)
-    of_interval = np.repeat(constraints.attributes, sizes)
-    cuts = np.concatenate([constraints.lows.astype(np.int64), constraints.highs.astype(np.int64) + 1])
-    tell = (cuts > LEAST) & (cuts <= np.tile(last_codes[of_interval], 2))
-    cuts = np.repeat(cuts, np.where(tell, np.tile(times, 2), 0))
-    owners = np.repeat(np.tile(numbers[of_interval], 2), np.where(tell, np.tile(times, 2), 0)).astype(np.int64)
-    in_order = np.sort((owners << 32) | cuts)
-    offsets = np.searchsorted(in_order, np.arange(len(by_use) + 1) << 32)
-    ends, edges = np.zeros(len(by_use) + 1, np.int64), np.empty(len(cuts), np.uint32)
-    count = _edges(offsets, in_order.astype(np.uint32), _BUCKETS - 1, ends, edges)
+    starts = offsets_of(last_codes + 1)
+    counts = np.zeros(int(starts[-1]), np.uint32)
+    _count_cuts(constraints.arrays, times, last_codes, starts, counts)
+    ends, edges = np.zeros(len(by_use) + 1, np.int64), np.empty((_BUCKETS - 1) * len(by_use), np.uint32)
+    count = _edges(by_use, starts, counts, _BUCKETS - 1, ends, edges)
     return Buckets(numbers, ends, edges[:count].copy())
 
 

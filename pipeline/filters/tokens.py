@@ -11,11 +11,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, U32Array, U64Array
+from tagmatch.model.kernels.bits import leading_zeros
+from tagmatch.model.kernels.jit import kernel
 from tagmatch.pipeline.filters.asked import Asked
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints
 
 # A cell is worth a token more in every message where it tells much apart, or where the name tells nothing
 _TELLING, _TELLING_COMMON, _COMMON = 5, 2, 0.25
+# Stands for how likely a token is where there is none
+_NO_TOKEN = -1.0
+
+_U = np.uint64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +53,35 @@ class Likelihoods:
         return replace(self, has_token=self.has_token[things], chances=self.chances[things])
 
 
+@kernel
+def _implied(constraints, bits, presence, celled, depths, likely):
+    """Write of each constraint whether its token is a cell, at which level, and how likely it is; -1 if it has none."""
+    attributes, negated, offsets, lows, highs = constraints
+    for i in range(len(attributes)):
+        begin, end = offsets[i], offsets[i + 1]
+        if negated[i] or begin == end:
+            likely[i] = _NO_TOKEN
+            continue
+        of_attribute, likely[i] = bits[attributes[i]], presence[attributes[i]]
+        span = _U(highs[end - 1] - lows[begin])
+        depth = of_attribute - (64 - np.int64(leading_zeros(span)) if span else 0)
+        tells = depth >= _TELLING or (depth >= _TELLING_COMMON and presence[attributes[i]] > _COMMON)
+        if of_attribute > 0 and tells:
+            celled[i], depths[i] = True, depth
+            likely[i] *= (1.0 if depth == of_attribute else 2.0) / np.float64(_U(1) << _U(depth))
+
+
+@kernel
+def _of_things(numbers, ranks, frequencies, sets, likely, has_token, chances):
+    for i in range(len(numbers)):
+        if numbers[i] < 0:
+            chances[i] = min(frequencies[ranks[i]] / sets, 1.0)
+        elif likely[numbers[i]] == _NO_TOKEN:
+            has_token[i] = False
+        else:
+            chances[i] = likely[numbers[i]]
+
+
 def presence_among(asked: Asked, constraints: Constraints, count: int) -> F64Array:
     """How many of the sets ask for each of `count` attributes: messages are taken to be as sets are."""
     used = asked.numbers[~asked.is_tag]
@@ -59,21 +94,14 @@ def likelihoods(
     asked: Asked, constraints: Constraints, attributes: Attributes, presence: F64Array, frequencies: U32Array
 ) -> Likelihoods:
     """The tokens of what sets ask; `presence` is how likely messages have each attribute, tags have `frequencies`."""
-    some, (lows, highs) = constraints.some, constraints.hulls
-    is_tag = asked.is_tag
-    has_token = is_tag | some[asked.numbers]
     bits = attributes.constants.bits.copy()
     bits[len(attributes.names) :] = 0
-    of_attribute = constraints.attributes
-    widths = np.ceil(np.log2(highs.astype(np.float64) - lows + 1)).astype(np.int64)
-    depths = bits[of_attribute] - widths
-    celled = some & (bits[of_attribute] > 0)
-    celled &= (depths >= _TELLING) | (depths >= _TELLING_COMMON) & (presence[of_attribute] > _COMMON)
-    depths = np.where(celled, depths, 0)
-    cells = np.where(depths == bits[of_attribute], 1.0, 2.0) / np.exp2(depths)
-    likely = presence[of_attribute] * np.where(celled, cells, 1.0)
-    chances = np.where(is_tag, np.minimum(frequencies[asked.ranks] / max(len(asked), 1), 1.0), likely[asked.numbers])
-    return Likelihoods(has_token, np.where(has_token, chances, 1.0), celled, depths, bits)
+    count = len(constraints)
+    celled, depths, likely = np.zeros(count, np.bool_), np.zeros(count, np.int64), np.zeros(count, np.float64)
+    _implied(constraints.arrays, bits, presence, celled, depths, likely)
+    has_token, chances = np.ones(len(asked.numbers), np.bool_), np.ones(len(asked.numbers), np.float64)
+    _of_things(asked.numbers, asked.ranks, frequencies, max(len(asked), 1), likely, has_token, chances)
+    return Likelihoods(has_token, chances, celled, depths, bits)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
