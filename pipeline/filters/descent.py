@@ -20,7 +20,7 @@ _EDGES = 1 << 15
 
 
 @kernel
-def _at_root(tokens, ends, signatures, roots, nodes, row_signatures):
+def _at_root(tokens, ends, signatures, roots, nodes, row_signatures, fewest):
     """Candidates among the rows of the root, and the children of the root that each message reaches."""
     count, rows = len(ends) - 1, np.int64(nodes[0, 1] & ~INNER)
     owners, found = np.empty(count * rows, np.int32), np.empty(count * rows, np.uint32)
@@ -33,19 +33,24 @@ def _at_root(tokens, ends, signatures, roots, nodes, row_signatures):
     of, at, nexts = np.empty(len(tokens), np.int32), np.empty(len(tokens), np.uint32), np.empty(len(tokens), np.int32)
     for message in range(count):
         for place in range(ends[message], ends[message + 1]):
-            of[waiting], at[waiting], nexts[waiting] = message, roots[tokens[place]], place + 1
-            waiting += np.int64(at[waiting] != 0)
+            child, left = roots[tokens[place]], ends[message + 1] - (place + 1)
+            of[waiting], at[waiting], nexts[waiting] = message, child, place + 1
+            waiting += np.int64((child != 0) & (fewest[child] <= left))
     return owners, found, used, of, at, nexts, waiting
 
 
 @kernel
-def descend(tokens, ends, signatures, trie):
+def descend(tokens, ends, signatures, trie, fewest):
     """Rows at the ends of all paths of each message's tokens, whose signature fits.
+
+    It goes to no node from which all paths are longer than the tokens that the message has left.
 
     Parameters
     ----------
     tokens, ends, signatures
         As of `write_tokens`.
+    trie, fewest
+        `Trie.arrays` and `Trie.fewest`.
 
     Returns
     -------
@@ -54,7 +59,9 @@ def descend(tokens, ends, signatures, trie):
     """
     roots, nodes, edges, children, row_signatures = trie
     mask, last_row = _U(len(edges) - 1), len(row_signatures) - 1
-    owners, rows, used, of, at, nexts, waiting = _at_root(tokens, ends, signatures, roots, nodes, row_signatures)
+    owners, rows, used, of, at, nexts, waiting = _at_root(
+        tokens, ends, signatures, roots, nodes, row_signatures, fewest
+    )
     begins, stops, inner = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
     edge_of, edge_at, edge_next = np.empty(0, np.int32), np.empty(0, np.uint32), np.empty(0, np.int32)
     homes, leads = np.empty(0, np.uint64), np.empty(0, np.int32)
@@ -108,7 +115,7 @@ def descend(tokens, ends, signatures, trie):
             while child != 0 and edges[home] != edge:
                 home = (home + _U(1)) & mask
                 child = children[home]
-            if child != 0:
+            if child != 0 and fewest[child] <= ends[edge_of[i] + 1] - edge_next[i]:
                 of[waiting], at[waiting], nexts[waiting] = edge_of[i], child, edge_next[i]
                 waiting += 1
     return owners, rows, used, touched

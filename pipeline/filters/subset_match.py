@@ -21,7 +21,7 @@ _FEWEST, _MOST, _MANY = 16, 512, 1 << 18
 
 @kernel
 def _match(
-    rank_offsets, ranks, message_offsets, attributes, codes, cells, trie, constraints,
+    rank_offsets, ranks, message_offsets, attributes, codes, cells, trie, fewest, constraints,
     rows, record_offsets, records, first_codes, ends,
 ):  # fmt: skip
     first_cells, bits, levels, known, first_tag = cells
@@ -34,7 +34,7 @@ def _match(
             first, last, rank_offsets, ranks, message_offsets, attributes, codes,
             first_cells, bits, levels, known, first_tag, tokens, token_ends, signatures,
         )  # fmt: skip
-        owners, found, used, _ = descend(tokens, token_ends[: last - first + 1], signatures, trie)
+        owners, found, used, _ = descend(tokens, token_ends[: last - first + 1], signatures, trie, fewest)
         out = with_room(out, total, used)
         total, _ = keep_verified(
             first, last, owners, found, used, rank_offsets, ranks, message_offsets, attributes, codes,
@@ -52,7 +52,7 @@ def match_filters(index: TrieIndex, queries: QueryBatch, messages: Messages) -> 
     rows, rejected = _match(
         queries.offsets, queries.ranks, messages.offsets, messages.attributes, messages.codes,
         (cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag),
-        index.trie.arrays, index.constraints.arrays, index.rows, index.record_offsets, index.records,
+        index.trie.arrays, index.trie.fewest, index.constraints.arrays, index.rows, index.record_offsets, index.records,
         np.zeros(index.attributes.count, np.uint32), ends,
     )  # fmt: skip
     return Matches(Lists(ends, rows), int(rejected))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, IntArray, U32Array, U64Array
+from tagmatch.model.arrays import I64Array, IntArray, U8Array, U32Array, U64Array
 from tagmatch.model.kernels.jit import inlined, kernel
 
 # Sets of a leaf, and how many times fewer children than sets a node must have
@@ -33,6 +33,8 @@ class Trie:
         Where the edge at the same place leads, 0 where it is free.
     signatures : uint64 array
         A bit for each token of a row.
+    fewest : uint8 array
+        Of each node, how many more tokens a message must have for any of the rows there and below.
     """
 
     roots: IntArray
@@ -40,16 +42,17 @@ class Trie:
     edges: U64Array
     children: IntArray
     signatures: U64Array
+    fewest: U8Array
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
-        """As the kernels take them."""
+        """As the kernels take them, but for `fewest`."""
         return self.roots, self.nodes, self.edges, self.children, self.signatures
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return sum(array.nbytes for array in self.arrays)
+        return sum(array.nbytes for array in self.arrays) + self.fewest.nbytes
 
 
 @inlined
@@ -100,7 +103,8 @@ def _nodes(paths, leaf, least):
             nodes += 1
             edges += 1
         at += 1
-    return begins[:nodes], scanned[:nodes], inner[:nodes], parents[:edges], tokens[:edges], children[:edges]
+    of_nodes = (begins[:nodes], scanned[:nodes], inner[:nodes], depths[:nodes])
+    return of_nodes, (parents[:edges], tokens[:edges], children[:edges])
 
 
 @kernel
@@ -114,6 +118,21 @@ def _add_edges(parents, tokens, children, edges, out):
             at = (at + _U(1)) & mask
         edges[at] = (_U(parents[i]) << _U(32)) | _U(tokens[i])
         out[at] = children[i]
+
+
+@kernel
+def _fewest(paths, begins, scanned, depths, parents, children, out):
+    """Write how many more tokens the shortest path from each node on has."""
+    for node in range(len(begins)):
+        out[node] = paths.shape[1]
+        for row in range(begins[node], scanned[node]):
+            length = depths[node]
+            while length < paths.shape[1] and paths[row, length] != 0:
+                length += 1
+            out[node] = min(out[node], length - depths[node])
+    # Children come after their parents
+    for edge in range(len(parents) - 1, -1, -1):
+        out[parents[edge]] = min(out[parents[edge]], out[children[edge]] + 1)
 
 
 @kernel
@@ -131,7 +150,7 @@ def trie_of(paths: U32Array, tokens: int) -> tuple[Trie, I64Array]:
     """The trie of these paths, over tokens from 1 to `tokens`, and the order in which it has them."""
     order = np.lexsort(paths.T[::-1])
     paths = np.ascontiguousarray(paths[order])
-    begins, scanned, inner, parents, of_edge, children = _nodes(paths, _LEAF, _LEAST)
+    (begins, scanned, inner, depths), (parents, of_edge, children) = _nodes(paths, _LEAF, _LEAST)
     room = 1 << max(4, int(np.ceil(np.log2(2 * len(parents) + 1))))
     edges, leads = np.zeros(room, np.uint64), np.zeros(room, np.int32)
     _add_edges(parents, of_edge, children, edges, leads)
@@ -140,4 +159,6 @@ def trie_of(paths: U32Array, tokens: int) -> tuple[Trie, I64Array]:
     nodes = np.stack([begins, scanned | np.where(inner, np.int64(INNER), 0)], axis=1).astype(np.uint32)
     signatures = np.empty(len(paths), np.uint64)
     _signatures(paths, signatures)
-    return Trie(roots, nodes, edges, leads, signatures), order
+    fewest = np.empty(len(nodes), np.uint8)
+    _fewest(paths, begins, scanned, depths, parents, children, fewest)
+    return Trie(roots, nodes, edges, leads, signatures, fewest), order
