@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,9 @@ Output = Literal["rows", "lists"]
 ANSWER_NAMES: dict[Output, str] = {"rows": "key", "lists": "keys"}
 
 _KEY_TYPES = {"integer": LongType(), "string": StringType()}
+
+#: What `TagMatch.match_many` is asked: a column of tags, or a table of these and attributes
+Messages: TypeAlias = pa.Array | pa.RecordBatch
 
 _BATCH_KEYS = 1 << 16
 _BATCH_BYTES = 1 << 30
@@ -41,8 +44,8 @@ class Asked:
     tags: int
     attributes: tuple[int, ...] = ()
 
-    def messages(self, queries: pa.RecordBatch) -> pa.Array | pa.RecordBatch:
-        """What `TagMatch.match_many` is asked; a column without attributes."""
+    def messages(self, queries: pa.RecordBatch) -> Messages:
+        """What is asked; a column without attributes."""
         tags = queries.column(self.tags)
         if not self.attributes:
             return tags

@@ -53,8 +53,7 @@ def subset_join(
         `ship`: every worker opens the whole index, memory-mapped. Each task answers from the snapshot that is current
         when it begins, so a stream follows the index without a restart. `shuffle`: sets and queries meet in buckets,
         of which a worker has one at a time; from the snapshot that is current at this call, without keys that have
-        expired by then. `auto`: `ship` for a stream, with attributes, and where the files of the index have at most
-        `ship_limit` bytes.
+        expired by then. `auto`: `ship` for a stream, and where the files of the index have at most `ship_limit` bytes.
     output : {"rows", "lists"}
         `rows`: the columns of the queries and `key`, a row for each matching key; queries without a match have none.
         `lists`: the columns of the queries and `keys`, an array, a row for each query. Keys are long, or string where
@@ -63,7 +62,7 @@ def subset_join(
         Column of the queries with their tags, an array of strings.
     attributes : str or sequence of str
         Columns of the queries that are attributes, as those of a table are to `match_many`: bools, integers, floats or
-        strings, or arrays of these; or structs, of which each field is an attribute. Others are none. With `ship` only.
+        strings, or arrays of these; or structs, of which each field is an attribute. Others are none.
     ship_limit : int
         In bytes.
     folder : str or Path, optional
@@ -80,8 +79,7 @@ def subset_join(
     Raises
     ------
     InvalidTypeError, InvalidValueError
-        An argument, or a column of the queries, cannot be used; or `shuffle` is asked for an index whose sets have
-        conditions.
+        An argument, or a column of the queries, cannot be used.
     IndexNotFoundError, IndexCorruptError, IndexVersionError
         For what stands at `index`.
     """
@@ -97,14 +95,12 @@ def subset_join(
     manifest = location.manifest()
     fits = files_nbytes(manifest) <= ship_limit
     if strategy == "auto":
-        strategy = "ship" if fits or queries.isStreaming or attributes else "shuffle"
+        strategy = "ship" if fits or queries.isStreaming else "shuffle"
     if strategy == "ship":
         return ship_join(queries, location, key_type=key_type_of(manifest), asked=asked, unique=unique, output=output)
-    if attributes:
-        raise InvalidValueError("strategy 'shuffle' does not compare attributes; use 'ship'")
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
-    return shuffle_join(queries, location, tags=tags, unique=unique, output=output, bucket_sets=BUCKET_SETS)
+    return shuffle_join(queries, location, asked=asked, unique=unique, output=output, bucket_sets=BUCKET_SETS)
 
 
 def _check_choices(strategy: object, output: object) -> None:

@@ -1,19 +1,21 @@
 """The join where no worker has more than a part of the index: sets and queries meet in buckets.
 
-A set goes to a bucket by its rarest tag, a query to the buckets of all its tags, once to each: every set meets the
-queries that may contain it in one bucket only. Buckets are found by the hashes of tags, so that no worker needs the
-vocabulary; within a bucket a `TagMatch` of the bucket's sets answers, exactly.
+A set goes to a bucket by its rarest tag or, if it has conditions only, by an attribute that they need; a query goes to
+the buckets of all its tags and attributes, once to each: every set meets the queries that may satisfy it in one bucket
+only. Buckets are found by hashes, so that no worker needs the vocabulary; within a bucket an index of the bucket's sets
+answers, exactly.
 
 What goes through the shuffle are batches of sets and of queries, which Spark sorts by bucket, those of sets first. So a
 worker has the sets of one bucket at a time, and queries pass by.
 
-Each query also has a *home*, a bucket with nothing but the empty set, if that is stored. It goes there where the empty
-set is stored, and where the answers of all buckets have to be merged: then only the query at home has all columns.
+Each query also has a *home*, a bucket with nothing but the sets that need neither tag nor attribute: the empty one, and
+those that only say what must not be. Each home has all of them. A query goes there where such sets are stored, and
+where the answers of all buckets have to be merged: then only the query at home has all columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,22 +26,25 @@ import pyarrow.compute as pc
 from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tagmatch.interface import TagMatch
-from tagmatch.model.arrays import I64Array, Lists, U32Array, offsets_of
+from tagmatch.messages import TAGS, messages_in
+from tagmatch.model.arrays import BoolArray, I64Array, Lists, TagLists, U32Array, U64Array, offsets_of
 from tagmatch.model.arrow import to_strings
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import tag_lists
-from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.kernels.reserved import has_reserved
+from tagmatch.model.kernels.reserved import reserved_among
 from tagmatch.model.kernels.xxh64 import hash_tags
-from tagmatch.model.options import KeyType
+from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions
 from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import KeyTable, Segment, Snapshot
+from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.spark.records import lists_of, sets_at
 from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, deserialized, labels_for, sorted_by_number
+from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
-from tagmatch.spark.answers import Output, answer_field, reject_nulls, with_keys
-from tagmatch.spark.buckets import Buckets, buckets_for, hashes_of
+from tagmatch.pipeline.devices import matcher_of, parts_for
+from tagmatch.pipeline.service import Pipeline
+from tagmatch.spark.answers import Asked, Messages, Output, answer_field, reject_nulls, with_keys
+from tagmatch.spark.buckets import Buckets, buckets_for, hashes_of_attributes, meeting_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -79,7 +84,7 @@ class Shuffle:
 
 
 def shuffle_join(
-    queries: DataFrame, index: Location, *, tags: str, unique: bool, output: Output, bucket_sets: int
+    queries: DataFrame, index: Location, *, asked: Asked, unique: bool, output: Output, bucket_sets: int
 ) -> DataFrame:
     """Join queries with the snapshot that the index has now, in buckets of about `bucket_sets` sets.
 
@@ -88,28 +93,23 @@ def shuffle_join(
     spark = queries.sparkSession
     name = index.manifest()["snapshot"]
     snapshot = index.open_unverified(name)
-    if any(has_reserved(segment.vocabulary.tags) for segment in snapshot.segments):
-        raise InvalidValueError(
-            f"strategy 'shuffle' cannot join the index {index}, whose sets have conditions on attributes; use 'ship'"
-        )
     parallelism = int(spark.conf.get("spark.default.parallelism", None) or 1)
     buckets = buckets_for(snapshot, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)
     plan = Shuffle(index, name, now_us(), snapshot.key_type, buckets, labels)
-    column, schema = queries.columns.index(tags), queries.schema
-    merged = unique or output == "lists"
-    at_home = merged or any(map(_has_empty_set, snapshot.segments))
+    schema, merged = queries.schema, unique or output == "lists"
+    at_home = merged or buckets.has_others
 
     def sets_of(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return sent_sets(chunks, plan, bucket_sets)
 
     def queries_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return sent_queries(batches, plan, column=column, merged=merged, at_home=at_home)
+        return sent_queries(batches, plan, asked=asked, merged=merged, at_home=at_home)
 
     def match(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if merged:
             return matched_in_part(batches, plan.key_type)
-        return matched(batches, plan.key_type, column)
+        return matched(batches, plan.key_type, asked)
 
     # Where answers are not merged, a row of the outcome depends on one query and the snapshot alone, so it does not
     # matter when Spark runs a task again. Else the numbers of queries decide what is merged. They are made once, before
@@ -118,7 +118,7 @@ def shuffle_join(
     # not; `checkpoint` such queries where executors get lost.
     numbered = queries.select(
         functions.struct("*").alias("query"),
-        functions.xxhash64(_quoted(tags)).alias("spread"),
+        functions.xxhash64(_quoted(queries.columns[asked.tags])).alias("spread"),
         functions.monotonically_increasing_id().alias("id"),
     )
     count = max(1, len(_chunks(snapshot, bucket_sets)))
@@ -154,19 +154,23 @@ def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) 
     parts = _chunks(snapshot, chunk_sets)
     for batch in chunks:
         for segment, first, last in [parts[chunk] for chunk in batch.column(0).to_pylist() if chunk < len(parts)]:
-            serializer = Serializer()
-            rows = segment.live_rows(first, last).astype(np.uint32)
-            if first == 0 and _has_empty_set(segment):
-                empty = sets_at(segment, rows[:1], plan.now)
-                homes = slice(plan.buckets.count, None)
-                for label, number in zip(plan.labels[homes].tolist(), plan.numbers[homes].tolist(), strict=True):
-                    serializer.add(label, number, empty)
-                rows = rows[1:]
-            ranks = segment.tagsets.ranks
-            hashes = hashes_of(segment)[ranks.values[ranks.offsets[rows]]]
-            buckets = plan.buckets.of_sets(hashes, rows).astype(np.uint32)
+            rows, meeting = segment.live_rows(first, last).astype(np.uint32), meeting_of(segment)
+            places = meeting.of_sets(segment.tagsets.ranks, rows)
+            is_met = places < len(meeting.hashes)
+            yield from _sent_home(sets_at(segment, rows[~is_met], plan.now), plan)
+            rows, serializer = rows[is_met], Serializer()
+            buckets = plan.buckets.of_sets(meeting.hashes[places[is_met]], rows).astype(np.uint32)
             serializer.scatter(buckets, plan.labels, plan.numbers, partial(_sets_at, segment, plan.now, rows))
             yield from serializer.take()
+
+
+def _sent_home(sets: pa.RecordBatch, plan: Shuffle) -> Iterator[pa.RecordBatch]:
+    """Sets that are met by nothing, for all homes."""
+    homes = slice(plan.buckets.count, None)
+    for label, number in zip(plan.labels[homes].tolist(), plan.numbers[homes].tolist(), strict=True):
+        serializer = Serializer()
+        serializer.add(label, number, sets)
+        yield from serializer.take()
 
 
 def _chunks(snapshot: Snapshot, most: int) -> list[tuple[Segment, int, int]]:
@@ -178,10 +182,6 @@ def _chunks(snapshot: Snapshot, most: int) -> list[tuple[Segment, int, int]]:
     ]
 
 
-def _has_empty_set(segment: Segment) -> bool:
-    return segment.tagsets.has_empty_set and 0 in segment.live_rows(0, 1)
-
-
 def _sets_at(segment: Segment, now: int, rows: U32Array, places: U32Array) -> pa.RecordBatch:
     return sets_at(segment, rows[places], now)
 
@@ -190,21 +190,20 @@ def _sets_at(segment: Segment, now: int, rows: U32Array, places: U32Array) -> pa
 
 
 def sent_queries(
-    batches: Iterable[pa.RecordBatch], plan: Shuffle, *, column: int, merged: bool, at_home: bool
+    batches: Iterable[pa.RecordBatch], plan: Shuffle, *, asked: Asked, merged: bool, at_home: bool
 ) -> Iterator[pa.RecordBatch]:
     """One task: queries, as structs, with a hash and a number; gives batches of them for their buckets and homes."""
     for batch in batches:
         structs, spread, ids = batch.columns
-        tags = structs.field(column)
-        reject_nulls(tags, structs.type.field(column).name)
+        at_homes = elsewhere = pa.RecordBatch.from_struct_array(structs)
+        reject_nulls(at_homes.column(asked.tags), at_homes.schema.names[asked.tags])
+        messages = asked.messages(at_homes)
         if merged:
-            names = ["id", "tags", "query"]
-            at_homes = pa.RecordBatch.from_arrays([ids, tags, structs], names=names)
-            elsewhere = pa.RecordBatch.from_arrays([ids, tags, pa.nulls(len(ids), structs.type)], names=names)
-        else:
-            at_homes = elsewhere = pa.RecordBatch.from_struct_array(structs)
+            names, message = ["id", "message", "query"], _column_of(messages)
+            at_homes = pa.RecordBatch.from_arrays([ids, message, structs], names=names)
+            elsewhere = pa.RecordBatch.from_arrays([ids, message, pa.nulls(len(ids), structs.type)], names=names)
         serializer = Serializer()
-        buckets, queries = _buckets_of_queries(tags, plan)
+        buckets, queries = _buckets_of_queries(messages, plan.buckets)
         serializer.scatter(buckets, plan.labels, plan.numbers + 1, partial(_queries_at, elsewhere, queries))
         if at_home:
             homes = (spread.to_numpy() % plan.buckets.count + plan.buckets.count).astype(np.uint32)
@@ -212,45 +211,86 @@ def sent_queries(
         yield from serializer.take()
 
 
+def _column_of(messages: Messages) -> pa.Array:
+    return messages.to_struct_array() if isinstance(messages, pa.RecordBatch) else messages
+
+
+def _messages_of(records: pa.RecordBatch) -> Messages:
+    """What `_column_of` has made a column."""
+    column = records.column("message")
+    return pa.RecordBatch.from_struct_array(column) if pa.types.is_struct(column.type) else column
+
+
 def _queries_at(records: pa.RecordBatch, queries: I64Array, places: U32Array) -> pa.RecordBatch:
     return records.take(queries[places])
 
 
-def _buckets_of_queries(tags: pa.Array, plan: Shuffle) -> tuple[U32Array, I64Array]:
-    """Pairs of a bucket and a query that has one of its tags, each once."""
-    (lists,) = tag_lists(tags, "tags")
-    hashes = hash_tags(lists)
-    owners = np.repeat(np.arange(len(lists)), np.diff(lists.offsets))
-    places, buckets = plan.buckets.of_tags(hashes)
-    pairs = np.unique(owners[places] * plan.buckets.count + buckets)
-    queries, buckets = np.divmod(pairs, plan.buckets.count)
-    return buckets.astype(np.uint32), queries
+def _buckets_of_queries(messages: Messages, buckets: Buckets) -> tuple[U32Array, I64Array]:
+    """Pairs of a bucket and a query that has one of its tags or attributes, each once."""
+    (lists,) = tag_lists(messages.column(TAGS) if isinstance(messages, pa.RecordBatch) else messages, TAGS)
+    owners, hashes = np.repeat(np.arange(len(lists)), np.diff(lists.offsets)), hash_tags(lists)
+    if buckets.names:
+        by_name = [_with_values(messages, buckets.names), _with_values_among_tags(lists, buckets.names)]
+        owners = np.concatenate([owners, *(some for some, _ in by_name)])
+        hashes = np.concatenate([hashes, *(some for _, some in by_name)])
+    places, numbers = buckets.of_hashes(hashes)
+    pairs = np.unique(owners[places] * buckets.count + numbers)
+    queries, numbers = np.divmod(pairs, buckets.count)
+    return numbers.astype(np.uint32), queries
+
+
+def _with_values(messages: Messages, names: frozenset[str]) -> tuple[I64Array, U64Array]:
+    """Pairs of a query and the hash of one of these attributes, of which it has a value."""
+    found = [name for name in messages.schema.names if name in names] if isinstance(messages, pa.RecordBatch) else []
+    owners = [np.flatnonzero(_have_values(messages.column(name))) for name in found]
+    hashes = np.repeat(hashes_of_attributes(found), list(map(len, owners)))
+    return np.concatenate([np.zeros(0, np.int64), *owners]), hashes
+
+
+def _have_values(values: pa.Array) -> BoolArray:
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        values = pc.list_value_length(values)
+        values = pc.if_else(pc.greater(values, 0), values, None)
+    valid: BoolArray = values.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _with_values_among_tags(tags: TagLists, names: frozenset[str]) -> tuple[I64Array, U64Array]:
+    """The same of queries with tags that stand for values, as matchers take them: which ones is not looked at."""
+    among = reserved_among(tags.tags)
+    if not among.any():
+        return np.zeros(0, np.int64), np.zeros(0, np.uint64)
+    places = np.flatnonzero(among if tags.indices is None else among[tags.indices])
+    owners = np.unique(np.searchsorted(tags.offsets, places, side="right") - 1)
+    return np.repeat(owners, len(names)), np.tile(hashes_of_attributes(sorted(names)), len(owners))
 
 
 # -- buckets ---------------------------------------------------------------------------------------------------------
 
 
 class _Bucket:
-    """The sets of a bucket. `TagMatch` gives their numbers, as a set may have many keys."""
+    """The sets of a bucket, with their conditions. They are found by their numbers, as a set may have many keys."""
 
     def __init__(self, batches: list[pa.RecordBatch], key_type: KeyType) -> None:
-        self._index = TagMatch(threads=1, device="cpu")
-        first = 0
+        staged, first = StagedChanges(), 0
         for batch in batches:
-            self._index.add_sets(batch.column("tags"), np.arange(first, first + len(batch)))
+            # Rows as they are stored, in which tags stand for conditions
+            numbers = np.arange(first, first + len(batch), dtype=np.uint64)
+            staged.extend(tag_lists(batch.column("tags"), "tags"), numbers, removed=False)
             first += len(batch)
-        self._index.consolidate()
+        segment, options = build_segment([], staged.changes(), LayoutOptions()), MatchOptions(device="cpu")
+        self._matcher, self._pipeline = matcher_of(parts_for(Snapshot((segment,)), options)), Pipeline(options)
         self._keys = _key_table([batch.column("keys") for batch in batches], key_type)
 
-    def answers(self, tags: pa.Array) -> pa.ListArray:
+    def answers(self, messages: Messages) -> pa.ListArray:
         """Keys, uint64 or large_string, of each query."""
-        found = self._index.match_many(tags)
-        sets = Lists(found.offsets.to_numpy(), found.values.to_numpy().astype(np.uint32))
-        keys = look_up_keys(sets, self._keys)
+        rows = messages_in(messages) if isinstance(messages, pa.RecordBatch) else tag_lists(messages, "queries")
+        found = self._pipeline.match_many(self._matcher, rows, unique=False)
+        keys = look_up_keys(Lists(found.offsets, found.values.astype(np.uint32)), self._keys)
         return lists_of(keys.offsets, self._keys.column(keys.values))
 
     def close(self) -> None:
-        self._index.close()
+        self._pipeline.close()
 
 
 def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
@@ -265,7 +305,7 @@ def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
 
 
 def answered(
-    batches: Iterable[pa.RecordBatch], key_type: KeyType, column: int | str
+    batches: Iterable[pa.RecordBatch], key_type: KeyType, messages: Callable[[pa.RecordBatch], Messages]
 ) -> Iterator[tuple[pa.RecordBatch, pa.ListArray]]:
     """One task: batches by bucket, those of sets first; gives each batch of queries and its answers."""
     current, sets, bucket = None, list[pa.RecordBatch](), None
@@ -280,17 +320,17 @@ def answered(
             continue
         if bucket is None:
             bucket, sets = _Bucket(sets, key_type), []
-        yield records, bucket.answers(records.column(column))
+        yield records, bucket.answers(messages(records))
 
 
-def matched(batches: Iterable[pa.RecordBatch], key_type: KeyType, column: int) -> Iterator[pa.RecordBatch]:
+def matched(batches: Iterable[pa.RecordBatch], key_type: KeyType, asked: Asked) -> Iterator[pa.RecordBatch]:
     """One task: batches by bucket; gives rows of the outcome."""
-    for queries, answers in answered(batches, key_type, column):
+    for queries, answers in answered(batches, key_type, asked.messages):
         yield from with_keys("rows", queries, answers)
 
 
 def matched_in_part(batches: Iterable[pa.RecordBatch], key_type: KeyType) -> Iterator[pa.RecordBatch]:
     """One task: batches by bucket; gives the answers that each query has there, and the queries that are at home."""
-    for queries, answers in answered(batches, key_type, "tags"):
+    for queries, answers in answered(batches, key_type, _messages_of):
         wanted = pc.or_(pc.greater(pc.list_value_length(answers), 0), queries.column("query").is_valid())
         yield from with_keys("lists", queries.select(["id", "query"]).filter(wanted), answers.filter(wanted))

@@ -70,7 +70,3 @@ def test_what_will_not_do(spark: Any, index: Path) -> None:
         subset_join(queries.selectExpr("tags", "current_date() as day"), index, attributes="day")
     with pytest.raises(InvalidValueError, match="different names, none of them 'tags'"):
         subset_join(queries, index, attributes=["price", "price"])
-    with pytest.raises(InvalidValueError, match="does not compare attributes; use 'ship'"):
-        subset_join(queries, index, attributes="price", strategy="shuffle")
-    with pytest.raises(InvalidValueError, match="whose sets have conditions on attributes; use 'ship'"):
-        subset_join(queries, index, strategy="shuffle")
