@@ -41,7 +41,7 @@ def tag_list(tags: object, name: str = "tags") -> list[str]:
     Raises
     ------
     InvalidTypeError
-        `tags` is not an iterable of `str`, or is a bare `str` or `bytes`.
+        `tags` is not an iterable of `str`, or is a bare `str` or `bytes`, or a mapping.
     InvalidValueError
         A tag has no UTF-8 form (a lone surrogate).
     """
@@ -342,6 +342,11 @@ def _strings_in(tags: object, name: str) -> list[Any]:
     if isinstance(tags, str):
         raise InvalidTypeError(
             f"{name} must be an iterable of strings, not the bare string {shown(tags)}; write [{shown(tags)}]"
+        )
+    if isinstance(tags, Mapping):
+        raise InvalidTypeError(
+            f"{name} must be an iterable of strings, not the mapping {shown(tags)}; values of attributes go into "
+            "attributes=, or into columns of a table"
         )
     if isinstance(tags, bytes | bytearray | memoryview) or not isinstance(tags, Iterable):
         raise _null_or_type(tags, f"{name} must be an iterable of strings, not {shown(tags)}")

@@ -482,8 +482,8 @@ class TagMatch(Generic[K]):
         ----------
         tags : iterable of str
         attributes : mapping, optional
-            What the conditions of sets (`where`) are about, by name: a `bool`, `int`, `float` or `str`, several of
-            these in a list, tuple or set, or `None` where there is no value.
+            What the conditions of sets (`where`) are about, by name: a `bool`, `int`, `float` or `str`, also of NumPy,
+            several of these in a list, tuple or set, or `None` where there is no value.
 
         Raises
         ------

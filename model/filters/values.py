@@ -53,8 +53,10 @@ _ESCAPES = {'"': r"\"", "\\": r"\\", "\n": r"\n", "\t": r"\t"}
 _ESCAPED = re.compile(r'["\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 
 
-def key_of(value: Value) -> str:
+def key_of(value: object) -> str:
     r"""The key of a value: keys of all values compare as the values do, by their UTF-8 bytes.
+
+    Values of NumPy are what Python has for them.
 
     Raises
     ------
@@ -81,9 +83,24 @@ def key_of(value: Value) -> str:
         return NAN if math.isnan(value) else _number_key(value, 0)
     if isinstance(value, str):
         return TEXTS[0] + checked_text(value)
+    plain = _of_numpy(value)
+    if plain is not None:
+        return key_of(plain)
     raise InvalidTypeError(
         f"a value must be a bool, an int, a float or a str, not {type(value).__name__} {value!r:.80}"
     )
+
+
+def _of_numpy(value: object) -> Value | None:
+    """A bool, an integer or a float of NumPy as Python has it, if there is an equal one; else `None`."""
+    # Only where there is something else than Python's own values: commands begin without NumPy
+    import numpy as np
+
+    # Times are integers to NumPy, but not by their kind
+    if not isinstance(value, np.generic) or value.dtype.kind not in "biuf":
+        return None
+    plain = value.item()
+    return plain if isinstance(plain, bool | int | float) else None
 
 
 def _number_key(nearest: float, distance: int) -> str:

@@ -29,6 +29,8 @@ BAD_TAGS = {
     "empty bytes": (b"", TypeError),
     "bytearray": (bytearray(b"ab"), TypeError),
     "memoryview": (memoryview(b"ab"), TypeError),
+    "mapping": ({"a": 9}, TypeError),
+    "empty mapping": ({}, TypeError),
     "None": (None, TypeError),
     "NaN": (float("nan"), TypeError),
     "number": (5, TypeError),
@@ -218,7 +220,7 @@ def test_other_integers_are_keys(layout, key):
 def test_other_iterables_are_tags(tm):
     for tags in (
         ("ba", iter("ba")),
-        ("ba", {"a": 1, "b": 2}),
+        ("ba", {"a": 1, "b": 2}.keys()),
         ("ba", np.array(["a", "b"])),
         ("ba", pa.array(["a", "b"])),
     ):

@@ -7,8 +7,10 @@ import math
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -137,6 +139,11 @@ ASK: dict[str, Callable[[TagMatch, Any, Any], Any]] = {
         ({"x": datetime(2026, 1, 1)}, 'attribute "x": a value must be a bool, an int, a float or a str, not datetime'),
         ({"x": {"y": 1}}, 'attribute "x": a value must be a bool, an int, a float or a str, not dict'),
         ({"x": [1, [2]]}, 'attribute "x": a value must be a bool, an int, a float or a str, not list'),
+        ({"x": np.uint64(2**63)}, 'attribute "x": an integer must be from -2**63 to 2**63 - 1'),
+        (
+            {"x": np.datetime64(1, "ns")},
+            'attribute "x": a value must be a bool, an int, a float or a str, not datetime64',
+        ),
         ({"x": 2**63}, 'attribute "x": an integer must be from -2**63 to 2**63 - 1'),
         ({"x": "\ud800"}, "attribute \"x\": the text '\\ud800' has no UTF-8 form"),
         ({"": 1}, "the name of an attribute must not be empty"),
@@ -148,6 +155,37 @@ ASK: dict[str, Callable[[TagMatch, Any, Any], Any]] = {
 )
 def test_attributes(ask: str, attributes: Any, message: str) -> None:
     assert said(lambda tm: ASK[ask](tm, ["a"], attributes), *ERRORS).startswith(message)
+
+
+@pytest.mark.parametrize("ask", ASK)
+def test_values_of_numpy(ask: str) -> None:
+    """As those of Python: integers are exact, which floats of 64 bits are not."""
+    with TagMatch(device="cpu", threads=1) as tm:
+        where = ["x = 9007199254740993", "x = 9.5", "x = true", 'x = "Rome"', "x > 0"]
+        tm.add_sets([[]] * 5, range(5), where=[np.str_(text) for text in where])
+        tm.consolidate()
+        values = [2**53 + 1, 9.5, True, "Rome", [2**53 + 1, True]]
+        of_numpy = [
+            np.int64(2**53 + 1),
+            np.float32(9.5),
+            np.bool_(True),
+            np.str_("Rome"),
+            [np.uint64(2**53 + 1), np.True_],
+        ]
+        for value, same in zip(values, of_numpy, strict=True):
+            found = ASK[ask](tm, [], {"x": value})
+            assert found
+            assert ASK[ask](tm, [], {np.str_("x"): same}) == found
+
+
+@pytest.mark.parametrize("ask", ASK)
+@pytest.mark.parametrize("make", [dict, MappingProxyType])
+def test_attributes_in_the_place_of_tags(ask: str, make: Any) -> None:
+    message = "tags must be an iterable of strings, not the mapping "
+    for attributes in (None, {}):
+        found = said(lambda tm, also=attributes: ASK[ask](tm, make({"price": 9}), also), TypeError)
+        assert found.startswith(message)
+        assert found.endswith("; values of attributes go into attributes=, or into columns of a table")
 
 
 @pytest.mark.parametrize("value", [4, 6, "A", "b", True, False, math.nan, None, [4, "A"]])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from support.filters import FLOATS, INTEGERS, TEXTS, Value, messages, neighbours, operands, precedes, values, values_of
 
 from tagmatch import InvalidTypeError, InvalidValueError
@@ -64,13 +66,41 @@ def test_keys_are_written_as_they_always_are() -> None:
     assert {number: key_of(number) for number in numbers} == numbers
 
 
-@pytest.mark.parametrize("value", [None, b"a", [1], 1j, object], ids=repr)
+INTEGER_TYPES = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64)
+
+
+@given(st.one_of(*(st.integers(np.iinfo(kind).min, np.iinfo(kind).max).map(kind) for kind in INTEGER_TYPES)))
+def test_integers_of_numpy_are_those_of_python(value: Any) -> None:
+    assert key_of(value) == key_of(int(value))
+
+
+@given(st.floats(), st.sampled_from([np.float16, np.float32, np.float64]))
+def test_floats_of_numpy_are_those_of_python(number: float, kind: Any) -> None:
+    with np.errstate(over="ignore"):
+        value = kind(number)
+    assert key_of(value) == key_of(float(value))
+
+
+def test_other_values_of_numpy_are_those_of_python() -> None:
+    attributes = {"b": np.bool_(True), "s": [np.str_("Rome"), np.bool_(False)], "u": np.uint64(2**63 - 1)}
+    assert attribute_tags(attributes) == attribute_tags({"b": True, "s": ["Rome", False], "u": 2**63 - 1})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, b"a", [1], 1j, object, np.bytes_(b"a"), np.complex128(1), np.longdouble(1), np.array(1), np.array([1])]
+    + [np.timedelta64(1, unit) for unit in ("s", "ns")]
+    + [np.datetime64(1, unit) for unit in ("s", "ns")],
+    ids=repr,
+)
 def test_other_types_have_no_key(value: Any) -> None:
     with pytest.raises(InvalidTypeError, match="a value must be a bool, an int, a float or a str, not "):
         key_of(value)
 
 
-@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**5000], ids=["large", "small", "huge"])
+@pytest.mark.parametrize(
+    "value", [2**63, -(2**63) - 1, 10**5000, np.uint64(2**63)], ids=["large", "small", "huge", "NumPy"]
+)
 def test_integers_fit_into_64_bits(value: int) -> None:
     with pytest.raises(InvalidValueError, match=r"an integer must be from -2\*\*63 to 2\*\*63 - 1"):
         key_of(value)

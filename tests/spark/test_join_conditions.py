@@ -158,13 +158,13 @@ def test_no_queries_or_only_conditions_that_are_negated(spark: SparkSession, tmp
 def test_a_tag_that_stands_for_a_value(spark: SparkSession, tmp_path: Path, strategy: Any) -> None:
     """As `match_many` takes it."""
     with TagMatch(tmp_path / "index", device="cpu") as tm:
-        tm.add_sets([[], [], ["a"]], range(3), where=["new = true", "exists(price)", "not new = true"])
+        tm.add_sets([[]] * 100, range(100), where=[f"a{number} = true" for number in range(100)])
         tm.consolidate()
-        queries = [["\0=new\0b1", "a"], ["a"], ["\0=new\0b0", "a"]]
-        wanted = [sorted(keys) for keys in tm.match_many(queries).to_pylist()]
-    frame = spark.createDataFrame(list(enumerate(queries)), "n int, tags array<string>")
-    joined = subset_join(frame, tmp_path / "index", strategy=strategy, output="lists")
-    assert [sorted(row["keys"]) for row in sorted(joined.collect())] == wanted == [[0], [2], [2]]
+    frame = spark.createDataFrame(
+        [(i, [f"\0=a{i}\0b1", f"\0=a{i + 1}\0b0"]) for i in range(100)], "n int, tags array<string>"
+    )
+    joined = subset_join(frame, tmp_path / "index", strategy=strategy)
+    assert sorted((row.n, row.key) for row in joined.collect()) == [(number, number) for number in range(100)]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
