@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,26 @@ def _attributes(text: str) -> dict[str, Any]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    names: tuple[str, ...]
+
+
+def _columns(text: str) -> _Columns:
+    """Names of columns."""
+    names = tuple(text.split(","))
+    for name in names:
+        if names.count(name) > 1:
+            raise typer.BadParameter(f"{text!r} names {name!r} twice")
+        if not name:
+            raise typer.BadParameter(f"{text!r} has an empty name")
+        if name in ("tags", "id", "attributes"):
+            raise typer.BadParameter(f"the column {name!r} has a meaning of its own, and is no attribute")
+        if name == "*" and len(names) > 1:
+            raise typer.BadParameter(f"{text!r} has names beside '*', which is every column")
+    return _Columns(names)
+
+
 def match(
     index: Index,
     queries: Annotated[str, input_argument("QUERIES", "column `tags` and optionally `id` and `attributes`")],
@@ -40,6 +61,16 @@ def match(
         ),
     ] = "-",
     form: InputFormat = None,
+    attributes: Annotated[
+        _Columns | None,
+        typer.Option(
+            parser=_columns,
+            metavar="NAME,...",
+            help="Columns of a Parquet or CSV file that are an attribute each, in the place of `attributes`; '*' for "
+            "every one but `tags` and `id`.",
+            show_default=False,
+        ),
+    ] = None,
     output_format: Annotated[
         FormatName | None,
         typer.Option(help="Format of what is written.  [default: by suffix, else jsonl]", show_default=False),
@@ -66,7 +97,7 @@ def match(
         TagMatch.open(index, snapshot=snapshot, exact=exact, threads=threads) as tm,
         answer_writer(output, tm.match_many([]).type, output_format) as writer,
     ):
-        batches = read_queries(queries, form, invalid)
+        batches = read_queries(queries, form, invalid, attributes.names if attributes else ())
         shown = sys.stderr.isatty() and not is_terminal_of_messages(output)
         for batch in in_steps("matching", batches, rows_in(queries, form) if shown else None, shown=shown):
             writer.write(batch["row"], batch["id"], tm.match_many(batch["tags"], unique=unique))

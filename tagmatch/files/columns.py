@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -17,9 +18,10 @@ from tagmatch.model.arrow import from_strings
 from tagmatch.model.columns import KEY_CHECKS, KeyChecks, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.conditions.rows import conditions_of
 from tagmatch.model.conditions.structured import constraint_rows
-from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, TagMatchError
+from tagmatch.model.errors import FilterError, InputFileError, InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.expiry import TIME, check_text, check_times
 from tagmatch.model.filters.language import rows_of
+from tagmatch.model.filters.values import check_name
 from tagmatch.model.options import KeyType
 
 
@@ -121,14 +123,20 @@ def attribute_lists(rows: Iterable[Mapping[str, Any] | None]) -> pa.Array:
     )
 
 
-def with_attributes(tags: pa.Array, attributes: pa.Array) -> pa.Array:
-    """The tags of queries, and those that stand for their attributes."""
+def with_attributes(tags: pa.Array, attributes: Mapping[str, pa.Array]) -> pa.Array:
+    """The tags of queries, and those that stand for their attributes: `ATTRIBUTES`, or columns that are one each."""
     (rows,) = tag_lists(tags, TAGS)
-    if attributes.type == ATTRIBUTE_TAGS:
-        (others,) = tag_lists(attributes.fill_null([]).cast(pa.list_(pa.string())), ATTRIBUTES.name)
-    else:
-        (others,) = messages_in(_table_of(attributes))
-    joined_rows = side_by_side([rows, others])
+    parts, typed = [rows], {}
+    for name, values in attributes.items():
+        if values.type == ATTRIBUTE_TAGS:
+            parts += tag_lists(values.fill_null([]).cast(pa.list_(pa.string())), name)
+        elif name == ATTRIBUTES.name:
+            parts += messages_in(_table_of(values))
+        else:
+            typed[name] = values
+    if typed:
+        parts += messages_in(pa.record_batch(typed))
+    joined_rows = side_by_side(parts)
     return pa.LargeListArray.from_arrays(pa.array(joined_rows.offsets), from_strings(joined_rows.tags))
 
 
@@ -160,6 +168,17 @@ def _check_attributes_of_one(value: object, name: str) -> None:
         message([], value)
     except (InvalidTypeError, InvalidValueError) as error:
         raise type(error)(f"{name}: {error}") from None
+
+
+def _check_attribute(attribute: str, values: pa.Array, name: str, first_row: int) -> None:
+    try:
+        messages_in(pa.record_batch({attribute: values}), first_row=first_row)
+    except (InvalidTypeError, InvalidValueError) as error:
+        raise type(error)(name + str(error).removeprefix(f"column {attribute!r}")) from None
+
+
+def _check_value(attribute: str, value: object, name: str) -> None:
+    _check_attributes_of_one({attribute: value}, name)
 
 
 def _check_conditions(where: pa.Array, name: str, first_row: int) -> None:
@@ -210,3 +229,53 @@ CONSTRAINTS = Column(
 ATTRIBUTES = Column("attributes", (ATTRIBUTE_TAGS,), _check_attributes, _check_attributes_of_one, is_optional=True)
 #: Of stored sets: when the key expires
 EXPIRES = Column("expires", (TIME,), check_times, check_text, is_optional=True)
+
+
+#: In the place of names of columns: each one that has no other meaning
+EVERY_COLUMN = ("*",)
+
+
+def attribute_columns(names: tuple[str, ...], found: list[str], path: str, *, are_texts: bool) -> tuple[Column, ...]:
+    """The columns of a file that are attributes of queries, one each.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Their names, or `EVERY_COLUMN`.
+    found : list of str
+        All columns of the file.
+    path : str
+        What messages call the file.
+    are_texts : bool
+        Whether the file has no types: values are then read as `ATTRIBUTE_TAGS`, and checked meanwhile.
+
+    Raises
+    ------
+    InputFileError
+        The file also has a column `attributes`; or a name is none of an attribute, or of several columns.
+    """
+    if not names:
+        return ()
+    if ATTRIBUTES.name in found:
+        raise InputFileError(
+            f"{path} has a column {ATTRIBUTES.name!r}, so that its columns cannot be attributes themselves; "
+            "leave out that column, or --attributes"
+        )
+    if names == EVERY_COLUMN:
+        names = tuple(name for name in found if name not in (TAGS, ID.name))
+    for name in names:
+        if found.count(name) > 1:
+            raise InputFileError(f"{path} has {found.count(name)} columns {name!r}; an attribute must be one")
+        try:
+            check_name(name)
+        except InvalidValueError as error:
+            raise InputFileError(f"{path}: column {name!r}: {error}") from None
+    return tuple(
+        Column(
+            name,
+            (ATTRIBUTE_TAGS,),
+            (lambda *_: None) if are_texts else partial(_check_attribute, name),
+            partial(_check_value, name),
+        )
+        for name in names
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.files.columns import EXPIRES, ID, WHERE, Column
+from tagmatch.files.columns import ATTRIBUTE_TAGS, EXPIRES, ID, WHERE, Column, attribute_lists
 from tagmatch.files.json_lines import OBJECTS, JsonLines, concatenated, json_values, time_texts
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.expiry import TIME
@@ -20,13 +21,18 @@ from tagmatch.model.expiry import TIME
 #: Stands between the tags of a cell, unless it is a JSON list
 TAG_SEPARATOR = "|"
 
+#: What a cell is read as JSON for: a number, or how a text or a list begins
+_JSON = re.compile(r'["\[]|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$')
+_BOOLS = {"true": True, "false": False}
+
 
 class CsvLines:
     """Rows as lines of CSV, a `LineFormat`; a cell that is to be text over several lines is none.
 
     A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags. An empty one cannot be
     used: a value may be missing, or the empty set may be meant, which every query contains. Ids are strings; an empty
-    cell has none, nor a condition or a time. Attributes are a JSON object, constraints a JSON list.
+    cell has none, nor a condition or a time. Attributes are a JSON object, constraints a JSON list. Cells of a
+    column that is one attribute are as `value_in` says.
     """
 
     name = "a line of CSV"
@@ -35,6 +41,7 @@ class CsvLines:
     def __init__(self, header: list[str], columns: tuple[Column, ...]) -> None:
         self._header = header
         self._optional = [column.name for column in columns if column.is_optional and column.name in header]
+        self._attributes = [column.name for column in columns if _is_attribute(column.name, column.kinds[0])]
         self._integers = [column.name for column in columns if pa.types.is_integer(column.kinds[-1])]
 
     def batch(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
@@ -69,6 +76,11 @@ class CsvLines:
         for name in OBJECTS:
             if record.get(name):
                 record[name] = json.loads(record[name])
+        for name in self._attributes:
+            try:
+                record[name] = value_in(record[name])
+            except ValueError as error:
+                raise ValueError(f"column {name!r}: {error}") from None
         for name in self._integers:
             if record[name].strip().lstrip("-").isdigit():
                 record[name] = int(record[name])
@@ -85,6 +97,13 @@ def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
             return OBJECTS[field.name]([json.loads(text) if text else None for text in texts.to_pylist()])
         except json.JSONDecodeError as error:
             raise pa.ArrowInvalid(str(error)) from None
+    if _is_attribute(field.name, field.type):
+        cells = texts.dictionary_encode()
+        try:
+            rows = [{field.name: value_in(text)} for text in cells.dictionary.to_pylist()]
+        except ValueError as error:
+            raise pa.ArrowInvalid(str(error)) from None
+        return attribute_lists(rows).take(cells.indices)
     if pa.types.is_list(field.type):
         return _tags(texts, field.type)
     if field.name in (ID.name, WHERE.name, EXPIRES.name):
@@ -92,6 +111,33 @@ def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if pa.types.is_string(field.type):
         return texts
     return pc.utf8_trim_whitespace(texts).cast(field.type)
+
+
+def _is_attribute(name: str, kind: pa.DataType) -> bool:
+    """Whether a column of this type has the values of one attribute."""
+    return name not in OBJECTS and bool(kind == ATTRIBUTE_TAGS)
+
+
+def value_in(cell: str) -> Any:
+    """The value of an attribute that a cell has: a number, a bool, a text; several in a JSON list; or none.
+
+    Raises
+    ------
+    ValueError
+        It begins as a list or a text of JSON does, and is none.
+
+    Examples
+    --------
+    >>> [value_in(cell) for cell in ("9.50", "007", "Rome", '"9"', "True", '["Rome", 7]', "")]
+    [9.5, '007', 'Rome', '9', True, ['Rome', 7], None]
+    """
+    text = cell.strip()
+    if _JSON.match(text):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{cell!r} is no JSON: {error}") from None
+    return _BOOLS.get(text.lower(), cell) if text else None
 
 
 def _tags(texts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -134,19 +180,22 @@ def csv_cells(values: pa.Array) -> pa.Array:
     return concatenated('"', pc.replace_substring(texts, '"', '""'), '"').fill_null("")
 
 
-def header_of(blocks: Iterator[bytes], path: str, columns: tuple[Column, ...]) -> tuple[list[str], bytes]:
-    """The column names on the first line, and the other lines of its block.
+def header_of(blocks: Iterator[bytes]) -> tuple[list[str], bytes]:
+    """The column names on the first line, and the other lines of its block."""
+    first, _, others = next(blocks, b"").partition(b"\n")
+    return next(csv.reader([first.decode("utf-8-sig", "replace")]), []), others
+
+
+def require_columns(header: list[str], path: str, columns: tuple[Column, ...]) -> None:
+    """See that there is each column that a file must have.
 
     Raises
     ------
     InputFileError
-        A column is missing.
+        One is missing.
     """
-    first, _, others = next(blocks, b"").partition(b"\n")
-    header = next(csv.reader([first.decode("utf-8-sig", "replace")]), [])
     for column in columns:
         if not column.is_optional and column.name not in header:
             raise InputFileError(
                 f"{path} has no column {column.name!r}; its first line names {', '.join(map(repr, header)) or 'none'}"
             )
-    return header, others

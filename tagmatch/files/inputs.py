@@ -22,9 +22,10 @@ from tagmatch.files.columns import (
     WHERE,
     Column,
     Rows,
+    attribute_columns,
     with_attributes,
 )
-from tagmatch.files.csv_lines import CsvLines, header_of
+from tagmatch.files.csv_lines import CsvLines, header_of, require_columns
 from tagmatch.files.formats import Format, Kind, format_of, format_of_suffix, is_stream
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.json_lines import JsonLines
@@ -73,18 +74,24 @@ def read_sets(
     return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows()))
 
 
-def read_queries(path: str, form: str | None = None, invalid: InvalidRows | None = None) -> Iterator[pa.RecordBatch]:
+def read_queries(
+    path: str, form: str | None = None, invalid: InvalidRows | None = None, attributes: tuple[str, ...] = ()
+) -> Iterator[pa.RecordBatch]:
     """Batches with columns `row`, the number of the row from 0, `id`, null where there is none, and `tags`.
 
     The attributes of queries are among their tags, as the tags that stand for them.
 
     Parameters and errors as `read_sets`, but for keys. Batches of a stream hold the lines that have arrived.
+    `attributes` names columns of Parquet or CSV that are an attribute each, in the place of a column `attributes`;
+    `EVERY_COLUMN` is all but `tags` and `id`.
     """
-    for batch, numbers in _read(path, form, (QUERY_TAGS, ID, ATTRIBUTES), invalid or InvalidRows()):
+    columns = (QUERY_TAGS, ID, *([] if attributes else [ATTRIBUTES]))
+    for batch, numbers in _read(path, form, columns, invalid or InvalidRows(), attributes):
         ids = batch[ID.name] if ID.name in batch.schema.names else pa.nulls(len(batch), pa.int64())
-        tags = batch["tags"]
-        if ATTRIBUTES.name in batch.schema.names and batch[ATTRIBUTES.name].null_count < len(batch):
-            tags = with_attributes(tags, batch[ATTRIBUTES.name])
+        tags, others = batch["tags"], [name for name in batch.schema.names if name not in ("tags", ID.name)]
+        given = {name: batch[name] for name in others if batch[name].null_count < len(batch)}
+        if given:
+            tags = with_attributes(tags, given)
         yield pa.record_batch([pa.array(numbers), ids, tags], names=["row", "id", "tags"])
 
 
@@ -97,13 +104,15 @@ def rows_in(path: str, form: str | None = None) -> int | None:
     return None
 
 
-def _read(path: str, form: str | None, columns: tuple[Column, ...], invalid: InvalidRows) -> Iterator[Rows]:
+def _read(
+    path: str, form: str | None, columns: tuple[Column, ...], invalid: InvalidRows, attributes: tuple[str, ...] = ()
+) -> Iterator[Rows]:
     if not (path and Path(path).is_dir()):
-        yield from _read_file(path, format_of(path, form), columns, invalid, 0)
+        yield from _read_file(path, format_of(path, form), columns, invalid, 0, attributes)
         return
     first = 0
     for file, found in _files_in(Path(path), form):
-        first = yield from _read_file(file, found, columns, invalid, first)
+        first = yield from _read_file(file, found, columns, invalid, first, attributes)
 
 
 def _files_in(folder: Path, form: str | None) -> list[tuple[str, Format]]:
@@ -129,20 +138,31 @@ def _files_in(folder: Path, form: str | None) -> list[tuple[str, Format]]:
 
 
 def _read_file(
-    path: str, form: Format, columns: tuple[Column, ...], invalid: InvalidRows, first_row: int
+    path: str,
+    form: Format,
+    columns: tuple[Column, ...],
+    invalid: InvalidRows,
+    first_row: int,
+    attributes: tuple[str, ...],
 ) -> Generator[Rows, None, int]:
     """The rows of one file; returns the number of the row after its last."""
     name = input_name(path)
     if not (is_stream(path) or Path(path).exists()):
         raise InputFileError(f"{name}: no such file")
     if form.kind == Kind.parquet:
-        return (yield from parquet_rows(path, name, columns, invalid, first_row))
+        return (yield from parquet_rows(path, name, columns, invalid, first_row, attributes))
+    if attributes and form.kind == Kind.json_lines:
+        raise InputFileError(
+            f"{name} is read as JSON Lines, which have no columns for --attributes; give an object as `attributes`"
+        )
     try:
         with input_descriptor(path) as descriptor:
             read = _decompressed(descriptor, form.compression) if form.compression else at_hand(descriptor, name)
             blocks = whole_lines(read)
             if form.kind == Kind.csv:
-                header, others = header_of(blocks, name, columns)
+                header, others = header_of(blocks)
+                columns = (*columns, *attribute_columns(attributes, header, name, are_texts=True))
+                require_columns(header, name, columns)
                 reader = LineReader(name, CsvLines(header, columns), columns, invalid, first_row, 1)
                 blocks = chain([others], blocks)
             else:

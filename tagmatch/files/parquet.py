@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tagmatch.files.columns import Column, Rows, joined, rows_from
+from tagmatch.files.columns import Column, Rows, attribute_columns, joined, rows_from
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.lines import first_line
 from tagmatch.files.streams import input_descriptor, seekable
@@ -17,9 +17,16 @@ _BATCH_ROWS = 65_536
 
 
 def parquet_rows(
-    path: str, name: str, columns: tuple[Column, ...], invalid: InvalidRows, first_row: int
+    path: str,
+    name: str,
+    columns: tuple[Column, ...],
+    invalid: InvalidRows,
+    first_row: int,
+    attributes: tuple[str, ...] = (),
 ) -> Generator[Rows, None, int]:
     """The rows of the file at a path, which messages call `name`; returns the number of the row after its last.
+
+    Columns that are `attributes` come after the others.
 
     Raises
     ------
@@ -36,6 +43,7 @@ def parquet_rows(
         ):
             schema = file.schema_arrow
             columns = tuple(column for column in columns if not column.is_optional or column.name in schema.names)
+            columns = (*columns, *attribute_columns(attributes, schema.names, name, are_texts=False))
             for column in columns:
                 if column.name not in schema.names:
                     raise InputFileError(
