@@ -92,11 +92,15 @@ DATABASES: Mapping[str, System] = {
     MONGODB: System("mongodb:MongoDB", needs="server"),
 }
 
-#: Those that match constraints on attributes: they take subscriptions and messages, whose columns `counting.py` names,
-#: as `tagmatch.workloads.content` makes them
+#: Those that match constraints on attributes: they take subscriptions and messages, whose columns
+#: `content_matcher.py` names, as `tagmatch.workloads.content` makes them
 CONTENT: Mapping[str, System] = {
     "SFF": System("sff:Sff"),
     "OCM": System("ocm:Ocm"),
+}
+#: The same with a message shared out to threads, as published, not messages
+CONTENT_SHARED: Mapping[str, System] = {
+    "OCM, sharing tables": System("ocm:Ocm", {"share": "tables"}),
 }
 
 

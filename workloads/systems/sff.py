@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.workloads.systems.counting import (
+from tagmatch.workloads.systems.content_matcher import (
     BETWEEN,
     GREATER,
     LESS,
     UNEQUAL,
-    CountingMatcher,
+    ContentMatcher,
     Filters,
     Messages,
     add_match,
@@ -46,7 +46,7 @@ class _Index(NamedTuple):
     always: U32Array
 
 
-class Sff(CountingMatcher):
+class Sff(ContentMatcher):
     """SFF: A. Carzaniga, A. L. Wolf, "Forwarding in a Content-Based Network", SIGCOMM 2003. Exact.
 
     As PCM's §4 sums it up: constraints that several filters have are stored once, here in the order of their operands,
@@ -80,7 +80,7 @@ class Sff(CountingMatcher):
             np.flatnonzero(sizes == 0).astype(np.uint32),
         )
 
-    def _count(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
+    def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
         found: U32Array = _count(messages.offsets, messages.attributes, messages.values, self._tables, unique, ends)
         return found
 

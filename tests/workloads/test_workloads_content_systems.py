@@ -1,4 +1,4 @@
-"""The systems that count satisfied constraints, against brute force in plain Python."""
+"""The systems that match constraints on attributes, against brute force in plain Python."""
 
 from __future__ import annotations
 
@@ -9,67 +9,17 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.content import matching_keys
-from support.strategies import BOUNDARY_KEYS
+from support.content_systems import NAMES, OTHER_NAMES, REAL, WHOLE, Row, check, tables, workloads
 
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
-from tagmatch.workloads.systems.catalogue import CONTENT, System
+from tagmatch.workloads.systems.catalogue import CONTENT, CONTENT_SHARED, System
 
-NAMES = ("x", "y", "z", "price", "a b", "")
-OTHER_NAMES = (*NAMES, "unknown", *(f"n{i}" for i in range(40)))
-WHOLE = st.integers(-3, 3) | st.sampled_from([2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63)])
-REAL = st.sampled_from([-1.5, -0.0, 0.0, 0.5, 1.0, 1e300, float("inf"), float("-inf"), 5e-324])
-
-Row = dict[str, Any]
+SYSTEMS = {**CONTENT, **CONTENT_SHARED}
 
 
-def constraints(values: st.SearchStrategy[Any], names: tuple[str, ...]) -> st.SearchStrategy[Row]:
-    name, comparison = st.sampled_from(names), st.sampled_from(["=", "!=", "<", ">"])
-    one = st.fixed_dictionaries({"attr": name, "op": comparison, "value": values, "upper": st.none()})
-    return one | st.fixed_dictionaries({"attr": name, "op": st.just("between"), "value": values, "upper": values})
-
-
-def workloads(values: st.SearchStrategy[Any], names: tuple[str, ...]) -> st.SearchStrategy[tuple[list[Row], list[Row]]]:
-    """Few names and values, so that filters match; constraints repeat, in a filter too, and a filter may have none."""
-    filters = st.fixed_dictionaries(
-        {
-            "key": st.integers(0, 3) | st.sampled_from(BOUNDARY_KEYS),
-            "constraints": st.lists(constraints(values, names), max_size=4),
-        }
-    )
-    messages = st.dictionaries(st.sampled_from(OTHER_NAMES), values, max_size=20)
-    return st.tuples(st.lists(filters, max_size=25), st.lists(messages, max_size=6))
-
-
-def tables(filters: list[Row], messages: list[Row], kind: pa.DataType) -> tuple[pa.Table, pa.Table]:
-    struct = pa.struct({"attr": pa.string(), "op": pa.string(), "value": kind, "upper": kind})
-    schema = pa.schema({"key": pa.uint64(), "constraints": pa.list_(struct)})
-    sent = pa.table({name: pa.array([row.get(name) for row in messages], kind) for name in OTHER_NAMES})
-    return pa.Table.from_pylist(filters, schema), sent
-
-
-@pytest.fixture(params=CONTENT, scope="module")
+@pytest.fixture(params=SYSTEMS, scope="module")
 def system(request: pytest.FixtureRequest) -> System:
-    return CONTENT[request.param]
-
-
-def check(system: System, subscriptions: pa.Table, messages: pa.Table, threads: int = 1) -> int:
-    """Compare all answers with brute force; returns how many there are."""
-    right = matching_keys(subscriptions.to_pylist(), messages.to_pylist())
-    matcher: Any = system(subscriptions, threads)
-    try:
-        prepared = matcher.prepare(messages)
-        assert len(prepared) == len(messages)
-        for first, last in ((0, len(right)), (1, len(right)), (0, 1), (2, 2)):
-            due = right[first:last]
-            given = matcher.match_many(prepared[first:last]).to_pylist()
-            assert list(map(sorted, given)) == due
-            given = matcher.match_many(prepared[first:last], unique=True).to_pylist()
-            assert list(map(sorted, given)) == [sorted(set(keys)) for keys in due]
-        assert matcher.nbytes() > 0
-    finally:
-        matcher.close()
-    return sum(map(len, right))
+    return SYSTEMS[request.param]
 
 
 @given(workload=workloads(WHOLE, NAMES), threads=st.sampled_from([1, 3]))

@@ -1,8 +1,8 @@
-"""What the systems that count satisfied constraints share: filters and messages as columns, and the keys of matches.
+"""What the systems that match constraints on attributes share: filters and messages as columns, the keys of matches.
 
 They take a table of subscriptions with columns `key` and `constraints`, and messages with a column for each attribute,
-as `tagmatch.workloads.content` makes both. They compare with numbers only, int64 or double; as published, SFF and OCM
-take strings too. Names are looked up when messages are prepared, not while they are matched.
+as `tagmatch.workloads.content` makes both. They compare with numbers only, int64 or double; as published, all but
+BE-Tree take strings too. Names are looked up when messages are prepared, not while they are matched.
 """
 
 from __future__ import annotations
@@ -136,6 +136,20 @@ class Messages:
 
 
 @inlined
+def holds(operator, x, value, upper):
+    """Whether a constraint is satisfied by `x`."""
+    if operator == EQUAL:
+        return x == value
+    if operator == UNEQUAL:
+        return x != value
+    if operator == LESS:
+        return x < value
+    if operator == GREATER:
+        return x > value
+    return value <= x <= upper
+
+
+@inlined
 def add_match(found, used, interface, marked, unique):
     """Write the interface of a filter that matches, with `unique` once; returns what is written to, and how much."""
     if unique and marked[interface]:
@@ -152,11 +166,11 @@ def narrow_sizes(sizes: I64Array) -> npt.NDArray[Any]:
     return sizes.astype(np.min_scalar_type(int(sizes.max(initial=0))))
 
 
-class CountingMatcher(ABC):
-    """A matcher that counts the satisfied constraints of each filter; subclasses count, this class looks up keys.
+class ContentMatcher(ABC):
+    """A matcher of filters with constraints on attributes; subclasses find the filters, this class looks up keys.
 
     A filter matches when all its constraints are satisfied, and a constraint only if the message has the attribute.
-    Several threads take messages in turn, each with counters of its own.
+    Several threads take messages in turn, each with memory of its own, but where a subclass says something else.
 
     Parameters
     ----------
@@ -173,7 +187,7 @@ class CountingMatcher(ABC):
         self._names, self._kind = filters.names, filters.values.dtype.kind
         self._keys = KeyTable(Lists(np.arange(len(filters.keys) + 1), filters.keys))
         self._threads = threads
-        self._tables = self._build(filters)
+        self._tables: Any = self._build(filters)
 
     @staticmethod
     @abstractmethod
@@ -181,7 +195,7 @@ class CountingMatcher(ABC):
         """Return what the kernel takes, as a named tuple of arrays."""
 
     @abstractmethod
-    def _count(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
+    def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
         """Return the interface of each match, with `unique` once a message, and in `ends` where each message's end."""
 
     def prepare(self, messages: pa.Table | pa.RecordBatch) -> Messages:
@@ -219,7 +233,7 @@ class CountingMatcher(ABC):
 
         def match(first: int, last: int) -> Lists:
             ends = np.zeros(last - first + 1, np.int64)
-            found = self._count(messages[first:last], unique=unique, ends=ends)
+            found = self._find(messages[first:last], unique=unique, ends=ends)
             return Lists(ends, found)
 
         return keys_of_matches(match, len(messages), self._keys, unique=False, threads=self._threads)
