@@ -11,9 +11,9 @@ import pytest
 
 # In a process of its own: the tests of this process's other files may have chosen Numba's simulator, or a context
 SCRIPT = """
-import importlib, pkgutil, sys, types
+import importlib, pathlib, pkgutil, sys, types
 from numba import cuda, types as t
-import tagmatch.pipeline.cuda
+import tagmatch.pipeline.cuda, tagmatch.workloads.systems
 
 capabilities = [tuple(map(int, capability.split("."))) for capability in sys.argv[1:]]
 # Device functions are made LLVM's code for the current device, of which nothing but this is asked; the code is the same
@@ -24,7 +24,7 @@ importlib.import_module("numba.cuda.dispatcher").get_current_device = lambda: de
 def array(dtype, dimensions=1):
     return t.Array(dtype, dimensions, "C")
 
-u8, u32, u64, i32, i64 = map(array, (t.uint8, t.uint32, t.uint64, t.int32, t.int64))
+u8, u32, u64, i32, i64, f64 = map(array, (t.uint8, t.uint32, t.uint64, t.int32, t.int64, t.float64))
 words, n, yes = array(t.uint64, 2), t.int64, t.boolean
 
 def kernels(offsets, keys):
@@ -74,25 +74,47 @@ def kernels(offsets, keys):
         },
     }
 
+def systems(xs, operands):
+    return {
+        "gpu_scan": {
+            "_scan": (n, u64, u64, u64, u64, n, n, n, i64, n, u8, u32),
+        },
+        "ccm": {
+            "_evaluate": (
+                n, xs, i64, i64, u32, u64, u8, operands, operands, u64, u32, u32,
+                t.uint32, n, u32, u32, n, u8,
+            ),
+            "_clear": (n, u32, n, u8),
+        },
+    }
+
+PIPELINE, SYSTEMS = tagmatch.pipeline.cuda.__name__ + ".", tagmatch.workloads.systems.__name__ + "."
 # Once where the type of offsets does not matter
 wanted = {
-    (module, name, signature)
+    (PIPELINE + module, name, signature)
     for offsets, keys in ((i32, (u32, u32)), (i32, (u32, u64)), (i64, (u64, u64)))
     for module, found in kernels(offsets, keys).items() for name, signature in found.items()
+} | {
+    (SYSTEMS + module, name, signature)
+    for xs, operands in ((i64, i32), (i64, i64), (f64, f64))
+    for module, found in systems(xs, operands).items() for name, signature in found.items()
 }
 for module, name, signature in wanted:
-    function = getattr(importlib.import_module("tagmatch.pipeline.cuda." + module), name).py_func
+    function = getattr(importlib.import_module(module), name).py_func
     for major, minor in capabilities:
         ptx, _ = cuda.compile_ptx(function, signature, cc=(major, minor))
         assert f".target sm_{major}{minor}" in ptx, ptx[:1000]
 compiled = {(module, name) for module, name, _ in wanted}
 
-for module in pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__):
-    members = vars(importlib.import_module("tagmatch.pipeline.cuda." + module.name))
-    for name, member in members.items():
-        if hasattr(member, "py_func") and member.py_func.__module__ == "tagmatch.pipeline.cuda." + module.name:
+modules = [PIPELINE + module.name for module in pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__)]
+for file in pathlib.Path(tagmatch.workloads.systems.__path__[0]).glob("*.py"):
+    if "import numba.cuda" in file.read_text():
+        modules.append(SYSTEMS + file.stem)
+for module in modules:
+    for name, member in vars(importlib.import_module(module)).items():
+        if hasattr(member, "py_func") and member.py_func.__module__ == module:
             if not member.targetoptions.get("device"):
-                assert (module.name, name) in compiled, f"{module.name}.{name} is not in this test"
+                assert (module, name) in compiled, f"{module}.{name} is not in this test"
 print(len(compiled), "kernels")
 """
 

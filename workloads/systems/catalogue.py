@@ -102,6 +102,10 @@ CONTENT: Mapping[str, System] = {
 CONTENT_SHARED: Mapping[str, System] = {
     "OCM, sharing tables": System("ocm:Ocm", {"share": "tables"}),
 }
+#: The same on a CUDA device
+CONTENT_GPU: Mapping[str, System] = {
+    "CCM": System("ccm:Ccm", needs="gpu"),
+}
 
 
 def some(names: Iterable[str]) -> dict[str, Build]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tagmatch.model.arrays import offsets_of
-from tagmatch.model.kernels.jit import inlined
+from tagmatch.model.kernels.jit import inlined, kernel
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -136,3 +136,33 @@ def find_row(tables, table, attribute):
     if first < tables.maps[table + 1] and tables.names[first] == attribute:
         return first
     return np.int64(-1)
+
+
+@kernel
+def input_lines(offsets, attributes, values, tables, blooms):
+    """Write CCM's table Input, a line for each of the tables' rows that messages are for, and their Bloom filters.
+
+    Returns how many lines there are, and of each, the attribute's value, the row's first constraint, how many it has,
+    and the message.
+    """
+    room = 1024
+    x, starts = np.empty(room, values.dtype), np.empty(room, np.int64)
+    lengths, owners = np.empty(room, np.int64), np.empty(room, np.uint32)
+    chosen = np.empty(len(tables.vectors), np.int64)
+    lines = 0
+    for message in range(len(offsets) - 1):
+        begin, end = offsets[message], offsets[message + 1]
+        vector, bloom = name_vector(attributes, begin, end, tables)
+        blooms[message] = bloom
+        for j in range(select_tables(vector, tables, chosen)):
+            for i in range(begin, end):
+                row = find_row(tables, chosen[j], attributes[i])
+                if row < 0:
+                    continue
+                if lines == len(x):
+                    x, starts = np.concatenate((x, x)), np.concatenate((starts, starts))
+                    lengths, owners = np.concatenate((lengths, lengths)), np.concatenate((owners, owners))
+                x[lines], starts[lines] = values[i], tables.rows[row]
+                lengths[lines], owners[lines] = tables.rows[row + 1] - tables.rows[row], message
+                lines += 1
+    return lines, x, starts, lengths, owners

@@ -1,0 +1,107 @@
+"""CCM, both versions, against brute force in plain Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.content_systems import NAMES, OTHER_NAMES, REAL, WHOLE, Row, check, tables, workloads
+from support.simulator import SIMULATED
+
+from tagmatch.workloads.content import Content, ContentOptions
+from tagmatch.workloads.systems import ccm
+from tagmatch.workloads.systems.catalogue import CONTENT_GPU, System
+
+# Small tables make small grids on purpose
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
+
+_EXAMPLES = settings(max_examples=15 if SIMULATED else 100, deadline=None)
+
+
+#: Also one by one, which goes through all stages of counters, and in several kernels
+SYSTEMS = {
+    **CONTENT_GPU,
+    **{f"CCM, {at_once} at once": System("ccm:Ccm", {"at_once": at_once}) for at_once in (1, 3)},
+}
+
+
+@pytest.fixture(params=SYSTEMS, scope="module")
+def system(request: pytest.FixtureRequest) -> System:
+    return SYSTEMS[request.param]
+
+
+@_EXAMPLES
+@given(workload=workloads(WHOLE, NAMES), threads=st.sampled_from([1, 3]))
+def test_whole_numbers(system: System, workload: tuple[list[Row], list[Row]], threads: int) -> None:
+    check(system, *tables(*workload, pa.int64()), threads)
+
+
+@_EXAMPLES
+@given(workload=workloads(st.integers(-3, 3), OTHER_NAMES))
+def test_many_names(system: System, workload: tuple[list[Row], list[Row]]) -> None:
+    check(system, *tables(*workload, pa.int64()))
+
+
+@_EXAMPLES
+@given(workload=workloads(REAL, NAMES))
+def test_real_numbers(system: System, workload: tuple[list[Row], list[Row]]) -> None:
+    check(system, *tables(*workload, pa.float64()))
+
+
+@pytest.mark.parametrize("interfaces", [1, 10])
+def test_generated(system: System, interfaces: int) -> None:
+    """Enough messages for all stages of counters, a few times."""
+    filters = {"min_filters": 40 // interfaces, "max_filters": 40 // interfaces}
+    sizes = {"min_constraints": 1, "max_constraints": 3}
+    content = Content(ContentOptions(interfaces=interfaces, **filters, **sizes, names=6, between=25))
+    assert check(system, content.subscriptions(0, content.filters), content.messages(0, 25)) > 100
+
+
+def of_size(size: int) -> list[Row]:
+    """So many constraints, of which 6 satisfies all but one, and 7 all."""
+    return [{"attr": "x", "op": ">", "value": 6 if i == 0 else i % 6, "upper": None} for i in range(size)]
+
+
+@pytest.mark.parametrize("size", [15, 16, 255, 256])
+def test_as_many_constraints_as_counters_hold_and_one_more(system: System, size: int) -> None:
+    """A counter that is full must not count for the next stage, which is in the same 32 bits."""
+    filters = [{"key": key, "constraints": of_size(count)} for key, count in enumerate((1, 2, size - 1, size))]
+    messages = [{"x": value} for value in (7, 7, 6, 7, 3, 7, 7, 7, 7, 6, 7)]
+    assert check(system, *tables(filters, messages, pa.int64())) > 30
+
+
+def test_nothing_stored_or_sent(system: System) -> None:
+    some = [{"key": 1, "constraints": []}], [{"x": 1}, {}]
+    check(system, *tables([], some[1], pa.int64()))
+    check(system, *tables(some[0], [], pa.int64()))
+    check(system, tables(*some, pa.int64())[0], pa.table({"other": pa.array([None, 2], pa.int64())}))
+
+
+@pytest.mark.parametrize("most_rows", [1, 3])
+def test_more_lines_than_a_grid_has_rows(monkeypatch: pytest.MonkeyPatch, most_rows: int) -> None:
+    monkeypatch.setattr(ccm, "MOST_ROWS", most_rows)
+    content = Content(ContentOptions(interfaces=5, min_filters=6, max_filters=6, names=6, max_constraints=4))
+    assert check(CONTENT_GPU["CCM"], content.subscriptions(0, content.filters), content.messages(0, 20)) > 10
+
+
+def test_after_a_failure_nothing_is_left(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither counted nor marked."""
+    filters = [{"key": 1, "constraints": of_size(1)}, {"key": 2, "constraints": of_size(2)}]
+    matcher: Any = system(tables(filters, [], pa.int64())[0], 1)
+    first, second = (matcher.prepare(tables([], [row], pa.int64())[1]) for row in ({"x": 7}, {"y": 1}))
+    workspace = matcher._workspace
+
+    def fail(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    for unique in (True, False):
+        with monkeypatch.context() as patched:
+            patched.setattr(workspace, "download", fail)
+            with pytest.raises(KeyboardInterrupt):
+                matcher.match_many(first, unique=unique)
+        assert matcher.match_many(second, unique=unique).to_pylist() == [[]]
+        for _ in range(9):
+            assert sorted(*matcher.match_many(first, unique=unique).to_pylist()) == [1, 2]
