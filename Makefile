@@ -14,7 +14,7 @@ help:
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
 	@echo "make format  format and fix style"
 	@echo "make clean  remove what these have made"
-	@echo "make bench-content  constraints on attributes, beside SFF and OCM; results in bench-results/content/"
+	@echo "make bench-content  constraints on attributes, beside SFF, OCM and BE-Tree; results in bench-results/content/"
 	@echo "make bench-paper  the paper's tables and figures; results in bench-results/paper/"
 
 $(VENV)/.installed: pyproject.toml

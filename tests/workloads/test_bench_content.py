@@ -22,6 +22,7 @@ from tagmatch.workloads.bench.harness.content_reference import satisfied_rows
 from tagmatch.workloads.bench.harness.results import Target
 from tagmatch.workloads.commands.bench import app
 from tagmatch.workloads.content import Content, ContentOptions
+from tagmatch.workloads.systems.be_tree import BeTree
 from tagmatch.workloads.systems.matcher import UnavailableError
 from tagmatch.workloads.systems.ocm import Ocm
 from tagmatch.workloads.systems.sff import Sff
@@ -29,7 +30,7 @@ from tagmatch.workloads.systems.tagmatch_content import TagmatchContent, Tagmatc
 
 pytestmark = pytest.mark.slow
 
-SYSTEMS = {"tagmatch, end to end", "tagmatch, matching alone", "OCM", "SFF"}
+SYSTEMS = {"tagmatch, end to end", "tagmatch, matching alone", "OCM", "SFF", "BE-Tree"}
 
 
 def run(folder: Path, *more: str) -> Result:
@@ -113,6 +114,7 @@ def test_every_system_is_compared_everywhere(tmp_path: Path) -> None:
 WRONG = {
     "OCM": (Ocm, "real"),
     "SFF": (Sff, "real"),
+    "BE-Tree": (BeTree, "real"),
     "tagmatch, end to end": (TagmatchContent, "real"),
     "tagmatch, matching alone": (TagmatchMatching, "figures"),
     "tags and constraints": (TagmatchContent, "mixed"),

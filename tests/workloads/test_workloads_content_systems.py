@@ -14,7 +14,8 @@ from support.content_systems import NAMES, OTHER_NAMES, REAL, WHOLE, Row, check,
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
 from tagmatch.workloads.systems.catalogue import CONTENT, CONTENT_SHARED, System
 
-SYSTEMS = {**CONTENT, **CONTENT_SHARED}
+#: Also with as many nodes as there can be
+SYSTEMS = {**CONTENT, **CONTENT_SHARED, "BE-Tree, cut to the end": System("be_tree:BeTree", {"leaf": 1})}
 
 
 @pytest.fixture(params=SYSTEMS, scope="module")

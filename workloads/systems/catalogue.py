@@ -97,6 +97,7 @@ DATABASES: Mapping[str, System] = {
 CONTENT: Mapping[str, System] = {
     "SFF": System("sff:Sff"),
     "OCM": System("ocm:Ocm"),
+    "BE-Tree": System("be_tree:BeTree"),
 }
 #: The same with a message shared out to threads, as published, not messages
 CONTENT_SHARED: Mapping[str, System] = {

@@ -70,8 +70,7 @@ class Ccm(DeviceMatcher):
         # Only the maps stay on the host, and what answers need
         self._tables = self._tables._replace(**{name: getattr(self._tables, name)[:0] for name in _COLUMNS[:-1]})
 
-    @staticmethod
-    def _build(filters: Filters) -> Tables:
+    def _build(self, filters: Filters) -> Tables:
         return tables_of(filters, filters.sizes.astype(np.uint32))
 
     def _columns(self, tables: Tables) -> Mapping[str, npt.NDArray[Any]]:

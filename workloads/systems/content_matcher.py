@@ -189,9 +189,8 @@ class ContentMatcher(ABC):
         self._threads = threads
         self._tables: Any = self._build(filters)
 
-    @staticmethod
     @abstractmethod
-    def _build(filters: Filters) -> tuple[Any, ...]:
+    def _build(self, filters: Filters) -> tuple[Any, ...]:
         """Return what the kernel takes, as a named tuple of arrays."""
 
     @abstractmethod

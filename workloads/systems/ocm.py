@@ -54,8 +54,7 @@ class Ocm(ContentMatcher):
         super().__init__(subscriptions, threads=threads if share == "messages" else 1)
         self._parts = threads if share == "tables" else 1
 
-    @staticmethod
-    def _build(filters: Filters) -> Tables:
+    def _build(self, filters: Filters) -> Tables:
         return tables_of(filters, narrow_sizes(filters.sizes))
 
     def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:

@@ -55,8 +55,7 @@ class Sff(ContentMatcher):
     marked interfaces are skipped, not taken out of the lists, and counters are cleared for each message, all at once.
     """
 
-    @staticmethod
-    def _build(filters: Filters) -> _Index:
+    def _build(self, filters: Filters) -> _Index:
         interval = filters.operators == BETWEEN
         kinds = np.concatenate([filters.operators, np.full(int(interval.sum()), _UP_TO, np.uint8)])
         operands = np.concatenate([filters.values, filters.uppers[interval]])
