@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from tagmatch.model.jobs import Memo
+
+if TYPE_CHECKING:
+    from tagmatch.model.kernels.value_columns import AttributeColumns
 
 U8Array = npt.NDArray[np.uint8]
 U16Array = npt.NDArray[np.uint16]
@@ -132,12 +135,16 @@ class TagLists:
         Of each tag. Who reads them must expect that there is no such string in the dictionary; then no set has the tag.
     memo : Memo
         What has been made of the dictionary, as its ranks; several `TagLists` with the same dictionary share it.
+    attributes : AttributeColumns, optional
+        What messages have beside their tags, row by row. Only matchers of sets with constraints look at them; stored
+        sets have none.
     """
 
     offsets: IntArray
     tags: Strings
     indices: U32Array | None = None
     memo: Memo = field(default_factory=Memo, repr=False)
+    attributes: AttributeColumns | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

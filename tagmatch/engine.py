@@ -30,7 +30,7 @@ from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions,
 from tagmatch.model.storage.location import Location, location_of, open_with
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
-from tagmatch.pipeline.filters.matcher import by_path, paths_of
+from tagmatch.pipeline.filters.matcher import asked_of, by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Staging
@@ -212,9 +212,10 @@ class Engine:
     @_interrupted_plainly
     def match_many(self, queries: Any, *, unique: bool) -> pa.ListArray:
         """Keys of many queries."""
-        matcher = self.current.matcher
+        _, parts, matcher = self.current.answering
         if isinstance(queries, pa.Table | pa.RecordBatch):
-            chunks = messages_in(queries, threads=self._options.threads)
+            asked = asked_of((part for _, part in parts), queries.schema.names)
+            chunks = messages_in(queries, asked=asked)
         else:
             chunks = tag_lists(queries, "queries")
         answers = self._pipeline.match_many(matcher, chunks, unique=unique)

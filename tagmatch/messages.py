@@ -1,26 +1,30 @@
-"""Messages: tags and attributes, as the tags by which matchers know both.
+"""Messages: tags and attributes, as matchers know both.
 
-Many messages come as a table: a column `tags`, and a column for each attribute. Each column is measured and written
-row by row into the memory of the strings, in which the tags of a row stand one after the other.
+The attributes of one message come as tags. Many messages come as a table, a column `tags` and a column for each
+attribute; these stay columns, in Arrow's own memory where that can be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import TagLists, offsets_of
+from tagmatch.model.arrays import I64Array, Strings, TagLists, frozen, offsets_of
 from tagmatch.model.columns import shown, tag_list, tag_lists
-from tagmatch.model.conditions.typed_values import places, value_column
+from tagmatch.model.conditions.typed_values import check_values, places, value_column
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.filters.values import ATTRIBUTE, RESERVED, attribute_tags, check_name
-from tagmatch.model.kernels.message_tags import NO_BYTES, NO_NUMBERS, NO_PLACES, TAG, Column, rows_of_columns
+from tagmatch.model.kernels.message_tags import rows_of_columns
+from tagmatch.model.kernels.value_columns import NO_BYTES, NO_PLACES, TAG, AttributeColumns, Column
 
 #: The column of tags; each other one is an attribute
 TAGS = "tags"
+
+_NO_STRINGS = Strings(np.zeros(1, np.int64), NO_BYTES)
 
 
 def message(tags: object, attributes: object) -> list[str]:
@@ -41,7 +45,9 @@ def message(tags: object, attributes: object) -> list[str]:
     return [*tag_list(tags), *attribute_tags(attributes)]
 
 
-def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0, threads: int = 1) -> list[TagLists]:
+def messages_in(
+    table: pa.Table | pa.RecordBatch, *, first_row: int = 0, asked: Container[str] | None = None
+) -> list[TagLists]:
     r"""The rows of a table as messages.
 
     Parameters
@@ -52,7 +58,8 @@ def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0, threads
         that there is no value.
     first_row : int
         Number of the first row, in messages of errors.
-    threads : int
+    asked : container of str, optional
+        Names of attributes; others are checked and left out. By default all are taken.
 
     Raises
     ------
@@ -64,69 +71,98 @@ def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0, threads
     Examples
     --------
     >>> [rows] = messages_in(pa.table({"tags": [["fr"]], "new": [True]}))
-    >>> len(rows), bytes(rows.tags.data)
-    (1, b'fr\x00=new\x00b1')
+    >>> len(rows), bytes(rows.tags.data), [column.name for column in rows.attributes.columns]
+    (1, b'fr', [b'new'])
     """
-    if table.schema.names.count(TAGS) > 1:
-        raise InvalidValueError(f"there must be one column {TAGS!r}, not {table.schema.names.count(TAGS)}")
-    parts = []
-    for batch in [table] if isinstance(table, pa.RecordBatch) else table.to_batches():
+    names = table.schema.names
+    if names.count(TAGS) > 1:
+        raise InvalidValueError(f"there must be one column {TAGS!r}, not {names.count(TAGS)}")
+    batches = [table] if isinstance(table, pa.RecordBatch) else table.to_batches()
+    if TAGS in names:
+        # Together, as chunks often share a dictionary
+        tags = pa.chunked_array([batch.column(TAGS) for batch in batches], table.schema.field(TAGS).type)
+        parts = tag_lists(tags, f"column {TAGS!r}", first_row=first_row)
+    else:
+        parts = [TagLists(np.zeros(len(batch) + 1, np.int64), _NO_STRINGS) for batch in batches]
+    found = []
+    for batch, rows in zip(batches, parts, strict=True):
         columns = [
             column
-            for name, values in zip(batch.schema.names, batch.columns, strict=True)
-            if (column := _column(name, values, first_row)) is not None
+            for name, values in zip(names, batch.columns, strict=True)
+            if name != TAGS and (column := _column(name, values, first_row, asked)) is not None
         ]
-        parts.append(rows_of_columns(columns, len(batch), threads))
+        found.append(replace(rows, attributes=AttributeColumns(columns)) if columns else rows)
         first_row += len(batch)
-    return parts
+    return found
 
 
-def side_by_side(parts: list[TagLists]) -> TagLists:
-    """Rows with all the tags that rows of the same number have in each part."""
-    return rows_of_columns(list(map(_tags, parts)), len(parts[0]), 1)
+def as_tags(rows: TagLists, threads: int = 1) -> TagLists:
+    r"""Messages with their attributes as tags, behind their own tags.
+
+    Examples
+    --------
+    >>> [rows] = messages_in(pa.table({"tags": [["fr"]], "new": [True]}))
+    >>> bytes(as_tags(rows).tags.data)
+    b'fr\x00=new\x00b1'
+    """
+    return side_by_side([rows], threads)
+
+
+def side_by_side(parts: list[TagLists], threads: int = 1) -> TagLists:
+    """Rows with all that rows of the same number have in each part, as tags."""
+    columns = [column for part in parts for column in (_tags(part), *_attributes(part))]
+    return rows_of_columns(columns, len(parts[0]), threads)
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
 
 
-def _column(name: str, values: pa.Array, first_row: int) -> Column | None:
-    """A column; `None` if it has no value at all."""
-    if name == TAGS:
-        (tags,) = tag_lists(values, f"column {name!r}", first_row=first_row)
-        return _tags(tags)
+def _column(name: str, values: pa.Array, first_row: int, asked: Container[str] | None) -> Column | None:
+    """An attribute; `None` if it has no value at all, or is not asked for."""
     check_name(name)
     label = f"column {name!r}"
-    prefix = np.frombuffer(f"{ATTRIBUTE}{name}{RESERVED}".encode(), np.uint8)
-    rows = np.arange(len(values) + 1)
-    kind = values.type
-    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-        values = values.cast(pa.large_list(kind.value_type))
-        kind = values.type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        rows = offsets_of(pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False))
-        values = values.flatten()
-    return value_column(
+    kind, rows = values.type, NO_PLACES
+    if pa.types.is_nested(kind):
+        if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
+            values = values.cast(pa.large_list(kind.value_type))
+            kind = values.type
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+            rows = offsets_of(pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False))
+            values = values.flatten()
+    check_values(
         values,
-        rows,
-        lambda place: f"{label}: row {first_row + int(np.searchsorted(rows, place, side='right')) - 1}",
+        lambda place: f"{label}: row {first_row + _row_of(place, rows)}",
         f"{label} is of {kind}, but attributes are bools, integers, floats or strings, or lists of these: cast it, or "
         "leave it out",
-        prefix=prefix,
     )
+    if asked is not None and name not in asked:
+        return None
+    return value_column(values, rows, prefix=np.frombuffer(f"{ATTRIBUTE}{name}{RESERVED}".encode(), np.uint8))
+
+
+def _row_of(place: int, rows: I64Array) -> int:
+    return int(np.searchsorted(rows, place, side="right")) - 1 if len(rows) else place
 
 
 def _tags(rows: TagLists) -> Column:
     """Tags as they are; what has an index that is not in its dictionary is none."""
     begins, ends = places(rows.tags)
     first, last = int(rows.offsets[0]), int(rows.offsets[-1])
-    valid = np.ones(last - first, np.bool_)
+    validity = NO_BYTES
     if rows.indices is None:
         begins, ends = begins[first:last], ends[first:last]
     else:
         indices = rows.indices[first:last].astype(np.int64)
         valid = indices < len(begins)
+        validity = np.packbits(valid, bitorder="little")
         indices = np.where(valid, indices, 0)
         # Without a string there is no place to point to either
         begins, ends = (np.append(places, 0)[indices] for places in (begins, ends))
     offsets = rows.offsets.astype(np.int64) - first
-    return Column(TAG, NO_BYTES, offsets, valid, NO_NUMBERS, NO_PLACES, begins, ends, rows.tags.data)
+    column = Column(TAG, NO_BYTES, frozen(offsets), frozen(validity))
+    return column._replace(begins=frozen(begins), ends=frozen(ends), text=rows.tags.data)
+
+
+def _attributes(rows: TagLists) -> Sequence[Column]:
+    """The attributes of rows that `messages_in` has made."""
+    return () if rows.attributes is None else rows.attributes.columns

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import BoolArray, I64Array, TagLists, U8Array, offsets_of
 from tagmatch.model.arrow_input import plain_strings, reject_no_utf8, strings_in
 from tagmatch.model.columns import shown
-from tagmatch.model.conditions.typed_values import places, value_column
+from tagmatch.model.conditions.typed_values import check_values, places, value_column
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.filters.constraints import Comparison, Constraint
 from tagmatch.model.filters.values import literal, value_of
@@ -25,6 +25,7 @@ from tagmatch.model.kernels.constraint_tags import (
     constraint_tags,
 )
 from tagmatch.model.kernels.message_tags import rows_of_columns
+from tagmatch.model.kernels.value_columns import NO_PLACES
 
 #: Fields of a constraint: its attribute and operator; the operand, in one of several fields; and other operands
 ATTRIBUTE, OPERATOR, VALUES, UPPER, LIST = "attr", "op", ("value", "int", "float", "text", "bool"), "upper", "values"
@@ -155,12 +156,12 @@ class _Read:
         label = f"{self._name}: field {field!r}"
         for plain in (each for values in fields for each in _plain(values)):
             reject_no_utf8(plain, label, self._first_row, len(self._offsets) - 1)
-            column = value_column(
+            check_values(
                 plain,
-                np.arange(count + 1),
                 lambda place: f"{self._place(int(owners[place]))}, field {field!r},",
                 f"{label} has values of {plain.type}, but these are bools, integers, floats or strings: cast it",
             )
+            column = value_column(plain, NO_PLACES)
             if column is not None:
                 found.append(column)
         rows = rows_of_columns(found, count, threads)

@@ -1,41 +1,62 @@
-"""Arrow arrays of bools, numbers or texts, as columns from which kernels write the keys of values."""
+"""Arrow arrays of bools, numbers or texts, as columns of which kernels read the values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Strings, U8Array
+from tagmatch.model.arrays import I64Array, Strings, U8Array, U64Array, frozen
 from tagmatch.model.arrow_input import plain_strings, strings_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.filters import values as keys
-from tagmatch.model.kernels.message_tags import BOOL, NAN, NO_BYTES, NO_NUMBERS, NO_PLACES, NUMBER, TEXT, Column
+from tagmatch.model.kernels.value_columns import BOOL, FLOAT, INTEGER, NO_BYTES, TEXT, Column
 
 _GREATEST = 2**63 - 1
-_TOO_GREAT = 2.0**63
-_SIGN = np.uint64(keys.SIGN)
 
 
-def value_column(
-    values: pa.Array, rows: I64Array, place_of: Callable[[int], str], otherwise: str, *, prefix: U8Array = NO_BYTES
-) -> Column | None:
-    """A column of values; `None` if it has no value at all.
+def value_column(values: pa.Array, rows: I64Array, *, prefix: U8Array = NO_BYTES) -> Column | None:
+    """A column of values, in their own memory where that can be; `None` if it has no value at all.
 
     Parameters
     ----------
     values : pyarrow.Array
-        Of bools, integers, floats or strings, also in a dictionary.
+        As `check_values` lets them pass.
     rows : int64 array, length n + 1
-        The values of row `i` are those from `rows[i]` to `rows[i + 1]`.
+        The values of row `i` are those from `rows[i]` to `rows[i + 1]`; empty where that is value `i`.
+    prefix : uint8 array
+        What stands before each key.
+    """
+    kind = _kind_of(values.type)
+    if pa.types.is_dictionary(values.type):
+        values = plain_strings(values, "") if kind == TEXT else values.dictionary_decode()
+    if kind is None or values.null_count == len(values):
+        return None
+    column = Column(kind, prefix, frozen(rows), *_validity(values))
+    if kind == TEXT:
+        texts = strings_in(plain_strings(values, ""))
+        begins, ends = places(texts)
+        return column._replace(begins=frozen(begins), ends=frozen(ends), text=texts.data)
+    if kind == BOOL:
+        bools = values.fill_null(False).to_numpy(zero_copy_only=False)
+        return column._replace(bits=frozen(bools.astype(np.uint64)))
+    return column._replace(bits=_bits(values, np.float64 if kind == FLOAT else np.int64))
+
+
+def check_values(values: pa.Array, place_of: Callable[[int], str], otherwise: str) -> None:
+    """See that `value_column` can take them: bools, integers, floats or strings, also in a dictionary.
+
+    Parameters
+    ----------
+    values : pyarrow.Array
     place_of : callable
         What messages call the place of a value, given its number.
     otherwise : str
         The message of an error for values of other types.
-    prefix : uint8 array
-        What stands before each key.
 
     Raises
     ------
@@ -44,28 +65,28 @@ def value_column(
     InvalidValueError
         An integer is above 2**63 - 1.
     """
-    if pa.types.is_dictionary(values.type) and not is_text(values.type.value_type):
-        values = values.dictionary_decode()
-    valid = np.ones(len(values), np.bool_)
-    if values.null_count:
-        valid = values.is_valid().to_numpy(zero_copy_only=False)
-    if pa.types.is_null(values.type):
-        return None
-    if pa.types.is_boolean(values.type):
-        bools = values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)
-        return Column(BOOL, prefix, rows, valid, ordered=bools)
-    if pa.types.is_integer(values.type):
-        integers = values.fill_null(0).to_numpy(zero_copy_only=False)
-        if integers.dtype == np.uint64 and len(integers) and integers.max() > _GREATEST:
-            number = int(np.argmax(integers > _GREATEST))
+    if _kind_of(values.type) is None and not pa.types.is_null(values.type):
+        raise InvalidTypeError(otherwise)
+    own = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if pa.types.is_uint64(own):
+        integers = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+        if (pc.max(integers).as_py() or 0) > _GREATEST:
+            number = int(np.argmax(integers.fill_null(0).to_numpy() > _GREATEST))
             raise InvalidValueError(f"{place_of(number)} has {integers[number]}, which must be at most 2**63 - 1")
-        return Column(NUMBER, prefix, rows, valid, *_of_integers(integers.astype(np.int64)))
-    if pa.types.is_floating(values.type):
-        return Column(NUMBER, prefix, rows, valid, *_of_floats(_doubles(values)))
-    if is_text(values.type) or (pa.types.is_dictionary(values.type) and is_text(values.type.value_type)):
-        texts = strings_in(plain_strings(values, otherwise).fill_null("").cast(pa.large_string()))
-        return Column(TEXT, prefix, rows, valid, NO_NUMBERS, NO_PLACES, *places(texts), texts.data)
-    raise InvalidTypeError(otherwise)
+
+
+@cache
+def _kind_of(kind: pa.DataType) -> int | None:
+    """What values of a type of Arrow's are in a `Column`; `None` where they are none."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_boolean(kind):
+        return BOOL
+    if pa.types.is_integer(kind):
+        return INTEGER
+    if pa.types.is_floating(kind):
+        return FLOAT
+    return TEXT if is_text(kind) else None
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -75,28 +96,22 @@ def is_text(kind: pa.DataType) -> bool:
 
 def places(strings: Strings) -> tuple[I64Array, I64Array]:
     """Where each string begins and ends."""
-    offsets = strings.offsets.astype(np.int64)
+    offsets = strings.offsets.astype(np.int64, copy=False)
     return offsets[:-1], offsets[1:]
 
 
-def _doubles(values: pa.Array) -> npt.NDArray[np.float64]:
-    doubles: npt.NDArray[np.float64] = values.to_numpy(zero_copy_only=False).astype(np.float64)
-    return doubles
+def _validity(values: pa.Array) -> tuple[U8Array, int]:
+    """A bit for each value, and which is the first."""
+    if not values.null_count:
+        return NO_BYTES, 0
+    return frozen(np.frombuffer(values.buffers()[0], np.uint8)), values.offset
 
 
-def _of_floats(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint64], I64Array]:
-    return _in_order(values), np.where(np.isnan(values), NAN, keys.EXACT)
-
-
-def _of_integers(values: I64Array) -> tuple[npt.NDArray[np.uint64], I64Array]:
-    nearest = values.astype(np.float64)
-    beyond = nearest >= _TOO_GREAT  # the double nearest to the greatest integers
-    distance = values - np.where(beyond, 0.0, nearest).astype(np.int64)
-    distance[beyond] = values[beyond] - _GREATEST - 1
-    return _in_order(nearest), distance + keys.EXACT
-
-
-def _in_order(values: npt.NDArray[np.float64]) -> npt.NDArray[np.uint64]:
-    # Adding zero makes -0.0 0.0
-    bits = (values + 0.0).view(np.uint64)
-    return np.where(bits & _SIGN, ~bits, bits ^ _SIGN)
+def _bits(values: pa.Array, wide: type[np.float64 | np.int64]) -> U64Array:
+    """The bits of numbers, made as wide as that; those of nulls are any."""
+    own = np.frombuffer(values.buffers()[1], values.type.to_pandas_dtype())
+    numbers: npt.NDArray[Any] = np.require(own[values.offset : values.offset + len(values)], requirements="A")
+    if numbers.dtype != wide and numbers.dtype != np.uint64:
+        with np.errstate(invalid="ignore"):  # a null may be a signaling NaN
+            numbers = numbers.astype(wide)
+    return frozen(numbers.view(np.uint64))

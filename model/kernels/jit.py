@@ -23,7 +23,7 @@ from tagmatch.model.version import VERSION
 
 config: Any = numba.config
 
-_MARKS = (b"@kernel", b"@brief_kernel", b"@inlined")
+_MARKS = (b"@kernel", b"@brief_kernel", b"@inlined", b"@lent")
 _ROOT = 0
 
 
@@ -138,6 +138,15 @@ def brief_kernel(function: Callable[..., Any]) -> Any:
 def inlined(function: Callable[..., Any]) -> Any:
     """A helper, compiled only as part of the kernels that call it, without a call: one that gets arrays costs 50 ns."""
     return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)
+
+
+def lent(function: Callable[..., Any]) -> Any:
+    """As `inlined`, of a helper that neither makes nor returns an array: it counts no references to those that it gets.
+
+    To count them takes 5 ns for each array, longer than most helpers do. What makes an array does not compile.
+    """
+    options: dict[str, Any] = {"_nrt": False}  # of which Numba's type hints do not know
+    return numba.njit(nogil=True, error_model="numpy", forceinline=True, **options)(function)
 
 
 def _cached(compiled: Any, function: Callable[..., Any]) -> Any:

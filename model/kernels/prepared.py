@@ -27,7 +27,9 @@ class Prepared:
     def __init__(self, *arrays: npt.NDArray[Any]) -> None:
         assert all(array.flags.c_contiguous for array in arrays)
         self.arrays = arrays
-        self.addresses: U64Array = np.array([(array.ctypes.data, array.size) for array in arrays], np.uint64).ravel()
+        # `ctypes.data` is the same, and takes three times as long
+        places = [(array.__array_interface__["data"][0], array.size) for array in arrays]
+        self.addresses: U64Array = np.array(places, np.uint64).ravel()
 
 
 def _array_at(typing: Any, addresses: Any, place: Any, dtype: Any) -> Any:  # noqa: ARG001

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, I64Array, Strings, U32Array, U64Array, offsets_of
-from tagmatch.model.kernels.tag_table import TagInterner
+from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.pipeline.filters.codes import Constants
 from tagmatch.pipeline.filters.cuts import codes_of_cuts
@@ -34,6 +34,13 @@ class Names:
 
     def __len__(self) -> int:
         return len(self.strings)
+
+    def numbers(self, strings: Strings) -> U32Array:
+        """The number of each of some strings; `UNKNOWN` for those that are none of the names."""
+        numbers = np.full(len(strings), UNKNOWN, np.uint32)
+        if len(self):
+            find_all(hash_strings(strings), strings.offsets, strings.data, 0, *self.arrays, numbers)
+        return numbers
 
     @property
     def arrays(self) -> tuple[U64Array, I64Array, np.ndarray]:

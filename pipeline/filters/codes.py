@@ -15,7 +15,8 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, Strings, U8Array, U16Array, U32Array, U64Array
 from tagmatch.model.filters import values as keys
-from tagmatch.model.kernels.jit import inlined
+from tagmatch.model.kernels import value_columns as columns
+from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.xxh64 import read64
 
 #: First letters of keys
@@ -25,6 +26,7 @@ ONE = ord("1")
 
 #: Where constants stand in the order of an attribute without numbers and texts
 PLACE_NAN, PLACE_FALSE, PLACE_BEFORE_NUMBERS, NUMBERS = 1, 2, 4, 5
+_CODE_OF_NAN = 2 + 2 * PLACE_NAN
 # Constants that an attribute has in any case
 _OTHERS = NUMBERS + 2
 #: The least code of an interval that begins before all values
@@ -95,7 +97,7 @@ class Constants:
         return sum(array.nbytes for array in (*numbers, self.text_starts)) + self.texts.nbytes
 
 
-@inlined
+@lent
 def _eight_digits(data, start):
     """The number, 32 bits, that eight hexadecimal digits in lower case write."""
     word = read64(data, _U(start))
@@ -107,19 +109,19 @@ def _eight_digits(data, start):
     return ((word << _U(16)) | (word >> _U(32))) & _U(0xFFFFFFFF)
 
 
-@inlined
+@lent
 def double_in(data, start):
     """The ordered bits of a number's nearest double, from its key."""
     return (_eight_digits(data, start + 1) << _U(32)) | _eight_digits(data, start + 1 + _DOUBLE // 2)
 
 
-@inlined
+@lent
 def rest_in(data, start):
     """What a number's nearest double misses, from its key."""
     return _eight_digits(data, start + NUMBER_KEY - 8) & _U(0xFFF)
 
 
-@inlined
+@lent
 def _less(data, start, stop, other, other_start, other_stop):
     for i in range(min(stop - start, other_stop - other_start)):
         if data[start + i] != other[other_start + i]:
@@ -127,7 +129,7 @@ def _less(data, start, stop, other, other_start, other_stop):
     return stop - start < other_stop - other_start
 
 
-@inlined
+@lent
 def _number_place(double, rest, first, last, doubles, rests):
     """Which number of those from `first` to `last` is the first that is not less, and whether it equals it."""
     halves, wholes = doubles
@@ -154,7 +156,33 @@ def _number_place(double, rest, first, last, doubles, rests):
     return low, same and _U(rests[low]) == rest
 
 
-@inlined
+@lent
+def _code_of_number(double, rest, first, last, doubles, rests):
+    """Code of the number with these bits; `first` to `last` are the attribute's numbers."""
+    low, same = _number_place(double, rest, first, last, doubles, rests)
+    return 2 * (NUMBERS + low - first) + 1 + same
+
+
+@lent
+def _code_of_text(data, start, stop, numbers, first, last, text_offsets, texts):
+    """Code of the text `data[start:stop]`; the attribute has so many numbers, and the texts `first` to `last`."""
+    low, high = first, last
+    while low < high:
+        middle = (low + high) >> 1
+        if _less(texts, text_offsets[middle], text_offsets[middle + 1], data, start, stop):
+            low = middle + 1
+        else:
+            high = middle
+    same = low < last and not _less(data, start, stop, texts, text_offsets[low], text_offsets[low + 1])
+    return 2 * (NUMBERS + 1 + numbers + low - first) + 1 + same
+
+
+@lent
+def _code_of_bool(is_true):
+    return 2 + 2 * (PLACE_FALSE + is_true)
+
+
+@lent
 def code_of(data, start, stop, attribute, number_starts, doubles, rests, text_starts, text_offsets, texts):
     """Code of the value with the key `data[start:stop]`; 0 where that is no key of a value."""
     if start >= stop:
@@ -162,21 +190,45 @@ def code_of(data, start, stop, attribute, number_starts, doubles, rests, text_st
     kind = data[start]
     first, last = number_starts[attribute], number_starts[attribute + 1]
     if kind == NUMBER and stop - start == NUMBER_KEY:
-        low, same = _number_place(double_in(data, start), rest_in(data, start), first, last, doubles, rests)
-        return 2 * (NUMBERS + low - first) + 1 + same
+        return _code_of_number(double_in(data, start), rest_in(data, start), first, last, doubles, rests)
     if kind == TEXT:
-        low, high = text_starts[attribute], text_starts[attribute + 1]
-        end, before = high, 2 * (NUMBERS + 1 + last - first) - 2 * low
-        while low < high:
-            middle = (low + high) >> 1
-            if _less(texts, text_offsets[middle], text_offsets[middle + 1], data, start + 1, stop):
-                low = middle + 1
-            else:
-                high = middle
-        same = low < end and not _less(data, start + 1, stop, texts, text_offsets[low], text_offsets[low + 1])
-        return before + 2 * low + 1 + same
+        first_text, last_text = text_starts[attribute], text_starts[attribute + 1]
+        return _code_of_text(data, start + 1, stop, last - first, first_text, last_text, text_offsets, texts)
     if kind == NAN:
-        return 2 + 2 * PLACE_NAN
+        return _CODE_OF_NAN
     if kind == BOOL and stop - start == 2:
-        return 2 + 2 * (PLACE_FALSE + (data[start + 1] == ONE))
+        return _code_of_bool(data[start + 1] == ONE)
     return 0
+
+
+@kernel
+def write_codes(kind, attribute, bits, begins, ends, data, places, constants, codes):
+    """Write the codes of some values of an attribute, those with the numbers in `places`.
+
+    Parameters
+    ----------
+    kind, bits, begins, ends, data
+        As of a `Column`, of which `data` is the `text`.
+    constants : tuple
+        `Constants.arrays`.
+    """
+    number_starts, doubles, rests, text_starts, text_offsets, texts = constants
+    first, last = number_starts[attribute], number_starts[attribute + 1]
+    if kind == columns.TEXT:
+        first_text, last_text = text_starts[attribute], text_starts[attribute + 1]
+        for i in range(len(places)):
+            begin, end = begins[places[i]], ends[places[i]]
+            codes[i] = _code_of_text(data, begin, end, last - first, first_text, last_text, text_offsets, texts)
+        return
+    # In a loop of its own, so that the processor waits for many at a time
+    own = np.empty(len(places), np.uint64)
+    for i in range(len(places)):
+        own[i] = bits[places[i]]
+    for i in range(len(places)):
+        if kind == columns.BOOL:
+            codes[i] = _code_of_bool(own[i] != _U(0))
+            continue
+        double, rest = columns.number_of(kind, own[i])
+        codes[i] = (
+            _code_of_number(double, _U(rest), first, last, doubles, rests) if rest != columns.NAN else _CODE_OF_NAN
+        )

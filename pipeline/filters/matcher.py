@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import Lists, TagLists, U64Array
+from tagmatch.model.columns import strings_of
 from tagmatch.model.deletions import Deletions
 from tagmatch.model.kernels.lists import side_by_side
+from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.tables import KeyTable, Segment
 from tagmatch.pipeline.cpu.key_lookup import live_sets
-from tagmatch.pipeline.cpu.matcher import SetIds
+from tagmatch.pipeline.cpu.matcher import CpuMatcher, SetIds
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cpu.subset_match import Matches
 from tagmatch.pipeline.filters.index import FilterIndex, Path, filter_index, has_constraints
@@ -53,6 +55,13 @@ def paths_of(matcher: SegmentMatcher, rows: npt.NDArray[np.integer[Any]]) -> lis
     return paths
 
 
+def asked_of(matchers: Iterable[SegmentMatcher], names: Sequence[str]) -> set[str]:
+    """Those of some names that are of attributes that sets ask for."""
+    strings = strings_of(names)
+    known = [each.index.attributes.names.numbers(strings) for each in matchers if isinstance(each, FilterMatcher)]
+    return {name for i, name in enumerate(names) if any(numbers[i] != UNKNOWN for numbers in known)}
+
+
 class FilterMatcher:
     """Two matchers of one segment: no set with constraints is a subset of tags, so the other one never finds it.
 
@@ -70,7 +79,8 @@ class FilterMatcher:
 
     def __init__(self, segment: Segment, others: SegmentMatcher, index: FilterIndex) -> None:
         self._segment, self._others, self.index = segment, others, index
-        self._tag_index = TagIndex(segment.vocabulary)
+        self._on_cpu = others if isinstance(others, CpuMatcher) else None
+        self._tag_index = TagIndex(segment.vocabulary) if self._on_cpu is None else self._on_cpu.tag_index
         self.devices, self.notes = others.devices, others.notes
         self.packet_size: PacketSize = others.packet_size
 
@@ -101,15 +111,11 @@ class FilterMatcher:
         segment = replace(self._segment, deletions=deletions)
         return FilterMatcher(segment, self._others.without(deletions), self.index)
 
-    def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
-        """Ranks and codes of messages `first` to `last`."""
-        return _Both(
-            self._others.preprocess(tags, first, last),
-            self._tag_index.ranks(tags, first, last),
-            self._messages(tags, first, last),
-            self.index,
-            self._segment,
-        )
+    def preprocess(self, tags: TagLists, first: int, last: int) -> _Both:
+        """Ranks and codes of messages `first` to `last`; ranks are looked up once for both matchers on the CPU."""
+        queries = self._tag_index.ranks(tags, first, last)
+        others = self._others.preprocess(tags, first, last) if self._on_cpu is None else self._on_cpu.ranked(queries)
+        return _Both(others, queries, self._messages(tags, first, last), self.index, self._segment)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of messages `first` to `last` satisfies."""

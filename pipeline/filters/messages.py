@@ -1,6 +1,6 @@
 """Messages as codes of attributes: stage 1 for sets with constraints.
 
-A message's attributes come as tags: U+0000, `=`, the name, U+0000, and the key of the value
+A message's attributes come as columns, or as tags: U+0000, `=`, the name, U+0000, and the key of the value
 (`tagmatch.model.filters.values`).
 """
 
@@ -10,18 +10,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, TagLists, U32Array
+from tagmatch.model.arrays import I64Array, TagLists, U32Array, U64Array, frozen
+from tagmatch.model.columns import strings_of
 from tagmatch.model.kernels.growing import with_room
-from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.jit import kernel, lent
+from tagmatch.model.kernels.prepared import Prepared, array_at
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
+from tagmatch.model.kernels.value_columns import TEXT, AttributeColumns, places_there, row_of, values_of_rows
 from tagmatch.model.kernels.xxh64 import xxh64
 from tagmatch.pipeline.filters.attributes import Attributes
-from tagmatch.pipeline.filters.codes import code_of
+from tagmatch.pipeline.filters.codes import code_of, write_codes
 from tagmatch.pipeline.filters.patterns import step
 
 _EQUALS, _TEXT = tuple(b"=s")
 _SEED = np.uint64(0)
-_NO_INDICES = np.zeros(0, np.uint32)
+_NO_INDICES = frozen(np.zeros(0, np.uint32))
+
+# Places of a column's arrays in `Prepared`
+_ROWS, _VALIDITY, _BITS, _BEGINS, _ENDS, _DATA = range(6)
+_ARRAYS = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +50,7 @@ class Messages:
         return len(self.offsets) - 1
 
 
-@inlined
+@lent
 def _number_of(data, start, stop, slots, offsets, heap):
     if len(offsets) == 1:
         return UNKNOWN
@@ -51,14 +58,35 @@ def _number_of(data, start, stop, slots, offsets, heap):
 
 
 @kernel
-def _encode(
-    rows, indices, offsets, data, first, last, names, absent, first_tag, constants,
-    attributes, codes, begins, stops, ends,
-):  # fmt: skip
-    """Write attributes and codes, and where the key of each value stands; returns how many there are."""
+def _with_patterns(owner, attribute, data, start, stop, patterns, owners, attributes, codes, used):
+    """Behind the first `used` values, the patterns that a text contains or ends with; in longer arrays if need be."""
+    roots, edges, children, fails, outputs, firsts, nexts, only_at_end, of_pattern = patterns
+    root = node = roots[attribute]
+    for at in range(start, stop + 1):
+        if at > start:
+            node = step(node, root, data[at - 1], edges, children, fails)
+        place = outputs[node]
+        while place != 0:
+            pattern = firsts[place]
+            while pattern >= 0:
+                if at == stop or not only_at_end[pattern]:
+                    owners, attributes = with_room(owners, used, 1), with_room(attributes, used, 1)
+                    codes = with_room(codes, used, 1)
+                    owners[used], attributes[used], codes[used] = owner, of_pattern[pattern], 1
+                    used += 1
+                pattern = nexts[pattern]
+            place = outputs[fails[place]] if place != root else 0
+    return owners, attributes, codes, used
+
+
+@kernel
+def _encode_tags(rows, indices, offsets, data, first, last, names, absent, first_tag, constants, patterns):
+    """Attributes that come as tags: of each value the message, counted from `first`, the attribute and the code."""
     name_slots, name_offsets, name_bytes = names
     absent_slots, absent_offsets, absent_bytes = absent
     number_starts, doubles, rests, text_starts, text_offsets, texts = constants
+    roots, room = patterns[0], rows[last] - rows[first]
+    owners, attributes, codes = np.empty(room, np.uint32), np.empty(room, np.uint32), np.empty(room, np.uint32)
     used = 0
     for row in range(first, last):
         for place in range(rows[row], rows[row + 1]):
@@ -68,81 +96,128 @@ def _encode(
             start, stop = np.int64(offsets[string]), np.int64(offsets[string + 1])
             if stop - start < 2 or data[start] != 0 or data[start + 1] != _EQUALS:
                 number = _number_of(data, start, stop, absent_slots, absent_offsets, absent_bytes)
-                if number != UNKNOWN:
-                    attributes[used], codes[used] = first_tag + number, 1
-                    used += 1
-                continue
-            end = start + 2
-            while end < stop and data[end] != 0:
-                end += 1
-            number = _number_of(data, start + 2, end, name_slots, name_offsets, name_bytes)
-            if number == UNKNOWN:
-                continue
-            code = code_of(
-                data, end + 1, stop, np.int64(number),
-                number_starts, doubles, rests, text_starts, text_offsets, texts,
-            )  # fmt: skip
-            if code != 0:
-                attributes[used], codes[used] = number, code
-                begins[used], stops[used] = end + 1, stop
-                used += 1
-        ends[row + 1 - first] = used
-    return used
+                if number == UNKNOWN:
+                    continue
+                number, code = np.int64(first_tag + number), 1
+            else:
+                end = start + 2
+                while end < stop and data[end] != 0:
+                    end += 1
+                number = _number_of(data, start + 2, end, name_slots, name_offsets, name_bytes)
+                if number == UNKNOWN:
+                    continue
+                number, start = np.int64(number), end + 1
+                code = code_of(
+                    data, start, stop, number, number_starts, doubles, rests, text_starts, text_offsets, texts
+                )
+                if code == 0:
+                    continue
+            if used == len(owners):
+                owners, attributes = with_room(owners, used, 1), with_room(attributes, used, 1)
+                codes = with_room(codes, used, 1)
+            owners[used], attributes[used], codes[used] = row - first, number, code
+            used += 1
+            # Tags that must not be there have the numbers behind all names
+            if number < len(roots) and roots[number] != 0 and data[start] == _TEXT:
+                owners, attributes, codes, used = _with_patterns(
+                    row - first, number, data, start + 1, stop, patterns, owners, attributes, codes, used
+                )
+    return owners, attributes, codes, used
 
 
 @kernel
-def _with_patterns(attributes, codes, begins, stops, ends, data, patterns, new_ends):
-    """The same, and after each text the patterns that it contains or ends with."""
-    roots, edges, children, fails, outputs, firsts, nexts, only_at_end, of_pattern = patterns
-    new_attributes, new_codes = np.empty(2 * len(attributes), np.uint32), np.empty(2 * len(attributes), np.uint32)
-    used = 0
-    for message in range(len(ends) - 1):
-        for i in range(ends[message], ends[message + 1]):
-            if used == len(new_attributes):
-                new_attributes, new_codes = with_room(new_attributes, used, 1), with_room(new_codes, used, 1)
-            new_attributes[used], new_codes[used] = attributes[i], codes[i]
-            used += 1
-            # Tags that must not be there have the numbers behind all names
-            if attributes[i] >= len(roots) or roots[attributes[i]] == 0 or data[begins[i]] != _TEXT:
-                continue
-            root = node = roots[attributes[i]]
-            start, stop = begins[i] + 1, stops[i]
-            for at in range(start, stop + 1):
-                if at > start:
-                    node = step(node, root, data[at - 1], edges, children, fails)
-                place = outputs[node]
-                while place != 0:
-                    pattern = firsts[place]
-                    while pattern >= 0:
-                        if at == stop or not only_at_end[pattern]:
-                            if used == len(new_attributes):
-                                new_attributes = with_room(new_attributes, used, 1)
-                                new_codes = with_room(new_codes, used, 1)
-                            new_attributes[used], new_codes[used] = of_pattern[pattern], 1
-                            used += 1
-                        pattern = nexts[pattern]
-                    place = outputs[fails[place]] if place != root else 0
-        new_ends[message + 1] = used
-    return new_attributes[:used], new_codes[:used]
+def _encode_columns(columns, heads, first, last, constants, patterns, owners, attributes, codes, used):
+    """The values of columns behind those that there are already, in longer arrays if need be; column by column."""
+    roots, places = patterns[0], np.empty(0, np.int64)
+    for column in range(len(heads)):
+        attribute, kind, first_bit = heads[column, 0], heads[column, 1], heads[column, 2]
+        arrays = columns[column]
+        rows, validity = array_at(arrays, _ROWS, np.int64), array_at(arrays, _VALIDITY, np.uint8)
+        begin, stop = values_of_rows(rows, first, last)
+        places = with_room(places, 0, stop - begin)
+        count = places_there(validity, first_bit, begin, stop, places)
+        owners, attributes = with_room(owners, used, count), with_room(attributes, used, count)
+        codes, row = with_room(codes, used, count), first
+        for i in range(count):
+            row = row_of(rows, row, places[i])
+            owners[used + i], attributes[used + i] = row - first, attribute
+        data, row = array_at(arrays, _DATA, np.uint8), first
+        begins, ends = array_at(arrays, _BEGINS, np.int64), array_at(arrays, _ENDS, np.int64)
+        bits = array_at(arrays, _BITS, np.uint64)
+        write_codes(kind, attribute, bits, begins, ends, data, places[:count], constants, codes[used : used + count])
+        used += count
+        if kind == TEXT and roots[attribute] != 0:
+            for place in places[:count]:
+                row = row_of(rows, row, place)
+                owners, attributes, codes, used = _with_patterns(
+                    row - first, attribute, data, begins[place], ends[place], patterns, owners, attributes, codes, used
+                )
+    return owners, attributes, codes, used
+
+
+@kernel
+def _by_message(owners, attributes, codes, used, ends):
+    """Attributes and codes message by message, those of each in their order; writes where they end."""
+    ascending = True
+    for i in range(used):
+        ends[owners[i] + 1] += 1
+        ascending &= i == 0 or owners[i - 1] <= owners[i]
+    for message in range(1, len(ends)):
+        ends[message] += ends[message - 1]
+    if ascending:
+        return attributes[:used], codes[:used]
+    places = ends[:-1].copy()
+    sorted_attributes, sorted_codes = np.empty(used, np.uint32), np.empty(used, np.uint32)
+    for i in range(used):
+        place = places[owners[i]]
+        sorted_attributes[place], sorted_codes[place] = attributes[i], codes[i]
+        places[owners[i]] = place + 1
+    return sorted_attributes, sorted_codes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """Columns of attributes that sets ask for.
+
+    Attributes
+    ----------
+    prepared : Prepared
+        The arrays of all columns, which must stay.
+    addresses : uint64 array, columns x 12
+        Theirs.
+    heads : int64 array, columns x 3
+        The attribute, and the column's `kind` and `first_bit`.
+    """
+
+    prepared: Prepared
+    addresses: U64Array
+    heads: I64Array
+
+    @classmethod
+    def of(cls, given: AttributeColumns, known: Attributes) -> _Known:
+        numbers = known.names.numbers(strings_of([column.name.decode() for column in given.columns])).tolist()
+        chosen = [each for each in zip(numbers, given.columns, strict=True) if each[0] != UNKNOWN]
+        prepared = Prepared(
+            *(
+                array
+                for _, column in chosen
+                for array in (column.rows, column.validity, column.bits, column.begins, column.ends, column.text)
+            )
+        )
+        heads = [(number, column.kind, column.first_bit) for number, column in chosen]
+        return cls(prepared, prepared.addresses.reshape(-1, 2 * _ARRAYS), np.array(heads, np.int64).reshape(-1, 3))
 
 
 def messages_of(tags: TagLists, first: int, last: int, known: Attributes) -> Messages:
     """The attributes of messages `first` to `last`."""
-    ends = np.zeros(last - first + 1, np.int64)
-    room = int(tags.offsets[last]) - int(tags.offsets[first])
-    attributes, codes = np.empty(room, np.uint32), np.empty(room, np.uint32)
-    begins, stops = np.empty(room, np.int64), np.empty(room, np.int64)
-    used = _encode(
+    constants, patterns = known.constants.arrays, known.patterns.arrays
+    found = _encode_tags(
         tags.offsets, _NO_INDICES if tags.indices is None else tags.indices, tags.tags.offsets, tags.tags.data,
-        first, last, known.names.arrays, known.absent_tags.arrays, known.first_tag, known.constants.arrays,
-        attributes, codes, begins, stops, ends,
+        first, last, known.names.arrays, known.absent_tags.arrays, known.first_tag, constants, patterns,
     )  # fmt: skip
-    if not len(known.patterns):
-        return Messages(ends, attributes[:used], codes[:used])
-    all_ends = np.zeros(len(ends), np.int64)
-    return Messages(
-        all_ends,
-        *_with_patterns(
-            attributes[:used], codes[:used], begins, stops, ends, tags.tags.data, known.patterns.arrays, all_ends
-        ),
-    )
+    given = tags.attributes
+    if given is not None:
+        columns = given.memo.of(known, lambda: (_Known.of(given, known), ()))
+        found = _encode_columns(columns.addresses, columns.heads, first, last, constants, patterns, *found)
+    ends = np.zeros(last - first + 1, np.int64)
+    return Messages(ends, *_by_message(*found, ends))

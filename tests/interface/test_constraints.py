@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support import filters
 
 from tagmatch import FilterError, InvalidTypeError, InvalidValueError, TagMatch, Where
-from tagmatch.messages import messages_in
+from tagmatch.messages import as_tags, messages_in
 from tagmatch.model.filters.values import attribute_tags
 
 SUBSCRIPTIONS = st.lists(
@@ -117,7 +117,7 @@ def test_tables_of_messages(data):
             given_tags = row.pop("tags", [])
             several = {name: each if isinstance(each, list) else [each] for name, each in row.items()}
             wanted.append(sorted(given_tags + [tag for each in several for tag in tags_of(each, several[each])]))
-        assert [sorted(tags) for part in messages_in(sliced, threads=2) for tags in rows_in(part)] == wanted
+        assert [sorted(tags) for part in messages_in(sliced) for tags in rows_in(as_tags(part, threads=2))] == wanted
 
 
 def tags_of(name: str, values: list[Any]) -> list[str]:
