@@ -144,6 +144,12 @@ def satisfied(subscriptions: list[Any], row: dict[str, Any]) -> list[int]:
     ]
 
 
+def have_segments(patched: pytest.MonkeyPatch) -> None:
+    """Each consolidation makes a segment, however small, and they stay."""
+    patched.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    patched.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+
+
 @pytest.mark.parametrize("path", get_args(Path))
 @given(subscriptions=SUBSCRIPTIONS, spelling=filters.spellings, data=st.data())
 def test_columns_of_any_type(layout, path, subscriptions, spelling, data):
@@ -152,7 +158,7 @@ def test_columns_of_any_type(layout, path, subscriptions, spelling, data):
     where = [None if tree is None else filters.text_of(tree, spelling) for _, tree in subscriptions]
     cut = data.draw(st.integers(0, len(subscriptions)))
     with all_in(path), pytest.MonkeyPatch.context() as patched, TagMatch(layout=layout, device="cpu", threads=2) as tm:
-        patched.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+        have_segments(patched)
         for part in (slice(0, cut), slice(cut, None)):
             keys = range(len(subscriptions))[part]
             tm.add_sets([list(tags) for tags, _ in subscriptions[part]], keys, where=where[part])
@@ -267,3 +273,19 @@ def test_numbers_at_the_edges(value):
         for column in (pa.array([value]), pa.array([2**63 - 1, 2**63 - 2, -(2**63), 0])):
             found = tm.match_many(pa.table({"x": column}), unique=True).to_pylist()
             assert found == [sorted(tm.match_unique([], {"x": each})) for each in column.to_pylist()]
+
+
+def test_segments_ask_for_different_columns(monkeypatch):
+    have_segments(monkeypatch)
+    table = pa.table({"x": [1, None, 1], "y": ["a", "a", None], "z": [True, True, True]})
+    with TagMatch(device="cpu") as tm:
+        # Each has fewer than the one before, with which it would be merged
+        for first, where in [
+            (0, [f"x = {number}" for number in range(50)]),
+            (50, ['y = "a"', 'y > "a"', 'y < "a"']),
+            (53, ['x = 1 and y contains "a"']),
+        ]:
+            tm.add_sets([[]] * len(where), range(first, first + len(where)), where=where)
+            tm.consolidate()
+        assert tm.stats()["segments"] == 3
+        assert tm.match_many(table, unique=True).to_pylist() == [[1, 50, 53], [50], [1]]
