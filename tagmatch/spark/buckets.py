@@ -17,12 +17,12 @@ from tagmatch.model.arrow import from_strings
 from tagmatch.model.columns import strings_of
 from tagmatch.model.filters.values import ATTRIBUTE
 from tagmatch.model.kernels.lists import gather
-from tagmatch.model.kernels.reserved import has_reserved
+from tagmatch.model.kernels.reserved import constraints_among
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.partitioner.spark.serialized import groups_by_hash
-from tagmatch.pipeline.filters.parsing import constraint_ranks, parsed, parts_of
+from tagmatch.pipeline.filters.parsing import parsed, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,10 @@ class Meeting:
 def meeting_of(segment: Segment) -> Meeting:
     """What the sets of a segment are met by; the same in all tasks."""
     tags, hashes = segment.vocabulary.tags, hashes_of(segment)
-    if not has_reserved(tags):
+    is_constraint = constraints_among(tags)
+    if not is_constraint.any():
         return Meeting(hashes)
-    conditions = parsed(tags)
+    conditions = parsed(tags, is_constraint)
     needed = ~conditions.negated
     ranks = conditions.ranks[needed]
     encoded = from_strings(parts_of(tags.data, conditions.names[needed])).dictionary_encode()
@@ -71,7 +72,7 @@ def meeting_of(segment: Segment) -> Meeting:
     np.add.at(sets, numbers, segment.vocabulary.frequencies[ranks])
     order = np.argsort(sets, kind="stable")
     places = np.arange(len(hashes))
-    places[constraint_ranks(tags)] = len(hashes) + len(order)
+    places[is_constraint] = len(hashes) + len(order)
     places[ranks] = len(hashes) + np.argsort(order)[numbers]
     names = tuple(encoded.dictionary.take(order).to_pylist())
     return Meeting(np.concatenate([hashes, hashes_of_attributes(names)]), names, places)
