@@ -169,13 +169,17 @@ def unique_keys(ends, keys, wanted, new_ends, out):
     words, swap = np.empty(longest, np.uint64), np.empty(longest, keys.dtype)
     used = 0
     for query in range(len(ends) - 1):
-        found = keys[ends[query] : ends[query + 1]]
-        target = out[used : used + len(found)]
-        if wanted[query] and len(found) > 0:
-            used += _ascending_unique(found, words[: len(found)], swap[: len(found)], target)
+        begin, end = ends[query], ends[query + 1]
+        if end - begin <= 1:  # to slice arrays would take most of the time of queries without an answer
+            for i in range(begin, end):
+                out[used] = keys[i]
+                used += 1
+        elif wanted[query]:
+            found, count = keys[begin:end], end - begin
+            used += _ascending_unique(found, words[:count], swap[:count], out[used : used + count])
         else:
-            target[:] = found
-            used += len(found)
+            out[used : used + end - begin] = keys[begin:end]
+            used += end - begin
         new_ends[query + 1] = used
     return used
 

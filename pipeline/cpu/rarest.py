@@ -257,7 +257,7 @@ class RarestSubsetMatch:
         candidate_ends = np.zeros(len(batch) + 1, np.int64)
         ends = np.zeros(len(batch) + 1, np.int64)
         queries = (batch.offsets, batch.ranks)
-        if len(self._seconds) == 0:
+        if len(self._seconds) == 0 or (len(batch.ranks) == 0 and not self._has_empty):
             return Matches(Lists(ends, np.zeros(0, np.uint32)), 0)
         rows, places, used, _ = _find_candidates(
             *queries, *self._ranks, self._seconds, self._first_rows, self._longest, ALL, candidate_ends
