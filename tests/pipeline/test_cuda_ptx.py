@@ -12,7 +12,9 @@ import pytest
 # In a process of its own: the tests of this process's other files may have chosen Numba's simulator, or a context
 SCRIPT = """
 import importlib, pathlib, pkgutil, sys, types
+import numpy as np
 from numba import cuda, types as t
+from numba.np import numpy_support
 import tagmatch.pipeline.cuda, tagmatch.workloads.systems
 
 capabilities = [tuple(map(int, capability.split("."))) for capability in sys.argv[1:]]
@@ -86,7 +88,15 @@ def systems(xs, operands):
             ),
             "_clear": (n, u32, n, u8),
         },
+        "ccm_2011": {
+            "_evaluate": (u32, xs, i64, i64, array(structs(operands)), u32, u32, u32, u8, yes, u32, u8),
+        },
     }
+
+def structs(operands):
+    kind = numpy_support.as_dtype(operands.dtype)
+    fields = [("value", kind), ("upper", kind), ("filter", "u4"), ("operator", "u1")]
+    return numpy_support.from_dtype(np.dtype(fields, align=True))
 
 PIPELINE, SYSTEMS = tagmatch.pipeline.cuda.__name__ + ".", tagmatch.workloads.systems.__name__ + "."
 # Once where the type of offsets does not matter

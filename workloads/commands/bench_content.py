@@ -66,7 +66,7 @@ def content(
     output: Output = Path("bench-results/content"),
     allow_changes: AllowChanges = False,
 ) -> None:
-    """Constraints on attributes, beside OCM, SFF and BE-Tree: PCM's scenarios, dense ones, real data, tags beside them."""
+    """Constraints on attributes, beside OCM, SFF and BE-Tree: PCM's scenarios, dense ones, real data, and tags too."""
     from tagmatch.workloads.bench.figures.content import ContentSizes
     from tagmatch.workloads.bench.figures.content import content as experiment
     from tagmatch.workloads.bench.harness.bench import BenchOptions

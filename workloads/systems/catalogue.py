@@ -106,6 +106,7 @@ CONTENT_SHARED: Mapping[str, System] = {
 #: The same on a CUDA device
 CONTENT_GPU: Mapping[str, System] = {
     "CCM": System("ccm:Ccm", needs="gpu"),
+    "CCM, 2011": System("ccm_2011:Ccm2011", needs="gpu"),
 }
 
 

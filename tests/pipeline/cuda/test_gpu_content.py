@@ -25,6 +25,7 @@ _EXAMPLES = settings(max_examples=15 if SIMULATED else 100, deadline=None)
 SYSTEMS = {
     **CONTENT_GPU,
     **{f"CCM, {at_once} at once": System("ccm:Ccm", {"at_once": at_once}) for at_once in (1, 3)},
+    "CCM, 2011, memset": System("ccm_2011:Ccm2011", {"reset": "memset"}),
 }
 
 
@@ -91,7 +92,7 @@ def test_after_a_failure_nothing_is_left(system: System, monkeypatch: pytest.Mon
     """Neither counted nor marked."""
     filters = [{"key": 1, "constraints": of_size(1)}, {"key": 2, "constraints": of_size(2)}]
     matcher: Any = system(tables(filters, [], pa.int64())[0], 1)
-    first, second = (matcher.prepare(tables([], [row], pa.int64())[1]) for row in ({"x": 7}, {"y": 1}))
+    first, second = (matcher.prepare(tables([], [row], pa.int64())[1]) for row in ({"x": 7}, {"x": 1}))
     workspace = matcher._workspace
 
     def fail(*_: Any) -> Any:

@@ -68,10 +68,10 @@ def content(bench: Bench, sizes: ContentSizes) -> Result:
         table of messages, to Arrow keys. *Matching alone* begins with the messages as codes, and so does what is timed
         of OCM, SFF and BE-Tree: it is subset match, key lookup and merging, the same for all four. Each gives each key
         once (`match-unique`), as PCM's interfaces. *Brute force*, and OCM, are what answers are compared with. PCM:
-        Margara, Cugola, IEEE TPDS 2014; its own numbers, of the default scenario with a million constraints, are of six cores
-        (OCM) and a GPU (CCM) of 2012. A *build* is `add_subscriptions` on an Arrow table with a column `constraints`,
-        and `consolidate`; *index alone* is what is made of the stored rows then, whenever an index is opened. Bytes
-        are those of this index; *with the stored rows* are all. In *real data*, 100,000 filters ask for cities of
+        Margara, Cugola, IEEE TPDS 2014; its own numbers, of the default scenario with a million constraints, are of six
+        cores (OCM) and a GPU (CCM) of 2012. A *build* is `add_subscriptions` on an Arrow table with a column
+        `constraints`, and `consolidate`; *index alone* is what is made of the stored rows then, whenever an index is
+        opened. Bytes are those of this index; *with the stored rows* are all. In *real data*, 100,000 filters ask for cities of
         the world and for Debian packages; the other systems get them in numbers.""".replace(
             "100,000", f"{sizes.real:,}"
         ),
