@@ -126,7 +126,7 @@ class LineReader:
 
     def _parse(self, block: bytes, lines: int) -> pa.RecordBatch:
         batch = self._read(block)
-        if len(batch) not in (lines, lines - len(_BLANK_LINES.findall(block))):
+        if len(batch) != lines - len(_BLANK_LINES.findall(block)):
             raise InvalidValueError("a row must be on one line, and alone on it")
         for column in self._columns:
             column.check(batch[column.name], column.label(self._path), self.row)

@@ -187,6 +187,12 @@ def test_what_a_line_means_does_not_depend_on_when_it_comes(records, cuts):
     assert [number for number, *_ in rows] == sorted({number for number, *_ in rows})
 
 
+def test_two_rows_of_a_line_are_no_row_also_beside_a_blank_line():
+    rows, faults = seen([b'\n{"tags": ["a"]} {"tags": ["b"]}\n'])
+    assert not rows
+    assert len(faults) == 1
+
+
 def seen(blocks: list[bytes]) -> tuple[list[tuple[int, Any, Any]], list[str]]:
     """Number, id and tags of the good rows, and what is wrong with the others."""
     faults: list[str] = []

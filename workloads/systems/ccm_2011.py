@@ -87,7 +87,7 @@ class Ccm2011(DeviceMatcher):
         ]
         constraints = np.zeros(len(filters.values), np.dtype(fields, align=True))
         order = np.argsort(filters.attributes, kind="stable")
-        columns = filters.values, filters.uppers, filters.filters, filters.operators
+        columns: tuple[npt.NDArray[Any], ...] = (filters.values, filters.uppers, filters.filters, filters.operators)
         for (name, _), column in zip(fields, columns, strict=True):
             constraints[name] = column[order]
         lengths = np.bincount(filters.attributes, minlength=len(filters.names))

@@ -31,12 +31,12 @@ class Ocm(ContentMatcher):
 
     Filters are in tables by their NameVector, a bit for each attribute, modulo 16. A message's tables are those whose
     NameVector its own contains; in each, the constraints on its attributes are evaluated, but for those of filters
-    whose 64-bit Bloom filter of attributes has a bit that the message's has not. A table's row is looked up by
-    attribute, in order. Counters are cleared for each message, all at once.
+    whose 64-bit Bloom filter of attributes has a bit that the message's has not. Counters are cleared for each message,
+    all at once.
 
     The paper leaves open how long a NameVector is, how names get their bits, how the tables of a message are found, and
-    how OpenMP shares them out. Simplified: an attribute is a number in the tables' maps, where the paper has a string,
-    which takes longer to look up; a map is a sorted array, not a tree.
+    how OpenMP shares them out. Simplified: a table's row is found by the number of the attribute, in an array; the
+    paper's maps, trees of strings, take longer.
 
     Parameters
     ----------

@@ -30,16 +30,15 @@ _BLOOM_SHIFT = _U(58)
 class Tables(NamedTuple):
     """The paper's Filters tables, which have the filters of equal NameVectors, and what is known of all filters.
 
-    Table `t` has NameVector `vectors[t]`, and `table_of` that vector is `t`; it is -1 where there is none. Its rows,
-    one for each attribute that it has constraints on, are from `maps[t]` to `maps[t + 1]`, by attribute; `names` has
-    the attribute of each row. The constraints of row `i` are from `rows[i]` to `rows[i + 1]`: `operators`, `values`,
-    `uppers`, `filters` and `blooms` have something of each. `always` are the filters without constraints.
+    Table `t` has NameVector `vectors[t]`, and `table_of` that vector is `t`; it is -1 where there is none. It has a row
+    for each attribute that it has constraints on: `maps[t * n + attribute]`, of `n` attributes, -1 where it has none.
+    The constraints of row `i` are from `rows[i]` to `rows[i + 1]`: `operators`, `values`, `uppers`, `filters` and
+    `blooms` have something of each. `always` are the filters without constraints.
     """
 
     vectors: I64Array
     table_of: npt.NDArray[np.int32]
-    maps: I64Array
-    names: U32Array
+    maps: npt.NDArray[np.int32]
     rows: I64Array
     operators: U8Array
     values: npt.NDArray[Any]
@@ -68,12 +67,13 @@ def tables_of(filters: Filters, sizes: npt.NDArray[Any]) -> Tables:
     table_of = np.full(1 << _VECTOR_BITS, -1, np.int32)
     table_of[vectors] = np.arange(len(vectors))
     places, row_of = np.unique(tables[filters.filters] * names + filters.attributes, return_inverse=True)
+    maps = np.full(len(vectors) * names, -1, np.int32)
+    maps[places] = np.arange(len(places))
     order = np.argsort(row_of, kind="stable")
     return Tables(
         vectors,
         table_of,
-        np.searchsorted(places, np.arange(len(vectors) + 1) * names),
-        (places % max(names, 1)).astype(np.uint32),
+        maps,
         offsets_of(np.bincount(row_of, minlength=len(places))),
         filters.operators[order],
         filters.values[order],
@@ -125,17 +125,8 @@ def select_tables(vector, tables, chosen):
 
 @inlined
 def find_row(tables, table, attribute):
-    """Return the row of a table with the constraints on an attribute, -1 if there is none: the paper's STL map."""
-    first, last = tables.maps[table], tables.maps[table + 1]
-    while first < last:
-        middle = (first + last) >> 1
-        if tables.names[middle] < attribute:
-            first = middle + 1
-        else:
-            last = middle
-    if first < tables.maps[table + 1] and tables.names[first] == attribute:
-        return first
-    return np.int64(-1)
+    """Return the row of a table with the constraints on an attribute, -1 if there is none."""
+    return np.int64(tables.maps[table * len(tables.name_blooms) + attribute])
 
 
 @kernel
