@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,16 +23,22 @@ from tagmatch.pipeline.combine.several import RoundRobin
 from tagmatch.pipeline.combine.union import CpuUnion, Split, Union
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
 from tagmatch.pipeline.cuda.support import devices
-from tagmatch.pipeline.filters.matcher import with_constraints
+from tagmatch.pipeline.filters.index import FilterIndex, filters_of, filters_of_rows
+from tagmatch.pipeline.filters.matcher import FilterMatcher
 from tagmatch.pipeline.matcher import DeviceMatcher, Matcher, SegmentMatcher
 
-#: A segment, and what answers queries about it
-Part: TypeAlias = tuple[Segment, SegmentMatcher]
+
+class Part(NamedTuple):
+    """A segment, what answers queries about it, and its sets that have constraints, if there are some."""
+
+    segment: Segment
+    matcher: SegmentMatcher
+    filters: FilterIndex | None
 
 
 def matcher_of(parts: Sequence[Part]) -> Matcher:
     """What answers queries about all of some segments."""
-    matchers = [matcher for _, matcher in parts]
+    matchers = [part.matcher for part in parts]
     if len(matchers) == 1:
         return matchers[0]
     on_cpu = [matcher for matcher in matchers if isinstance(matcher, CpuMatcher)]
@@ -52,35 +58,40 @@ def parts_for(snapshot: Snapshot, options: MatchOptions, earlier: Sequence[Part]
     DeviceError
         A CUDA device was asked for, and there is none. One with too little memory is a `DeviceWarning`.
     """
-    return [(segment, _of_segment(segment, options, earlier)) for segment in snapshot.segments]
+    return [_of_segment(segment, options, earlier) for segment in snapshot.segments]
 
 
-def _of_segment(segment: Segment, options: MatchOptions, earlier: Sequence[Part]) -> SegmentMatcher:
+def _of_segment(segment: Segment, options: MatchOptions, earlier: Sequence[Part]) -> Part:
     known = _known(segment, earlier)
     if known is not None:
         return known
-    return with_constraints(segment, _of_tables(segment, options, earlier), [matcher for _, matcher in earlier])
+    filters = filters_of(segment, [part.filters for part in earlier])
+    return Part(segment, _matcher_of(segment, filters, options, earlier), filters)
 
 
-def _known(segment: Segment, earlier: Sequence[Part]) -> SegmentMatcher | None:
+def _known(segment: Segment, earlier: Sequence[Part]) -> Part | None:
     """What answered about the same tables before, perhaps with other rows deleted."""
-    for known, matcher in earlier:
-        if known.tagsets is segment.tagsets:
-            if known.deletions is segment.deletions:
-                return matcher
+    for part in earlier:
+        if part.segment.tagsets is segment.tagsets:
+            if part.segment.deletions is segment.deletions:
+                return part
             # None may have become fewer: keys that had expired are there again where the clock was set back
-            return matcher.without(segment.deletions or Deletions.of(np.zeros(0, np.uint32), len(segment)))
+            deletions = segment.deletions or Deletions.of(np.zeros(0, np.uint32), len(segment))
+            return Part(segment, part.matcher.without(deletions), part.filters)
     return None
 
 
-def _of_tables(segment: Segment, options: MatchOptions, earlier: Sequence[Part]) -> SegmentMatcher:
+def _matcher_of(
+    segment: Segment, filters: FilterIndex | None, options: MatchOptions, earlier: Sequence[Part]
+) -> SegmentMatcher:
     def on_cpu(*notes: str) -> SegmentMatcher:
-        return CpuMatcher(segment, options, notes=notes)
+        matcher = CpuMatcher(segment, options, notes=notes)
+        return matcher if filters is None else FilterMatcher(segment, matcher, filters)
 
     if options.device == "cpu":
         return on_cpu()
     try:
-        device = _on_cuda(segment, options, _chosen(options))
+        device = _on_cuda(segment, filters, options, _chosen(options))
         cpu = cache(on_cpu)
         fewest = options.cuda.fewest_queries
         if fewest is None:
@@ -97,7 +108,7 @@ def _of_tables(segment: Segment, options: MatchOptions, earlier: Sequence[Part])
 
 def _break_even_of(parts: Sequence[Part], rows: int) -> int | None:
     """What was measured with a larger segment: one of so many rows beside it is not worth another measurement."""
-    larger = (matcher for known, matcher in parts if len(known) > rows)
+    larger = (part.matcher for part in parts if len(part.segment) > rows)
     return next((matcher.fewest_queries for matcher in larger if isinstance(matcher, Hybrid)), None)
 
 
@@ -114,23 +125,29 @@ def _chosen(options: MatchOptions) -> Sequence[int]:
 MakeMatcher: TypeAlias = Callable[[Segment, MatchOptions, int], DeviceMatcher]
 
 
-def _on_cuda(segment: Segment, options: MatchOptions, chosen: Sequence[int]) -> DeviceMatcher:
+def _on_cuda(
+    segment: Segment, filters: FilterIndex | None, options: MatchOptions, chosen: Sequence[int]
+) -> DeviceMatcher:
     # Importing this needs CUDA
     from tagmatch.pipeline.cuda.matcher import CudaMatcher
 
+    def make(rows: Segment, options: MatchOptions, device: int) -> CudaMatcher:
+        of_rows = filters if filters is None or rows is segment else filters_of_rows(filters, rows)
+        return CudaMatcher(rows, options, device, of_rows)
+
     placement = options.cuda.placement
     if len(chosen) == 1:
-        return CudaMatcher(segment, options, chosen[0])
+        return make(segment, options, chosen[0])
     if placement == "split":
-        return split(segment, options, chosen, CudaMatcher)
+        return split(segment, options, chosen, make)
     try:
-        return replicated(segment, options, chosen, CudaMatcher)
+        return replicated(segment, options, chosen, make)
     except DeviceMemoryError as error:
         if placement == "replicate":
             raise
         reason = f"{error}; each device has some of the sets"
         warnings.warn(reason, DeviceWarning, stacklevel=4)
-    return split(segment, options, chosen, CudaMatcher, notes=(reason,))
+    return split(segment, options, chosen, make, notes=(reason,))
 
 
 def replicated(segment: Segment, options: MatchOptions, devices: Sequence[int], make: MakeMatcher) -> RoundRobin:

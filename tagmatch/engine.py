@@ -30,7 +30,7 @@ from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions,
 from tagmatch.model.storage.location import Location, location_of, open_with
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
-from tagmatch.pipeline.filters.matcher import asked_of, by_path, paths_of
+from tagmatch.pipeline.filters.index import asked_of, by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Staging
@@ -214,7 +214,7 @@ class Engine:
         """Keys of many queries."""
         _, parts, matcher = self.current.answering
         if isinstance(queries, pa.Table | pa.RecordBatch):
-            asked = asked_of((part for _, part in parts), queries.schema.names)
+            asked = asked_of((part.filters for part in parts), queries.schema.names)
             chunks = messages_in(queries, asked=asked)
         else:
             chunks = tag_lists(queries, "queries")
@@ -241,7 +241,7 @@ class Engine:
         if attributes is not None:
             tags = message(tags, attributes)
         snapshot, parts, matcher = self.current.answering
-        return list(explained(snapshot, _set_ids(matcher, tags), [partial(paths_of, part) for _, part in parts]))
+        return list(explained(snapshot, _set_ids(matcher, tags), [partial(paths_of, part.filters) for part in parts]))
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
@@ -281,7 +281,7 @@ class Engine:
             "segments": len(segments),
             "deleted": sum(len(segment) - segment.live for segment in segments),
             "to_merge": len(to_merge(snapshot)),
-            "with_conditions": by_path(part for _, part in parts),
+            "with_conditions": by_path(part.filters for part in parts),
             "staged": len(self._staging),
             "layout": options.layout,
             "max_partition_size": options.max_partition_size,

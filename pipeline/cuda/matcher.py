@@ -22,11 +22,14 @@ from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys
+from tagmatch.pipeline.cuda.filters import CudaFilters
 from tagmatch.pipeline.cuda.memory import Workspace, to_device
+from tagmatch.pipeline.cuda.messages import CudaMessageIndex
 from tagmatch.pipeline.cuda.pairs import Pairs, Room
 from tagmatch.pipeline.cuda.pinned import PinnedPool
 from tagmatch.pipeline.cuda.preprocess import CudaTagIndex, DeviceQueries
 from tagmatch.pipeline.cuda.support import on_device
+from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.matcher import Batches, Found, PacketSize, Space, no_space
 
 cuda: Any = numba.cuda
@@ -142,6 +145,14 @@ MakeLayoutMatch: TypeAlias = Callable[[Segment, MatchOptions], LayoutMatch]
 class CudaMatcher:
     """Matches on one device within one segment. Any number of threads may share it.
 
+    Parameters
+    ----------
+    segment : Segment
+    options : MatchOptions
+    device : int
+    filters : FilterIndex, optional
+        Its sets that have constraints, if there are some.
+
     Raises
     ------
     DeviceError
@@ -152,7 +163,9 @@ class CudaMatcher:
     by_partition = None
     one_query = None
 
-    def __init__(self, segment: Segment, options: MatchOptions, device: int = 0) -> None:
+    def __init__(
+        self, segment: Segment, options: MatchOptions, device: int = 0, filters: FilterIndex | None = None
+    ) -> None:
         self.keys = segment.keys
         self._sets = len(segment)
         self._has_empty_set = segment.tagsets.has_empty_set
@@ -165,10 +178,13 @@ class CudaMatcher:
         self._leave_out(segment.deletions)
         self._keys_there: tuple[Any, Any] | None = None
         with on_device(device):
-            self._tag_index = CudaTagIndex(segment.vocabulary)
+            self._filters = None if filters is None else CudaFilters(filters)
+            tags = segment.vocabulary
+            self._tag_index = CudaTagIndex(tags) if filters is None else CudaMessageIndex(tags, filters)
             make: MakeLayoutMatch = resolve_name(implementations_of(segment.options).cuda)
             self._match = make(segment, options)
-            self.match_batches = None if self._match.match_batches is None else self._match_batches
+            by_partition = self._match.match_batches is not None and self._filters is None
+            self.match_batches = self._match_batches if by_partition else None
             self.packet_size = replace(_PACKET_SIZE, per_device=self._match.per_device)
             keys = segment.keys.keys
             if cuda.current_context().get_memory_info().free - keys.nbytes >= _LEFT_FOR_PACKETS:
@@ -205,7 +221,9 @@ class CudaMatcher:
     @property
     def nbytes(self) -> int:
         """Bytes of device memory, but for what packets take on their way."""
-        return sum(int(table.nbytes) for table in (self._tag_index, self._match, *(self._keys_there or ())))
+        filters = () if self._filters is None else (self._filters,)
+        tables = (self._tag_index, self._match, *filters, *(self._keys_there or ()))
+        return sum(int(table.nbytes) for table in tables)
 
     def memory(self, count: int) -> U64Array | None:
         """Pinned memory for `count` keys, unless they are few."""
@@ -275,7 +293,13 @@ class CudaMatcher:
     def _find(self, queries: DeviceQueries, keys: tuple[Any, Any] | None) -> tuple[Pairs, int, int]:
         with on_device(self._device):
             pairs = Pairs(queries.count, self._has_empty_set, keys, self._deleted, queries.workspace, self._room)
-            return pairs, *pairs.find(lambda *results: self._match.launch(queries, *results))
+            return pairs, *pairs.find(lambda *results: self._launch(queries, *results))
+
+    def _launch(self, queries: DeviceQueries, *results: Any) -> None:
+        """Have sets without constraints, and those with some, appended to the same pairs."""
+        self._match.launch(queries, *results)
+        if self._filters is not None:
+            self._filters.launch(queries, *results)
 
     def _halves(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> tuple[Lists, int, int]:
         """Match queries with more results than there is memory for, one half after the other in the same memory."""

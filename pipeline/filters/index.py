@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from tagmatch.model.arrays import BoolArray
+from tagmatch.model.columns import strings_of
 from tagmatch.model.kernels.reserved import constraints_among
+from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.asked import Asked, asked_in, tests_of
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, attributes_of
@@ -69,9 +72,42 @@ class FilterIndex:
         )
 
 
-def has_constraints(segment: Segment) -> bool:
-    """Whether a segment has sets with constraints."""
-    return bool(constraints_among(segment.vocabulary.tags).any())
+def filters_of(segment: Segment, before: Sequence[FilterIndex | None] = ()) -> FilterIndex | None:
+    """Index the sets of a segment that have constraints; `None` if there are none.
+
+    It expects messages to have attributes as often as those that indexes of earlier segments have seen.
+    """
+    if not constraints_among(segment.vocabulary.tags).any():
+        return None
+    return filter_index(segment, [index.seen for index in before if index is not None])
+
+
+def filters_of_rows(whole: FilterIndex, rows: Segment) -> FilterIndex:
+    """The same of some rows of its segment; both count messages together."""
+    return replace(filter_index(rows, [whole.seen]), seen=whole.seen)
+
+
+def by_path(indexes: Iterable[FilterIndex | None]) -> dict[Path, int]:
+    """How many sets with constraints each path has, in all these indexes."""
+    parts = [index.parts for index in indexes if index is not None]
+    return {path: sum(len(of.get(path, ())) for of in parts) for path in get_args(Path)}
+
+
+def paths_of(index: FilterIndex | None, rows: npt.NDArray[np.integer[Any]]) -> list[Path | None]:
+    """The path of the set in each of these rows; `None` for those without constraints."""
+    paths: list[Path | None] = [None] * len(rows)
+    if index is not None:
+        for path, part in index.parts.items():
+            for place in np.flatnonzero(np.isin(rows, part.rows)):
+                paths[place] = path
+    return paths
+
+
+def asked_of(indexes: Iterable[FilterIndex | None], names: Sequence[str]) -> set[str]:
+    """Those of some names that are of attributes that sets ask for."""
+    strings = strings_of(names)
+    known = [index.attributes.names.numbers(strings) for index in indexes if index is not None]
+    return {name for i, name in enumerate(names) if any(numbers[i] != UNKNOWN for numbers in known)}
 
 
 def filter_index(segment: Segment, before: Sequence[Seen] = (), path: Path | None = None) -> FilterIndex:

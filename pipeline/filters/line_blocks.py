@@ -36,6 +36,18 @@ def bucket_of(code, edges, first, last):
 
 
 @inlined
+def with_value(line, other):
+    """The line of an attribute whose value, or none, has a line, and which has another value, too."""
+    return other if line in (ABSENT, other) else SEVERAL
+
+
+@inlined
+def in_box(line, first, span):
+    """Whether a line is among those that all sets of a block ask for; several values may be anywhere."""
+    return (np.uint8(line - first) <= span) | (line == SEVERAL)
+
+
+@inlined
 def _bits(begin, end):
     """The bits from `begin` to `end`; none if the end comes first."""
     return (_U(1) << _U(end)) - (_U(1) << _U(begin)) if begin < end else _U(0)

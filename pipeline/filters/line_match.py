@@ -9,7 +9,7 @@ from tagmatch.model.kernels.bits import trailing_zeros
 from tagmatch.model.kernels.growing import with_room
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.pipeline.cpu.subset_match import Matches
-from tagmatch.pipeline.filters.line_blocks import ABSENT, BLOCK, SEVERAL, WORDS, bucket_of
+from tagmatch.pipeline.filters.line_blocks import ABSENT, BLOCK, SEVERAL, WORDS, bucket_of, in_box, with_value
 from tagmatch.pipeline.filters.lines import LineIndex
 from tagmatch.pipeline.filters.messages import Messages
 from tagmatch.pipeline.filters.verify import keep_verified
@@ -34,21 +34,17 @@ def _bucketed(offsets, attributes, codes, first, count, buckets, cut):
             if attribute < 0:
                 continue
             bucket = bucket_of(codes[i], edges, edge_offsets[attribute], edge_offsets[attribute + 1])
-            if buckets[attribute, message] == ABSENT:
-                buckets[attribute, message] = bucket
-            elif buckets[attribute, message] != bucket:
-                buckets[attribute, message] = SEVERAL
+            buckets[attribute, message] = with_value(buckets[attribute, message], bucket)
 
 
 @inlined
 def _in_boxes(boxes, first, last, buckets, live):
-    """Write which messages have values in all boxes; several values of an attribute may be anywhere."""
+    """Write which messages have values in all boxes."""
     live[:] = 1
     for box in range(first, last):
         of_attribute, low, span = buckets[boxes[box, 0]], _U8(boxes[box, 1]), _U8(boxes[box, 2])
         for message in range(len(live)):
-            bucket = of_attribute[message]
-            live[message] &= (_U8(bucket - low) <= span) | (bucket == SEVERAL)
+            live[message] &= in_box(of_attribute[message], low, span)
 
 
 @inlined

@@ -2,64 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
-
-import numpy as np
-import numpy.typing as npt
 
 from tagmatch.model.arrays import Lists, TagLists, U64Array
-from tagmatch.model.columns import strings_of
 from tagmatch.model.deletions import Deletions
 from tagmatch.model.kernels.lists import side_by_side
-from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.tables import KeyTable, Segment
 from tagmatch.pipeline.cpu.key_lookup import live_sets
 from tagmatch.pipeline.cpu.matcher import CpuMatcher, SetIds
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cpu.subset_match import Matches
-from tagmatch.pipeline.filters.index import FilterIndex, Path, filter_index, has_constraints
+from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.line_match import match_lines
 from tagmatch.pipeline.filters.messages import Messages, messages_of
 from tagmatch.pipeline.filters.subset_match import match_filters
 from tagmatch.pipeline.matcher import Matched, PacketSize, Preprocessed, QueryBatch, SegmentMatcher, Space, no_space
-
-
-def with_constraints(
-    segment: Segment, matcher: SegmentMatcher, earlier: Iterable[SegmentMatcher] = ()
-) -> SegmentMatcher:
-    """The matcher, or one that also answers for the sets of the segment that have constraints.
-
-    It expects messages to have attributes as often as those that earlier ones had to answer.
-    """
-    if not has_constraints(segment):
-        return matcher
-    before = [each.index.seen for each in earlier if isinstance(each, FilterMatcher)]
-    return FilterMatcher(segment, matcher, filter_index(segment, before))
-
-
-def by_path(matchers: Iterable[SegmentMatcher]) -> dict[Path, int]:
-    """How many sets with constraints each path has, in all these matchers."""
-    indexes = [matcher.index for matcher in matchers if isinstance(matcher, FilterMatcher)]
-    return {path: sum(len(index.parts.get(path, ())) for index in indexes) for path in get_args(Path)}
-
-
-def paths_of(matcher: SegmentMatcher, rows: npt.NDArray[np.integer[Any]]) -> list[Path | None]:
-    """The path of the set in each of these rows; `None` for those without constraints."""
-    paths: list[Path | None] = [None] * len(rows)
-    if isinstance(matcher, FilterMatcher):
-        for path, part in matcher.index.parts.items():
-            for place in np.flatnonzero(np.isin(rows, part.rows)):
-                paths[place] = path
-    return paths
-
-
-def asked_of(matchers: Iterable[SegmentMatcher], names: Sequence[str]) -> set[str]:
-    """Those of some names that are of attributes that sets ask for."""
-    strings = strings_of(names)
-    known = [each.index.attributes.names.numbers(strings) for each in matchers if isinstance(each, FilterMatcher)]
-    return {name for i, name in enumerate(names) if any(numbers[i] != UNKNOWN for numbers in known)}
 
 
 class FilterMatcher:

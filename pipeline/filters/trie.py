@@ -50,6 +50,11 @@ class Trie:
         return self.roots, self.nodes, self.edges, self.children, self.signatures
 
     @property
+    def tokenless(self) -> int:
+        """Rows, the first ones, that have no token."""
+        return int(self.nodes[0, 1] & ~INNER)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of memory."""
         return sum(array.nbytes for array in self.arrays) + self.fewest.nbytes
@@ -68,6 +73,24 @@ def home_of(node, token):
 def bit_of(token):
     """The bit of a token in signatures."""
     return _U(1) << ((_U(token) * _U(0x9E3779B97F4A7C15)) >> _U(58))
+
+
+@inlined
+def child_of(node, token, edges, children):
+    """Where an edge leads; 0 if there is none."""
+    mask = _U(len(edges) - 1)
+    edge = (_U(node) << _U(32)) | _U(token)
+    at = home_of(node, token) & mask
+    while children[at] != 0 and edges[at] != edge:
+        at = (at + _U(1)) & mask
+    return np.int64(children[at])
+
+
+@inlined
+def rows_of_node(node, nodes):
+    """Begin and end of the rows that are scanned, and whether the node has children."""
+    end = nodes[node, 1]
+    return np.int64(nodes[node, 0]), np.int64(end & ~INNER), end & INNER != 0
 
 
 @kernel

@@ -16,7 +16,8 @@ from tagmatch.pipeline.filters.attributes import Attributes, Constraints
 from tagmatch.pipeline.filters.tokens import Cells, Likelihoods, cells_of
 from tagmatch.pipeline.filters.trie import Trie, trie_of
 
-_TOKENS = 8
+#: Tokens of a set at most by which it is reached, and so the depth of the trie
+DEEPEST = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,7 +79,7 @@ def _paths(tokens: U32Array, owners: I64Array, count: int) -> U32Array:
     tokens, owners = tokens[keep], owners[keep]
     starts = offsets_of(np.bincount(owners, minlength=count))
     place = np.arange(len(tokens)) - starts[owners]
-    paths = np.zeros((count, _TOKENS), np.uint32)
-    few = place < _TOKENS
+    paths = np.zeros((count, DEEPEST), np.uint32)
+    few = place < DEEPEST
     paths[owners[few], place[few]] = tokens[few]
     return paths

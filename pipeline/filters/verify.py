@@ -73,6 +73,24 @@ def verified(
     return True
 
 
+@inlined
+def verified_in_list(
+    first, last, records, attributes, codes, begin, end, ranks, ranks_begin, ranks_end, constraints
+):  # fmt: skip
+    """As `verified`, where there is no table of a message's codes by attribute: on CUDA."""
+    for record in range(first, last):
+        attribute, low, span = records[record, 0], records[record, 1], records[record, 2]
+        if attribute < COMPLEX:
+            if not _any_within(attribute, low, span, attributes, codes, begin, end):
+                return False
+        elif attribute == TAG:
+            if not _has_rank(low, ranks, ranks_begin, ranks_end):
+                return False
+        elif not _holds(low, attributes, codes, begin, end, constraints):
+            return False
+    return True
+
+
 @kernel
 def _by_message(owners, rows, used, starts):
     """The rows of candidates, those of each message side by side; message `i` has those from `starts[i]` on."""

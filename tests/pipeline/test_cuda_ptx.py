@@ -28,6 +28,7 @@ def array(dtype, dimensions=1):
 
 u8, u32, u64, i32, i64, f64 = map(array, (t.uint8, t.uint32, t.uint64, t.int32, t.int64, t.float64))
 words, n, yes = array(t.uint64, 2), t.int64, t.boolean
+halves, flags = array(t.uint32, 2), array(t.boolean)
 
 def kernels(offsets, keys):
     results = (u32, u32, i64)
@@ -36,6 +37,22 @@ def kernels(offsets, keys):
             "_look_up": (n, i32, n, u8, t.uint64, u64, offsets, u8, u32),
             "_spread": (n, n, u32, u32, u32),
             "_sort": (n, i32, n, u32, i32, i32, u32),
+        },
+        "messages": {
+            "_tokenize": (n, i32, i32, u32, i64, u32, u32, i64, i64, u64, u32, n, i64, i32, u32, u32, u64),
+        },
+        "trie": {
+            "match_trie": (
+                n, n, i64, i32, u32, u32, u64, i32, i32, u32, i64, u32, u32, n, n, i32, halves, u64, i32, u64,
+                u32, i64, halves, i64, flags, i64, u32, u32, *results,
+            ),
+        },
+        "lines": {
+            "assign_buckets": (n, n, i64, u32, u32, i32, i64, u32, u8),
+            "match_lines": (
+                n, n, n, u8, i32, i32, u32, i64, u32, u32, n, i32, i64, u32, i64, halves, i64, halves, halves,
+                u32, i64, halves, i64, flags, i64, u32, u32, *results,
+            ),
         },
         "scan": {
             "_scan_tiles": (n, i32, i64, i64),
