@@ -307,6 +307,7 @@ def test_packets_with_too_many_results_are_halved(monkeypatch: pytest.MonkeyPatc
                 raise InjectedCudaError(OUT_OF_MEMORY)
             return give(workspace, name, dtype, wanted)
 
+        monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 2)
         monkeypatch.setattr(memory, "_roomy", lambda count: max(1, count))
         monkeypatch.setattr(memory.Workspace, "device", device)
         messages: list[Message] = [([], {"p": value}) for value in (30, 7, 30, 0, 12, 30, 29)]
