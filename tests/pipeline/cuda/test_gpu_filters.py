@@ -299,6 +299,7 @@ def test_packets_with_too_many_results_are_halved(monkeypatch: pytest.MonkeyPatc
     refused = []
     give = memory.Workspace.device
     count = 30
+    monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 2)
     with with_sets([([], f"p > {key}") for key in range(count)], path, layout=layout) as tm:
 
         def device(workspace: memory.Workspace, name: str, dtype: Any, wanted: int) -> Any:
@@ -307,7 +308,6 @@ def test_packets_with_too_many_results_are_halved(monkeypatch: pytest.MonkeyPatc
                 raise InjectedCudaError(OUT_OF_MEMORY)
             return give(workspace, name, dtype, wanted)
 
-        monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 2)
         monkeypatch.setattr(memory, "_roomy", lambda count: max(1, count))
         monkeypatch.setattr(memory.Workspace, "device", device)
         messages: list[Message] = [([], {"p": value}) for value in (30, 7, 30, 0, 12, 30, 29)]
