@@ -1,7 +1,8 @@
 """Programs that read an index while another changes it: each answer comes wholly from one snapshot.
 
 `python -m faults.readers --rounds 200 --seed 7`, in `tests`, has a program consolidate so many times, and merge
-segments in the background, while eight others reload and ask; it prints what they saw and what went wrong.
+segments in the background, while eight others reload and ask; it prints what they saw and what went wrong. Most sets
+have conditions, and messages attributes.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import multiprocessing
 import random
 import tempfile
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
+from itertools import islice, product
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, get_args
@@ -19,11 +21,13 @@ from unittest.mock import patch
 
 from faults.rounds import Report, main_of
 from faults.trial import describe
-from support.moving_keys import MixedError, ask, move_to, store_first
+from support.moving_keys import WAYS, MixedError, ask, move_to, store_first
+from support.paths import all_in
 
 from tagmatch import TagMatch
 from tagmatch.changing import Changing
 from tagmatch.model.options import Layout
+from tagmatch.pipeline.filters.index import Path as Way
 
 _FORK = multiprocessing.get_context("fork")
 _READERS = 8
@@ -60,10 +64,13 @@ def write(path: Path, last: int, seed: str, counts: Counter[str]) -> None:
 
 
 def read(path: Path, last: int, seed: str, counts: Counter[str]) -> None:
-    """Reload and ask until there is the last version; now and then open the index anew, as it is laid out then."""
+    """Reload and ask until there is the last version; now and then open the index anew, as it is laid out then.
+
+    Sets with conditions are found by the trie or by lines, one or the other, as is drawn each time.
+    """
     rng, seen = random.Random(seed), {0}
     while last not in seen:
-        with TagMatch.open(path, **_OPTIONS) as tm:
+        with all_in(rng.choice(get_args(Way))), TagMatch.open(path, **_OPTIONS) as tm:
             for version in ask(tm, rng, max(seen)):
                 seen.add(version)
                 counts["answers"] += 1
@@ -72,6 +79,7 @@ def read(path: Path, last: int, seed: str, counts: Counter[str]) -> None:
                 if version == last or rng.random() < 1 / _ANSWERS:
                     break
             tm.check()
+            counts.update({f"sets found by {way}": sets for way, sets in tm.stats()["with_conditions"].items()})
     counts["versions seen, by all readers"] += len(seen)
 
 
@@ -91,10 +99,11 @@ def run(rounds: int, seed: int) -> Report:
     """Write so many versions while others read."""
     report = Report()
     with tempfile.TemporaryDirectory() as folder:
-        for each in get_args(Layout):  # loads the kernels, which the programs then have
-            with TagMatch(Path(folder, each), layout=each, **_OPTIONS) as tm:
+        # Loads the kernels, which the programs then have
+        for each, way in product(get_args(Layout), get_args(Way)):
+            with all_in(way), TagMatch(Path(folder, f"{each} {way}"), layout=each, **_OPTIONS) as tm:
                 store_first(tm)
-                next(ask(tm, random.Random(seed)))
+                deque(islice(ask(tm, random.Random(seed)), len(WAYS)), 0)
                 move_to(tm, 1)
         path = Path(folder, "index")
         with TagMatch(path, **_OPTIONS) as tm:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from faults.kills import MERGING
+
+from tagmatch.pipeline.filters.index import Path
 
 
 def test_what_a_killed_program_had_done_has_lasted(report_of):
@@ -19,6 +23,7 @@ def test_several_writers_at_once(report_of):
     report = report_of("writers", rounds=60)
     assert report["cases"] == 60
     assert report["outcomes"]["lost"] == 0
+    assert report["outcomes"]["found by their conditions"] == 2 * 20
 
 
 def test_each_answer_is_of_one_snapshot_while_another_program_writes(report_of):
@@ -27,5 +32,6 @@ def test_each_answer_is_of_one_snapshot_while_another_program_writes(report_of):
     outcomes = report["outcomes"]
     assert (outcomes["mixed"], outcomes["errors"]) == (0, 0)
     assert outcomes["merges"] > 5
+    assert all(outcomes[f"sets found by {way}"] > 1000 for way in get_args(Path))
     assert outcomes["reloads of a newer snapshot"] > 8
     print(outcomes)

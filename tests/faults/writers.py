@@ -1,4 +1,4 @@
-"""Several programs that write to an index at once: all that each one saves is there at the end.
+"""Several programs that write to an index at once: all that each one saves is there at the end, with its conditions.
 
 `python -m faults.writers --rounds 600 --seed 7`, in `tests`, prints what was tried and what went wrong.
 """
@@ -17,6 +17,9 @@ from typing import get_args
 from unittest.mock import patch
 
 from faults.rounds import Report, main_of
+from support.conditions import Message
+from support.numbered_conditions import FOR_ALL, condition_of, row_of, table_of
+from support.oracle import holds_for
 
 from tagmatch import IndexChangedError, IndexLockedError, TagMatch
 from tagmatch.model.options import Durability, Layout
@@ -44,7 +47,7 @@ def add_keys(path: Path, layout: str, keys: range, seed: str, saved: Connection)
         for key in keys:
             while True:
                 try:
-                    tm.add_set(tags_of(key), key)
+                    tm.add_set(tags_of(key), key, where=condition_of(key))
                     break
                 except IndexLockedError:
                     waits["times that another one had changes staged"] += 1
@@ -60,12 +63,18 @@ def add_keys(path: Path, layout: str, keys: range, seed: str, saved: Connection)
         saved.send(waits)
 
 
-def keys_in(path: Path, most: int) -> list[int]:
-    """All keys of a whole index."""
+def check_keys(path: Path, most: int, report: Report) -> None:
+    """An index is whole, and has so many keys, each where its condition holds only."""
+    tags = ["all", *(f"shared {i}" for i in range(7)), *(f"of {key}" for key in range(most))]
+    messages = [Message(tags, attributes) for attributes in (FOR_ALL, {}, {"price": [7], "sold": True})]
     with TagMatch.open(path, threads=1, device="cpu") as tm:
         tm.check()
-        found = tm.match_many([["all", *(f"shared {i}" for i in range(7)), *(f"of {key}" for key in range(most))]])
-    return sorted(found.values.to_pylist())
+        found = [sorted(keys) for keys in tm.match_many(table_of(messages)).to_pylist()]
+    report.outcomes["lost"] += len(set(range(most)) - set(found[0]))
+    report.outcomes["found by their conditions"] += len(found[0]) - len(found[1])
+    for message, keys in zip(messages, found, strict=True):
+        expected = [key for key in range(most) if holds_for(row_of(key, tags_of(key)), *message)]
+        assert keys == expected, f"{len(keys)} keys of {len(expected)}"
 
 
 def write_at_once(path: Path, layout: str, changes: int, seed: str, report: Report) -> None:
@@ -86,9 +95,7 @@ def write_at_once(path: Path, layout: str, changes: int, seed: str, report: Repo
             report.kinds["changes by several writers"] += 1
         program.join(_TIMEOUT_S)
         assert program.exitcode == 0
-    found = keys_in(path, changes)
-    report.outcomes["lost"] += len(set(range(changes)) - set(found))
-    assert found == list(range(changes)), f"{len(found)} keys of {changes}"
+    check_keys(path, changes, report)
 
 
 def run(rounds: int, seed: int) -> Report:
@@ -99,9 +106,9 @@ def run(rounds: int, seed: int) -> Report:
         for each in layouts:
             # Loads the kernels, which the programs then have
             with TagMatch(path, layout=each, threads=1, device="cpu") as tm:
-                tm.add_sets(map(tags_of, range(_FILL)), range(_FILL))
+                tm.add_sets(map(tags_of, range(_FILL)), range(_FILL), where=list(map(condition_of, range(_FILL))))
                 tm.consolidate()
-            assert keys_in(path, _FILL) == list(range(_FILL))
+            check_keys(path, _FILL, Report())
             shutil.rmtree(path)
         for each in layouts:
             try:

@@ -1,15 +1,21 @@
 """An index whose keys move from set to set, so that each answer tells which version of the index it is of.
 
-Each version moves some of the keys, which takes removals and additions in several segments. An answer has the number of
-its version in it; one that is partly of another version has a key twice, or lacks one.
+Two in three sets have conditions, and messages attributes. Each version moves some of the keys, which takes removals
+and additions in several segments. An answer has the number of its version in it; one that is partly of another version
+has a key twice, or lacks one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
+
+from support.conditions import Message, conditions_in
+from support.numbered_conditions import FOR_ALL, any_attributes, condition_of, row_of, table_of
+from support.oracle import holds_for
 
 from tagmatch import TagMatch
 
@@ -38,15 +44,16 @@ def contents(version: int) -> Contents:
     """All sets of a version, with their keys."""
     keys: dict[frozenset[str], tuple[int, ...]] = {frozenset(_VERSION): (_FIRST_VERSION + version,)}
     for key in range(_KEYS):
-        tags = frozenset(_set(_place(key, version)))
-        keys[tags] = (*keys.get(tags, ()), key)
+        place = _place(key, version)
+        row = row_of(place, _set(place))
+        keys[row] = (*keys.get(row, ()), key)
     return keys
 
 
 def store_first(tm: TagMatch) -> None:
     """Make version 0."""
-    for tags, keys in contents(0).items():
-        tm.add_sets([tags] * len(keys), keys)
+    tm.add_set(_VERSION, _FIRST_VERSION)
+    tm.add_sets(**_columns_of(range(_KEYS), 0))
     tm.consolidate()
 
 
@@ -55,10 +62,16 @@ def move_to(tm: TagMatch, version: int, *, full: bool = False) -> None:
     before = _FIRST_VERSION + version - 1
     moved = [key for key in range(_KEYS) if _place(key, version) != _place(key, version - 1)]
     tm.add_set(_VERSION, before + 1)
-    tm.remove_sets([_set(_place(key, version - 1)) for key in moved], moved)
-    tm.add_sets([_set(_place(key, version)) for key in moved], moved)
+    tm.remove_sets(**_columns_of(moved, version - 1))
+    tm.add_sets(**_columns_of(moved, version))
     tm.remove_set(_VERSION, before)
     tm.consolidate(full=full)
+
+
+def _columns_of(keys: Sequence[int], version: int) -> dict[str, Any]:
+    """The sets of these keys, as they are added and removed."""
+    places = [_place(key, version) for key in keys]
+    return {"tags": list(map(_set, places)), "keys": keys, "where": list(map(condition_of, places))}
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
@@ -83,46 +96,57 @@ def _check_sets(found: list[tuple[frozenset[str], tuple[int, ...]]]) -> int:
     return version
 
 
-def _check_keys(queries: list[list[str]], answers: list[list[int]]) -> int:
+def _check_keys(messages: list[Message], answers: list[list[int]]) -> int:
     version = _version_in(answers[0])
-    for query, keys in zip(queries, answers, strict=True):
-        wanted = frozenset(query)
-        if sorted(keys) != sorted(key for tags, own in contents(version).items() if tags <= wanted for key in own):
+    for message, keys in zip(messages, answers, strict=True):
+        expected = [key for row, own in contents(version).items() if holds_for(row, *message) for key in own]
+        if sorted(keys) != sorted(expected):
             raise MixedError(f"not the keys of version {version}")
     return version
 
 
-def _queries(rng: random.Random, count: int) -> list[list[str]]:
-    return [[*_VERSION, "all", *rng.sample(_EVERYTHING, rng.choice([3, 150]))] for _ in range(count)]
+def _messages(rng: random.Random, count: int) -> list[Message]:
+    tags = [[*_VERSION, "all", *rng.sample(_EVERYTHING, rng.choice([3, 150]))] for _ in range(count)]
+    return [Message(each, any_attributes(rng)) for each in tags]
 
 
 def _match(tm: TagMatch, rng: random.Random) -> int:
-    (query,) = _queries(rng, 1)
-    return _check_keys([query], [tm.match(query)])
+    (message,) = _messages(rng, 1)
+    return _check_keys([message], [tm.match(*message)])
 
 
 def _match_many(tm: TagMatch, rng: random.Random) -> int:
-    queries = _queries(rng, 8)
-    return _check_keys(queries, tm.match_many(queries).to_pylist())
+    messages = _messages(rng, 8)
+    return _check_keys(messages, tm.match_many(table_of(messages)).to_pylist())
+
+
+def _match_many_tags(tm: TagMatch, rng: random.Random) -> int:
+    messages = [Message(tags, {}) for tags, _ in _messages(rng, 8)]
+    return _check_keys(messages, tm.match_many([tags for tags, _ in messages]).to_pylist())
 
 
 def _submit(tm: TagMatch, rng: random.Random) -> int:
-    (query,) = _queries(rng, 1)
-    return _check_keys([query], [tm.submit(query).result(60)])
+    (message,) = _messages(rng, 1)
+    return _check_keys([message], [tm.submit(*message).result(60)])
+
+
+def _amatch(tm: TagMatch, rng: random.Random) -> int:
+    (message,) = _messages(rng, 1)
+    return _check_keys([message], [asyncio.run(tm.amatch(*message))])
 
 
 def _columns(tm: TagMatch, _: random.Random) -> int:
     sets: dict[frozenset[str], tuple[int, ...]] = {}
     for row in sorted(tm.to_arrow().to_pylist(), key=lambda row: row["key"]):
-        tags = frozenset(row["tags"])
-        sets[tags] = (*sets.get(tags, ()), row["key"])
+        stored = frozenset(row["tags"]) | conditions_in(row["where"])
+        sets[stored] = (*sets.get(stored, ()), row["key"])
     return _check_sets([*sets.items()])
 
 
 #: Each asks an index, and returns of which version the answer is
 WAYS: tuple[Callable[[TagMatch, random.Random], int], ...] = (
-    _match, _match_many, _submit, _columns,
-    lambda tm, _: _check_sets(tm.explain(_EVERYTHING)),
+    _match, _match_many, _match_many_tags, _submit, _amatch, _columns,
+    lambda tm, _: _check_sets(tm.explain(_EVERYTHING, FOR_ALL)),
     lambda tm, _: _check_sets(list(tm)),
 )  # fmt: skip
 

@@ -33,6 +33,11 @@ def is_condition(tag: str) -> bool:
     return hasattr(tag, "holds")
 
 
+def holds_for(row: Row, tags: Collection[str], attributes: Attributes) -> bool:
+    """Whether a message has all tags of a row, and all of its conditions hold."""
+    return all(is_condition(each) and each.holds(tags, attributes) for each in row.difference(tags))
+
+
 def group_of(row: Row) -> str | None:
     return max((tag for tag in row if not is_condition(tag)), default=None)
 
@@ -153,9 +158,7 @@ class Oracle:
         query = frozenset(tags)
         for group in (None, *query):
             for stored, keys in self._live(self._groups.get(group, {})):
-                if stored <= query or all(
-                    is_condition(each) and each.holds(query, attributes) for each in stored - query
-                ):
+                if holds_for(stored, query, attributes):
                     yield stored, keys
 
     def _live(self, group: dict[Row, dict[Key, Time]]) -> Iterable[Stored]:
