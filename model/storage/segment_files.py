@@ -12,7 +12,7 @@ import xxhash
 
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
 from tagmatch.model.deletions import Deletions
-from tagmatch.model.errors import IndexCorruptError, TagMatchError
+from tagmatch.model.errors import IndexCorruptError, IndexVersionError, TagMatchError
 from tagmatch.model.kernels.reserved import has_reserved
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.layouts import rules_of
@@ -107,6 +107,8 @@ def read_segments(folder: Path, manifest: Manifest, check: Check) -> tuple[Segme
     ------
     IndexCorruptError
         A file is missing, or `check` does not accept it.
+    IndexVersionError
+        An older version has stored tags that stand for constraints now.
     TagMatchError
         A file cannot be read.
     """
@@ -121,10 +123,16 @@ def _read_segment(folder: Path, entry: Entry, options: LayoutOptions, key_type: 
     tables = {name: _read_table(own / f"{name}.arrow", files[f"{name}.arrow"], check) for name in wanted}
     expires = to_numbers(_read_table(own / EXPIRES, files[EXPIRES], check)["expires"]) if EXPIRES in files else None
     vocabulary, tagsets = tables["vocabulary"], tables["tagsets"]
+    tags = to_strings(vocabulary["tag"])
+    if CONSTRAINTS not in entry and has_reserved(tags):
+        raise IndexVersionError(
+            f"{own} has tags that begin with U+0000 and +, - or =, which stand for constraints since format 5; with "
+            "the version of tagmatch that wrote the index, store these sets with other tags"
+        )
     return Segment(
         options,
         Vocabulary(
-            to_strings(vocabulary["tag"]),
+            tags,
             to_numbers(vocabulary["hash"]),
             to_numbers(vocabulary["frequency"]),
             entry["seed"],

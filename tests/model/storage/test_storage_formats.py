@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
+from unittest.mock import patch
 
 import pytest
 from support.agreement import assert_agree
@@ -15,7 +17,7 @@ from support.old_formats import CONTENTS, DATA, SETS
 from support.oracle import Oracle
 
 import tagmatch
-from tagmatch import TagMatch
+from tagmatch import IndexVersionError, TagMatch, TagMatchError
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.format import FORMAT_VERSION
 
@@ -103,3 +105,21 @@ def test_it_can_be_kept_copied_and_restored(index: Path, oracle: Oracle, name: s
         tm.consolidate()
         oracle.consolidate()
         assert_agree(tm, oracle, QUERIES)
+
+
+@pytest.mark.parametrize("tag", ["\0+x", "\0-rprice\0[1:x", "\0=a\0b1", "\0+"])
+def test_tags_that_stand_for_constraints_by_now_are_refused(tmp_path: Path, tag: str) -> None:
+    """Versions before format 5 stored them as any other tag, and said nothing of them in the manifest."""
+    index = tmp_path / "index"
+    none: Any = lambda *_: None  # noqa: E731
+    with (
+        patch("tagmatch.model.columns.is_reserved", none),
+        patch("tagmatch.model.storage.segment_files.has_reserved", none),
+        TagMatch(index, **OPTIONS) as tm,
+    ):
+        tm.add_set(["a", tag], 7)
+        with suppress(TagMatchError):  # it is saved, but what answers takes the tag for a constraint
+            tm.consolidate()
+    assert format_of(index) == 3
+    with pytest.raises(IndexVersionError, match="stand for constraints since format 5"):
+        TagMatch.open(index, **OPTIONS)
