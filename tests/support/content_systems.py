@@ -15,6 +15,10 @@ NAMES = ("x", "y", "z", "price", "a b", "")
 OTHER_NAMES = (*NAMES, "unknown", *(f"n{i}" for i in range(40)))
 WHOLE = st.integers(-3, 3) | st.sampled_from([2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63)])
 REAL = st.sampled_from([-1.5, -0.0, 0.0, 0.5, 1.0, 1e300, float("inf"), float("-inf"), 5e-324])
+#: Of attributes with texts
+TEXT_NAMES = ("t", "name")
+#: Of few characters, so that parts recur; as long as can be compared, of 1 to 4 bytes a character, and empty
+TEXTS = st.text("ab", max_size=7) | st.text("aé", max_size=3) | st.sampled_from(["", "abababa", "日本", "😀a", "b😀"])
 
 Row = dict[str, Any]
 
@@ -27,14 +31,40 @@ def constraints(values: st.SearchStrategy[Any], names: tuple[str, ...]) -> st.Se
 
 def workloads(values: st.SearchStrategy[Any], names: tuple[str, ...]) -> st.SearchStrategy[tuple[list[Row], list[Row]]]:
     """Few names and values, so that filters match; constraints repeat, in a filter too, and a filter may have none."""
-    filters = st.fixed_dictionaries(
-        {
-            "key": st.integers(0, 3) | st.sampled_from(BOUNDARY_KEYS),
-            "constraints": st.lists(constraints(values, names), max_size=4),
-        }
-    )
     messages = st.dictionaries(st.sampled_from(OTHER_NAMES), values, max_size=20)
-    return st.tuples(st.lists(filters, max_size=25), st.lists(messages, max_size=6))
+    return st.tuples(st.lists(filters_of(constraints(values, names)), max_size=25), st.lists(messages, max_size=6))
+
+
+def filters_of(each: st.SearchStrategy[Row]) -> st.SearchStrategy[Row]:
+    """Filters with such constraints."""
+    keys = st.integers(0, 3) | st.sampled_from(BOUNDARY_KEYS)
+    return st.fixed_dictionaries({"key": keys, "constraints": st.lists(each, max_size=4)})
+
+
+def text_constraints() -> st.SearchStrategy[Row]:
+    name, comparison = st.sampled_from(TEXT_NAMES), st.sampled_from(["=", "!=", "prefix", "contains"])
+    return st.fixed_dictionaries({"attr": name, "op": comparison, "text": TEXTS})
+
+
+def text_workloads() -> st.SearchStrategy[tuple[list[Row], list[Row]]]:
+    """Texts beside whole numbers."""
+    of_filters = filters_of(text_constraints() | constraints(WHOLE, ("x",)))
+    messages = st.fixed_dictionaries({}, optional=dict.fromkeys(TEXT_NAMES, TEXTS) | {"x": WHOLE, "unknown": TEXTS})
+    return st.tuples(st.lists(of_filters, max_size=25), st.lists(messages, max_size=6))
+
+
+def text_tables(filters: list[Row], messages: list[Row]) -> tuple[pa.Table, pa.Table]:
+    """A column of whole numbers, `x`; all others have texts."""
+    sent = {"x": pa.array([row.get("x") for row in messages], pa.int64())}
+    for name in (*TEXT_NAMES, "unknown"):
+        sent[name] = pa.array([row.get(name) for row in messages], pa.string())
+    return subscriptions(filters, pa.int64()), pa.table(sent)
+
+
+def subscriptions(filters: list[Row], kind: pa.DataType) -> pa.Table:
+    """A table of filters; operands that one does not have are null."""
+    struct = pa.struct({"attr": pa.string(), "op": pa.string(), "value": kind, "upper": kind, "text": pa.string()})
+    return pa.Table.from_pylist(filters, pa.schema({"key": pa.uint64(), "constraints": pa.list_(struct)}))
 
 
 def tables(filters: list[Row], messages: list[Row], kind: pa.DataType) -> tuple[pa.Table, pa.Table]:

@@ -186,7 +186,8 @@ def _share_arrays_safely() -> None:
 def _plain(argument: Any) -> Any:
     """Return what stands behind arrays of the simulator; integers in the widest type, so that less is compiled."""
     if isinstance(argument, tuple):
-        return tuple(map(_plain, argument))
+        plain = map(_plain, argument)
+        return type(argument)(*plain) if hasattr(argument, "_fields") else tuple(plain)
     if isinstance(argument, np.integer):
         return np.uint64(argument) if argument.dtype.kind == "u" else int(argument)
     wrapped = getattr(argument, "_item", argument)

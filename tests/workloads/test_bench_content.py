@@ -162,7 +162,16 @@ def test_bad_parameters(tmp_path: Path) -> None:
 # -- what it compares with ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changes", [{}, {"between": 50, "names": 6, "max_constraints": 4}, {"min_attributes": 0}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"strings": 0.5, "values": 20},
+        {"strings": 1.0, "min_constraints": 1, "max_constraints": 2},
+        {"between": 50, "names": 6, "max_constraints": 4},
+        {"min_attributes": 0},
+    ],
+)
 def test_brute_force(changes: dict[str, Any]) -> None:
     content = Content(ContentOptions(interfaces=300, min_filters=1, max_filters=1, **({"names": 8} | changes)))
     stored, sent = content.subscriptions(0, 300), content.messages(0, 80)

@@ -9,7 +9,19 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.content_systems import NAMES, OTHER_NAMES, REAL, WHOLE, Row, check, tables, workloads
+from support.content_systems import (
+    NAMES,
+    OTHER_NAMES,
+    REAL,
+    WHOLE,
+    Row,
+    check,
+    subscriptions,
+    tables,
+    text_tables,
+    text_workloads,
+    workloads,
+)
 
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
 from tagmatch.workloads.systems.catalogue import CONTENT, CONTENT_SHARED, System
@@ -36,6 +48,30 @@ def test_many_names(system: System, workload: tuple[list[Row], list[Row]]) -> No
 @given(workload=workloads(REAL, NAMES))
 def test_real_numbers(system: System, workload: tuple[list[Row], list[Row]]) -> None:
     check(system, *tables(*workload, pa.float64()))
+
+
+@given(workload=text_workloads(), threads=st.sampled_from([1, 3]))
+def test_texts(system: System, workload: tuple[list[Row], list[Row]], threads: int) -> None:
+    check(system, *text_tables(*workload), threads)
+
+
+@pytest.mark.parametrize("text", ["", "a", "ab", "aa", "abcabca", "aaaaaaa", "a\uffff", "\U0010ffffab"])
+def test_all_parts_of_a_text(system: System, text: str) -> None:
+    """Each is a prefix, contained or equal, or none of these, and so for messages that have one character less."""
+    parts = sorted({text[i:j] for i in range(len(text) + 1) for j in range(i, len(text) + 1)} | {"b", "aab", "ca"})
+    asked = [(op, part) for op in ("=", "!=", "prefix", "contains") for part in parts]
+    stored = [
+        {"key": key, "constraints": [{"attr": "t", "op": op, "text": part}]} for key, (op, part) in enumerate(asked)
+    ]
+    messages = [{"t": text}, {"t": text[:-1]}, {"t": text[1:]}, {"x": 1}]
+    assert check(system, *text_tables(stored, messages)) > len(messages)
+
+
+@pytest.mark.parametrize("interfaces", [1, 10])
+def test_generated_texts(system: System, interfaces: int) -> None:
+    filters = {"min_filters": 600 // interfaces, "max_filters": 600 // interfaces}
+    content = Content(ContentOptions(interfaces=interfaces, **filters, names=8, strings=0.5, values=20))
+    assert check(system, content.subscriptions(0, content.filters), content.messages(0, 60), threads=2) > 100
 
 
 @pytest.mark.parametrize("interfaces", [1, 10, 300])
@@ -106,10 +142,40 @@ def test_wrong_constraints(system: System, wrong: Row, message: str) -> None:
         system(tables(filters, [], pa.float64())[0], 1)
 
 
-def test_strings_and_nan_are_refused(system: System) -> None:
-    content = Content(replace(SCENARIOS["pcm"], interfaces=1, min_filters=9, max_filters=9, strings=1.0))
-    with pytest.raises(ValueError, match="constraints on strings cannot be compared"):
-        system(content.subscriptions(0, 9), 1)
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"text": "12345678"}, "a text of 8 bytes is longer than 7"),
+        ({"text": "ééé€"}, "a text of 9 bytes is longer than 7"),
+        ({"text": "a\0"}, "a text has a character of code 0"),
+        ({"op": "<"}, "operator '<' is none of =, !=, prefix, contains"),
+        ({"attr": "x"}, "attribute 'x' has constraints on numbers and on texts"),
+    ],
+)
+def test_wrong_texts(system: System, wrong: Row, message: str) -> None:
+    right = {"attr": "t", "op": "=", "text": "a"}
+    with pytest.raises(ValueError, match=message):
+        system(subscriptions([{"key": 1, "constraints": [CONSTRAINT, right | wrong]}], pa.int64()), 1)
+    with pytest.raises(ValueError, match="texts cannot be compared beside numbers of type double"):
+        system(subscriptions([{"key": 1, "constraints": [right]}], pa.float64()), 1)
+
+
+def test_messages_of_other_types_are_refused(system: System) -> None:
+    asked = [CONSTRAINT, {"attr": "t", "op": "prefix", "text": "a"}]
+    matcher: Any = system(subscriptions([{"key": 1, "constraints": asked}], pa.int64()), 1)
+    for sent, message in (
+        ({"t": [5]}, "attribute 't' of messages is int64; constraints want texts"),
+        ({"x": ["5"]}, "attribute 'x' of messages is string; constraints want numbers"),
+        ({"t": ["12345678"]}, "a text of 8 bytes is longer than 7"),
+        ({"t": ["\0"]}, "a text has a character of code 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            matcher.prepare(pa.table(sent))
+    nothing = matcher.prepare(pa.table({"x": pa.nulls(2), "t": pa.nulls(2), "other": ["12345678", "1"]}))
+    assert matcher.match_many(nothing).to_pylist() == [[], []]
+
+
+def test_nan_is_refused(system: System) -> None:
     matcher: Any = system(tables([{"key": 1, "constraints": [CONSTRAINT]}], [], pa.float64())[0], 1)
     with pytest.raises(ValueError, match="attribute 'x' of a message is NaN"):
         matcher.prepare(pa.table({"x": [1.0, float("nan")]}))

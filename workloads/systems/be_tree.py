@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tagmatch.model.arrays import offsets_of
-from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.workloads.systems.be_tree_build import grow
 from tagmatch.workloads.systems.content_matcher import (
     BETWEEN,
+    CONTAINS,
     GREATER,
     LESS,
     UNEQUAL,
@@ -19,12 +20,13 @@ from tagmatch.workloads.systems.content_matcher import (
     Messages,
     add_match,
 )
+from tagmatch.workloads.systems.content_texts import contains, ones_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from tagmatch.model.arrays import BoolArray, I64Array, U32Array
+    from tagmatch.model.arrays import BoolArray, I64Array, U8Array, U32Array
 
     I32Array = npt.NDArray[np.int32]
 
@@ -52,7 +54,8 @@ class _Tree(NamedTuple):
     `roots`. Values of the directory's attribute `about[i]` are in node `left[i]` up to code `middles[i]`, above it in
     `right[i]`, which are -1 where there is no filter.
     The constraints of filter `i` are from `offsets[i]` to `offsets[i + 1]`: they are on attribute `on`, and hold for
-    codes from `lows` to `highs`, or if `negated`, for all others. `unmarked` is not marked anywhere.
+    codes from `lows` to `highs`, if `operators` has UNEQUAL, for all others, and if it has CONTAINS, for texts that
+    contain the operand whose code `lows` is. `unmarked` is not marked anywhere.
     """
 
     codes: _Codes
@@ -70,7 +73,7 @@ class _Tree(NamedTuple):
     on: U32Array
     lows: I32Array
     highs: I32Array
-    negated: BoolArray
+    operators: U8Array
     interfaces: U32Array
     unmarked: BoolArray
 
@@ -87,8 +90,9 @@ class BeTree(ContentMatcher):
 
     Chosen, as the tree is built at once, with no messages to learn from: an attribute's score is what its filters
     gain, one each, less what they are expected to lose, the share of codes that satisfy the constraint. ≠ holds for
-    all codes there. Simplified: a p-directory is searched in order, not hashed; filters are not inserted one by one.
-    Operands of any type are made discrete by their order; the codes of messages are found when these are prepared.
+    all codes there, and so does a text to be contained, which the paper has not and which is no interval of codes.
+    Simplified: a p-directory is searched in order, not hashed; filters are not inserted one by one. Operands
+    of any type are made discrete by their order; the codes of messages are found when these are prepared.
     Filters of an interface that is found already are evaluated, as published.
 
     Parameters
@@ -107,9 +111,10 @@ class BeTree(ContentMatcher):
     def _build(self, filters: Filters) -> _Tree:
         codes, lows, highs = _discretised(filters)
         tops = (2 * np.diff(codes.offsets)).astype(np.int32)
-        negated, offsets = filters.operators == UNEQUAL, offsets_of(filters.sizes)
+        offsets = offsets_of(filters.sizes)
         # Where a constraint may hold, for which an interval that is empty must have a place, too
-        from_, to = np.where(negated, 0, lows), np.where(negated, tops[filters.attributes], np.maximum(lows, highs))
+        anywhere = (filters.operators == UNEQUAL) | (filters.operators == CONTAINS)
+        from_, to = np.where(anywhere, 0, lows), np.where(anywhere, tops[filters.attributes], np.maximum(lows, highs))
         order = np.arange(len(filters.sizes))
         nodes, entries = grow(offsets, filters.attributes, from_, to, tops, self._leaf, order)
         ordered = offsets_of(filters.sizes[order])
@@ -122,18 +127,19 @@ class BeTree(ContentMatcher):
             filters.attributes[at],
             lows[at],
             highs[at],
-            negated[at],
+            filters.operators[at],
             filters.interfaces[order],
             np.zeros(len(filters.keys), np.bool_),
         ]
         return _Tree(*columns)
 
     def prepare(self, messages: pa.Table | pa.RecordBatch) -> Messages:
-        """Convert messages, whose values become codes."""
+        """Convert messages, whose values get codes."""
         given = super().prepare(messages)
-        codes = np.empty(len(given.values), np.int32)
-        _encode(given.attributes, given.values, *self._tables.codes, codes)
-        return Messages(given.offsets, given.attributes, codes)
+        values = np.empty(len(given.values), np.dtype([("x", given.values.dtype), ("code", np.int32)], align=True))
+        values["x"] = given.values
+        _encode(given.attributes, given.values, *self._tables.codes, values["code"])
+        return Messages(given.offsets, given.attributes, values)
 
     def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
         found: U32Array = _match(messages.offsets, messages.attributes, messages.values, self._tables, unique, ends)
@@ -186,19 +192,28 @@ def _encode(attributes, values, offsets, operands, codes):
         codes[i] = code
 
 
+@inlined
+def _holds(tree, c, value):
+    """Whether constraint `c` of a tree is satisfied by a value, which has a code, too."""
+    if tree.operators[c] == CONTAINS:
+        needle = tree.codes.operands[tree.codes.offsets[tree.on[c]] + (tree.lows[c] >> 1)]
+        return contains(value.x, needle, ones_of(needle))
+    return (tree.lows[c] <= value.code <= tree.highs[c]) != (tree.operators[c] == UNEQUAL)
+
+
 @kernel
-def _match(offsets, attributes, codes, tree, unique, ends):
+def _match(offsets, attributes, values, tree, unique, ends):
     """Interfaces of the filters that match each message, and in `ends` where each message's end."""
     found = np.empty(1024, np.uint32)
     used = 0
     marked = np.zeros_like(tree.unmarked)
     names = len(tree.codes.offsets) - 1
-    has, code_of = np.zeros(names, np.int64), np.empty(names, np.int32)
+    has, value_of = np.zeros(names, np.int64), np.empty(names, values.dtype)
     waiting = np.empty(len(tree.leaves), np.int32)
     for message in range(len(ends) - 1):
         begin, end = offsets[message], offsets[message + 1]
         for i in range(begin, end):
-            has[attributes[i]], code_of[attributes[i]] = message + 1, codes[i]
+            has[attributes[i]], value_of[attributes[i]] = message + 1, values[i]
         first_found = used
         waiting[0] = 0
         count = 1
@@ -211,8 +226,7 @@ def _match(offsets, attributes, codes, tree, unique, ends):
                     matches = True
                     for c in range(tree.offsets[of], tree.offsets[of + 1]):
                         on = tree.on[c]
-                        x = code_of[on]
-                        if has[on] != message + 1 or (tree.lows[c] <= x <= tree.highs[c]) == tree.negated[c]:
+                        if has[on] != message + 1 or not _holds(tree, c, value_of[on]):
                             matches = False
                             break
                     if matches:
@@ -237,7 +251,8 @@ def _match(offsets, attributes, codes, tree, unique, ends):
                             count += 1
                 if tree.about[node] < 0:
                     break
-                node = tree.left[node] if code_of[tree.about[node]] <= tree.middles[node] else tree.right[node]
+                code = value_of[tree.about[node]].code
+                node = tree.left[node] if code <= tree.middles[node] else tree.right[node]
         for i in range(first_found, used):
             marked[found[i]] = False
         ends[message + 1] = used

@@ -46,7 +46,7 @@ class Ccm(DeviceMatcher):
 
     Simplified: Input is in global memory, not in constant memory, of which Numba only knows what is compiled in, and
     which would hold too few lines for several messages. A line has a row's number, not five pointers, and no type, as
-    all values are numbers. An attribute is a number in the tables' maps.
+    an attribute has one type. An attribute is a number in the tables' maps.
 
     Parameters
     ----------

@@ -52,7 +52,7 @@ class Ccm2011(DeviceMatcher):
     device, a thread evaluates one constraint, and counts for its filter in one step. Each message has a kernel.
 
     Simplified: rows of constraints follow one another, where the paper has a table as wide as its longest row; a line
-    of Input has no type, as all values are numbers, and is an attribute's number, not a name to be looked up in a map.
+    of Input has no type, as an attribute has one, and is an attribute's number, not a name to be looked up in a map.
     Constraints of a row are in any order: by operator and value, which the paper tried, too, it found no faster.
 
     Parameters

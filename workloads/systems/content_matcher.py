@@ -1,30 +1,36 @@
 """What the systems that match constraints on attributes share: filters and messages as columns, the keys of matches.
 
 They take a table of subscriptions with columns `key` and `constraints`, and messages with a column for each attribute,
-as `tagmatch.workloads.content` makes both. They compare with numbers only, int64 or double; as published, all but
-BE-Tree take strings too. Names are looked up when messages are prepared, not while they are matched.
+as `tagmatch.workloads.content` makes both. Values are int64, beside which there may be texts, or double. Texts are
+compared as `content_texts.py` has them, as numbers: "prefix" is an interval of these. Names are looked up, and texts
+become numbers, when messages are prepared, not while they are matched.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Lists, U8Array, U32Array, U64Array, offsets_of
+from tagmatch.model.arrays import BoolArray, I64Array, Lists, U8Array, U32Array, U64Array, offsets_of
 from tagmatch.model.columns import key_values
 from tagmatch.model.kernels.jit import inlined
 from tagmatch.model.tables import KeyTable
+from tagmatch.workloads.systems.content_texts import beginnings, contains, needles, packed
 from tagmatch.workloads.systems.key_answers import keys_of_matches
 
-#: Operators by number
-OPERATORS = ("=", "!=", "<", ">", "between")
-EQUAL, UNEQUAL, LESS, GREATER, BETWEEN = range(len(OPERATORS))
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: Operators by number; the last one is for texts only
+EQUAL, UNEQUAL, LESS, GREATER, BETWEEN, CONTAINS = range(6)
+_OF_NUMBERS = {"=": EQUAL, "!=": UNEQUAL, "<": LESS, ">": GREATER, "between": BETWEEN}
+_OF_TEXTS = {"=": EQUAL, "!=": UNEQUAL, "prefix": BETWEEN, "contains": CONTAINS}
 
 _MOST_FILTERS = 2**32 - 1
 
@@ -43,17 +49,20 @@ class Filters:
         Of each filter; filters with equal keys share one.
     keys : uint64 array
         Of each interface.
+    of_texts : bool array
+        Of each attribute, whether its values are texts.
     filters, attributes : uint32 array
         Of each constraint: its filter, ascending, and its attribute's place in `names`.
     operators : uint8 array
     values, uppers : int32, int64 or float64 array
-        Operands; `uppers` is without meaning but for BETWEEN.
+        Operands; `uppers` is without meaning but for BETWEEN, and for CONTAINS, which has `needles` here.
     """
 
     names: list[str]
     sizes: I64Array
     interfaces: U32Array
     keys: U64Array
+    of_texts: BoolArray
     filters: U32Array
     attributes: U32Array
     operators: U8Array
@@ -67,7 +76,8 @@ class Filters:
         Raises
         ------
         ValueError
-            A constraint is not on a number, its operator is unknown, or an operand is missing or NaN.
+            An operator is unknown, an operand is missing, NaN or a text that cannot be compared, or an attribute has
+            constraints on numbers and on texts.
         """
         if len(subscriptions) > _MOST_FILTERS:
             raise ValueError(f"{len(subscriptions)} filters are more than {_MOST_FILTERS}")
@@ -75,27 +85,71 @@ class Filters:
         sizes = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
         flat = lists.flatten()
         fields = dict(zip((field.name for field in flat.type), flat.flatten(), strict=True))
-        if "text" in fields and fields["text"].null_count < len(flat):
-            raise ValueError("constraints on strings cannot be compared; generate the workload with --strings 0")
-        operators = pc.index_in(fields["op"], pa.array(OPERATORS))
-        if operators.null_count:
-            unknown = fields["op"].filter(operators.is_null())[0].as_py()
-            raise ValueError(f"operator {unknown!r} is none of {', '.join(OPERATORS)}")
-        numbered = operators.to_numpy().astype(np.uint8)
-        uppers = pc.if_else(pc.equal(operators, BETWEEN), fields["upper"], fields["value"])
-        values, uppers = (_operands(column) for column in (fields["value"], uppers))
         names = fields["attr"].dictionary_encode()
+        attributes = names.indices.to_numpy().astype(np.uint32)
+        is_text = np.zeros(len(flat), np.bool_)
+        if "text" in fields:
+            is_text = fields["text"].is_valid().to_numpy(zero_copy_only=False)
         keys, interfaces = np.unique(key_values(subscriptions["key"], "key"), return_inverse=True)
         return cls(
             names.dictionary.to_pylist(),
             sizes,
             interfaces.astype(np.uint32),
             keys,
+            _types(names.dictionary, attributes, is_text),
             np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes),
-            names.indices.to_numpy().astype(np.uint32),
-            numbered,
-            *_narrowed(values, uppers),
+            attributes,
+            *_compared(fields, is_text),
         )
+
+
+def _types(names: pa.Array, attributes: U32Array, is_text: BoolArray) -> BoolArray:
+    """Whether each attribute's values are texts."""
+    texts, numbers = (np.bincount(attributes[some], minlength=len(names)) > 0 for some in (is_text, ~is_text))
+    both = np.flatnonzero(texts & numbers)
+    if len(both):
+        raise ValueError(f"attribute {names[int(both[0])].as_py()!r} has constraints on numbers and on texts")
+    return texts
+
+
+def _compared(fields: Mapping[str, pa.Array], is_text: BoolArray) -> tuple[U8Array, npt.NDArray[Any], npt.NDArray[Any]]:
+    """The operator and the operands of each constraint."""
+    if not is_text.any():
+        operators = _numbered(fields["op"], _OF_NUMBERS)
+        values, uppers = _narrowed(*_numbers(operators, fields["value"], fields["upper"]))
+        return operators, values, uppers
+    if not pa.types.is_integer(fields["value"].type):
+        raise ValueError(f"texts cannot be compared beside numbers of type {fields['value'].type}, only beside int64")
+    operators = np.zeros(len(is_text), np.uint8)
+    operands = np.zeros((2, len(is_text)), np.int64)
+    of_numbers, *numbers = (fields[name].filter(pa.array(~is_text)) for name in ("op", "value", "upper"))
+    operators[~is_text] = _numbered(of_numbers, _OF_NUMBERS)
+    operands[:, ~is_text] = _numbers(operators[~is_text], *numbers)
+    operators[is_text] = _numbered(fields["op"].filter(pa.array(is_text)), _OF_TEXTS)
+    of_operators: dict[int, Callable[[pa.Array], Any]] = {
+        EQUAL: packed,
+        UNEQUAL: packed,
+        BETWEEN: beginnings,
+        CONTAINS: needles,
+    }
+    for operator, convert in of_operators.items():
+        at = is_text & (operators == operator)
+        operands[:, at] = convert(fields["text"].filter(pa.array(at)))
+    return operators, operands[0], operands[1]
+
+
+def _numbered(operators: pa.Array, known: Mapping[str, int]) -> U8Array:
+    places = pc.index_in(operators, pa.array(known))
+    if places.null_count:
+        unknown = operators.filter(places.is_null())[0].as_py()
+        raise ValueError(f"operator {unknown!r} is none of {', '.join(known)}")
+    numbered: U8Array = np.array(list(known.values()), np.uint8)[places.to_numpy()]
+    return numbered
+
+
+def _numbers(operators: U8Array, values: pa.Array, uppers: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    uppers = pc.if_else(pa.array(operators == BETWEEN), uppers, values)
+    return _operands(values), _operands(uppers)
 
 
 def _operands(column: pa.Array) -> npt.NDArray[Any]:
@@ -146,7 +200,9 @@ def holds(operator, x, value, upper):
         return x < value
     if operator == GREATER:
         return x > value
-    return value <= x <= upper
+    if operator == BETWEEN:
+        return value <= x <= upper
+    return contains(x, value, upper)
 
 
 @inlined
@@ -166,6 +222,10 @@ def narrow_sizes(sizes: I64Array) -> npt.NDArray[Any]:
     return sizes.astype(np.min_scalar_type(int(sizes.max(initial=0))))
 
 
+def _are_texts(column: pa.Array) -> bool:
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+
+
 class ContentMatcher(ABC):
     """A matcher of filters with constraints on attributes; subclasses find the filters, this class looks up keys.
 
@@ -176,7 +236,7 @@ class ContentMatcher(ABC):
     ----------
     subscriptions : pyarrow.Table
         Columns `key`, uint64, and `constraints`, a list of structs with `attr`, `op` and `value`, and `upper` where
-        `op` is "between".
+        `op` is "between"; or `text` in the place of these.
     threads : int
     """
 
@@ -184,7 +244,7 @@ class ContentMatcher(ABC):
 
     def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:
         filters = Filters.of(subscriptions)
-        self._names, self._kind = filters.names, filters.values.dtype.kind
+        self._names, self._of_texts, self._kind = filters.names, filters.of_texts, filters.values.dtype.kind
         self._keys = KeyTable(Lists(np.arange(len(filters.keys) + 1), filters.keys))
         self._threads = threads
         self._tables: Any = self._build(filters)
@@ -203,7 +263,7 @@ class ContentMatcher(ABC):
         Raises
         ------
         ValueError
-            A value is NaN, or no number of the type that constraints compare with.
+            A value is NaN, a text that cannot be compared, or no value of the type that constraints compare with.
         """
         kind = pa.float64() if self._kind == "f" else pa.int64()
         rows, attributes, values = (
@@ -213,10 +273,14 @@ class ContentMatcher(ABC):
         )
         for number, name in enumerate(self._names):
             if name in messages.schema.names:
-                column = pa.chunked_array(pa.table([messages[name]], ["x"])["x"]).cast(kind)
-                rows.append(np.flatnonzero(column.is_valid().to_numpy()))
+                column = pa.chunked_array(pa.table([messages[name]], ["x"])["x"]).combine_chunks()
+                given = column.drop_null()
+                if len(given) and self._of_texts[number] != _are_texts(given):
+                    what = "texts" if self._of_texts[number] else "numbers"
+                    raise ValueError(f"attribute {name!r} of messages is {column.type}; constraints want {what}")
+                rows.append(np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)))
                 attributes.append(np.full(len(rows[-1]), number, np.uint32))
-                values.append(column.drop_null().to_numpy())
+                values.append(packed(given) if self._of_texts[number] else given.cast(kind).to_numpy())
                 if np.isnan(values[-1]).any():
                     raise ValueError(f"attribute {name!r} of a message is NaN")
         row_of = np.concatenate(rows)

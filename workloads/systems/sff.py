@@ -9,6 +9,7 @@ import numpy as np
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.workloads.systems.content_matcher import (
     BETWEEN,
+    CONTAINS,
     GREATER,
     LESS,
     UNEQUAL,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tagmatch.model.arrays import BoolArray, I64Array, U32Array
 
 # An interval is two constraints, one of each of these kinds, with which the numbers of the operators go on
-_FROM, _UP_TO = BETWEEN, BETWEEN + 1
+_FROM, _UP_TO = BETWEEN, CONTAINS + 1
 _KINDS = _UP_TO + 1
 
 
@@ -50,7 +51,8 @@ class Sff(ContentMatcher):
     """SFF: A. Carzaniga, A. L. Wolf, "Forwarding in a Content-Based Network", SIGCOMM 2003. Exact.
 
     As PCM's §4 sums it up: constraints that several filters have are stored once, here in the order of their operands,
-    so that a binary search finds those which an attribute's value satisfies. With `unique`, filters of an interface
+    so that a binary search finds those which an attribute's value satisfies; each part of a text is looked up among
+    those that texts are to contain. With `unique`, filters of an interface
     that has been marked are not counted any more, and a message is done when all interfaces are. Simplified: filters of
     marked interfaces are skipped, not taken out of the lists, and counters are cleared for each message, all at once.
     """
@@ -123,6 +125,32 @@ def _add(begin, end, index, counts, marked, unique, found, used):
     return found, used
 
 
+@inlined
+def _add_contained(text, first, last, index, counts, marked, unique, found, used):
+    """Count the constraints whose operand a text contains as satisfied: each of its parts is looked up, once."""
+    whole = np.int64(text)
+    while whole and whole & 255 == 0:
+        whole >>= 8
+    ones = np.int64(0)
+    while True:
+        rest = whole
+        while rest > ones >> 8 or rest == whole:
+            part, earlier = rest & ones, whole
+            while earlier > rest and earlier & ones != part:
+                earlier >>= 8
+            if earlier == rest:
+                low = _place(index.operands, first, last, part, False)
+                high = _place(index.operands, low, last, part, True)
+                found, used = _add(low, high, index, counts, marked, unique, found, used)
+            if rest == 0:
+                break
+            rest >>= 8
+        if ones >= whole:
+            break
+        ones = ones << 8 | 255
+    return found, used
+
+
 @kernel
 def _count(offsets, attributes, values, index, unique, ends):
     """Interfaces of the filters that match each message, and in `ends` where each message's end."""
@@ -141,6 +169,10 @@ def _count(offsets, attributes, values, index, unique, ends):
             for kind in range(_KINDS):
                 group = np.int64(attributes[i]) * _KINDS + kind
                 first, last = index.groups[group], index.groups[group + 1]
+                if kind == CONTAINS:
+                    if first < last:
+                        found, used = _add_contained(values[i], first, last, index, counts, marked, unique, found, used)
+                    continue
                 low, high = _satisfied(kind, index.operands, first, last, values[i])
                 if kind == UNEQUAL:
                     found, used = _add(first, low, index, counts, marked, unique, found, used)

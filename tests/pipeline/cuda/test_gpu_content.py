@@ -8,7 +8,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.content_systems import NAMES, OTHER_NAMES, REAL, WHOLE, Row, check, tables, workloads
+from support.content_systems import (
+    NAMES,
+    OTHER_NAMES,
+    REAL,
+    WHOLE,
+    Row,
+    check,
+    tables,
+    text_tables,
+    text_workloads,
+    workloads,
+)
 from support.simulator import SIMULATED
 
 from tagmatch.workloads.content import Content, ContentOptions
@@ -50,6 +61,12 @@ def test_many_names(system: System, workload: tuple[list[Row], list[Row]]) -> No
 @given(workload=workloads(REAL, NAMES))
 def test_real_numbers(system: System, workload: tuple[list[Row], list[Row]]) -> None:
     check(system, *tables(*workload, pa.float64()))
+
+
+@_EXAMPLES
+@given(workload=text_workloads())
+def test_texts(system: System, workload: tuple[list[Row], list[Row]]) -> None:
+    check(system, *text_tables(*workload))
 
 
 @pytest.mark.parametrize("interfaces", [1, 10])

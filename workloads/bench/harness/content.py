@@ -45,11 +45,11 @@ class Scenario:
     ----------
     name : str
     subscriptions : pyarrow.Table
-        Columns `key` and `constraints`, of numbers only.
+        Columns `key` and `constraints`, as the compared systems take them.
     messages : pyarrow.Table
         A column for each attribute.
     own_subscriptions, own_messages : pyarrow.Table, optional
-        The same as `TagMatch` takes them, where they say more: with texts, several values, or tags.
+        The same as `TagMatch` takes them, where they say more: with long texts, several values, or tags.
     """
 
     name: str

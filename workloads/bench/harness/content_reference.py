@@ -9,6 +9,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import offsets_of
@@ -16,8 +17,6 @@ from tagmatch.workloads.bench.harness.reference import all_true
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    import pyarrow as pa
 
     from tagmatch.model.arrays import BoolArray, I64Array
 
@@ -27,6 +26,12 @@ _COMPARED: Mapping[str, Callable[[Any, Any], BoolArray]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
+_OF_TEXTS: Mapping[str, Callable[[str, str], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "prefix": str.startswith,
+    "contains": operator.contains,
+}
 
 
 def satisfied_rows(subscriptions: pa.Table, messages: pa.Table) -> list[I64Array]:
@@ -35,7 +40,7 @@ def satisfied_rows(subscriptions: pa.Table, messages: pa.Table) -> list[I64Array
     Parameters
     ----------
     subscriptions : pyarrow.Table
-        Column `constraints` with numbers only, as SFF and OCM take it.
+        Column `constraints`, as SFF and OCM take it.
     messages : pyarrow.Table
         Not many; a column for each attribute, null where a message does not have it.
     """
@@ -47,12 +52,25 @@ def satisfied_rows(subscriptions: pa.Table, messages: pa.Table) -> list[I64Array
     attribute_of = encoded.indices.to_numpy()
     kind = values.type.to_pandas_dtype()
     numbers, highest = (each.fill_null(0).to_numpy(zero_copy_only=False) for each in (values, uppers))
-    places = {each: np.flatnonzero(pc.equal(operators, each)) for each in operators.unique().to_pylist()}
+    texts = pc.struct_field(flat, "text") if "text" in flat.type.names else pa.nulls(len(flat), pa.string())
+    of_numbers = texts.is_null().to_numpy(zero_copy_only=False)
+    places = {
+        each: np.flatnonzero(pc.equal(operators, each).to_numpy(zero_copy_only=False) & of_numbers)
+        for each in operators.unique().to_pylist()
+    }
+    places = {name: at for name, at in places.items() if len(at)}
+    # Of each text that is asked for: by its attribute, the operator and where it is
+    asked_of: dict[str, list[tuple[str, str, I64Array]]] = {}
+    named = pa.table({"attr": names, "op": operators, "text": texts, "at": np.arange(len(flat))}).filter(
+        texts.is_valid()
+    )
+    for row in named.group_by(["attr", "op", "text"]).aggregate([("at", "list")]).to_pylist():
+        asked_of.setdefault(row["attr"], []).append((row["op"], row["text"], np.array(row["at_list"], np.int64)))
 
     def satisfied(message: Mapping[str, Any]) -> I64Array:
         given = [message.get(name) for name in encoded.dictionary.to_pylist()]
         there = np.array([value is not None for value in given], np.bool_)
-        x = np.array([0 if value is None else value for value in given], kind)
+        x = np.array([0 if value is None or isinstance(value, str) else value for value in given], kind)
         holds = there[attribute_of]
         for name, at in places.items():
             asked = x[attribute_of[at]]
@@ -60,6 +78,10 @@ def satisfied_rows(subscriptions: pa.Table, messages: pa.Table) -> list[I64Array
                 holds[at] &= (numbers[at] <= asked) & (asked <= highest[at])
             else:
                 holds[at] &= _COMPARED[name](asked, numbers[at])
+        for attribute in asked_of.keys() & message.keys():
+            if message[attribute] is not None:
+                for name, text, at in asked_of[attribute]:
+                    holds[at] = _OF_TEXTS[name](message[attribute], text)
         return np.flatnonzero(all_true(holds, offsets))
 
     return [satisfied(message) for message in messages.to_pylist()]
