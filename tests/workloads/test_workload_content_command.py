@@ -94,4 +94,4 @@ def test_help() -> None:
     """Names each number's source and what it is in each scenario."""
     text = " ".join(run("--help")[0].decode().split())
     assert "Different names of attributes (PCM Table 1). [default: 100; dense: 20]" in text
-    assert "CCM Table 1: 50 % of constraints). [default: 0.0]" in text
+    assert "CCM Table 1: 50 % of constraints). [default: 0.0; ccm: 0.5]" in text

@@ -18,6 +18,7 @@ from tagmatch import TagMatchError
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
 from tagmatch.workloads.content.generate import CONSTRAINT
 from tagmatch.workloads.content.text import message_lines, subscription_lines, where_texts, with_where
+from tagmatch.workloads.systems.ocm import Ocm
 
 PCM = Content(SCENARIOS["pcm"])
 MIXED = ContentOptions(
@@ -50,6 +51,8 @@ def options(draw: st.DrawFn) -> ContentOptions:
         between=draw(st.sampled_from([0.0, 2.0])),
         width=draw(st.sampled_from([0.0, 0.3, 1.0])),
         text_prefix=draw(SHARES),
+        repeats=draw(st.integers(0, 1)),
+        cut=draw(st.integers(0, 1)),
     )
 
 
@@ -75,7 +78,7 @@ def test_limits(chosen: ContentOptions) -> None:
         attributes = [constraint["attr"] for constraint in row["constraints"]]
         assert row["tags"] == []
         assert chosen.min_constraints <= len(attributes) <= chosen.max_constraints
-        assert len(set(attributes)) == len(attributes)
+        assert chosen.repeats or len(set(attributes)) == len(attributes)
         assert set(attributes) <= set(content.attributes)
         for constraint in row["constraints"]:
             check_constraint(content, chosen, constraint)
@@ -101,7 +104,7 @@ def check_constraint(content: Content, chosen: ContentOptions, constraint: dict[
         cut = constraint["op"] in ("prefix", "contains")
         assert cut or constraint["op"] in ("=", "!=")
         assert text.isdigit()
-        assert len(text) == digits - cut
+        assert len(text) == digits - (cut and chosen.cut)
         return
     assert text is None
     assert 0 <= value < chosen.values
@@ -156,6 +159,40 @@ def test_default_scenario() -> None:
     near(Counter(map(len, sent)), dict.fromkeys((3, 4, 5), 1 / 3))
     near(Counter(name for message in sent for name in message), dict.fromkeys(PCM.attributes, 0.01))
     near(Counter(x for message in sent for x in message.values()), dict.fromkeys(range(100), 0.01))
+
+
+def test_scenario_of_ccm() -> None:
+    """The numbers of CCM's Table 1."""
+    ccm = Content(SCENARIOS["ccm"])
+    assert len(ccm.attributes) == 100
+    assert 10 * 22_500 <= ccm.filters <= 10 * 27_500
+    table = ccm.subscriptions(0, 40_000)
+    near(Counter(map(len, table["constraints"].to_pylist())), dict.fromkeys((3, 4, 5), 1 / 3))
+    flat = table["constraints"].combine_chunks().flatten()
+    near(Counter(flat.field("attr").to_pylist()), dict.fromkeys(ccm.attributes, 0.01))
+    texts = Counter(each["op"] for each in flat.to_pylist() if each["text"])
+    near(texts, dict.fromkeys(("=", "!=", "prefix", "contains"), 0.25))
+    near(Counter(flat.field("op").to_pylist()) - texts, dict.fromkeys(("=", "!=", "<", ">"), 0.25))
+    near(Counter({"texts": texts.total(), "all": len(flat) - texts.total()}), {"texts": 0.5, "all": 0.5})
+    near(Counter(flat.field("text").drop_null().to_pylist()), dict.fromkeys((f"{i:02}" for i in range(100)), 0.01))
+    near(Counter(map(len, present(ccm.messages(0, 10_000)))), dict.fromkeys((3, 4, 5), 1 / 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("strings", "share"), [(0.0, 0.07), (1.0, 0.01)])
+def test_interfaces_that_ccm_selects(strings: float, share: float) -> None:
+    """As many as its §5 says, Type of Constraints."""
+    content = Content(replace(SCENARIOS["ccm"], strings=strings))
+    matcher = Ocm(content.subscriptions(0, content.filters), threads=1)
+    answers = matcher.match_many(matcher.prepare(content.messages(0, 4000)), unique=True)
+    assert len(answers.flatten()) / (4000 * 10) == pytest.approx(share, rel=0.2)
+
+
+def test_repeated_names() -> None:
+    """With Zipf's law half of CCM's constraints have the most frequent name (§5): two a filter."""
+    content = Content(replace(SCENARIOS["ccm"], zipf=1.7))
+    flat = content.subscriptions(0, 100_000)["constraints"].combine_chunks().flatten()
+    assert Counter(flat.field("attr").to_pylist())["a0"] / len(flat) == pytest.approx(0.5, abs=0.01)
 
 
 def test_dense_scenario() -> None:

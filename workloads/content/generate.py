@@ -79,6 +79,7 @@ class Content:
             covered,
             kernels.Operators(np.array(_NUMBER_OPERATORS, np.uint8), _running_sums(options.number_weights)),
             kernels.Operators(np.array(_TEXT_OPERATORS, np.uint8), _running_sums(options.text_weights)),
+            options.repeats == 1,
         )
         # What is drawn for interfaces, filters and messages does not depend on one another
         self._interface_seed, self._filter_seed, self._message_seed = (
@@ -101,8 +102,9 @@ class Content:
         -------
         pyarrow.Table
             `key` (uint64), the interface's number; `tags` (list of string), all empty; `constraints` (list of struct),
-            each on another attribute: `attr`, `op` (=, !=, <, >, between, prefix or contains) and the operand,
-            `value` (int64), for "between" from `value` to `upper`, both included, or `text` (string). Others are null.
+            without `repeats` each on another attribute: `attr`, `op` (=, !=, <, >, between, prefix or contains) and
+            the operand, `value` (int64), for "between" from `value` to `upper`, both included, or `text` (string).
+            Others are null.
         """
         return pa.Table.from_batches(self.stream_subscriptions(first, last, threads=threads), SUBSCRIPTIONS_SCHEMA)
 
@@ -152,6 +154,8 @@ class Content:
         if self._options.strings == 0:
             return pa.nulls(len(values), pa.string())
         texts = self._texts(pa.array(values, mask=~is_text))
+        if not self._options.cut:
+            return texts
         kinds = pa.array(operators)
         beginnings = pc.utf8_slice_codeunits(texts, 0, self._digits - 1)
         endings = pc.utf8_slice_codeunits(texts, 1)

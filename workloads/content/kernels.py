@@ -30,7 +30,8 @@ class Operators(NamedTuple):
 class Model(NamedTuple):
     """All that constraints and attributes are drawn from.
 
-    `names` has the running sums of the names' shares. An interval holds `covered` of the `values`.
+    `names` has the running sums of the names' shares. An interval holds `covered` of the `values`. With `repeats`, a
+    filter may have a name more than once.
     """
 
     names: F64Array
@@ -39,6 +40,7 @@ class Model(NamedTuple):
     covered: int
     of_numbers: Operators
     of_texts: Operators
+    repeats: bool
 
 
 @inlined
@@ -94,7 +96,8 @@ def write_constraints(first, seed, offsets, model, names, operators, values, upp
         random = _random_of(first + i, seed) + _U(1)
         for j in range(offsets[i], offsets[i + 1]):
             name, random = _draw_name(random, model.names, taken, i)
-            taken[name] = i
+            if not model.repeats:
+                taken[name] = i
             kinds = model.of_texts if model.is_text[name] else model.of_numbers
             operator = kinds.numbers[position(kinds.sums, uniform(random))]
             interval = operator == BETWEEN

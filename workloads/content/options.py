@@ -30,7 +30,14 @@ class ContentOptions:
     max_filters: int = number(27_500, 1, _MANY, "Most filters of an interface (PCM Table 1).")
     min_constraints: int = number(3, 1, 10_000, "Fewest constraints of a filter (PCM Table 1).")
     max_constraints: int = number(
-        5, 1, 10_000, "Most constraints of a filter, each on another attribute (PCM Table 1; that they differ: chosen)."
+        5, 1, 10_000, "Most constraints of a filter, without `repeats` each on another attribute (PCM Table 1)."
+    )
+    repeats: int = number(
+        0,
+        0,
+        1,
+        "1 for filters with several constraints on one attribute, whose names are drawn apart (CCM §5, Type of "
+        "Constraints: only so are about 7 % of interfaces selected; in PCM chosen).",
     )
     min_attributes: int = number(3, 0, 10_000, "Fewest attributes of a message (PCM Table 1).")
     max_attributes: int = number(5, 0, 10_000, "Most attributes of a message (PCM Table 1).")
@@ -55,10 +62,18 @@ class ContentOptions:
     text_equal: float = number(25.0, 0, 1e9, "Weight of = among the operators on strings (CCM Table 1).")
     text_unequal: float = number(25.0, 0, 1e9, "Weight of != on strings (CCM Table 1).")
     text_prefix: float = number(
-        25.0, 0, 1e9, "Weight of prefix, the value without its last character (CCM Table 1; how much of it: chosen)."
+        25.0, 0, 1e9, "Weight of prefix, the beginning of a value (CCM Table 1; how much of it: `cut`)."
     )
     text_contains: float = number(
-        25.0, 0, 1e9, "Weight of contains, the value without its first character (CCM Table 1: subString; chosen)."
+        25.0, 0, 1e9, "Weight of contains, the end of a value (CCM Table 1: subString; `cut`)."
+    )
+
+    cut: int = number(
+        1,
+        0,
+        1,
+        "1 for prefix and contains without a character of the value, 0 for all of it (CCM §5, Type of Constraints: "
+        "only so do strings select about 1 % of interfaces; 1: chosen).",
     )
 
     def __post_init__(self) -> None:
@@ -67,7 +82,7 @@ class ContentOptions:
             low, high = getattr(self, f"min_{what}"), getattr(self, f"max_{what}")
             if low > high:
                 raise InvalidValueError(f"min_{what} must be at most max_{what}, {high}, not {low}")
-            if what != "filters" and high > self.names:
+            if high > self.names and (what == "attributes" or (what == "constraints" and not self.repeats)):
                 raise InvalidValueError(f"max_{what} must be at most names, {self.names}, not {high}")
         if self.strings < 1 and not any(self.number_weights):
             raise InvalidValueError("equal, unequal, less, greater and between must not all be 0")
@@ -85,10 +100,12 @@ class ContentOptions:
         return self.text_equal, self.text_unequal, self.text_prefix, self.text_contains
 
 
-#: `pcm` is the default scenario of PCM's Table 1. In `dense`, which is chosen, every message has all of 20 attributes,
+#: `pcm` is the default scenario of PCM's Table 1, `ccm` that of CCM's, where a name has one type, so that half of the
+#: names have strings. In `dense`, which is chosen, every message has all of 20 attributes,
 #: and each of a million filters has 10 intervals and a key of its own.
 SCENARIOS: Mapping[str, ContentOptions] = {
     "pcm": ContentOptions(),
+    "ccm": ContentOptions(strings=0.5, repeats=1, cut=0),
     "dense": ContentOptions(
         interfaces=1_000_000,
         min_filters=1,
