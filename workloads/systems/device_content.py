@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import abstractmethod
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numba.cuda
@@ -15,7 +16,7 @@ from tagmatch.workloads.systems.content_matcher import ContentMatcher, Messages
 from tagmatch.workloads.systems.matcher import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -78,20 +79,26 @@ class DeviceMatcher(ContentMatcher):
     def _mark(self, messages: Messages, *, unique: bool) -> U8Array:
         """Return what the device has marked for each of at most `at_once` messages; an array that is used again."""
 
-    def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
-        found = [np.zeros(0, np.uint32)]
+    @contextmanager
+    def _device_alone(self) -> Iterator[None]:
+        """Keep other threads from the device; after an error it begins anew."""
         with self._lock, on_device(_DEVICE):
             try:
-                for first in range(0, len(messages), self._at_once):
-                    some = messages[first : first + self._at_once]
-                    marks = self._mark(some, unique=unique).reshape(len(some), -1)
-                    marks[:, self._places[unique][self._tables.always]] = 1
-                    of, places = np.nonzero(marks)
-                    found.append(places.astype(np.uint32))
-                    ends[first + 1 : first + 1 + len(some)] = np.bincount(of, minlength=len(some))
+                yield
             except BaseException:
                 self._begin_anew()
                 raise
+
+    def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
+        found = [np.zeros(0, np.uint32)]
+        with self._device_alone():
+            for first in range(0, len(messages), self._at_once):
+                some = messages[first : first + self._at_once]
+                marks = self._mark(some, unique=unique).reshape(len(some), -1)
+                marks[:, self._places[unique][self._tables.always]] = 1
+                of, places = np.nonzero(marks)
+                found.append(places.astype(np.uint32))
+                ends[first + 1 : first + 1 + len(some)] = np.bincount(of, minlength=len(some))
         np.cumsum(ends, out=ends)
         marked: U32Array = np.concatenate(found)
         return marked if unique else self._tables.interfaces[marked]

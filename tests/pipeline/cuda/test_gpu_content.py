@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.content import matching_keys
 from support.content_systems import (
     NAMES,
     OTHER_NAMES,
@@ -76,6 +77,21 @@ def test_generated(system: System, interfaces: int) -> None:
     sizes = {"min_constraints": 1, "max_constraints": 3}
     content = Content(ContentOptions(interfaces=interfaces, **filters, **sizes, names=6, between=25))
     assert check(system, content.subscriptions(0, content.filters), content.messages(0, 25)) > 100
+
+
+@pytest.mark.parametrize("reset", ["kernel", "memset"])
+def test_parts_of_the_time(reset: str) -> None:
+    """Each takes some, and answers are right afterwards."""
+    content = Content(ContentOptions(interfaces=5, min_filters=6, max_filters=6, names=6))
+    stored, sent = content.subscriptions(0, content.filters), content.messages(0, 9)
+    matcher: Any = System("ccm_2011:Ccm2011", {"reset": reset})(stored, 1)
+    prepared = matcher.prepare(sent)
+    seconds = matcher.seconds_of_parts(prepared)
+    assert list(seconds) == ["copy in", "kernel", "copy back"]
+    assert all(each > 0 for each in seconds.values())
+    right = matching_keys(stored.to_pylist(), sent.to_pylist())
+    assert list(map(sorted, matcher.match_many(prepared).to_pylist())) == right
+    assert list(map(sorted, matcher.match_many(prepared, unique=True).to_pylist())) == [sorted(set(k)) for k in right]
 
 
 def of_size(size: int) -> list[Row]:
