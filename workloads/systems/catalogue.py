@@ -108,6 +108,13 @@ CONTENT_GPU: Mapping[str, System] = {
     "CCM": System("ccm:Ccm", needs="gpu"),
     "CCM, 2011": System("ccm_2011:Ccm2011", needs="gpu"),
 }
+#: The same, and those before, one message after the other, each with its kernel
+CONTENT_ONE_BY_ONE: Mapping[str, System] = {
+    **CONTENT,
+    **CONTENT_SHARED,
+    "CCM": System("ccm:Ccm", {"at_once": 1}, needs="gpu"),
+    "CCM, 2011": CONTENT_GPU["CCM, 2011"],
+}
 
 
 def some(names: Iterable[str]) -> dict[str, Build]:

@@ -74,6 +74,33 @@ class TagmatchContent:
         self.index.close()
 
 
+class TagmatchOneByOne:
+    """The same index, asked by `match_unique`, or `match`, for one message after the other."""
+
+    exact = True
+
+    def __init__(self, whole: TagmatchContent) -> None:
+        self._whole = whole
+
+    def prepare(self, messages: pa.Table) -> list[dict[str, Any]]:
+        """Convert messages to what callers have: the attributes of each, by name."""
+        return [
+            {name: value for name, value in message.items() if value is not None} for message in messages.to_pylist()
+        ]
+
+    def match_many(self, messages: list[dict[str, Any]], *, unique: bool = False) -> list[list[int]]:
+        """Return the keys of the subscriptions that each message satisfies."""
+        ask = self._whole.index.match_unique if unique else self._whole.index.match
+        return [list(ask((), attributes=message)) for message in messages]
+
+    def nbytes(self) -> int:
+        """Bytes of memory, with the stored rows and keys."""
+        return self._whole.nbytes()
+
+    def close(self) -> None:
+        """Leave the index open, which is not this one's."""
+
+
 class EncodedMessages:
     """Messages as ranks and codes, in packets, of which any number of the first ones can be had; made when asked for.
 

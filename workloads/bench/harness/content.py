@@ -15,7 +15,7 @@ from tagmatch.workloads.bench.harness.results import Answers
 from tagmatch.workloads.bench.harness.timing import Samples, rates
 from tagmatch.workloads.systems.catalogue import CONTENT
 from tagmatch.workloads.systems.matcher import CallSize, UnavailableError, count_keys, wrong_and_missing
-from tagmatch.workloads.systems.tagmatch_content import TagmatchContent, TagmatchMatching
+from tagmatch.workloads.systems.tagmatch_content import TagmatchContent, TagmatchMatching, TagmatchOneByOne
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 WHOLE, MATCHING = "tagmatch, end to end", "tagmatch, matching alone"
 GPU = "tagmatch, end to end, GPU"
 OCM, SFF = "OCM", "SFF"
+
+# Those that take all that a scenario says
+_OURS = (TagmatchContent, TagmatchMatching, TagmatchOneByOne)
 
 #: Constraints that brute force compares, about, and of how many messages at least and at most
 _COMPARED, _FEWEST, _MOST = 5e7, 5, 200
@@ -117,7 +120,7 @@ def timed(bench: Bench, result: Result, scenario: Scenario, systems: Mapping[str
     """Time these systems in turn, and compare all answers."""
     options = bench.options
     prepared = {
-        name: system.prepare(scenario.messages if name in CONTENT else scenario.asked)
+        name: system.prepare(scenario.asked if isinstance(system, _OURS) else scenario.messages)
         for name, system in systems.items()
     }
 
