@@ -16,6 +16,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array, UIntArray
 from tagmatch.model.columns import joined_tags
 from tagmatch.model.deletions import Deletions
+from tagmatch.model.kernels.packed_attributes import NO_ATTRIBUTES, packed
 from tagmatch.model.tables import KeyTable
 
 #: Gives memory for a number of keys, not initialized, if there is some; the caller then writes them all
@@ -90,17 +91,18 @@ class PacketSize:
 class OneQuery(Protocol):
     """Answers single queries in the calling thread, by one call of a kernel each."""
 
-    def keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array:
+    def keys(self, text: bytes, count: int, attributes: bytes, unique: bool, counts: I64Array) -> U64Array:
         """Keys of the sets that a query contains, ascending and each once if `unique`.
 
-        `text` has the query's `count` tags, UTF-8, with a zero byte between each and the next. To `counts`, int64[4],
-        queries, keys, sets found and candidates turned away are added.
+        `text` has the query's `count` tags, UTF-8, with a zero byte between each and the next, and `attributes` its
+        attributes, as of `packed`. To `counts`, int64[4], queries, keys, sets found and candidates turned away are
+        added.
         """
 
-    def brief_keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array | None:
+    def brief_keys(self, text: bytes, count: int, attributes: bytes, unique: bool, counts: I64Array) -> U64Array | None:
         """As `keys`, where that takes less time than to have another thread do it; else `None`, uncounted."""
 
-    def set_ids(self, text: bytes, count: int) -> U32Array:
+    def set_ids(self, text: bytes, count: int, attributes: bytes) -> U32Array:
         """Ids of the sets that a query contains."""
 
 
@@ -163,11 +165,14 @@ class SegmentMatcher(Matcher, Protocol):
         """The matcher of the same tables, which both share, with these rows deleted."""
 
 
-def alone(matcher: Matcher, tags: object) -> tuple[OneQuery, bytes, int] | None:
-    """What answers one query without a packet, and the query's tags as it takes them; `None` if it needs a packet."""
+def alone(matcher: Matcher, tags: object, attributes: object = None) -> tuple[OneQuery, bytes, int, bytes] | None:
+    """What answers one query without a packet, and the query as it takes it; `None` if it needs a packet."""
     one = matcher.one_query
     joined = None if one is None else joined_tags(tags)
-    return None if one is None or joined is None else (one, *joined)
+    if one is None or joined is None:
+        return None
+    given = NO_ATTRIBUTES if attributes is None else packed(attributes)
+    return None if given is None else (one, *joined, given)
 
 
 @dataclass(frozen=True, slots=True)

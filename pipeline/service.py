@@ -84,8 +84,8 @@ class Pipeline:
         """The answer, by the calling thread, to a query for which waking another would take longer; else `None`."""
         if (asked := alone(matcher, tags)) is None:
             return None
-        one, text, count = asked
-        found = one.brief_keys(text, count, unique, self._counts.of_kernels)
+        one, text, count, given = asked
+        found = one.brief_keys(text, count, given, unique, self._counts.of_kernels)
         return None if found is None else _as_asked(matcher, found, unique)
 
     def _ask_all(self, queries: list[Query]) -> None:
@@ -122,20 +122,22 @@ class Pipeline:
         if not self._stages.first.nudge():
             self._stages.limits.leave(self._stages.intake.cancel())
 
-    def match(self, matcher: Matcher, tags: Iterable[str], *, unique: bool) -> Any:
-        """Ask one query and wait for its keys.
+    def match(self, matcher: Matcher, tags: Iterable[str], attributes: object, *, unique: bool) -> Any:
+        """Ask one query and wait for its keys; `None` where it needs a packet (`match_in_packet`).
 
-        The calling thread does it all where the matcher has a way for single queries. Else this is `submit`; meanwhile
-        the calling thread does the work for which another would have to be woken.
+        The calling thread does it all.
         """
-        asked = alone(matcher, tags)
+        asked = alone(matcher, tags, attributes)
         if asked is None:
-            return self._match_in_packet(matcher, tag_list(tags), unique=unique)
-        one, text, count = asked
-        return _as_asked(matcher, one.keys(text, count, unique, self._counts.of_kernels), unique)
+            return None
+        one, text, count, given = asked
+        return _as_asked(matcher, one.keys(text, count, given, unique, self._counts.of_kernels), unique)
 
-    def _match_in_packet(self, matcher: Matcher, tags: list[str], *, unique: bool) -> Any:
-        """The main thread, which Ctrl-C may interrupt at any moment, has no part in the work for others."""
+    def match_in_packet(self, matcher: Matcher, tags: list[str], *, unique: bool) -> Any:
+        """As `submit`; meanwhile the calling thread does the work for which another would have to be woken.
+
+        The main thread, which Ctrl-C may interrupt at any moment, has no part in the work for others.
+        """
         if at_work() or threading.current_thread() is threading.main_thread():
             answers = self.match_many(matcher, [one_row(tags)], unique=unique)
             return _as_asked(matcher, answers.values, unique)

@@ -205,9 +205,12 @@ class Engine:
     @_interrupted_plainly
     def match(self, tags: Iterable[str], attributes: object, *, unique: bool) -> Any:
         """Keys of one query."""
-        if attributes is not None:
-            tags = message(tags, attributes)
-        return self._pipeline.match(self.current.matcher, tags, unique=unique)
+        matcher = self.current.matcher
+        keys = self._pipeline.match(matcher, tags, attributes, unique=unique)
+        if keys is None:
+            query = tag_list(tags) if attributes is None else message(tags, attributes)
+            keys = self._pipeline.match_in_packet(matcher, query, unique=unique)
+        return keys
 
     @_interrupted_plainly
     def match_many(self, queries: Any, *, unique: bool) -> pa.ListArray:
@@ -238,10 +241,12 @@ class Engine:
     @_interrupted_plainly
     def explain(self, tags: Iterable[str], attributes: object) -> list[Any]:
         """Matching sets with their keys."""
-        if attributes is not None:
-            tags = message(tags, attributes)
         snapshot, parts, matcher = self.current.answering
-        return list(explained(snapshot, _set_ids(matcher, tags), [partial(paths_of, part.filters) for part in parts]))
+        return list(
+            explained(
+                snapshot, _set_ids(matcher, tags, attributes), [partial(paths_of, part.filters) for part in parts]
+            )
+        )
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
@@ -363,13 +368,14 @@ def _end_staging(staging: Staging, location: Location | None) -> None:
         )
 
 
-def _set_ids(matcher: Matcher, tags: Iterable[str]) -> UIntArray:
+def _set_ids(matcher: Matcher, tags: Iterable[str], attributes: object = None) -> UIntArray:
     """Ids of the sets that one query contains."""
-    asked = alone(matcher, tags)
+    asked = alone(matcher, tags, attributes)
     if asked is None:
-        return matcher.set_ids(one_row(tag_list(tags)), 0, 1).values
-    one, text, count = asked
-    return one.set_ids(text, count)
+        query = tag_list(tags) if attributes is None else message(tags, attributes)
+        return matcher.set_ids(one_row(query), 0, 1).values
+    one, text, count, given = asked
+    return one.set_ids(text, count, given)
 
 
 def _list_array(answers: Lists, keys: Keys, *, unique: bool) -> pa.ListArray:

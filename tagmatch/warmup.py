@@ -76,10 +76,11 @@ def _go_all_ways(folder: str, step: int) -> None:
     ways = list(itertools.product(answers, _LAST_KEYS, _KEYS_A_SET))
     for number, ((layout, exact), last_key, keys_a_set) in enumerate(ways[::step]):
         _go_through(Path(folder, str(number)), layout, exact, last_key, keys_a_set, step)
-    _use_constraints(step)
+    for last_key in _LAST_KEYS[::step]:
+        _use_constraints(step, last_key)
 
 
-def _use_constraints(step: int) -> None:
+def _use_constraints(step: int, last_key: int) -> None:
     """Have sets with constraints of each kind, and messages with values of each type."""
     import pyarrow as pa
 
@@ -87,13 +88,14 @@ def _use_constraints(step: int) -> None:
 
     attributes = {"price": 9.5, "name": "IBM", "new": True}
     with TagMatch(device="cpu", threads=2) as tm:
-        tm.add_set(["en"], 1, where='price < 10 and name contains "IB" and not tags {"old"}')
+        tm.add_set(["en"], last_key, where='price < 10 and name contains "IB" and not tags {"old"}')
         cheap = {"attr": "price", "op": "<", "value": 10}
         tm.add_subscriptions(pa.table({"key": [2], "constraints": [[cheap]]}))
         # As many that ask for what messages have anyway are kept in another way
         for low in range(_ALIKE):
             tm.add_set(["en"], 1, where=f"price between {low} and {low + _ALIKE}")
         tm.consolidate()
+        tm.match(["en"], attributes)
         message = ["en", *attribute_tags(attributes)]
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))
         _use(tm, [[message], *_as_arrow([message])][::step])

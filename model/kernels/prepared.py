@@ -32,8 +32,9 @@ class Prepared:
         self.addresses: U64Array = np.array(places, np.uint64).ravel()
 
 
-def _array_at(typing: Any, addresses: Any, place: Any, dtype: Any) -> Any:  # noqa: ARG001
-    result = types.Array(dtype.dtype, 1, "C", readonly=True)
+def _at(addresses: Any, dtype: Any, *, readonly: bool) -> Any:
+    """The type of what makes an address and a size an array again, and what generates its code."""
+    result = types.Array(dtype.dtype, 1, "C", readonly=readonly)
     signature = result(addresses, types.intp, dtype)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -55,6 +56,29 @@ def _array_at(typing: Any, addresses: Any, place: Any, dtype: Any) -> Any:  # no
     return signature, generate
 
 
+def _array_at(typing: Any, addresses: Any, place: Any, dtype: Any) -> Any:  # noqa: ARG001
+    return _at(addresses, dtype, readonly=True)
+
+
+def _arrays_at(typing: Any, addresses: Any, place: Any, dtypes: Any) -> Any:  # noqa: ARG001
+    parts = [_at(addresses, dtype, readonly=True) for dtype in dtypes]
+    signature = types.Tuple([part.return_type for part, _ in parts])(addresses, types.intp, dtypes)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        table, first, _ = arguments
+        arrays = [
+            one(context, builder, part, (table, builder.add(first, first.type(i)), None))
+            for i, (part, one) in enumerate(parts)
+        ]
+        return context.make_tuple(builder, signature.return_type, arrays)
+
+    return signature, generate
+
+
+def _own_array_at(typing: Any, addresses: Any, place: Any, dtype: Any) -> Any:  # noqa: ARG001
+    return _at(addresses, dtype, readonly=False)
+
+
 def _count_up(typing: Any, counts: Any, place: Any, more: Any) -> Any:  # noqa: ARG001
     signature = types.void(types.Array(types.int64, 1, "C"), types.intp, types.int64)
 
@@ -68,6 +92,12 @@ def _count_up(typing: Any, counts: Any, place: Any, more: Any) -> Any:  # noqa: 
 
 #: In a kernel, `array_at(addresses, place, dtype)`: array `place` of `Prepared`, read-only; `dtype` is its elements'
 array_at: Any = intrinsic(_array_at)
+
+#: In a kernel, `arrays_at(addresses, place, dtypes)`: as many arrays from this place on, as a tuple
+arrays_at: Any = intrinsic(_arrays_at)
+
+#: As `array_at`, of an array that the kernel may write to
+own_array_at: Any = intrinsic(_own_array_at)
 
 #: In a kernel, `count_up(counts, place, more)`: add to one of `counts`, int64, in one step, whatever other threads add
 count_up: Any = intrinsic(_count_up)

@@ -40,7 +40,8 @@ def read64(data, at):
 
 
 @inlined
-def _read32(data, at):
+def read32(data, at):
+    """Bytes `at` to `at + 4`, little-endian."""
     value = _U(0)
     for byte in range(4):
         value |= _U(data[at + _U(byte)]) << _U(8 * byte)
@@ -79,7 +80,7 @@ def xxh64(data, start, stop, seed):
         h = rotl(h ^ _round(_U(0), read64(data, at)), 27) * _P1 + _P4
         at += _U(8)
     if at + _U(4) <= end:
-        h = rotl(h ^ (_read32(data, at) * _P1), 23) * _P2 + _P3
+        h = rotl(h ^ (read32(data, at) * _P1), 23) * _P2 + _P3
         at += _U(4)
     while at < end:
         h = rotl(h ^ (_U(data[at]) * _P5), 11) * _P1

@@ -15,6 +15,7 @@ from tagmatch.model.tables import KeyTable
 from tagmatch.pipeline.combine.names import NamesOfSegments
 from tagmatch.pipeline.combine.several import Several, match_batches_of
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
+from tagmatch.pipeline.cpu.one_query import OfSeveralTypes, one_of_all
 from tagmatch.pipeline.cpu.one_query import OneQuery as CpuOneQuery
 from tagmatch.pipeline.matcher import (
     Batches,
@@ -64,11 +65,12 @@ class Union(Several):
         return self._one_query
 
     def _of_parts(self) -> OneQuery | None:
-        parts = [one for matcher in self._matchers if isinstance(one := matcher.one_query, CpuOneQuery)]
+        of_parts = [matcher.one_query for matcher in self._matchers]
+        parts = [one for one in of_parts if isinstance(one, CpuOneQuery | OfSeveralTypes)]
         if len(parts) < len(self._matchers):
             return None
         first_rows = list(accumulate(map(len, self._matchers), initial=0))
-        return CpuOneQuery.of_all(parts, first_rows[:-1], self._first_keys)
+        return one_of_all(parts, first_rows[:-1], self._first_keys)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` in all parts."""

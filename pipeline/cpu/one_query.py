@@ -25,7 +25,6 @@ from tagmatch.model.kernels.xxh64 import xxh64
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.key_lookup import copy_keys, keep_live, key_ends, unique_keys
 from tagmatch.pipeline.cpu.preprocess import TagIndex
-from tagmatch.pipeline.matcher import OneQuery as AnyOneQuery
 
 # Places of what all layouts need in `Prepared`; what a layout adds follows
 _SCALARS, _SLOTS, _TAG_OFFSETS, _TAG_DATA, RANK_OFFSETS, RANKS, _KEY_OFFSETS, _KEYS, _DELETED = range(9)
@@ -118,12 +117,16 @@ def tags_in(tables, text, count):
 
 
 @kernel
+def hashes_with(tags, seed):
+    """Hashes of the tags of a query with a seed."""
+    return tags.hashes if seed == tags.seed else _hashed(tags.offsets, tags.data, seed)
+
+
+@kernel
 def ranks_of(tables, tags, tag_offset):
     """Ascending ranks of the tags of a query (§3.2)."""
-    offsets, data, known_seed, hashes = tags
-    seed = scalar(tables, _SEED)
-    if seed != known_seed:
-        hashes = _hashed(offsets, data, seed)
+    offsets, data = tags.offsets, tags.data
+    hashes = hashes_with(tags, scalar(tables, _SEED))
     numbers = np.empty(len(hashes), np.uint32)
     known_offsets, known_data = array_at(tables, _TAG_OFFSETS, tag_offset), array_at(tables, _TAG_DATA, np.uint8)
     find_all(hashes, offsets, data, 0, array_at(tables, _SLOTS, np.uint64), known_offsets, known_data, numbers)
@@ -212,6 +215,8 @@ class Kernels(NamedTuple):
 class OneQuery:
     """Answers single queries about segments with arrays of the same types; any number of threads may share it.
 
+    Attributes mean nothing to sets without constraints.
+
     Parameters
     ----------
     segments : sequence of Prepared
@@ -233,7 +238,12 @@ class OneQuery:
         self._tables = np.column_stack([addresses, np.array([first_rows, first_keys], np.uint64).T])
         self._kernels = kernels
 
-    def keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array:
+    @property
+    def parts(self) -> Sequence[OneQuery]:
+        """Itself."""
+        return (self,)
+
+    def keys(self, text: bytes, count: int, attributes: bytes, unique: bool, counts: I64Array) -> U64Array:
         """Keys of the sets that a query contains.
 
         Parameters
@@ -242,41 +252,53 @@ class OneQuery:
             The query's tags, UTF-8, with a zero byte between each and the next.
         count : int
             How many there are.
+        attributes : bytes
+            As of `packed`.
         unique : bool
             Ascending and each once.
         counts : int64[4] array
             Of queries, keys, sets found and candidates turned away; added to.
         """
-        keys = self.brief_keys(text, count, unique, counts)
+        keys = self.brief_keys(text, count, attributes, unique, counts)
         return self._kernels.keys(self._tables, text, count, unique, counts) if keys is None else keys
 
-    def brief_keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array | None:
+    def brief_keys(
+        self,
+        text: bytes,
+        count: int,
+        attributes: bytes,  # noqa: ARG002 - as in the protocol
+        unique: bool,
+        counts: I64Array,
+    ) -> U64Array | None:
         """As `keys`, of a query that has few tags, candidates and keys; `None`, and nothing is counted, of others."""
         few_keys = self._kernels.few_keys
         if few_keys is None or count > _FEW_TAGS:
             return None
         return few_keys(self._tables, text, count, unique, counts)
 
-    def set_ids(self, text: bytes, count: int) -> U32Array:
+    def set_ids(self, text: bytes, count: int, attributes: bytes) -> U32Array:  # noqa: ARG002 - as in the protocol
         """Ids of the sets that a query contains."""
         return self._kernels.sets(self._tables, text, count)
 
-    @classmethod
-    def of_all(cls, parts: Sequence[OneQuery], first_rows: Sequence[int], first_keys: Sequence[int]) -> AnyOneQuery:
-        """What answers about all segments of some parts, which have one each; the rest as in the constructor."""
-        alike: dict[Kernels, list[int]] = {}
-        for place, part in enumerate(parts):
-            alike.setdefault(part._kernels, []).append(place)
-        together = [
-            cls(
-                [segment for place in places for segment in parts[place]._segments],
-                kernels,
-                [first_rows[place] for place in places],
-                [first_keys[place] for place in places],
-            )
-            for kernels, places in alike.items()
-        ]
-        return together[0] if len(together) == 1 else _OfSeveralTypes(together)
+
+def one_of_all(
+    each: Sequence[OneQuery | OfSeveralTypes], first_rows: Sequence[int], first_keys: Sequence[int]
+) -> OneQuery | OfSeveralTypes:
+    """What answers about all that some answer about, each about one segment; the rest as of `OneQuery`."""
+    alike: dict[Kernels, list[tuple[OneQuery, int, int]]] = {}
+    for one, first_row, first_key in zip(each, first_rows, first_keys, strict=False):
+        for part in one.parts:
+            alike.setdefault(part._kernels, []).append((part, first_row, first_key))
+    together = [
+        type(found[0][0])(
+            [segment for part, _, _ in found for segment in part._segments],
+            kernels,
+            [first_row for _, first_row, _ in found],
+            [first_key for *_, first_key in found],
+        )
+        for kernels, found in alike.items()
+    ]
+    return together[0] if len(together) == 1 else OfSeveralTypes(together)
 
 
 @brief_kernel
@@ -285,30 +307,30 @@ def _add(counts, more):
         count_up(counts, place, more[place])
 
 
-class _OfSeveralTypes:
+class OfSeveralTypes:
     """Answers single queries about segments with arrays of several types, by what answers about those of each."""
 
     def __init__(self, parts: Sequence[OneQuery]) -> None:
-        self._parts = parts
+        self.parts = parts
 
-    def keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array:
+    def keys(self, text: bytes, count: int, attributes: bytes, unique: bool, counts: I64Array) -> U64Array:
         """As of `OneQuery`."""
         own = np.zeros(len(counts), np.int64)
-        return _together([part.keys(text, count, unique, own) for part in self._parts], unique, own, counts)
+        return _together([part.keys(text, count, attributes, unique, own) for part in self.parts], unique, own, counts)
 
-    def brief_keys(self, text: bytes, count: int, unique: bool, counts: I64Array) -> U64Array | None:
+    def brief_keys(self, text: bytes, count: int, attributes: bytes, unique: bool, counts: I64Array) -> U64Array | None:
         """As of `OneQuery`; `None` where one of the parts would take long."""
         own, found = np.zeros(len(counts), np.int64), []
-        for part in self._parts:
-            keys = part.brief_keys(text, count, unique, own)
+        for part in self.parts:
+            keys = part.brief_keys(text, count, attributes, unique, own)
             if keys is None:
                 return None
             found.append(keys)
         return _together(found, unique, own, counts)
 
-    def set_ids(self, text: bytes, count: int) -> U32Array:
+    def set_ids(self, text: bytes, count: int, attributes: bytes) -> U32Array:
         """As of `OneQuery`."""
-        return np.concatenate([part.set_ids(text, count) for part in self._parts])
+        return np.concatenate([part.set_ids(text, count, attributes) for part in self.parts])
 
 
 def _together(found: list[U64Array], unique: bool, own: I64Array, counts: I64Array) -> U64Array:

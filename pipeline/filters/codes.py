@@ -201,6 +201,27 @@ def code_of(data, start, stop, attribute, number_starts, doubles, rests, text_st
     return 0
 
 
+@lent
+def _code_of_bits(kind, bits, first, last, doubles, rests):
+    """Code of a bool or a number; `first` to `last` are the attribute's numbers."""
+    if kind == columns.BOOL:
+        return _code_of_bool(bits != _U(0))
+    double, rest = columns.number_of(kind, bits)
+    return _code_of_number(double, _U(rest), first, last, doubles, rests) if rest != columns.NAN else _CODE_OF_NAN
+
+
+@lent
+def code_of_value(
+    kind, bits, data, begin, end, attribute, number_starts, doubles, rests, text_starts, text_offsets, texts
+):
+    """Code of a value with this kind and these bits, or of the text `data[begin:end]`."""
+    first, last = number_starts[attribute], number_starts[attribute + 1]
+    if kind == columns.TEXT:
+        first_text, last_text = text_starts[attribute], text_starts[attribute + 1]
+        return _code_of_text(data, begin, end, last - first, first_text, last_text, text_offsets, texts)
+    return _code_of_bits(kind, bits, first, last, doubles, rests)
+
+
 @kernel
 def write_codes(kind, attribute, bits, begins, ends, data, places, constants, codes):
     """Write the codes of some values of an attribute, those with the numbers in `places`.
@@ -225,10 +246,4 @@ def write_codes(kind, attribute, bits, begins, ends, data, places, constants, co
     for i in range(len(places)):
         own[i] = bits[places[i]]
     for i in range(len(places)):
-        if kind == columns.BOOL:
-            codes[i] = _code_of_bool(own[i] != _U(0))
-            continue
-        double, rest = columns.number_of(kind, own[i])
-        codes[i] = (
-            _code_of_number(double, _U(rest), first, last, doubles, rests) if rest != columns.NAN else _CODE_OF_NAN
-        )
+        codes[i] = _code_of_bits(kind, own[i], first, last, doubles, rests)

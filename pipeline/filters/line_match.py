@@ -119,10 +119,11 @@ def _candidates(offsets, attributes, codes, first, count, buckets, cut, blocks, 
 
 
 @kernel
-def _match(
+def match_in_lines(
     rank_offsets, all_ranks, offsets, attributes, codes, cut, blocks, constraints, rows, record_offsets, records,
     first_codes, buckets, ends,
 ):  # fmt: skip
+    """Rows that each message satisfies, and where each message's end; how many candidates were turned away."""
     messages, total, rejected, touched = len(ends) - 1, 0, 0, _U32(0)
     out = np.empty(16 * len(ends), np.uint32)
     found, by = np.empty(_CANDIDATES, np.uint32), np.empty(_CANDIDATES, np.uint8)
@@ -145,7 +146,7 @@ def _match(
 def match_lines(index: LineIndex, queries: QueryBatch, messages: Messages) -> Matches:
     """Rows of the segment whose tags and constraints each message satisfies."""
     ends = np.zeros(len(messages) + 1, np.int64)
-    rows, rejected, _ = _match(
+    rows, rejected, _ = match_in_lines(
         queries.offsets, queries.ranks, messages.offsets, messages.attributes, messages.codes, index.buckets.arrays,
         (index.column_offsets, index.columns, index.box_offsets, index.boxes, index.lines), index.constraints.arrays,
         index.rows, index.record_offsets, index.records, np.zeros(index.attributes.count, np.uint32),

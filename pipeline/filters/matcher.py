@@ -10,13 +10,14 @@ from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.tables import KeyTable, Segment
 from tagmatch.pipeline.cpu.key_lookup import live_sets
 from tagmatch.pipeline.cpu.matcher import CpuMatcher, SetIds
-from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.cpu.one_query import one_of_all
 from tagmatch.pipeline.cpu.subset_match import Matches
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.line_match import match_lines
 from tagmatch.pipeline.filters.messages import Messages, messages_of
+from tagmatch.pipeline.filters.one_message import one_message
 from tagmatch.pipeline.filters.subset_match import match_filters
-from tagmatch.pipeline.matcher import Matched, PacketSize, Preprocessed, QueryBatch, SegmentMatcher, Space, no_space
+from tagmatch.pipeline.matcher import Matched, PacketSize, Preprocessed, QueryBatch, Space, no_space
 
 
 class FilterMatcher:
@@ -25,19 +26,21 @@ class FilterMatcher:
     Parameters
     ----------
     segment : Segment
-    others : SegmentMatcher
+    others : CpuMatcher
         Answers for sets without constraints.
     index : FilterIndex
         Of those with constraints.
     """
 
     by_partition = None
-    one_query = None
 
-    def __init__(self, segment: Segment, others: SegmentMatcher, index: FilterIndex) -> None:
+    def __init__(self, segment: Segment, others: CpuMatcher, index: FilterIndex) -> None:
         self._segment, self._others, self.index = segment, others, index
-        self._on_cpu = others if isinstance(others, CpuMatcher) else None
-        self._tag_index = TagIndex(segment.vocabulary) if self._on_cpu is None else self._on_cpu.tag_index
+        self._tag_index = others.tag_index
+        own = one_message(segment, self._tag_index, index)
+        # Whoever asks for brief answers learns from the first that there are none
+        each = [own, others.one_query] if len(index) < len(segment) else [own]
+        self.one_query = one_of_all(each, [0] * len(each), [0] * len(each))
         self.devices, self.notes = others.devices, others.notes
         self.packet_size: PacketSize = others.packet_size
 
@@ -69,10 +72,11 @@ class FilterMatcher:
         return FilterMatcher(segment, self._others.without(deletions), self.index)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> _Both:
-        """Ranks and codes of messages `first` to `last`; ranks are looked up once for both matchers on the CPU."""
+        """Ranks and codes of messages `first` to `last`; ranks are looked up once for both matchers."""
         queries = self._tag_index.ranks(tags, first, last)
-        others = self._others.preprocess(tags, first, last) if self._on_cpu is None else self._on_cpu.ranked(queries)
-        return _Both(others, queries, self._messages(tags, first, last), self.index, self._segment)
+        return _Both(
+            self._others.ranked(queries), queries, self._messages(tags, first, last), self.index, self._segment
+        )
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of messages `first` to `last` satisfies."""

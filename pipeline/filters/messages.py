@@ -14,12 +14,13 @@ from tagmatch.model.arrays import I64Array, TagLists, U32Array, U64Array, frozen
 from tagmatch.model.columns import strings_of
 from tagmatch.model.kernels.growing import with_room
 from tagmatch.model.kernels.jit import kernel, lent
+from tagmatch.model.kernels.packed_attributes import BEGIN, BITS, END, KIND, NAME_BEGIN, NAME_END
 from tagmatch.model.kernels.prepared import Prepared, array_at
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.model.kernels.value_columns import TEXT, AttributeColumns, places_there, row_of, values_of_rows
 from tagmatch.model.kernels.xxh64 import xxh64
 from tagmatch.pipeline.filters.attributes import Attributes
-from tagmatch.pipeline.filters.codes import code_of, write_codes
+from tagmatch.pipeline.filters.codes import code_of, code_of_value, write_codes
 from tagmatch.pipeline.filters.patterns import step
 
 _EQUALS, _TEXT = tuple(b"=s")
@@ -153,6 +154,52 @@ def _encode_columns(columns, heads, first, last, constants, patterns, owners, at
                     row - first, attribute, data, begins[place], ends[place], patterns, owners, attributes, codes, used
                 )
     return owners, attributes, codes, used
+
+
+@kernel
+def encode_one(offsets, hashes, tags, data, values, names, absent, first_tag, constants, patterns):
+    """The attributes and codes of one message, as `Messages` has them.
+
+    Parameters
+    ----------
+    offsets, hashes, tags
+        The message's tags: tag `i` is `tags[offsets[i]:offsets[i + 1]]`, whose XXH64 with seed 0 is `hashes[i]`.
+    data, values
+        Its packed attributes, and what `read_values` wrote of them.
+    names, absent : tuple
+        `Names.arrays`.
+    constants, patterns : tuple
+        `Constants.arrays` and `Patterns.arrays`.
+    """
+    name_slots, name_offsets, name_bytes = names
+    absent_slots, absent_offsets, absent_bytes = absent
+    number_starts, doubles, rests, text_starts, text_offsets, texts = constants
+    roots, room, used = patterns[0], len(hashes) + len(values), 0
+    owners, attributes, codes = np.empty(room, np.uint32), np.empty(room, np.uint32), np.empty(room, np.uint32)
+    if len(absent_offsets) > 1:
+        for tag in range(len(hashes)):
+            start, stop = offsets[tag], offsets[tag + 1]
+            number = find(hashes[tag], tags, start, stop, absent_slots, absent_offsets, absent_bytes)[2]
+            if number != UNKNOWN:
+                attributes[used], codes[used] = first_tag + number, 1
+                used += 1
+    for i in range(len(values)):
+        known = _number_of(data, values[i, NAME_BEGIN], values[i, NAME_END], name_slots, name_offsets, name_bytes)
+        if known == UNKNOWN:
+            continue
+        number, kind, begin, end = np.int64(known), values[i, KIND], values[i, BEGIN], values[i, END]
+        attributes, codes = with_room(attributes, used, 1), with_room(codes, used, 1)
+        attributes[used] = number
+        codes[used] = code_of_value(
+            kind, np.uint64(values[i, BITS]), data, begin, end, number,
+            number_starts, doubles, rests, text_starts, text_offsets, texts,
+        )  # fmt: skip
+        used += 1
+        if kind == TEXT and roots[number] != 0:
+            owners, attributes, codes, used = _with_patterns(
+                0, number, data, begin, end, patterns, owners, attributes, codes, used
+            )
+    return attributes[:used], codes[:used]
 
 
 @kernel

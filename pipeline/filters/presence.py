@@ -16,7 +16,9 @@ _ENOUGH = 1_000
 
 
 @kernel
-def _count(attributes, counts):
+def count_messages(messages, attributes, since, counts):
+    """Count so many messages, which have these attributes in all, in the arrays of a `Seen`."""
+    since[0] += messages
     for attribute in attributes:
         if attribute < len(counts):
             counts[attribute] += 1
@@ -37,19 +39,30 @@ class Seen:
 
     def __init__(self, names: Names, before: Sequence[Seen] = ()) -> None:
         self._names = names
-        self._messages, self._counts = _sums(names, before)
+        self._before, self._counts = _sums(names, before)
+        self._since = np.zeros(1, np.int64)
+
+    @property
+    def arrays(self) -> tuple[I64Array, I64Array]:
+        """What `count_messages` writes to."""
+        return self._since, self._counts
 
     def count(self, messages: Messages) -> None:
         """Count some more."""
-        self._messages += len(messages)
-        _count(messages.attributes, self._counts)
+        count_messages(len(messages), messages.attributes, *self.arrays)
+
+    @property
+    def _messages(self) -> I64Array:
+        """Messages that were seen since each attribute is known."""
+        return self._before + self._since
 
     @property
     def presence(self) -> F64Array:
         """Which part of messages has each attribute; NaN where too few were seen."""
-        enough = self._messages >= _ENOUGH
+        messages = self._messages
+        enough = messages >= _ENOUGH
         presence = np.full(len(enough), np.nan)
-        presence[enough] = np.minimum(self._counts[enough] / self._messages[enough], 1.0)
+        presence[enough] = np.minimum(self._counts[enough] / messages[enough], 1.0)
         return presence
 
 

@@ -20,13 +20,15 @@ _FEWEST, _MOST, _MANY = 16, 512, 1 << 18
 
 
 @kernel
-def _match(
+def match_in_trie(
     rank_offsets, ranks, message_offsets, attributes, codes, cells, trie, fewest, constraints,
     rows, record_offsets, records, first_codes, ends,
 ):  # fmt: skip
+    """Rows that each message satisfies, and where each message's end; how many candidates were turned away."""
     first_cells, bits, levels, known, first_tag = cells
     tokens, out = np.empty(0, np.uint32), np.empty(16 * len(ends), np.uint32)
-    token_ends, signatures = np.zeros(_MOST + 1, np.int64), np.empty(_MOST, np.uint64)
+    at_most = min(_MOST, len(ends) - 1)
+    token_ends, signatures = np.zeros(at_most + 1, np.int64), np.empty(at_most, np.uint64)
     first, at_once, total, candidates = 0, _FEWEST, 0, 0
     while first < len(ends) - 1:
         last = min(first + at_once, len(ends) - 1)
@@ -49,7 +51,7 @@ def match_filters(index: TrieIndex, queries: QueryBatch, messages: Messages) -> 
     """Rows of the segment whose tags and constraints each message satisfies."""
     cells = index.cells
     ends = np.zeros(len(messages) + 1, np.int64)
-    rows, rejected = _match(
+    rows, rejected = match_in_trie(
         queries.offsets, queries.ranks, messages.offsets, messages.attributes, messages.codes,
         (cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag),
         index.trie.arrays, index.trie.fewest, index.constraints.arrays, index.rows, index.record_offsets, index.records,

@@ -1,0 +1,213 @@
+"""One message, from its tags and attributes to the keys of sets with constraints, by one call of a kernel.
+
+As `tagmatch.pipeline.cpu.one_query`, which says why; it is the kernels of packets that are called here, too.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tagmatch.model.arrays import I64Array, U32Array, U64Array
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.packed_attributes import COLUMNS, read_values
+from tagmatch.model.kernels.prepared import arrays_at, own_array_at
+from tagmatch.model.tables import Segment
+from tagmatch.pipeline.cpu.one_query import (
+    ALL,
+    LAYOUT,
+    LAYOUT_SCALAR,
+    DTypes,
+    Kernels,
+    OneQuery,
+    add_keys,
+    add_rows,
+    answer,
+    hashes_with,
+    live_of,
+    prepare,
+    ranks_of,
+    scalar,
+    tags_in,
+)
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.filters.index import FilterIndex
+from tagmatch.pipeline.filters.line_match import match_in_lines
+from tagmatch.pipeline.filters.messages import encode_one
+from tagmatch.pipeline.filters.presence import count_messages
+from tagmatch.pipeline.filters.subset_match import match_in_trie
+
+_I32, _I64, _U8, _U16, _U32, _U64, _BOOL = np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, np.bool_
+
+# The arrays of an index, in the order in which they are prepared
+_OF_NAMES = (_U64, _I64, _U8)
+_OF_CONSTANTS = (_I64, _U32, _U64, _U16, _I64, _I64, _U8)
+_OF_PATTERNS = (_I64, _U64, _I64, _I64, _I64, _I64, _I64, _BOOL, _I64)
+_OF_CONSTRAINTS = (_I64, _BOOL, _I64, _U32, _U32)
+_OF_SEEN = (_I64, _I64)
+_OF_SETS = (_U32, _I64, _U32)
+_OF_TRIE = (_I64, _I64, _U64, _U32, _I32, _U32, _U64, _I32, _U64, _U8, *_OF_SETS)
+_OF_LINES = (_I32, _I64, _U32, _I64, _U32, _I64, _U32, _U64, *_OF_SETS)
+
+_GROUPS = (
+    _OF_NAMES, _OF_NAMES, _OF_CONSTANTS, _OF_PATTERNS, _OF_CONSTRAINTS, _OF_SEEN, _OF_TRIE, _OF_LINES
+)  # fmt: skip
+_NAMES, _ABSENT, _CONSTANTS, _PATTERNS, _CONSTRAINTS, _SEEN, _TRIE, _LINES = (
+    LAYOUT + sum(map(len, _GROUPS[:place])) for place in range(len(_GROUPS))
+)
+_ATTRIBUTES, _FIRST_ABSENT, _HAS_TRIE, _FIRST_TAG, _HAS_LINES = range(LAYOUT_SCALAR, LAYOUT_SCALAR + 5)
+
+# The seed with which names, and tags that must not be there, are hashed
+_SEED = 0
+# Values for which there is room at first
+_FEW_VALUES = 32
+
+
+@kernel
+def _values_of(data):
+    """The values of packed attributes."""
+    values = np.empty((_FEW_VALUES, COLUMNS), np.int64)
+    count = read_values(data, values)
+    if count > len(values):
+        values = np.empty((count, COLUMNS), np.int64)
+        read_values(data, values)
+    return values[:count]
+
+
+@kernel
+def _encoded(tables, tags, data, values):
+    """Attributes and codes of the message, which is counted."""
+    number_starts, halves, doubles, rests, text_starts, text_offsets, texts = arrays_at(
+        tables, _CONSTANTS, _OF_CONSTANTS
+    )
+    attributes, codes = encode_one(
+        tags.offsets, hashes_with(tags, _SEED), tags.data, data, values,
+        arrays_at(tables, _NAMES, _OF_NAMES), arrays_at(tables, _ABSENT, _OF_NAMES), scalar(tables, _FIRST_ABSENT),
+        (number_starts, (halves, doubles), rests, text_starts, text_offsets, texts),
+        arrays_at(tables, _PATTERNS, _OF_PATTERNS),
+    )  # fmt: skip
+    count_messages(1, attributes, own_array_at(tables, _SEEN, np.int64), own_array_at(tables, _SEEN + 1, np.int64))
+    return attributes, codes
+
+
+@kernel
+def _from_trie(tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends):
+    (
+        first_cells, bits, levels, known, roots, nodes, edges, children, signatures, fewest,
+        rows, record_offsets, records,
+    ) = arrays_at(tables, _TRIE, _OF_TRIE)  # fmt: skip
+    return match_in_trie(
+        rank_ends, ranks, value_ends, attributes, codes,
+        (first_cells, bits, levels, known, scalar(tables, _FIRST_TAG)),
+        (roots, nodes.reshape((-1, 2)), edges, children, signatures), fewest, constraints,
+        rows, record_offsets, records.reshape((-1, 3)), first_codes, ends,
+    )  # fmt: skip
+
+
+@kernel
+def _from_lines(tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends):
+    (
+        numbers, edge_offsets, edges, column_offsets, columns, box_offsets, boxes, lines,
+        rows, record_offsets, records,
+    ) = arrays_at(tables, _LINES, _OF_LINES)  # fmt: skip
+    found, rejected, _ = match_in_lines(
+        rank_ends, ranks, value_ends, attributes, codes, (numbers, edge_offsets, edges),
+        (column_offsets, columns.reshape((-1, 2)), box_offsets, boxes.reshape((-1, 3)), lines.reshape((-1, 8))),
+        constraints, rows, record_offsets, records.reshape((-1, 3)), first_codes,
+        np.empty((len(edge_offsets) - 1, 1), np.uint8), ends,
+    )  # fmt: skip
+    return found, rejected
+
+
+@kernel
+def _in_segment(tables, tags, data, values, tag_offset):
+    """Sets of a segment that the message satisfies and that are not deleted; how many candidates were turned away."""
+    ranks = ranks_of(tables, tags, tag_offset)
+    attributes, codes = _encoded(tables, tags, data, values)
+    rank_ends, value_ends = np.array([0, len(ranks)]), np.array([0, len(attributes)])
+    constraints = arrays_at(tables, _CONSTRAINTS, _OF_CONSTRAINTS)
+    first_codes, ends = np.zeros(scalar(tables, _ATTRIBUTES), np.uint32), np.zeros(2, np.int64)
+    sets, rejected = np.empty(0, np.uint32), 0
+    if scalar(tables, _HAS_TRIE):
+        sets, rejected = _from_trie(
+            tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends
+        )
+    if scalar(tables, _HAS_LINES):
+        more, turned_away = _from_lines(
+            tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends
+        )
+        sets, rejected = np.append(sets, more) if len(sets) else more, rejected + turned_away
+    return live_of(tables, sets), rejected
+
+
+@cache
+def _one_message(dtypes: DTypes) -> Kernels:
+    tag_offset, _, key_offset, key = dtypes
+
+    @kernel
+    def keys(tables, text, count, attributes, unique, counts):
+        tags, data = tags_in(tables[0], text, count), np.frombuffer(attributes, np.uint8)
+        values = _values_of(data)
+        found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
+        for segment in range(len(tables)):
+            sets, more = _in_segment(tables[segment], tags, data, values, tag_offset)
+            found, used = add_keys(tables[segment], sets, ALL, found, used, key_offset, key)
+            verified, rejected = verified + len(sets), rejected + more
+        return answer(found[:used], unique, verified, rejected, counts)
+
+    @kernel
+    def sets(tables, text, count, attributes):
+        tags, data = tags_in(tables[0], text, count), np.frombuffer(attributes, np.uint8)
+        values = _values_of(data)
+        found = np.empty(0, np.uint32)
+        for segment in range(len(tables)):
+            more = _in_segment(tables[segment], tags, data, values, tag_offset)[0]
+            found = add_rows(tables[segment], more, found)
+        return found
+
+    return Kernels(keys, sets)
+
+
+class OneMessage(OneQuery):
+    """Answers single messages about the sets with constraints of segments."""
+
+    def keys(self, text: bytes, count: int, attributes: bytes, unique: bool, counts: I64Array) -> U64Array:
+        """As of `OneQuery`: keys of the sets with constraints that the message satisfies."""
+        found: U64Array = self._kernels.keys(self._tables, text, count, attributes, unique, counts)
+        return found
+
+    def brief_keys(self, *_: object) -> None:
+        """No message is brief."""
+
+    def set_ids(self, text: bytes, count: int, attributes: bytes) -> U32Array:
+        """Ids of the sets with constraints that the message satisfies."""
+        found: U32Array = self._kernels.sets(self._tables, text, count, attributes)
+        return found
+
+
+def one_message(segment: Segment, tags: TagIndex, index: FilterIndex) -> OneMessage:
+    """What answers single messages about the sets of a segment that have constraints."""
+    attributes, trie, lines = index.attributes, index.trie, index.lines
+    number_starts, (halves, doubles), *others = attributes.constants.arrays
+    arrays: list[Any] = [*attributes.names.arrays, *attributes.absent_tags.arrays]
+    arrays += [number_starts, halves, doubles, *others, *attributes.patterns.arrays]
+    arrays += [*index.constraints.arrays, *index.seen.arrays]
+    if trie is None:
+        arrays += [np.zeros(0, dtype) for dtype in _OF_TRIE]
+    else:
+        cells = trie.cells
+        arrays += [cells.first_cells, cells.bits, cells.levels, cells.tokens, *trie.trie.arrays, trie.trie.fewest]
+        arrays += [trie.rows, trie.record_offsets, trie.records]
+    if lines is None:
+        arrays += [np.zeros(0, dtype) for dtype in _OF_LINES]
+    else:
+        arrays += [*lines.buckets.arrays, lines.column_offsets, lines.columns, lines.box_offsets, lines.boxes]
+        arrays += [lines.lines, lines.rows, lines.record_offsets, lines.records]
+    assert [array.dtype for array in arrays] == [np.dtype(each) for group in _GROUPS for each in group]
+    scalars = [attributes.count, attributes.first_tag]
+    scalars += [trie is not None, 0 if trie is None else trie.cells.first_tag, lines is not None]
+    prepared, dtypes = prepare(segment, tags, arrays, scalars)
+    # How wide the offsets of ranks are does not matter
+    return OneMessage([prepared], _one_message(dtypes._replace(rank_offset=np.int64)))
