@@ -185,7 +185,9 @@ class CudaMatcher:
             self._match = make(segment, options)
             by_partition = self._match.match_batches is not None and self._filters is None
             self.match_batches = self._match_batches if by_partition else None
-            self.packet_size = replace(_PACKET_SIZE, per_device=self._match.per_device)
+            # Attributes are encoded by the CPU, which all threads share; else they would wait for the device
+            at_once = _PACKET_SIZE.at_once if filters is None else None
+            self.packet_size = replace(_PACKET_SIZE, per_device=self._match.per_device, at_once=at_once)
             keys = segment.keys.keys
             if cuda.current_context().get_memory_info().free - keys.nbytes >= _LEFT_FOR_PACKETS:
                 self._keys_there = (to_device(keys.offsets), to_device(keys.values))
@@ -231,12 +233,13 @@ class CudaMatcher:
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> DevicePacket:
         """Copy queries `first` to `last` to the device and look their tags up."""
+        to_device = self._tag_index.prepare(tags, first, last)
         workspace = self._free.get()
         packet = DevicePacket(self, tags, first, last, workspace, self._free)
         with packet.released_on_error():
             try:
                 with on_device(self._device):
-                    packet.queries = self._tag_index.ranks(tags, first, last, workspace)
+                    packet.queries = to_device(workspace)
             except DeviceMemoryError:
                 if last - first == 1:
                     raise
@@ -314,7 +317,7 @@ class CudaMatcher:
         try:
             with on_device(self._device):
                 workspace.clear()
-                queries = self._tag_index.ranks(tags, first, last, workspace)
+                queries = self._tag_index.prepare(tags, first, last)(workspace)
             pairs, found, rejected = self._find(queries, self._keys_there)
             with on_device(self._device):
                 return pairs.lists(), found, rejected

@@ -6,7 +6,9 @@ device, where the ranks of tags are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numba.cuda
@@ -101,11 +103,17 @@ class CudaMessageIndex(CudaTagIndex):
         self._tokens = None if index.trie is None else _TokenIndex(index.trie.cells)
         self.nbytes += 0 if self._tokens is None else self._tokens.nbytes
 
-    def ranks(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> DeviceMessages:
-        """Look up the tags of messages `first` to `last`, encode their attributes, and make their tokens."""
-        queries = super().ranks(tags, first, last, workspace)
+    def prepare(self, tags: TagLists, first: int, last: int) -> Callable[[Workspace], DeviceQueries]:
+        """Encode the attributes of messages `first` to `last`, which takes the CPU much longer than the rest."""
         messages = messages_of(tags, first, last, self._attributes)
         self._seen.count(messages)
+        return partial(self._on_device, tags, first, last, messages)
+
+    def _on_device(
+        self, tags: TagLists, first: int, last: int, messages: Messages, workspace: Workspace
+    ) -> DeviceMessages:
+        """Look up the tags of messages, copy their attributes, and make their tokens."""
+        queries = self.ranks(tags, first, last, workspace)
         on_device = DeviceMessages(
             workspace, queries.count, queries.places, queries.offsets, queries.counts, queries.ranks, queries.owners,
             workspace.send("attribute offsets", messages.offsets),

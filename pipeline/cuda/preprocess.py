@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numba.cuda
@@ -88,6 +90,10 @@ class CudaTagIndex:
         tags = vocabulary.tags
         self._tables = tuple(map(to_device, (vocabulary.slots_of_queries, tags.offsets, tags.data)))
         self.nbytes = sum(table.nbytes for table in self._tables)
+
+    def prepare(self, tags: TagLists, first: int, last: int) -> Callable[[Workspace], DeviceQueries]:
+        """Do the CPU's part of stage 1 for queries `first` to `last`; what is left needs a workspace."""
+        return partial(self.ranks, tags, first, last)
 
     def ranks(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> DeviceQueries:
         """Copy queries `first` to `last` to the device and look their tags up; strings of a dictionary for all queries.

@@ -49,6 +49,13 @@ def open_index(snapshot: Callable[[LayoutOptions], Snapshot], **options: Any) ->
     return index
 
 
+def packets_for_all(index: TagMatch) -> CallSize:
+    """Size of a call in which all threads of an index have packets."""
+    threads = index.stats()["threads"]
+    size = index._engine.current.matcher.packet_size
+    return CallSize(PACKETS_PER_THREAD * min(threads, size.at_once or threads) * size.fewest)
+
+
 class Tagmatch:
     """An index of this library; `options` are those of `TagMatch`.
 
@@ -76,9 +83,7 @@ class Tagmatch:
     @property
     def call_size(self) -> CallSize:
         """So many queries that all threads have packets."""
-        threads = self.index.stats()["threads"]
-        size = self.index._engine.current.matcher.packet_size
-        return CallSize(PACKETS_PER_THREAD * min(threads, size.at_once or threads) * size.fewest)
+        return packets_for_all(self.index)
 
     def nbytes(self) -> int | None:
         """Bytes of memory."""

@@ -11,8 +11,8 @@ from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.pipeline.cpu.key_lookup import merge_all
 from tagmatch.workloads.systems.key_answers import list_array
-from tagmatch.workloads.systems.matcher import UnavailableError
-from tagmatch.workloads.systems.tagmatch import open_index
+from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
+from tagmatch.workloads.systems.tagmatch import open_index, packets_for_all
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +59,11 @@ class TagmatchContent:
     def match_many(self, messages: pa.Table, *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the subscriptions that each message satisfies."""
         return self.index.match_many(messages, unique=unique)
+
+    @property
+    def call_size(self) -> CallSize:
+        """So many messages that all threads have packets."""
+        return packets_for_all(self.index)
 
     def nbytes(self) -> int:
         """Bytes of memory, with the stored rows and keys."""

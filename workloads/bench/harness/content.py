@@ -128,6 +128,9 @@ def timed(bench: Bench, result: Result, scenario: Scenario, systems: Mapping[str
         return systems[name].match_many(prepared[name][:count], unique=True)
 
     sizes = {name: CallSize(whole=each.packet_size) for name, each in prepared.items() if hasattr(each, "packet_size")}
+    # A device has work for all threads, and is slower with less
+    if isinstance(on_gpu := systems.get(GPU), TagmatchContent):
+        sizes[GPU] = on_gpu.call_size
     with bench.doing(f"content: matching, {scenario.name}"):
         works = {name: partial(ask, name) for name in systems}
         found = rates(works, len(scenario.messages), rounds=options.rounds, seconds=options.seconds, sizes=sizes)
