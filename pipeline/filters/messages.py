@@ -188,7 +188,9 @@ def encode_one(offsets, hashes, tags, data, values, names, absent, first_tag, co
         if known == UNKNOWN:
             continue
         number, kind, begin, end = np.int64(known), values[i, KIND], values[i, BEGIN], values[i, END]
-        attributes, codes = with_room(attributes, used, 1), with_room(codes, used, 1)
+        # The owner is always the same, but patterns need room for it
+        owners, attributes = with_room(owners, used, 1), with_room(attributes, used, 1)
+        codes = with_room(codes, used, 1)
         attributes[used] = number
         codes[used] = code_of_value(
             kind, np.uint64(values[i, BITS]), data, begin, end, number,

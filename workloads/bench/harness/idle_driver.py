@@ -33,7 +33,8 @@ def idle_driver() -> Iterator[None]:
     with ExitStack() as patched:
         patched.enter_context(patch("numba.cuda.gpus", [nullcontext()]))
         for module in modules:
-            patched.enter_context(patch.multiple(module, **_replaced(module)))
+            if replaced := _replaced(module):
+                patched.enter_context(patch.multiple(module, **replaced))
         yield
 
 
