@@ -185,7 +185,7 @@ class CudaMatcher:
             self._match = make(segment, options)
             by_partition = self._match.match_batches is not None and self._filters is None
             self.match_batches = self._match_batches if by_partition else None
-            # Attributes are encoded by the CPU, which all threads share; else they would wait for the device
+            # The CPU encodes attributes, without the interpreter lock: there more threads help
             at_once = _PACKET_SIZE.at_once if filters is None else None
             self.packet_size = replace(_PACKET_SIZE, per_device=self._match.per_device, at_once=at_once)
             keys = segment.keys.keys
@@ -233,13 +233,13 @@ class CudaMatcher:
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> DevicePacket:
         """Copy queries `first` to `last` to the device and look their tags up."""
-        to_device = self._tag_index.prepare(tags, first, last)
+        look_up = self._tag_index.prepare(tags, first, last)
         workspace = self._free.get()
         packet = DevicePacket(self, tags, first, last, workspace, self._free)
         with packet.released_on_error():
             try:
                 with on_device(self._device):
-                    packet.queries = to_device(workspace)
+                    packet.queries = look_up(workspace)
             except DeviceMemoryError:
                 if last - first == 1:
                     raise
