@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import IntArray, Strings, TagLists, U32Array, offsets_of
+from tagmatch.model.arrays import BoolArray, IntArray, Strings, TagLists, U32Array, offsets_of
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
 from tagmatch.model.jobs import Memo
 
@@ -187,6 +187,24 @@ def strings_in(values: pa.Array) -> Strings:
 
 
 # -- what must not be there --------------------------------------------------------------------------------------------
+
+
+def without_null_lists(lists: pa.Array, rows: BoolArray) -> pa.Array:
+    """As large lists, of which none is null among the chosen rows: it is empty there; what are no lists stays.
+
+    Examples
+    --------
+    >>> without_null_lists(pa.array([["a"], None, None]), np.array([True, True, False])).to_pylist()
+    [['a'], [], None]
+    """
+    if pa.types.is_null(lists.type):
+        lists = lists.cast(pa.list_(pa.string()))
+    try:
+        lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    except pa.ArrowNotImplementedError:
+        return lists
+    nulls = lists.is_null().to_numpy(zero_copy_only=False) & ~rows
+    return pa.LargeListArray.from_arrays(pa.array(offsets_of(lengths)), lists.flatten(), mask=pa.array(nulls))
 
 
 def reject_nulls(array: pa.Array, name: str, first_row: int, expected: str) -> None:

@@ -379,7 +379,8 @@ class TagMatch(Generic[K]):
         table : pyarrow.Table or pyarrow.RecordBatch
             Column `key`, and those of `tags`, `where`, `constraints` and `expires` that are needed. A query matches a
             row that has all of its tags, and where its expression and all of its constraints hold; several rows of a
-            key are alternatives.
+            key are alternatives. Without a column `tags`, rows have no tags, nor has a row where `tags` is null and
+            `where` or `constraints` is not.
 
             `constraints` is for many subscriptions, as nothing is parsed: lists of structs, null or empty where there
             are none. Each has the fields `attr`, the name of an attribute, `op`, and those that the operators need:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.model.arrow_input import without_null_lists
 from tagmatch.model.columns import shown, stored_tag_list
 from tagmatch.model.conditions.rows import Alternatives
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
@@ -40,12 +42,17 @@ def alternatives(tags: object, where: object) -> Alternatives:
     return rows
 
 
-#: The columns that a table of subscriptions may have
-_COLUMNS = ("key", "tags", "where", "constraints", "expires")
+#: The columns of a table of subscriptions that have constraints
+CONDITIONS = ("where", "constraints")
+
+# The columns that a table of subscriptions may have
+_COLUMNS = ("key", "tags", *CONDITIONS, "expires")
 
 
 def columns_of(table: Any) -> dict[str, Any]:
-    """The columns of a table of subscriptions, by name; without a column `tags`, each row has no tags.
+    """The columns of a table of subscriptions, by name.
+
+    Without a column `tags`, each row has no tags; where that is null, a row has none if it has constraints.
 
     Raises
     ------
@@ -61,4 +68,17 @@ def columns_of(table: Any) -> dict[str, Any]:
     if "key" not in names:
         raise InvalidValueError(f"subscriptions need a column 'key'; there is {', '.join(map(repr, names)) or 'none'}")
     no_tags = pa.ListArray.from_arrays(pa.array(np.zeros(len(table) + 1, np.int32)), pa.array([], pa.string()))
-    return {"tags": no_tags, **{name: table.column(name) for name in names}}
+    columns = {"tags": no_tags, **{name: table.column(name) for name in names}}
+    if columns["tags"].null_count:
+        batches = table.to_batches() if isinstance(table, pa.Table) else [table]
+        columns["tags"] = pa.chunked_array([tags_of(batch, CONDITIONS) for batch in batches])
+    return columns
+
+
+def tags_of(batch: pa.RecordBatch, instead: Iterable[str]) -> pa.Array:
+    """The column `tags`, whose nulls are empty lists in rows that have a value in one of some other columns."""
+    has_other = np.zeros(len(batch), np.bool_)
+    for name in instead:
+        if name in batch.schema.names:
+            has_other |= batch.column(name).is_valid().to_numpy(zero_copy_only=False)
+    return without_null_lists(batch.column("tags"), has_other)

@@ -28,7 +28,7 @@ from tagmatch.model.options import LAYOUT_DEFAULTS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_Sets = Annotated[str, input_argument("SETS", "columns `tags`, `key` and optionally `where` and `constraints`")]
+_Sets = Annotated[str, input_argument("SETS", "columns `key` and `tags`, or `where` or `constraints`, or all")]
 
 
 def build(

@@ -49,7 +49,7 @@ def _columns(text: str) -> _Columns:
 
 def match(
     index: Index,
-    queries: Annotated[str, input_argument("QUERIES", "column `tags` and optionally `id` and `attributes`")],
+    queries: Annotated[str, input_argument("QUERIES", "columns `tags` or `attributes` or both, and optionally `id`")],
     output: Annotated[
         str,
         typer.Option(

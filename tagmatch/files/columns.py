@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -15,14 +15,23 @@ from tagmatch.files.constraints import CONSTRAINT_LISTS, check_constraints
 from tagmatch.messages import TAGS, message, messages_in, side_by_side
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import from_strings
+from tagmatch.model.arrow_input import without_null_lists
 from tagmatch.model.columns import KEY_CHECKS, KeyChecks, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.conditions.rows import conditions_of
 from tagmatch.model.conditions.structured import constraint_rows
-from tagmatch.model.errors import FilterError, InputFileError, InvalidTypeError, InvalidValueError, TagMatchError
+from tagmatch.model.errors import (
+    FilterError,
+    InputFileError,
+    InvalidTypeError,
+    InvalidValueError,
+    NullError,
+    TagMatchError,
+)
 from tagmatch.model.expiry import TIME, check_text, check_times
 from tagmatch.model.filters.language import rows_of
 from tagmatch.model.filters.values import check_name
 from tagmatch.model.options import KeyType
+from tagmatch.subscriptions import CONDITIONS, tags_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,8 @@ class Column:
         The same for one Python value, `check_one(value, name)`.
     is_optional : bool
         Whether a file need not have it, nor a row of it.
+    instead : tuple of str
+        Names of optional columns: a row that has a value in one of them need have none here, and has an empty list.
     """
 
     name: str
@@ -47,10 +58,30 @@ class Column:
     check: Callable[[pa.Array, str, int], object]
     check_one: Callable[[Any, str], object]
     is_optional: bool = False
+    instead: tuple[str, ...] = ()
+
+    def is_missing(self, found: Iterable[str]) -> bool:
+        """Whether a file, or a row, with these columns lacks it."""
+        return not self.is_optional and {self.name, *self.instead}.isdisjoint(found)
+
+    @property
+    def choice(self) -> str:
+        """Names of the columns of which there must be one."""
+        return _one_of((self.name, *self.instead))
+
+    def null(self, name: str) -> NullError:
+        """The error for a row, which messages call `name`, that has no value in any of these columns."""
+        others = f", or a value of {_one_of(self.instead)}" if self.instead else ""
+        return NullError(f"{name} is null: give [] for no tags{others}")
 
     def label(self, path: str) -> str:
         """What messages call the column of a file."""
         return f"{path}: column {self.name!r}"
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    *others, last = map(repr, names)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 class Rows(NamedTuple):
@@ -88,6 +119,31 @@ def joined(parts: Iterable[Rows]) -> Iterator[Rows]:
         yield Rows(batch[0], np.concatenate([part.numbers for part in some])) if len(some) > 1 else some[0]
     if fault is not None:
         raise fault
+
+
+def with_all_tags(batch: pa.RecordBatch, columns: tuple[Column, ...], path: str, first_row: int) -> pa.RecordBatch:
+    """Rows that all have tags: none where other columns are there instead.
+
+    Raises
+    ------
+    NullError
+        These are missing, too.
+    """
+    (column,) = (column for column in columns if column.name == TAGS)
+    place = batch.schema.get_field_index(TAGS)
+    if place < 0:
+        place = 0
+        batch = batch.add_column(place, TAGS, pa.nulls(len(batch), column.kinds[0]))
+    elif not batch[TAGS].null_count:
+        return batch
+    if column.is_optional:
+        tags = without_null_lists(batch[TAGS], np.ones(len(batch), np.bool_))
+    else:
+        tags = tags_of(batch, column.instead)
+    if tags.null_count:
+        row = int(np.argmax(tags.is_null().to_numpy(zero_copy_only=False)))
+        raise column.null(f"{column.label(path)}: row {first_row + row}")
+    return batch.set_column(place, TAGS, tags)
 
 
 def _check_ids(ids: pa.Array, name: str, _: int) -> None:
@@ -198,9 +254,14 @@ STORED_TAGS = Column(
     (pa.list_(pa.string()),),
     lambda array, name, row: tag_lists(array, name, first_row=row, stored=True),
     stored_tag_list,
+    instead=CONDITIONS,
 )
 QUERY_TAGS = Column(
-    "tags", (pa.list_(pa.string()),), lambda array, name, row: tag_lists(array, name, first_row=row), tag_list
+    "tags",
+    (pa.list_(pa.string()),),
+    lambda array, name, row: tag_lists(array, name, first_row=row),
+    tag_list,
+    instead=("attributes",),
 )
 
 
@@ -233,6 +294,13 @@ EXPIRES = Column("expires", (TIME,), check_times, check_text, is_optional=True)
 
 #: In the place of names of columns: each one that has no other meaning
 EVERY_COLUMN = ("*",)
+
+
+def beside(attributes: tuple[Column, ...], columns: tuple[Column, ...]) -> tuple[Column, ...]:
+    """Columns of a file of queries, and those that are an attribute each; if there is one, queries need no tags."""
+    if not attributes:
+        return columns
+    return (*(replace(column, is_optional=True) if column.name == TAGS else column for column in columns), *attributes)
 
 
 def attribute_columns(names: tuple[str, ...], found: list[str], path: str, *, are_texts: bool) -> tuple[Column, ...]:

@@ -15,6 +15,7 @@ import pyarrow.csv as pa_csv
 
 from tagmatch.files.columns import ATTRIBUTE_TAGS, EXPIRES, ID, WHERE, Column, attribute_lists
 from tagmatch.files.json_lines import OBJECTS, JsonLines, concatenated, json_values, time_texts
+from tagmatch.messages import TAGS
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.expiry import TIME
 
@@ -30,7 +31,8 @@ class CsvLines:
     """Rows as lines of CSV, a `LineFormat`; a cell that is to be text over several lines is none.
 
     A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags. An empty one cannot be
-    used: a value may be missing, or the empty set may be meant, which every query contains. Ids are strings; an empty
+    used, unless the row has conditions or attributes: a value may be missing, or the empty set may be meant, which
+    every query contains. Ids are strings; an empty
     cell has none, nor a condition or a time. Attributes are a JSON object, constraints a JSON list. Cells of a
     column that is one attribute are as `value_in` says.
     """
@@ -41,6 +43,9 @@ class CsvLines:
     def __init__(self, header: list[str], columns: tuple[Column, ...]) -> None:
         self._header = header
         self._optional = [column.name for column in columns if column.is_optional and column.name in header]
+        self._instead, self._needs_no_tags = next(
+            (column.instead, column.is_optional) for column in columns if column.name == TAGS
+        )
         self._attributes = [column.name for column in columns if _is_attribute(column.name, column.kinds[0])]
         self._integers = [column.name for column in columns if pa.types.is_integer(column.kinds[-1])]
 
@@ -67,10 +72,12 @@ class CsvLines:
         if len(cells) != len(self._header):
             raise ValueError(f"it has {len(cells)} cells, the first line {len(self._header)}")
         record: dict[str, Any] = dict(zip(self._header, cells, strict=True))
-        tags = record["tags"]
-        if not tags:
-            raise ValueError("its cell of tags is empty; write [] for the empty set")
-        record["tags"] = json.loads(tags) if tags.startswith("[") else tags.split(TAG_SEPARATOR)
+        if tags := record.get(TAGS):
+            record[TAGS] = json.loads(tags) if tags.startswith("[") else tags.split(TAG_SEPARATOR)
+        elif TAGS in record:
+            if not (self._needs_no_tags or any(map(record.get, self._instead))):
+                raise ValueError("its cell of tags is empty; write [] for the empty set")
+            record[TAGS] = None
         for name in self._optional:
             record[name] = record[name] or None
         for name in OBJECTS:
@@ -144,8 +151,10 @@ def _tags(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     as_json = pc.starts_with(texts, "[")
     separated = pc.if_else(as_json, "", texts)
     lists = pc.split_pattern(separated, TAG_SEPARATOR).cast(kind)
-    if pc.any(pc.equal(texts, "")).as_py():
-        raise pa.ArrowInvalid("a cell of tags is empty")
+    is_empty = pc.equal(texts, "")
+    if pc.any(is_empty).as_py():
+        rows = np.where(is_empty.to_numpy(zero_copy_only=False), -1, np.arange(len(texts)))
+        lists = lists.take(pa.array(rows, mask=rows < 0))
     if not pc.any(as_json).as_py():
         return lists
     lines = pc.binary_join_element_wise('{"tags":', texts.filter(as_json), "}\n", "")
@@ -195,7 +204,7 @@ def require_columns(header: list[str], path: str, columns: tuple[Column, ...]) -
         One is missing.
     """
     for column in columns:
-        if not column.is_optional and column.name not in header:
+        if column.is_missing(header):
             raise InputFileError(
-                f"{path} has no column {column.name!r}; its first line names {', '.join(map(repr, header)) or 'none'}"
+                f"{path} has no column {column.choice}; its first line names {', '.join(map(repr, header)) or 'none'}"
             )

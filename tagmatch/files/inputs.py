@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tagmatch.files.columns import (
     Column,
     Rows,
     attribute_columns,
+    beside,
     with_attributes,
 )
 from tagmatch.files.csv_lines import CsvLines, header_of, require_columns
@@ -60,6 +62,7 @@ def read_sets(
         What the keys must be.
     where : bool
         Whether batches have columns `where` as well, of expressions, and `constraints`, where the file may have them.
+        A row that has a value there need have no tags.
     expires : bool
         Whether batches have a column `expires` as well, of timestamps with a time zone, where the file may have one.
 
@@ -70,7 +73,8 @@ def read_sets(
     InvalidTypeError, InvalidValueError, NullError
         For values that cannot be used; names file, column and row.
     """
-    columns = (STORED_TAGS, KEYS[key_type], *([WHERE, CONSTRAINTS] if where else []), *([EXPIRES] if expires else []))
+    tags = STORED_TAGS if where else replace(STORED_TAGS, instead=())
+    columns = (tags, KEYS[key_type], *([WHERE, CONSTRAINTS] if where else []), *([EXPIRES] if expires else []))
     return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows()))
 
 
@@ -79,7 +83,8 @@ def read_queries(
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `row`, the number of the row from 0, `id`, null where there is none, and `tags`.
 
-    The attributes of queries are among their tags, as the tags that stand for them.
+    The attributes of queries are among their tags, as the tags that stand for them. Queries that have attributes need
+    have no tags.
 
     Parameters and errors as `read_sets`, but for keys. Batches of a stream hold the lines that have arrived.
     `attributes` names columns of Parquet or CSV that are an attribute each, in the place of a column `attributes`;
@@ -161,7 +166,7 @@ def _read_file(
             blocks = whole_lines(read)
             if form.kind == Kind.csv:
                 header, others = header_of(blocks)
-                columns = (*columns, *attribute_columns(attributes, header, name, are_texts=True))
+                columns = beside(attribute_columns(attributes, header, name, are_texts=True), columns)
                 require_columns(header, name, columns)
                 reader = LineReader(name, CsvLines(header, columns), columns, invalid, first_row, 1)
                 blocks = chain([others], blocks)

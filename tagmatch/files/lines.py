@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tagmatch.files.columns import ID, Column, Rows, joined, rows_from
+from tagmatch.files.columns import ID, Column, Rows, joined, rows_from, with_all_tags
 from tagmatch.files.invalid import InvalidRows
+from tagmatch.messages import TAGS
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
 
 # The name of the column, also where it is written with escapes
@@ -128,6 +129,7 @@ class LineReader:
         batch = self._read(block)
         if len(batch) != lines - len(_BLANK_LINES.findall(block)):
             raise InvalidValueError("a row must be on one line, and alone on it")
+        batch = with_all_tags(batch, self._columns, self._path, self.row)
         for column in self._columns:
             column.check(batch[column.name], column.label(self._path), self.row)
         if ID in self._columns and batch[ID.name].null_count < len(batch):
@@ -161,12 +163,16 @@ class LineReader:
             return InputFileError(f"{place} (row {self.row}) is not {self._form.name}: {fault}")
         for column in self._columns:
             where = f"{column.label(place)}: row {self.row}"
-            if not column.is_optional and column.name not in record:
+            if column.is_missing(record):
                 return InputFileError(
-                    f"{place} (row {self.row}) has no column {column.name!r}; "
+                    f"{place} (row {self.row}) has no column {column.choice}; "
                     f"it has {', '.join(map(repr, record)) or 'none'}"
                 )
             value = record.get(column.name)
+            if value is None and column.name == TAGS:
+                if column.is_optional or any(record.get(name) is not None for name in column.instead):
+                    continue
+                return column.null(where)
             try:
                 column.check_one(value, where)
             except TagMatchError as fault:

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tagmatch.files.columns import Column, Rows, attribute_columns, joined, rows_from
+from tagmatch.files.columns import Column, Rows, attribute_columns, beside, joined, rows_from, with_all_tags
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.lines import first_line
 from tagmatch.files.streams import input_descriptor, seekable
@@ -43,14 +43,16 @@ def parquet_rows(
         ):
             schema = file.schema_arrow
             columns = tuple(column for column in columns if not column.is_optional or column.name in schema.names)
-            columns = (*columns, *attribute_columns(attributes, schema.names, name, are_texts=False))
+            columns = beside(attribute_columns(attributes, schema.names, name, are_texts=False), columns)
             for column in columns:
-                if column.name not in schema.names:
+                if column.is_missing(schema.names):
                     raise InputFileError(
-                        f"{name} has no column {column.name!r}; it has {', '.join(map(repr, schema.names)) or 'none'}"
+                        f"{name} has no column {column.choice}; it has {', '.join(map(repr, schema.names)) or 'none'}"
                     )
-                column.check(pa.nulls(0, schema.field(column.name).type), column.label(name), 0)
-            for batch in file.iter_batches(_BATCH_ROWS, columns=[column.name for column in columns]):
+                if column.name in schema.names:
+                    column.check(pa.nulls(0, schema.field(column.name).type), column.label(name), 0)
+            wanted = [column.name for column in columns if column.name in schema.names]
+            for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
                 yield from joined(_usable(batch, first_row, name, columns, invalid))
                 first_row += len(batch)
             return first_row
@@ -63,8 +65,9 @@ def _usable(
 ) -> Iterator[Rows]:
     """The rows that can be used, in parts between those that cannot."""
     try:
+        whole = with_all_tags(batch, columns, name, first)
         for column in columns:
-            column.check(batch[column.name], column.label(name), first)
+            column.check(whole[column.name], column.label(name), first)
     except TagMatchError as error:
         middle = len(batch) // 2
         if middle:
@@ -73,4 +76,4 @@ def _usable(
         else:
             invalid.found(error)
         return
-    yield rows_from(batch, first)
+    yield rows_from(whole, first)

@@ -202,7 +202,7 @@ def test_an_index_in_the_place_of_rows(index):
 
 def test_a_missing_column_of_json_lines(index, tmp_path):
     queries = write(tmp_path / "queries.jsonl", [{"Tags": ["a"], "id": 7}])
-    assert "has no column 'tags'; it has 'Tags', 'id'" in tagmatch("match", index, queries, code=1)
+    assert "has no column 'tags' or 'attributes'; it has 'Tags', 'id'" in tagmatch("match", index, queries, code=1)
 
 
 # -- paths and the command itself ------------------------------------------------------------------------------------
