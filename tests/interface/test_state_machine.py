@@ -8,6 +8,7 @@ many calls, a hundred of one index.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -36,7 +37,7 @@ from hypothesis.stateful import (
 )
 from support import filters, strategies
 from support.agreement import assert_agree, assert_keys
-from support.conditions import Expression, Message
+from support.conditions import Expression, Message, in_tables
 from support.expiring import BEGIN, set_clock, times_of, wait_until
 from support.oracle import Oracle, is_condition
 
@@ -264,6 +265,29 @@ class Index(RuleBasedStateMachine):
         expected = map(self.oracle.match_unique if unique else self.oracle.match, queries)
         assert_keys(self.tm.match_many(queries, unique=unique), list(map(sorted, expected)), self.key_type)
 
+    @rule(some=st.lists(subscriptions, max_size=4), data=st.data(), unique=st.booleans())
+    def amatch(self, some, data, unique):
+        """All at once, in one loop of events."""
+        messages = [message_for(data, one, []) for one in some]
+
+        async def answers():
+            return await asyncio.gather(*(self.tm.amatch(*message, unique=unique) for message in messages))
+
+        expected = [(self.oracle.match_unique if unique else self.oracle.match)(*message) for message in messages]
+        found = asyncio.run(asyncio.wait_for(answers(), 60))
+        assert [keys if unique else sorted(keys) for keys in found] == expected
+
+    @rule(some=st.lists(subscriptions, max_size=6), data=st.data(), unique=st.booleans(), ahead=st.integers(0, 2))
+    def match_many_in_a_table(self, some, data, unique, ahead):
+        """Tables of several messages, with a column for each attribute, in chunks, of which rows were cut off."""
+        messages = [message_for(data, one, []) for one in some]
+        for numbers, table in in_tables(messages):
+            ask = self.oracle.match_unique if unique else self.oracle.match
+            expected = [sorted(ask(*messages[number])) for number in numbers]
+            chunks = pa.concat_tables([table, table]).slice(min(ahead, len(table)))
+            found = self.tm.match_many(chunks, unique=unique)
+            assert_keys(found, (expected + expected)[min(ahead, len(table)) :], self.key_type)
+
     @precondition(on_disk)
     @rule(size=SIZES, threads=THREADS, durability=DURABILITIES, seconds=AWAY)
     def reopen(self, size, threads, durability, seconds):
@@ -282,12 +306,13 @@ class Index(RuleBasedStateMachine):
     @precondition(on_disk)
     @rule(size=SIZES, threads=THREADS, durability=DURABILITIES, seconds=AWAY)
     def crash(self, size, threads, durability, seconds):
-        """Go on with the files as they are; the object is left alone."""
+        """Go on with the files as they are at the time; what becomes of the object does not matter any more."""
         self.tm._engine.changing.merging.wait()
         self.crashes += 1
         before, self.path = self.path, Path(self.folder.name, f"index after {self.crashes} crashes")
         if before.exists():
             shutil.copytree(before, self.path)
+        self.close()
         self.close_reader()
         self.time_passes(seconds)
         self.open(size, threads, durability)
