@@ -16,7 +16,8 @@ letter                   what follows
 `{`                      names and values in turn, and then `0`: a dictionary
 =======================  ===========================================================================================
 
-What else it may write, and what no attribute may have, is not *plain*: nothing reads that.
+What else it may write, and what no attribute may have, is not *plain*: nothing reads that. `marshal` promises nothing
+to other versions of Python: where one writes something else than this, no attributes are plain.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tagmatch.model.kernels.xxh64 import read32, read64
 
 _VERSION = 2
 #: Packed attributes of a message that has none
-NO_ATTRIBUTES = marshal.dumps({}, _VERSION)
+NO_ATTRIBUTES = b"{0"
 
 _TRUE, _FALSE, _NONE, _INT, _LONG, _DOUBLE, _TEXT, _END, _DICT = tuple(b"TFNilgu0{")
 _LIST, _TUPLE, _SET, _FROZENSET = tuple(b"[(<>")
@@ -50,6 +51,14 @@ _HIGHEST = 1 << (63 - (_MOST_DIGITS - 1) * _DIGIT)
 
 # How UTF-8 begins lone surrogates, had it any: the second byte is less for all other characters
 _SURROGATE, _SECOND = 0xED, 0xA0
+
+# One value of each letter, and what has to be written for it
+_EXAMPLE = {"é": [True, False, None, -2, 2**40 + 3, -(2**40), 1.5], "b": ("\ud800",), "c": {7}, "d": frozenset([""])}
+_WRITTEN = (
+    b"{u\x02\0\0\0\xc3\xa9[\x07\0\0\0TFNi\xfe\xff\xff\xffl\x03\0\0\0\x03\0\0\0\0\x04l\xfd\xff\xff\xff\0\0\0\0\0\x04"
+    b"g\0\0\0\0\0\0\xf8?u\x01\0\0\0b(\x01\0\0\0u\x03\0\0\0\xed\xa0\x80u\x01\0\0\0c<\x01\0\0\0i\x07\0\0\0"
+    b"u\x01\0\0\0d>\x01\0\0\0u\0\0\0\x000"
+)
 
 _NO_VALUES = np.empty((0, COLUMNS), np.int64)
 _U = np.uint64
@@ -159,17 +168,27 @@ def _is_plain(text, no_values):
     return read_values(np.frombuffer(text, np.uint8), no_values) >= 0
 
 
+def writes_as_read(version: int) -> bool:
+    """Whether `marshal` of this Python, asked for this version of what it writes, writes what is read here."""
+    return marshal.dumps(_EXAMPLE, version) == _WRITTEN
+
+
+_IS_READ = writes_as_read(_VERSION)
+
+
 def packed(attributes: object) -> bytes | None:
     r"""The attributes of a message as bytes, if they are plain.
 
     That is a `dict` of what `attribute_tags` takes, all of Python's own types. `None` for others, and for what
-    `attribute_tags` refuses.
+    `attribute_tags` refuses; and for all where this Python writes them in another way than is read here.
 
     Examples
     --------
     >>> packed({"new": True}), packed({"new": b"?"})
     (b'{u\x03\x00\x00\x00newT0', None)
     """
+    if not _IS_READ:
+        return None
     try:
         text = marshal.dumps(attributes, _VERSION)  # type: ignore[arg-type]
     except ValueError:
