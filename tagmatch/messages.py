@@ -66,7 +66,8 @@ def messages_in(
     InvalidTypeError
         A column has another type.
     InvalidValueError
-        A name or an integer is none that an attribute can have. Both name the column, and the row if there is one.
+        A name or an integer is none that an attribute can have, or two columns have one name. Both name the column,
+        and the row if there is one.
 
     Examples
     --------
@@ -75,8 +76,11 @@ def messages_in(
     (1, b'fr', [b'new'])
     """
     names = table.schema.names
-    if names.count(TAGS) > 1:
-        raise InvalidValueError(f"there must be one column {TAGS!r}, not {names.count(TAGS)}")
+    if len(set(names)) < len(names):
+        name = max(names, key=names.count)
+        raise InvalidValueError(
+            f"there must be one column {name!r}, not {names.count(name)}; lists have several values"
+        )
     batches = [table] if isinstance(table, pa.RecordBatch) else table.to_batches()
     if TAGS in names:
         # Together, as chunks often share a dictionary
@@ -123,10 +127,8 @@ def _column(name: str, values: pa.Array, first_row: int, asked: Container[str] |
     label = f"column {name!r}"
     kind, rows = values.type, NO_PLACES
     if pa.types.is_nested(kind):
-        if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
-            values = values.cast(pa.large_list(kind.value_type))
-            kind = values.type
-        if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        is_view = pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
+        if is_view or pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
             rows = offsets_of(pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False))
             values = values.flatten()
     check_values(
