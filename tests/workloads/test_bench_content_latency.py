@@ -50,7 +50,7 @@ def test_a_wrong_system_is_found(monkeypatch: pytest.MonkeyPatch, name: str, sys
     def wrong(self: Any, messages: Any, *, unique: bool = False) -> pa.ListArray:
         given = right(self, messages, unique=unique)
         lists = given.to_pylist() if isinstance(given, pa.Array) else given
-        return pa.array([*lists[:-1], [*lists[-1], 2**63]], pa.list_(pa.uint64()))
+        return pa.array([[*lists[0], 2**63], *lists[1:]], pa.list_(pa.uint64()))
 
     monkeypatch.setattr(system, "match_many", wrong)
     result, _ = measured("BE-Tree", name)
