@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick torture mutants lint bench bench-paper bench-content format clean help
+.PHONY: demo test quick torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm format clean help
 help:
 	@echo "make demo   build and query the example data set"
 	@echo "make test   run the tests"
@@ -15,6 +15,7 @@ help:
 	@echo "make format  format and fix style"
 	@echo "make clean  remove what these have made"
 	@echo "make bench-content  constraints on attributes, beside SFF, OCM and BE-Tree; results in bench-results/content/"
+	@echo "make bench-pcm, bench-ccm  the figures of PCM, and of CCM, of constraints; results in bench-results/pcm/ and ccm/"
 	@echo "make bench-paper  the paper's tables and figures; results in bench-results/paper/"
 
 $(VENV)/.installed: pyproject.toml
@@ -70,6 +71,9 @@ bench: $(VENV)/.installed
 
 bench-paper: $(VENV)/.installed
 	$(BIN)/tagmatch-bench paper --output bench-results/paper
+
+bench-pcm bench-ccm: bench-%: $(VENV)/.installed
+	$(BIN)/tagmatch-bench $* --output bench-results/$*
 
 bench-content: $(VENV)/.installed
 	$(BIN)/tagmatch-bench content --output bench-results/content

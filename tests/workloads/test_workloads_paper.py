@@ -90,7 +90,8 @@ def test_all_systems_are_in_table_1(written: tuple[Path, str]) -> None:
 
 def test_every_experiment_is_a_command() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    assert names == {*FIGURES, "content", "cpu", "gpu", "host", "latency", "paper", "spark", "threads", "updates"}
+    others = {"ccm", "content", "cpu", "gpu", "host", "latency", "paper", "pcm", "spark", "threads", "updates"}
+    assert names == {*FIGURES, *others}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from tagmatch.cli.run import run
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import Layout, MatchOptions, available_threads
 from tagmatch.workloads.bench.figures.figure import FIGURES
+from tagmatch.workloads.commands.bench_ccm import ccm
 from tagmatch.workloads.commands.bench_content import content
+from tagmatch.workloads.commands.bench_pcm import pcm
 from tagmatch.workloads.commands.measuring import (
     AllowChanges,
     Output,
@@ -196,6 +198,8 @@ for _name, _figure in FIGURES.items():
     app.command(_name)(_experiment(_name, _figure.summary))
 app.command("paper")(_experiment(None, "All tables and figures of the paper, and the layouts, or some of them."))
 app.command("content")(content)
+app.command("pcm")(pcm)
+app.command("ccm")(ccm)
 
 
 @app.command()

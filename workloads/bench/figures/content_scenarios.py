@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +21,11 @@ from tagmatch.workloads.systems.matcher import UnavailableError
 if TYPE_CHECKING:
     from tagmatch.workloads.bench.harness.bench import Bench
 
-_PCM, _DENSE = SCENARIOS["pcm"], SCENARIOS["dense"]
-#: Constraints of the default scenario
-_FULL = 1_000_000
-_FILTERS_OF_AN_INTERFACE = 25_000
+_DENSE = SCENARIOS["dense"]
+#: Of the default scenario of both papers, in the mean
 _CONSTRAINTS_OF_A_FILTER = 4
+#: Papers whose default scenario `SCENARIOS` has, under their names in lower case
+Paper: TypeAlias = Literal["PCM", "CCM"]
 
 #: Of the checkout; an installed package has no examples
 _DATA = Path(__file__).resolve().parents[3] / "examples" / "data"
@@ -33,10 +33,16 @@ _DATA = Path(__file__).resolve().parents[3] / "examples" / "data"
 
 def pcm(constraints: int, messages: int, seed: int, name: str = "", **changes: Any) -> Scenario:
     """PCM's default scenario with about so many constraints, and other changes of its options."""
-    filters = constraints / (_CONSTRAINTS_OF_A_FILTER * _PCM.interfaces)
+    return of_paper("PCM", constraints, messages, seed, name, **changes)
+
+
+def of_paper(paper: Paper, constraints: int, messages: int, seed: int, name: str = "", **changes: Any) -> Scenario:
+    """A paper's default scenario with about so many constraints, and other changes of its options."""
+    default = SCENARIOS[paper.lower()]
+    filters = constraints / (_CONSTRAINTS_OF_A_FILTER * default.interfaces)
     low, high = max(1, round(0.9 * filters)), max(1, round(1.1 * filters))
-    options = replace(_PCM, seed=seed, **({"min_filters": low, "max_filters": high} | changes))
-    return _made(name or f"PCM, {constraints:,} constraints", options, messages)
+    options = replace(default, seed=seed, **({"min_filters": low, "max_filters": high} | changes))
+    return _made(name or f"{paper}, {constraints:,} constraints", options, messages)
 
 
 def dense(filters: int, messages: int, seed: int) -> Scenario:
@@ -51,34 +57,45 @@ def _made(name: str, options: ContentOptions, messages: int) -> Scenario:
 
 
 class Figure(NamedTuple):
-    """One of PCM's figures: what is on its axis, and the options of each place; the default scenario is one of them."""
+    """A paper's figure: what is on its axis, and the options of each place; the default scenario is one of them."""
 
     number: int
     axis: str
     places: dict[float, dict[str, Any]]
+    paper: Paper = "PCM"
+
+    @property
+    def log_x(self) -> bool:
+        """Whether the places are so far apart that the axis should be logarithmic."""
+        return max(self.places) >= 10 * min(self.places) > 0
 
     def scenarios(self, constraints: int, messages: int, seed: int) -> Iterator[tuple[float, Scenario]]:
         """The scenarios, from so many constraints in the default one."""
         for place, changes in self.places.items():
-            name = f"PCM Figure {self.number}, {place:g} {self.axis}"
-            yield place, pcm(constraints, messages, seed, name, **changes)
+            name = f"{self.paper} Figure {self.number}, {place:g} {self.axis}"
+            yield place, of_paper(self.paper, constraints, messages, seed, name, **changes)
+
+
+def filters_of_an_interface(constraints: int) -> int:
+    """Return how many filters an interface has where the default scenario has so many constraints, in the mean."""
+    return max(1, round(constraints / (_CONSTRAINTS_OF_A_FILTER * SCENARIOS["pcm"].interfaces)))
+
+
+def exactly(what: str, count: int) -> dict[str, Any]:
+    """Options with one number, at least 1, in the place of a range."""
+    return dict.fromkeys((f"min_{what}", f"max_{what}"), max(1, count))
 
 
 def figures(constraints: int) -> list[Figure]:
     """Return Figures 6 to 9 of PCM, from so many constraints in the default scenario (of which PCM has a million)."""
-    of_one = max(1, round(constraints / (_CONSTRAINTS_OF_A_FILTER * _PCM.interfaces)))
-
-    def exactly(what: str, count: int) -> dict[str, Any]:
-        return {f"min_{what}": count, f"max_{what}": count}
-
-    def filters(count: int) -> dict[str, Any]:
-        return exactly("filters", max(1, count))
-
+    of_one = filters_of_an_interface(constraints)
     shorter = {
-        float(each): exactly("constraints", each) | filters(_CONSTRAINTS_OF_A_FILTER * of_one // each)
+        float(each): exactly("constraints", each) | exactly("filters", _CONSTRAINTS_OF_A_FILTER * of_one // each)
         for each in (1, 2, 3, 5, 7, 9)
     }
-    fewer = {float(max(1, of_one * share // 100)): filters(of_one * share // 100) for share in (1, 10, 100, 1000)}
+    fewer = {
+        float(max(1, of_one * share // 100)): exactly("filters", of_one * share // 100) for share in (1, 10, 100, 1000)
+    }
     return [
         Figure(6, "attributes", {float(each): exactly("attributes", each) for each in (1, 3, 5, 7, 9)}),
         Figure(7, "constraints a filter", shorter),

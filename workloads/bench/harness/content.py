@@ -161,14 +161,15 @@ def _compare(
         for name in systems
     }
     for name, given in answers.items():
-        _add(result, f"{scenario.name}, beside brute force", name, given[: scenario.sample], scenario.right)
+        add_answers(result, f"{scenario.name}, beside brute force", name, given[: scenario.sample], scenario.right)
         if name != OCM and OCM in answers:
             both = min(len(given), len(answers[OCM]))
-            _add(result, f"{scenario.name}, beside OCM", name, given[:both], answers[OCM][:both])
+            add_answers(result, f"{scenario.name}, beside OCM", name, given[:both], answers[OCM][:both])
     most = max(answers.values(), key=len)
     return count_keys(most) / max(len(most), 1)
 
 
-def _add(result: Result, where: str, system: str, given: Any, right: Any) -> None:
+def add_answers(result: Result, where: str, system: str, given: Any, right: Any) -> None:
+    """Add how an exact system's answers compare with the right ones."""
     wrong, missing = wrong_and_missing(given, right)
     result.answers.append(Answers(where, system, True, len(given), count_keys(given), wrong, missing))

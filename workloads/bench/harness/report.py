@@ -170,7 +170,7 @@ def percent(share: float) -> str:
 
 
 def _table_of_panel(panel: Panel) -> str:
-    columns = list(dict.fromkeys(row.x for row in panel.rows))
+    columns = list(dict.fromkeys(row.x for row in panel.rows or panel.published))
     if panel.style == "lines":
         columns = sorted({row.x for row in (*panel.rows, *panel.published)}, key=float)
     lines = [[f"{panel.x_label}", *map(place, columns)], ["---", *("--:" for _ in columns)]]
