@@ -57,7 +57,8 @@ def ccm(bench: Bench, sizes: CcmSizes) -> Result:
         "CCM: latency of matching",
         f"""Microseconds an event, of {options.queries:,} events that come one by one (§5). *CCM, 2011*: Margara,
         Cugola, DEBS 2011, for GPUs; *CCM* is what the same authors made of it in 2014. Half of the names have
-        strings, with =, !=, prefix and contains. {DEVICES.format(threads=options.threads)} {PUBLISHED.format(year=2011)} A speed-up
+        strings, with =, !=, prefix and contains. {DEVICES.format(threads=options.threads)}
+        {PUBLISHED.format(year=2011)} A speed-up
         "overcomes" the printed one in most figures. *Deployment* is building the structures of an Arrow table of
         subscriptions, *size* what they take on host and device; of *tagmatch* with the stored rows. *Ordered* by type,
         operator and value, as the paper tried, is not measured here. In Figure 5 each part is waited for. In Figure 7
