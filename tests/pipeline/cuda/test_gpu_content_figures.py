@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -13,6 +15,7 @@ from tagmatch.workloads.bench.figures.pcm import PcmSizes, pcm
 from tagmatch.workloads.bench.harness.bench import Bench, BenchOptions
 from tagmatch.workloads.bench.harness.content_latency import ALL
 from tagmatch.workloads.bench.harness.results import Result
+from tagmatch.workloads.systems import ccm_2011
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
@@ -49,6 +52,42 @@ def test_parts_of_the_time() -> None:
         assert row.samples == pytest.approx(shares)
     assert parts.published == published_content.CCM_FIGURE5
     assert {row.x for row in copies.published} <= {row.x for row in copies.rows}
+
+
+def test_only_one_version_clears_by_memset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters and marks, once for each event that is timed."""
+    memset, seconds_of_parts = ccm_2011.device_memset, ccm_2011.Ccm2011.seconds_of_parts
+    cleared: list[int] = []
+
+    def count(*arguments: Any, **options: Any) -> None:
+        if cleared:
+            cleared[-1] += 1
+        memset(*arguments, **options)
+
+    def begin(self: ccm_2011.Ccm2011, messages: Any) -> dict[str, float]:
+        cleared.append(0)
+        return seconds_of_parts(self, messages)
+
+    monkeypatch.setattr(ccm_2011, "device_memset", count)
+    monkeypatch.setattr(ccm_2011.Ccm2011, "seconds_of_parts", begin)
+    ccm(_bench(), CcmSizes(_CONSTRAINTS, ("figure5",)))
+    assert len(cleared) == 4, "two rounds of two versions"
+    assert min(cleared[:2]) >= 2 * 6
+    assert cleared[2:] == [0, 0]
+
+
+def test_wrong_answers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ccm_2011.Ccm2011.match_many
+
+    def wrong(self: ccm_2011.Ccm2011, messages: Any, *, unique: bool = False) -> pa.ListArray:
+        first, *others = right(self, messages, unique=unique).to_pylist()
+        return pa.array([[*first, 2**63], *others], pa.list_(pa.uint64()))
+
+    monkeypatch.setattr(ccm_2011.Ccm2011, "match_many", wrong)
+    faults = ccm(_bench(), CcmSizes(_CONSTRAINTS, ("figure5",))).faults()
+    assert [fault.partition(": ")[2] for fault in faults] == [
+        f"{version} gave 1 wrong keys and missed 0" for version in ("Memset", "Kernel")
+    ]
 
 
 def test_latency() -> None:

@@ -52,8 +52,9 @@ def pcm(bench: Bench, sizes: PcmSizes) -> Result:
         Figure 7 the paper prints no numbers: SFF is ahead of PCM with one or two constraints a filter only, and in
         Figure 8 with less than 1,000 filters. *Much*: {_FEW_NAMES} names of attributes, so that most events go to all
         interfaces, and filters of {_OF_A_DENSE_FILTER} intervals on 20 attributes that all events have. *Throughput*
-        (§4.2) is of calls with up to {max(sizes.calls):,} events; *CPU or GPU* (§4.3) of `match_many` with as many
-        events a call as said, where `device="auto"` takes the side that was sooner when the index was opened.""",
+        (§4.2) is of calls with up to {max(sizes.calls):,} events, which SFF, BE-Tree and OCM, too, share out to
+        {options.threads} threads, and CCM takes one or several at a time; *CPU or GPU* (§4.3) of `match_many`, by the
+        events of a call, where `device="auto"` takes the side that was sooner when the index was opened.""",
         constraints=sizes.constraints,
         calls=sizes.calls,
         parts=sizes.parts,
