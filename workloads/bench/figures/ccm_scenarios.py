@@ -27,7 +27,7 @@ TEN_NAMES, DENSE = f"{_FEW_NAMES} names", "dense"
 
 
 def default(constraints: int, messages: int, seed: int) -> Scenario:
-    """CCM's default scenario, with about so many constraints."""
+    """CCM's default scenario, with about this number of constraints."""
     return of_paper("CCM", constraints, messages, seed)
 
 
@@ -43,7 +43,7 @@ def table2(constraints: int, messages: int, seed: int) -> dict[str | float, Scen
 
 
 def figures(constraints: int) -> list[Figure]:
-    """Return Figures 6 to 11, from so many constraints in the default scenario (of which CCM has a million).
+    """Return Figures 6 to 11, from this number of constraints in the default one (of which CCM has a million).
 
     In Figure 7 the number of filters is fixed, in PCM's that of constraints.
     """

@@ -32,12 +32,12 @@ _DATA = Path(__file__).resolve().parents[3] / "examples" / "data"
 
 
 def pcm(constraints: int, messages: int, seed: int, name: str = "", **changes: Any) -> Scenario:
-    """PCM's default scenario with about so many constraints, and other changes of its options."""
+    """PCM's default scenario with about this number of constraints, and other changes of its options."""
     return of_paper("PCM", constraints, messages, seed, name, **changes)
 
 
 def of_paper(paper: Paper, constraints: int, messages: int, seed: int, name: str = "", **changes: Any) -> Scenario:
-    """A paper's default scenario with about so many constraints, and other changes of its options."""
+    """A paper's default scenario with about this number of constraints, and other changes of its options."""
     default = SCENARIOS[paper.lower()]
     filters = constraints / (_CONSTRAINTS_OF_A_FILTER * default.interfaces)
     low, high = max(1, round(0.9 * filters)), max(1, round(1.1 * filters))
@@ -70,14 +70,14 @@ class Figure(NamedTuple):
         return max(self.places) >= 10 * min(self.places) > 0
 
     def scenarios(self, constraints: int, messages: int, seed: int) -> Iterator[tuple[float, Scenario]]:
-        """The scenarios, from so many constraints in the default one."""
+        """The scenarios, from this number of constraints in the default one."""
         for place, changes in self.places.items():
             name = f"{self.paper} Figure {self.number}, {place:g} {self.axis}"
             yield place, of_paper(self.paper, constraints, messages, seed, name, **changes)
 
 
 def filters_of_an_interface(constraints: int) -> int:
-    """Return how many filters an interface has where the default scenario has so many constraints, in the mean."""
+    """Return the filters of an interface, in the mean, where the default scenario has this number of constraints."""
     return max(1, round(constraints / (_CONSTRAINTS_OF_A_FILTER * SCENARIOS["pcm"].interfaces)))
 
 
@@ -87,7 +87,7 @@ def exactly(what: str, count: int) -> dict[str, Any]:
 
 
 def figures(constraints: int) -> list[Figure]:
-    """Return Figures 6 to 9 of PCM, from so many constraints in the default scenario (of which PCM has a million)."""
+    """Return Figures 6 to 9 of PCM, from this number of constraints in the default one (of which PCM has a million)."""
     of_one = filters_of_an_interface(constraints)
     shorter = {
         float(each): exactly("constraints", each) | exactly("filters", _CONSTRAINTS_OF_A_FILTER * of_one // each)
