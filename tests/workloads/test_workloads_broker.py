@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -157,6 +158,12 @@ def test_what_is_no_event_ends_the_connection(wrong: bytes) -> None:
     assert f"what begins with byte {len(right)}, after 1 events, is no event" in str(error)
 
 
+def test_messages_as_events(rng: random.Random) -> None:
+    plain = [{name: rng.randrange(-99, 99) for name in rng.sample(NAMES, rng.randrange(5))} for _ in range(20)]
+    table = pa.table({name: pa.array([event.get(name) for event in plain], pa.int64()) for name in NAMES})
+    assert plain_of(Events.of(table.slice(3)), NAMES) == dict(enumerate(plain[3:]))
+
+
 def test_queue_drops_what_comes_when_it_is_full(rng: random.Random) -> None:
     queue, waiting, expected, count = InputQueue(10), list[int](), list[int](), 0
     for _ in range(300):
@@ -187,10 +194,13 @@ def test_each_event_is_delivered_once_or_dropped(rng: random.Random, queue: int)
     """While the engine does something else, more come than 100."""
     plain = [{name: rng.randrange(-9, 9) for name in rng.sample(NAMES, rng.randrange(5))} for _ in range(50)]
     with served(Broker(Sums(pause=0.02), queue=queue)) as (client, outcome):
-        sent, data = source_and_sink(client, events_of(plain, NAMES), Names.of(NAMES), rate=20_000, seconds=0.3)
+        sent, found = source_and_sink(client, events_of(plain, NAMES), Names.of(NAMES), rate=20_000, seconds=0.3)
     (traffic,) = outcome
     assert sent.events == traffic.offered == traffic.processed + traffic.dropped == 6_000
-    numbers, interfaces = received(np.frombuffer(data, np.uint8))
+    numbers, interfaces = received(found.data)
+    assert found.ends[-1] == len(found.data)
+    assert (np.diff(found.times) >= 0).all()
+    assert found.times[0] >= sent.begun
     assert len(numbers) == traffic.processed
     assert (np.diff(numbers.astype(np.int64)) > 0).all()
     assert (traffic.dropped > 0) == (queue < 100_000)

@@ -92,6 +92,19 @@ def test_every_experiment_is_a_command() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     others = {"ccm", "content", "cpu", "gpu", "host", "latency", "paper", "pcm", "spark", "threads", "updates"}
     assert names == {*FIGURES, *others}
+    assert names == {
+        *FIGURES,
+        "broker",
+        "content",
+        "cpu",
+        "gpu",
+        "host",
+        "latency",
+        "paper",
+        "spark",
+        "threads",
+        "updates",
+    }
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 # Bytes of the size, of an event's number and count, of a name's length, and of a value
 _SIZE, _HEAD, _LENGTH, _VALUE = 4, 6, 2, 8
-_NUMBER, _INTERFACE = 4, 8
+_NUMBER, INTERFACE = 4, 8
+#: Bytes of a delivery without interfaces
+DELIVERY = _SIZE + _NUMBER
 _SEED = np.uint64(0)
 
 
@@ -50,6 +52,17 @@ class Events(NamedTuple):
     offsets: I64Array
     attributes: U32Array
     values: I64Array
+
+    @classmethod
+    def of(cls, messages: pa.Table) -> Events:
+        """Number messages, which have a column of integers for each attribute, null where they have it not."""
+        columns = [column.combine_chunks() for column in messages.columns]
+        there = np.stack([column.is_valid().to_numpy(zero_copy_only=False) for column in columns], axis=1)
+        values = np.stack([column.fill_null(0).to_numpy() for column in columns], axis=1)
+        rows, attributes = np.nonzero(there)
+        offsets = offsets_of(there.sum(axis=1))
+        numbers = np.arange(len(messages), dtype=np.uint32)
+        return cls(numbers, offsets, attributes.astype(np.uint32), values[rows, attributes].astype(np.int64))
 
     def part(self, first: int, last: int) -> Events:
         """Events `first` to `last`."""
@@ -192,16 +205,16 @@ def _deliver(numbers, offsets, keys, data):
     at = np.int64(0)
     for event in range(len(numbers)):
         begin, end = offsets[event], offsets[event + 1]
-        at = _write(data, at, np.uint64(_NUMBER + _INTERFACE * (end - begin)), _SIZE)
+        at = _write(data, at, np.uint64(_NUMBER + INTERFACE * (end - begin)), _SIZE)
         at = _write(data, at, np.uint64(numbers[event]), _NUMBER)
         for i in range(begin, end):
-            at = _write(data, at, np.uint64(keys[i]), _INTERFACE)
+            at = _write(data, at, np.uint64(keys[i]), INTERFACE)
 
 
 def deliveries(numbers: U32Array, interfaces: Lists) -> U8Array:
     """The interfaces of some events as bytes."""
     places = int(interfaces.offsets[-1] - interfaces.offsets[0])
-    data = np.empty((_SIZE + _NUMBER) * len(numbers) + _INTERFACE * places, np.uint8)
+    data = np.empty((_SIZE + _NUMBER) * len(numbers) + INTERFACE * places, np.uint8)
     _deliver(numbers, interfaces.offsets, interfaces.values, data)
     return data
 
@@ -214,8 +227,8 @@ def _received(data, numbers, ends, keys):
         if end > len(data) or end < at + _SIZE + _NUMBER:
             break
         numbers[events] = _read(data, at + _SIZE, _NUMBER)
-        for place in range(at + _SIZE + _NUMBER, end - _INTERFACE + 1, _INTERFACE):
-            keys[used] = _read(data, place, _INTERFACE)
+        for place in range(at + _SIZE + _NUMBER, end - INTERFACE + 1, INTERFACE):
+            keys[used] = _read(data, place, INTERFACE)
             used += 1
         events += 1
         ends[events] = used
@@ -232,7 +245,7 @@ def received(data: U8Array) -> tuple[U32Array, Lists]:
         The bytes are not those of deliveries, or end within one.
     """
     numbers, ends = np.empty(len(data) // (_SIZE + _NUMBER), np.uint32), np.zeros(1 + len(data) // _SIZE, np.int64)
-    keys = np.empty(len(data) // _INTERFACE, np.uint64)
+    keys = np.empty(len(data) // INTERFACE, np.uint64)
     count, stop = _received(data, numbers, ends, keys)
     if stop != len(data):
         raise WireError(f"what begins with byte {stop} of {len(data)}, after {count} deliveries, is no delivery")

@@ -17,6 +17,7 @@ from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import Layout, MatchOptions, available_threads
 from tagmatch.workloads.bench.figures.figure import FIGURES
 from tagmatch.workloads.commands.bench_ccm import ccm
+from tagmatch.workloads.commands.bench_broker import broker
 from tagmatch.workloads.commands.bench_content import content
 from tagmatch.workloads.commands.bench_pcm import pcm
 from tagmatch.workloads.commands.measuring import (
@@ -200,6 +201,7 @@ app.command("paper")(_experiment(None, "All tables and figures of the paper, and
 app.command("content")(content)
 app.command("pcm")(pcm)
 app.command("ccm")(ccm)
+app.command("broker")(broker)
 
 
 @app.command()

@@ -249,6 +249,11 @@ class ContentMatcher(ABC):
         self._threads = threads
         self._tables: Any = self._build(filters)
 
+    @property
+    def names(self) -> list[str]:
+        """The attributes that have constraints, as `Messages` number them."""
+        return self._names
+
     @abstractmethod
     def _build(self, filters: Filters) -> tuple[Any, ...]:
         """Return what the kernel takes, as a named tuple of arrays."""

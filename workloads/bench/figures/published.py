@@ -75,3 +75,15 @@ FIG10_SIZES = _rows(MONGODB, "queries/s", {"1": 0.5, "5": 0.1})
 FIG10_TAGMATCH = _rows(TAGMATCH, "queries/s", {"10": 32_000})
 #: §4.4: 3 times with 24 instances
 FIG11_SPEED_UP = _rows(MONGODB, "times", {1.0: 1.0, 24.0: 3.0})
+
+#: Of another paper: A. Margara, G. Cugola, "High-Performance Publish-Subscribe Matching Using Parallel Hardware", IEEE
+#: TPDS 25(1), 2014, Table 2: its default scenario, on six cores of an AMD Phenom II, and CCM on an Nvidia GTX 460
+PCM_TABLE2 = [
+    Row(system, micros, "µs a message", x=1e6)
+    for system, micros in {"CCM": 20.5, "OCM": 9.1, "SFF": 1353.0, "BETree": 326.0, "BETree 1.3": 31.0}.items()
+]
+#: Its Figure 10, a whole broker, is only drawn; §4.2 says that CCM "reaches and overcomes a maximum throughput of 100k
+#: events/s", and that OCM "hardly reaches 60k events/s"
+PCM_FIG10 = [
+    Row(system, rate, "events/s", x="at any rate") for system, rate in {"OCM": 60_000.0, "CCM": 100_000.0}.items()
+]

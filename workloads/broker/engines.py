@@ -1,0 +1,86 @@
+"""Matchers of constraints on attributes as engines of a broker."""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.model.arrays import Lists, offsets_of
+from tagmatch.workloads.systems.content_matcher import Messages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tagmatch import TagMatch
+    from tagmatch.workloads.broker.wire import Events
+    from tagmatch.workloads.systems.content_matcher import ContentMatcher
+
+
+class ContentEngine:
+    """A compared system, which gets all events that wait in one call, as it takes them: attributes by number.
+
+    Parameters
+    ----------
+    matcher : ContentMatcher
+        Its constraints are on integers.
+    """
+
+    def __init__(self, matcher: ContentMatcher) -> None:
+        self.names: Sequence[str] = matcher.names
+        self._matcher = matcher
+
+    def interfaces(self, events: Events) -> Lists:
+        """Of each event the interfaces, each once."""
+        messages = Messages(events.offsets, events.attributes, events.values)
+        return _lists(self._matcher.match_many(messages, unique=True))
+
+
+class TagmatchEngine:
+    """An index of tagmatch, asked as its users ask it: for few events one by one, for more with a table of them.
+
+    Parameters
+    ----------
+    index : TagMatch
+    names : sequence of str
+        Of the attributes that events may have.
+    tables_from : int
+        Events from which on they are asked for in a table: to see to its columns takes as long as so many single calls.
+    """
+
+    def __init__(self, index: TagMatch, names: Sequence[str], *, tables_from: int = 400) -> None:
+        self.names: Sequence[str] = list(names)
+        self._index = index
+        self._tables_from = tables_from
+
+    def interfaces(self, events: Events) -> Lists:
+        """Of each event the interfaces, each once."""
+        return self._in_a_table(events) if len(events.numbers) >= self._tables_from else self._one_by_one(events)
+
+    def _one_by_one(self, events: Events) -> Lists:
+        names, values = [self.names[each] for each in events.attributes.tolist()], events.values.tolist()
+        ask = self._index.match_unique
+        found = [
+            ask((), dict(zip(names[begin:end], values[begin:end], strict=True)))
+            for begin, end in pairwise(events.offsets.tolist())
+        ]
+        counts = np.fromiter(map(len, found), np.int64, len(found))
+        return Lists(offsets_of(counts), np.fromiter(chain.from_iterable(found), np.uint64, int(counts.sum())))
+
+    def _in_a_table(self, events: Events) -> Lists:
+        shape = len(self.names), len(events.numbers)
+        places = events.attributes, np.repeat(np.arange(shape[1]), np.diff(events.offsets))
+        values, missing = np.zeros(shape, np.int64), np.ones(shape, np.bool_)
+        values[places], missing[places] = events.values, False
+        some = np.flatnonzero(~missing.all(axis=1)).tolist()
+        if not some:  # a table without columns has no rows
+            some = [0]
+        columns = [pa.array(values[i], mask=missing[i]) for i in some]
+        table = pa.RecordBatch.from_arrays(columns, [self.names[i] for i in some])
+        return _lists(self._index.match_many(table, unique=True))
+
+
+def _lists(answers: pa.ListArray) -> Lists:
+    return Lists(answers.offsets.to_numpy().astype(np.int64), answers.values.to_numpy())
