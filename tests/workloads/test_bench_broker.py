@@ -20,6 +20,7 @@ from tagmatch.workloads.bench.figures.broker import ENGINES
 from tagmatch.workloads.broker import broker
 from tagmatch.workloads.broker.broker import Engine
 from tagmatch.workloads.broker.engines import ContentEngine, TagmatchEngine
+from tagmatch.workloads.broker.input_queue import InputQueue
 from tagmatch.workloads.broker.wire import Events, Names, decoded, encoded
 from tagmatch.workloads.commands.bench import app
 from tagmatch.workloads.content import Content, ContentOptions
@@ -143,6 +144,20 @@ def test_an_event_that_is_lost_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     lost = {line["what"]: line["value"] for line in found["lines"] if line["target"]}
     assert len(lost) == len(ENGINES) - len(found["unavailable"])
     assert all(value >= 2 for value in lost.values()), "one or more in each round"
+
+
+@pytest.mark.slow
+def test_an_event_that_the_queue_loses_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of those that come together neither waits nor counts as dropped."""
+    right = InputQueue.offer
+
+    def offer(self: InputQueue, events: Events) -> None:
+        right(self, events.part(0, len(events.numbers) - 1))
+        self.offered += 1
+
+    monkeypatch.setattr(InputQueue, "offer", offer)
+    done = run(tmp_path, "--rate", "20000", "--skip", "OCM")
+    assert "SFF: events neither delivered once nor dropped" in str(done.exception)
 
 
 def test_bad_parameters(tmp_path: Path) -> None:

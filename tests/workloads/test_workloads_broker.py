@@ -178,6 +178,10 @@ def test_queue_drops_what_comes_when_it_is_full(rng: random.Random) -> None:
             expected = [*range(count, count + size)][: 10 - len(waiting)]
             waiting += expected
             count += size
+    assert queue.is_done(queue.taken) == (not waiting)
+    queue.take()
+    assert queue.is_done(queue.taken)
+    assert not queue.is_done(queue.taken - 1)
     assert queue.offered == count
     assert queue.taken == queue.offered - queue.dropped < count
 

@@ -91,7 +91,7 @@ class Broker:
         try:
             begun = self._read()
             with self._changed:
-                self._changed.wait_for(lambda: self._error is not None or self._processed == self._input.taken)
+                self._changed.wait_for(lambda: self._error is not None or self._input.is_done(self._processed))
             if self._error is not None:
                 raise self._error
             seconds = time.perf_counter() - begun

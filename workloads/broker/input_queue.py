@@ -21,21 +21,20 @@ class InputQueue:
 
     Attributes
     ----------
-    offered, dropped : int
-        Events that have come, and those of them for which there was no room.
+    offered, dropped, taken : int
+        Events that have come, those of them for which there was no room, and those that were taken.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
         self._parts: list[Events] = []
-        self._waiting = self.offered = self.dropped = 0
+        self._waiting = self.offered = self.dropped = self.taken = 0
 
-    @property
-    def taken(self) -> int:
-        """Events that have come and were not dropped."""
+    def is_done(self, count: int) -> bool:
+        """Whether none waits, and so many were taken."""
         with self._lock:
-            return self.offered - self.dropped
+            return self._waiting == 0 and self.taken == count
 
     def offer(self, events: Events) -> None:
         """Have as many of the events wait as there is room for, the first ones; others are dropped."""
@@ -52,4 +51,5 @@ class InputQueue:
         """All events that wait, in the order in which they came; `None` if there are none."""
         with self._lock:
             parts, self._parts, self._waiting = self._parts, [], 0
+            self.taken += sum(len(part.numbers) for part in parts)
         return joined(parts) if parts else None

@@ -54,7 +54,9 @@ class Sff(ContentMatcher):
     so that a binary search finds those which an attribute's value satisfies; each part of a text is looked up among
     those that texts are to contain. With `unique`, filters of an interface
     that has been marked are not counted any more, and a message is done when all interfaces are. Simplified: filters of
-    marked interfaces are skipped, not taken out of the lists, and counters are cleared for each message, all at once.
+    marked interfaces are not taken out of the lists, but skipped one by one: to keep each list in the order of interfaces
+    and jump over those of a marked one takes twice as long in PCM's scenario, where a list has two or three of each.
+    Counters are cleared for each message, all at once.
     """
 
     def _build(self, filters: Filters) -> _Index:
@@ -113,20 +115,24 @@ def _satisfied(kind, operands, first, last, x):
 
 
 @inlined
-def _add(begin, end, index, counts, marked, unique, found, used):
-    """Count constraints `begin` to `end` as satisfied."""
+def _add(begin, end, index, counts, marked, unique, found, used, purged):
+    """Count constraints `begin` to `end` as satisfied; with `purged`, some interface is marked.
+
+    Before that, not to look up whose each filter is takes a tenth less time.
+    """
     for i in range(index.lists[begin], index.lists[end]):
         of = index.filters[i]
-        if unique and marked[index.interfaces[of]]:
+        if purged and marked[index.interfaces[of]]:
             continue
         counts[of] += 1
         if counts[of] == index.sizes[of]:
             found, used = add_match(found, used, index.interfaces[of], marked, unique)
+            purged = unique
     return found, used
 
 
 @inlined
-def _add_contained(text, first, last, index, counts, marked, unique, found, used):
+def _add_contained(text, first, last, index, counts, marked, unique, found, used, purged):
     """Count the constraints whose operand a text contains as satisfied: each of its parts is looked up, once."""
     whole = np.int64(text)
     while whole and whole & 255 == 0:
@@ -141,7 +147,7 @@ def _add_contained(text, first, last, index, counts, marked, unique, found, used
             if earlier == rest:
                 low = _place(index.operands, first, last, part, False)
                 high = _place(index.operands, low, last, part, True)
-                found, used = _add(low, high, index, counts, marked, unique, found, used)
+                found, used = _add(low, high, index, counts, marked, unique, found, used, purged)
             if rest == 0:
                 break
             rest >>= 8
@@ -169,14 +175,17 @@ def _count(offsets, attributes, values, index, unique, ends):
             for kind in range(_KINDS):
                 group = np.int64(attributes[i]) * _KINDS + kind
                 first, last = index.groups[group], index.groups[group + 1]
+                purged = unique and used > begin
                 if kind == CONTAINS:
                     if first < last:
-                        found, used = _add_contained(values[i], first, last, index, counts, marked, unique, found, used)
+                        found, used = _add_contained(
+                            values[i], first, last, index, counts, marked, unique, found, used, purged
+                        )
                     continue
                 low, high = _satisfied(kind, index.operands, first, last, values[i])
                 if kind == UNEQUAL:
-                    found, used = _add(first, low, index, counts, marked, unique, found, used)
+                    found, used = _add(first, low, index, counts, marked, unique, found, used, purged)
                     low, high = high, last
-                found, used = _add(low, high, index, counts, marked, unique, found, used)
+                found, used = _add(low, high, index, counts, marked, unique, found, used, purged)
         ends[message + 1] = used
     return found[:used]
