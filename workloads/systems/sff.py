@@ -52,11 +52,11 @@ class Sff(ContentMatcher):
 
     As PCM's §4 sums it up: constraints that several filters have are stored once, here in the order of their operands,
     so that a binary search finds those which an attribute's value satisfies; each part of a text is looked up among
-    those that texts are to contain. With `unique`, filters of an interface
-    that has been marked are not counted any more, and a message is done when all interfaces are. Simplified: filters of
-    marked interfaces are not taken out of the lists, but skipped one by one: to keep each list in the order of interfaces
-    and jump over those of a marked one takes twice as long in PCM's scenario, where a list has two or three of each.
-    Counters are cleared for each message, all at once.
+    those that texts are to contain. With `unique`, filters of an interface that has been marked are not counted any
+    more, and a message is done when all interfaces are. Simplified: filters of marked interfaces are not taken out of
+    the lists, but skipped one by one: to keep each list in the order of interfaces and jump over those of a marked one
+    takes twice as long in PCM's scenario, where a list has two or three of each. Counters are cleared for each message,
+    all at once.
     """
 
     def _build(self, filters: Filters) -> _Index:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -23,9 +25,14 @@ from support.content_systems import (
 )
 from support.simulator import SIMULATED
 
+from tagmatch import TagMatch
+from tagmatch.workloads.broker.broker import Engine
+from tagmatch.workloads.broker.engines import ContentEngine, TagmatchEngine
+from tagmatch.workloads.broker.wire import Events, Names, decoded, encoded
 from tagmatch.workloads.content import Content, ContentOptions
 from tagmatch.workloads.systems import ccm
 from tagmatch.workloads.systems.catalogue import CONTENT_GPU, System
+from tagmatch.workloads.systems.content_matcher import ContentMatcher
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
@@ -68,6 +75,27 @@ def test_real_numbers(system: System, workload: tuple[list[Row], list[Row]]) -> 
 @given(workload=text_workloads())
 def test_texts(system: System, workload: tuple[list[Row], list[Row]]) -> None:
     check(system, *text_tables(*workload))
+
+
+@pytest.mark.parametrize("name", ["CCM, 3 at once", "tagmatch"])
+def test_engines_of_a_broker(name: str) -> None:
+    content = Content(ContentOptions(min_filters=30, max_filters=30, names=6))
+    stored = content.subscriptions(0, content.filters).select(["key", "constraints"])
+    sent = content.messages(0, 20)
+    events, names = Events.of(sent), sent.column_names
+    with ExitStack() as stack:
+        if name == "tagmatch":
+            index = stack.enter_context(TagMatch(device="cuda"))
+            index.add_subscriptions(stored)
+            index.consolidate()
+            engine: Engine = TagmatchEngine(index, names, tables_from=1)
+        else:
+            engine = ContentEngine(cast("ContentMatcher", SYSTEMS[name](stored, 1)))
+        some, _ = decoded(encoded(events, 0, len(sent), Names.of(names)), Names.of(engine.names))
+        found = engine.interfaces(some)
+    right = [sorted(set(keys)) for keys in matching_keys(stored.to_pylist(), sent.to_pylist())]
+    assert sum(map(len, right)) > len(sent)
+    assert [sorted(found.values[begin:end].tolist()) for begin, end in pairwise(found.offsets)] == right
 
 
 @pytest.mark.parametrize("interfaces", [1, 10])
