@@ -47,7 +47,7 @@ class TagmatchEngine:
     names : sequence of str
         Of the attributes that events may have.
     tables_from : int
-        Events from which on they are asked for in a table: to see to its columns takes as long as so many single calls.
+        Events from which on they are asked for in a table, as its columns take no longer then than single calls.
     """
 
     def __init__(self, index: TagMatch, names: Sequence[str], *, tables_from: int = 400) -> None:

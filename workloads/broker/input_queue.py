@@ -32,7 +32,7 @@ class InputQueue:
         self._waiting = self.offered = self.dropped = self.taken = 0
 
     def is_done(self, count: int) -> bool:
-        """Whether none waits, and so many were taken."""
+        """Whether no event waits, and that number of them was taken."""
         with self._lock:
             return self._waiting == 0 and self.taken == count
 

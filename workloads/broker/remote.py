@@ -57,7 +57,7 @@ class Client:
         self._stack.close()
 
     def begin(self, rate: float, seconds: float) -> socket.socket:
-        """Have the client send so many events a second; returns the connection from which they come."""
+        """Have the client connect and send events at a rate; returns the connection from which they come."""
         to_client = cast("IO[str]", self._process.stdin)
         to_client.write(f"{rate!r} {seconds!r}\n")
         to_client.flush()
