@@ -14,7 +14,7 @@ import numpy as np
 from tagmatch.model.arrays import I64Array, U8Array, U64Array, frozen
 from tagmatch.model.filters import values as keys
 from tagmatch.model.jobs import Memo
-from tagmatch.model.kernels.bits import trailing_zeros
+from tagmatch.model.kernels.bits import ones, trailing_zeros
 from tagmatch.model.kernels.jit import lent
 from tagmatch.model.kernels.xxh64 import read64
 
@@ -125,6 +125,27 @@ def places_there(validity, first_bit, value, stop, places):
             places[count] = base + np.int64(trailing_zeros(left)) - first_bit
             count += 1
             left &= left - _U(1)
+    return count
+
+
+@lent
+def count_there(validity, first_bit, value, stop):
+    """How many of the values from `value` to `stop` are not null."""
+    if len(validity) == 0:
+        return stop - value
+    count, bit, end = np.int64(0), first_bit + value, first_bit + stop
+    while bit < end:
+        byte, skipped = bit >> 3, bit & 7
+        if byte + 8 <= len(validity):
+            left, bits = read64(validity, _U(byte)), np.int64(64)
+        else:
+            left, bits = _U(validity[byte]), np.int64(8)
+        left >>= _U(skipped)
+        bits -= skipped
+        if bit + bits > end:
+            left &= (_U(1) << _U(end - bit)) - _U(1)
+        count += np.int64(ones(left))
+        bit += bits
     return count
 
 

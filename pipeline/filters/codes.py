@@ -202,7 +202,7 @@ def code_of(data, start, stop, attribute, number_starts, doubles, rests, text_st
 
 
 @lent
-def _code_of_bits(kind, bits, first, last, doubles, rests):
+def code_of_bits(kind, bits, first, last, doubles, rests):
     """Code of a bool or a number; `first` to `last` are the attribute's numbers."""
     if kind == columns.BOOL:
         return _code_of_bool(bits != _U(0))
@@ -219,7 +219,7 @@ def code_of_value(
     if kind == columns.TEXT:
         first_text, last_text = text_starts[attribute], text_starts[attribute + 1]
         return _code_of_text(data, begin, end, last - first, first_text, last_text, text_offsets, texts)
-    return _code_of_bits(kind, bits, first, last, doubles, rests)
+    return code_of_bits(kind, bits, first, last, doubles, rests)
 
 
 @kernel
@@ -246,4 +246,4 @@ def write_codes(kind, attribute, bits, begins, ends, data, places, constants, co
     for i in range(len(places)):
         own[i] = bits[places[i]]
     for i in range(len(places)):
-        codes[i] = _code_of_bits(kind, own[i], first, last, doubles, rests)
+        codes[i] = code_of_bits(kind, own[i], first, last, doubles, rests)

@@ -10,26 +10,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, TagLists, U32Array, U64Array, frozen
-from tagmatch.model.columns import strings_of
+from tagmatch.model.arrays import I64Array, TagLists, U32Array, frozen
 from tagmatch.model.kernels.growing import with_room
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.packed_attributes import BEGIN, BITS, END, KIND, NAME_BEGIN, NAME_END
-from tagmatch.model.kernels.prepared import Prepared, array_at
+from tagmatch.model.kernels.prepared import array_at
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
-from tagmatch.model.kernels.value_columns import TEXT, AttributeColumns, places_there, row_of, values_of_rows
+from tagmatch.model.kernels.value_columns import TEXT, places_there, row_of, values_of_rows
 from tagmatch.model.kernels.xxh64 import xxh64
 from tagmatch.pipeline.filters.attributes import Attributes
 from tagmatch.pipeline.filters.codes import code_of, code_of_value, write_codes
+from tagmatch.pipeline.filters.known_columns import BEGINS, DATA, ENDS, ROWS, VALIDITY, VALUE_BITS, KnownColumns
 from tagmatch.pipeline.filters.patterns import step
 
 _EQUALS, _TEXT = tuple(b"=s")
 _SEED = np.uint64(0)
 _NO_INDICES = frozen(np.zeros(0, np.uint32))
-
-# Places of a column's arrays in `Prepared`
-_ROWS, _VALIDITY, _BITS, _BEGINS, _ENDS, _DATA = range(6)
-_ARRAYS = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +129,7 @@ def _encode_columns(columns, heads, first, last, constants, patterns, owners, at
     for column in range(len(heads)):
         attribute, kind, first_bit = heads[column, 0], heads[column, 1], heads[column, 2]
         arrays = columns[column]
-        rows, validity = array_at(arrays, _ROWS, np.int64), array_at(arrays, _VALIDITY, np.uint8)
+        rows, validity = array_at(arrays, ROWS, np.int64), array_at(arrays, VALIDITY, np.uint8)
         begin, stop = values_of_rows(rows, first, last)
         places = with_room(places, 0, stop - begin)
         count = places_there(validity, first_bit, begin, stop, places)
@@ -142,9 +138,9 @@ def _encode_columns(columns, heads, first, last, constants, patterns, owners, at
         for i in range(count):
             row = row_of(rows, row, places[i])
             owners[used + i], attributes[used + i] = row - first, attribute
-        data, row = array_at(arrays, _DATA, np.uint8), first
-        begins, ends = array_at(arrays, _BEGINS, np.int64), array_at(arrays, _ENDS, np.int64)
-        bits = array_at(arrays, _BITS, np.uint64)
+        data, row = array_at(arrays, DATA, np.uint8), first
+        begins, ends = array_at(arrays, BEGINS, np.int64), array_at(arrays, ENDS, np.int64)
+        bits = array_at(arrays, VALUE_BITS, np.uint64)
         write_codes(kind, attribute, bits, begins, ends, data, places[:count], constants, codes[used : used + count])
         used += count
         if kind == TEXT and roots[attribute] != 0:
@@ -224,49 +220,41 @@ def _by_message(owners, attributes, codes, used, ends):
     return sorted_attributes, sorted_codes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Known:
-    """Columns of attributes that sets ask for.
+def values_of(
+    tags: TagLists, first: int, last: int, known: Attributes, columns: KnownColumns | None
+) -> tuple[U32Array, U32Array, U32Array]:
+    """Of each value that messages `first` to `last` have among their tags and in some columns of theirs: what it is.
 
-    Attributes
-    ----------
-    prepared : Prepared
-        The arrays of all columns, which must stay.
-    addresses : uint64 array, columns x 12
-        Theirs.
-    heads : int64 array, columns x 3
-        The attribute, and the column's `kind` and `first_bit`.
+    Returns
+    -------
+    (uint32 array, uint32 array, uint32 array)
+        The value's message, counted from `first`, its attribute, and its code.
     """
-
-    prepared: Prepared
-    addresses: U64Array
-    heads: I64Array
-
-    @classmethod
-    def of(cls, given: AttributeColumns, known: Attributes) -> _Known:
-        numbers = known.names.numbers(strings_of([column.name.decode() for column in given.columns])).tolist()
-        chosen = [each for each in zip(numbers, given.columns, strict=True) if each[0] != UNKNOWN]
-        prepared = Prepared(
-            *(
-                array
-                for _, column in chosen
-                for array in (column.rows, column.validity, column.bits, column.begins, column.ends, column.text)
-            )
-        )
-        heads = [(number, column.kind, column.first_bit) for number, column in chosen]
-        return cls(prepared, prepared.addresses.reshape(-1, 2 * _ARRAYS), np.array(heads, np.int64).reshape(-1, 3))
+    *found, used = _values(tags, first, last, known, columns)
+    owners, attributes, codes = (array[:used] for array in found)
+    return owners, attributes, codes
 
 
 def messages_of(tags: TagLists, first: int, last: int, known: Attributes) -> Messages:
     """The attributes of messages `first` to `last`."""
+    given = tags.attributes
+    columns = None if given is None else given.memo.of(known, lambda: (KnownColumns.of(given, known), ()))
+    ends = np.zeros(last - first + 1, np.int64)
+    return Messages(ends, *_by_message(*_values(tags, first, last, known, columns), ends))
+
+
+def _values(
+    tags: TagLists, first: int, last: int, known: Attributes, columns: KnownColumns | None
+) -> tuple[U32Array, U32Array, U32Array, int]:
+    """As of `values_of`, in arrays that may be longer, and how many there are."""
     constants, patterns = known.constants.arrays, known.patterns.arrays
-    found = _encode_tags(
+    found: tuple[U32Array, U32Array, U32Array, int] = _encode_tags(
         tags.offsets, _NO_INDICES if tags.indices is None else tags.indices, tags.tags.offsets, tags.tags.data,
         first, last, known.names.arrays, known.absent_tags.arrays, known.first_tag, constants, patterns,
     )  # fmt: skip
-    given = tags.attributes
-    if given is not None:
-        columns = given.memo.of(known, lambda: (_Known.of(given, known), ()))
-        found = _encode_columns(columns.addresses, columns.heads, first, last, constants, patterns, *found)
-    ends = np.zeros(last - first + 1, np.int64)
-    return Messages(ends, *_by_message(*found, ends))
+    if columns is None:
+        return found
+    more: tuple[U32Array, U32Array, U32Array, int] = _encode_columns(
+        columns.addresses, columns.heads, first, last, constants, patterns, *found
+    )
+    return more

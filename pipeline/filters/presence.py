@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tagmatch.model.arrays import F64Array, I64Array, Strings, offsets_of
+from tagmatch.model.arrays import F64Array, I64Array, Strings, U32Array, offsets_of
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.pipeline.filters.attributes import Names
 from tagmatch.pipeline.filters.messages import Messages
@@ -50,6 +50,11 @@ class Seen:
     def count(self, messages: Messages) -> None:
         """Count some more."""
         count_messages(len(messages), messages.attributes, *self.arrays)
+
+    def count_values(self, messages: int, attributes: U32Array, columns: I64Array, sizes: I64Array) -> None:
+        """Count so many more, which have these attributes, and in columns of other attributes so many values."""
+        count_messages(messages, attributes, *self.arrays)
+        np.add.at(self._counts, columns, sizes)
 
     @property
     def _messages(self) -> I64Array:

@@ -38,7 +38,15 @@ def kernels(offsets, keys):
             "_spread": (n, n, u32, u32, u32),
             "_sort": (n, i32, n, u32, i32, i32, u32),
         },
+        "values": {
+            "_clear": (n, i32),
+            "_encode": (
+                n, n, i64, i64, i64, u32, u64, i64, n, u32, n, u64, n, array(t.uint16), u32, u32, i32,
+            ),
+            "_by_message": (n, u32, u32, u32, i64, i32, u32, u32),
+        },
         "messages": {
+            "_room": (n, n, i32, i64, u32, i64, i32),
             "_tokenize": (n, i32, i32, u32, i64, u32, u32, i64, i64, u64, u32, n, i64, i32, u32, u32, u64),
         },
         "trie": {

@@ -16,8 +16,8 @@ from tagmatch.cli.run import run
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import Layout, MatchOptions, available_threads
 from tagmatch.workloads.bench.figures.figure import FIGURES
-from tagmatch.workloads.commands.bench_ccm import ccm
 from tagmatch.workloads.commands.bench_broker import broker
+from tagmatch.workloads.commands.bench_ccm import ccm
 from tagmatch.workloads.commands.bench_content import content
 from tagmatch.workloads.commands.bench_pcm import pcm
 from tagmatch.workloads.commands.measuring import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numba.cuda.cudadrv.driver import CudaAPIError
+from support.conditions import Message as ConditionMessage
+from support.conditions import in_tables
 from support.constrained import FILTERS, MESSAGES, expected_keys
 from support.paths import all_in
 from support.simulator import SIMULATED
@@ -27,6 +30,7 @@ from tagmatch.pipeline.filters.index import Path
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
 TIMEOUT = 60
+MESSAGES_OF_A_TABLE = 200
 OUT_OF_MEMORY, LAUNCH_FAILED = 2, 719
 
 Message = tuple[list[str], Mapping[str, Any]]
@@ -107,9 +111,53 @@ def test_any_filters(layout: Any, path: Path, filters: list[Any], messages: list
         assert tm.match_many(queries, unique=True).to_pylist() == wanted
         dictionaries = pa.array(queries, pa.list_(pa.dictionary(pa.int32(), pa.string())))
         assert [sorted(keys) for keys in tm.match_many(dictionaries).to_pylist()] == wanted
+        for numbers, table in in_tables([ConditionMessage(tags, dict(values)) for tags, values in messages]):
+            # The rows begin within a byte of the columns' bits
+            found = tm.match_many(pa.concat_tables([table, table]).combine_chunks()[1:]).to_pylist()
+            assert [sorted(keys) for keys in found] == [wanted[i] for i in (numbers + numbers)[1:]]
         for (tags, values), keys in list(zip(messages, wanted, strict=True))[:2]:
             assert sorted(tm.match(tags, attributes=values)) == keys
             assert sorted(key for _, found in tm.explain(tags, attributes=values) for key in found) == keys
+        assert on_cuda(tm)
+
+
+#: Constants whose doubles have zeros below, or not, or that are no doubles; and values beside them
+CONSTANTS: dict[str, list[Any]] = {
+    "halves": [-3, 0, 1, 7.5, 1024],
+    "doubles": [-0.1, 0.0, 0.1, 1e-300, math.inf],
+    "inexact": [2**53 + 1, 2**53 - 1, -(2**63), 2**63 - 1, 0.1],
+}
+
+
+@either
+@pytest.mark.parametrize("constants", CONSTANTS)
+def test_columns_of_numbers(path: Path, constants: str, seed: int) -> None:
+    rng, known = random.Random(seed), CONSTANTS[constants]
+    wheres = [f"{name} {op} {value!r}" for name in "xy" for op in ("<", "<=", "=", ">") for value in known[:4]]
+    wheres += ["sold = true", "not sold = true", "not exists(x)", "exists(z)", 'name prefix "b" and x >= 0']
+    values = [*known, *(-value for value in known if value > -(2**63)), math.nan, 0, 3]
+    integers = [value for value in values if isinstance(value, int)]
+
+    def some(of: list[Any], kind: pa.DataType) -> pa.Array:
+        return pa.array([rng.choice([None, rng.choice(of)]) for _ in range(MESSAGES_OF_A_TABLE)], kind)
+
+    table = pa.table({
+        "x": some([float(value) for value in values], pa.float64()),
+        "y": some(integers, pa.int64()),
+        "z": some([[1, 2], []], pa.list_(pa.int64())),
+        "sold": some([True, False], pa.bool_()),
+        "name": some(["a", "b", "bc"], pa.string()),
+        "unasked": some(integers, pa.int64()),
+    })  # fmt: skip
+    with with_sets([([], where.replace("inf", "1e400")) for where in wheres], path) as tm:
+        with TagMatch(device="cpu") as other:
+            for key, where in enumerate(wheres):
+                other.add_set([], key, where=where.replace("inf", "1e400"))
+            other.consolidate()
+            wanted = other.match_many(table, unique=True)
+        assert any(wanted.to_pylist())
+        assert tm.match_many(table, unique=True) == wanted
+        assert tm.match_many(table[13:77], unique=True) == wanted[13:77]
         assert on_cuda(tm)
 
 
