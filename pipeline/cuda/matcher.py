@@ -185,8 +185,8 @@ class CudaMatcher:
             self._match = make(segment, options)
             by_partition = self._match.match_batches is not None and self._filters is None
             self.match_batches = self._match_batches if by_partition else None
-            # The CPU encodes attributes, without the interpreter lock: there more threads help
-            at_once = _PACKET_SIZE.at_once if filters is None else None
+            # The CPU encodes texts, without the interpreter lock: there more threads help
+            at_once = None if filters is not None and filters.attributes.has_texts else _PACKET_SIZE.at_once
             self.packet_size = replace(_PACKET_SIZE, per_device=self._match.per_device, at_once=at_once)
             keys = segment.keys.keys
             if cuda.current_context().get_memory_info().free - keys.nbytes >= _LEFT_FOR_PACKETS:

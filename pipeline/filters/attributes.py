@@ -71,6 +71,11 @@ class Attributes:
     patterns: Patterns
 
     @property
+    def has_texts(self) -> bool:
+        """Whether constraints ask for texts, or for what is in them."""
+        return len(self.constants.texts) > 0 or self.first_tag > len(self.names)
+
+    @property
     def first_tag(self) -> int:
         """The attribute of the first tag that must not be there."""
         return self.count - len(self.absent_tags)
