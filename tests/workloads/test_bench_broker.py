@@ -15,7 +15,6 @@ from typer.testing import CliRunner, Result
 
 from tagmatch import TagMatch
 from tagmatch.model.errors import TagMatchError
-from tagmatch.workloads.bench.figures import content_scenarios
 from tagmatch.workloads.bench.figures.broker import ENGINES
 from tagmatch.workloads.broker import broker
 from tagmatch.workloads.broker.broker import Engine
@@ -23,7 +22,7 @@ from tagmatch.workloads.broker.engines import ContentEngine, TagmatchEngine
 from tagmatch.workloads.broker.input_queue import InputQueue
 from tagmatch.workloads.broker.wire import Events, Names, decoded, encoded
 from tagmatch.workloads.commands.bench import app
-from tagmatch.workloads.content import Content, ContentOptions
+from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
 from tagmatch.workloads.systems.ocm import Ocm
 from tagmatch.workloads.systems.sff import Sff
 from tagmatch.workloads.systems.tagmatch_content import TagmatchContent
@@ -35,8 +34,8 @@ HERE = set(ENGINES) - ON_A_DEVICE
 @pytest.fixture(autouse=True)
 def _easily_matched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few names and wide intervals, so that there are keys with few filters."""
-    monkeypatch.setattr(content_scenarios, "_PCM", replace(content_scenarios._PCM, names=8))
-    monkeypatch.setattr(content_scenarios, "_DENSE", replace(content_scenarios._DENSE, width=0.9))
+    monkeypatch.setitem(SCENARIOS, "pcm", replace(SCENARIOS["pcm"], names=8))
+    monkeypatch.setitem(SCENARIOS, "dense", replace(SCENARIOS["dense"], width=0.9))
 
 
 def run(folder: Path, *more: str) -> Result:

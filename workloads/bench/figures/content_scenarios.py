@@ -21,7 +21,6 @@ from tagmatch.workloads.systems.matcher import UnavailableError
 if TYPE_CHECKING:
     from tagmatch.workloads.bench.harness.bench import Bench
 
-_DENSE = SCENARIOS["dense"]
 #: Of the default scenario of both papers, in the mean
 _CONSTRAINTS_OF_A_FILTER = 4
 #: Papers whose default scenario `SCENARIOS` has, under their names in lower case
@@ -47,7 +46,7 @@ def of_paper(paper: Paper, constraints: int, messages: int, seed: int, name: str
 
 def dense(filters: int, messages: int, seed: int) -> Scenario:
     """Filters with 10 intervals, messages with all 20 attributes."""
-    return _made(f"dense, {filters:,} filters", replace(_DENSE, seed=seed, interfaces=filters), messages)
+    return _made(f"dense, {filters:,} filters", replace(SCENARIOS["dense"], seed=seed, interfaces=filters), messages)
 
 
 def _made(name: str, options: ContentOptions, messages: int) -> Scenario:
