@@ -18,7 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, TracebackType
-    from typing import Any
 
 #: Time for files that are half written to be removed
 _GRACE_S = 1.0
@@ -43,6 +42,7 @@ class interruptible:  # noqa: N801 - used as a function; `contextlib` takes too 
             signal.signal(signal.SIGINT, _interrupt)
             signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
             sys.unraisablehook = _unless_interrupted(sys.unraisablehook)
+            sys.excepthook = _unless_interrupted(sys.excepthook)  # C prints errors by it and goes on with others
             _thread.start_new_thread(_end_in_time, (reader,))
 
     def __exit__(
@@ -79,8 +79,8 @@ def _is_within_llvm(frame: FrameType | None) -> bool:
     return False
 
 
-def _unless_interrupted(hook: Callable[[Any], object]) -> Callable[[Any], object]:
-    return lambda unraisable: None if _interrupted else hook(unraisable)
+def _unless_interrupted(hook: Callable[..., object]) -> Callable[..., object]:
+    return lambda *error: None if _interrupted else hook(*error)
 
 
 def _end_in_time(reader: int) -> None:
