@@ -242,3 +242,17 @@ def test_calls_have_whole_batches(items: int, size: CallSize, expected: int, mon
     assert found["x"].items == expected
     assert asked[-3:] == [expected] * 3
     assert found["x"].median == pytest.approx(1000)
+
+
+def test_calls_are_as_large_as_what_is_faster_in_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a device, for which calls of less than 50 items are too small: one of a thousand is, to begin with."""
+    asked: list[int] = []
+
+    def seconds_of(work: Callable[[], object]) -> float:
+        work()
+        return asked[-1] / (1000 if asked[-1] < 50 else 100_000)
+
+    monkeypatch.setattr("tagmatch.workloads.bench.harness.timing.seconds_of", seconds_of)
+    size = CallSize(whole=10, full=5000)
+    found = rates({"x": asked.append}, 1_000_000, rounds=2, seconds=0.02, sizes={"x": size})
+    assert found["x"].items == 5000

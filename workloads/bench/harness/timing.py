@@ -130,13 +130,23 @@ def _count_for(work: Callable[[int], object], items: int, seconds: float, size: 
     count = 1
     work(count)  # compiles, where that is still to be done
     while True:
-        elapsed = min(seconds_of(_call(work, count)) for _ in range(2))
+        elapsed = _fastest(work, count)
         if count == items or elapsed >= seconds / 4:
             break
         count = min(items, 4 * count)
-    in_time = count * seconds / elapsed
-    wanted = int(max(in_time, min(_LONGER * in_time, size.full)))
-    found = min(items, max(1, wanted // size.whole) * size.whole)
-    if found > count:
-        work(found)  # takes the memory that so many need
+    found = _wanted(count * seconds / elapsed, items, size)
+    # So many take memory of their own; and where small calls are not for a device, larger ones may be much faster
+    while found > count:
+        count = found
+        found = _wanted(count * seconds / _fastest(work, count), items, size)
     return found
+
+
+def _fastest(work: Callable[[int], object], count: int) -> float:
+    return min(seconds_of(_call(work, count)) for _ in range(2))
+
+
+def _wanted(in_time: float, items: int, size: CallSize) -> int:
+    """How many items a call should have, where so many are worked on in the time that it should take."""
+    wanted = int(max(in_time, min(_LONGER * in_time, size.full)))
+    return min(items, max(1, wanted // size.whole) * size.whole)
