@@ -14,7 +14,7 @@ from tagmatch.workloads.bench.figures import published
 from tagmatch.workloads.bench.harness.load import WINDOW, closed_loop_rate, poisson_times, serve
 from tagmatch.workloads.bench.harness.results import Target
 from tagmatch.workloads.bench.harness.timing import Samples
-from tagmatch.workloads.systems.catalogue import CPU_ONLY, ON_CPU, OURS, RAREST, tagmatch
+from tagmatch.workloads.systems.catalogue import CPU_ONLY, ON_BOTH, ON_CPU, OURS, RAREST, TAGMATCH_GPU, tagmatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,23 +56,27 @@ def fig6(bench: Bench) -> Result:
         "fig6",
         "Figure 6: latency of single queries",
         f"""`submit` of `match-unique` on the full database ({bench.in_words(bench.sets())} here), at several
-        shares of capacity. {ON_CPU} {_ARRIVALS} {_CAPACITY} A query waits until its batches are full, `flush_timeout`
-        has passed or a thread has nothing else to do; `rarest` has no batches to wait for.""",
+        shares of capacity. {ON_BOTH} {_ARRIVALS} {_CAPACITY} A query waits until its batches are full, `flush_timeout`
+        has passed or a thread has nothing else to do; `rarest` has no batches to wait for. A device gets the batches
+        that are worth it, as always; the CPU matches the others.""",
         loads=_FIG6_LOADS,
     )
-    for name in bench.wanted((RAREST, CPU_ONLY)):
+    for name in bench.wanted((RAREST, CPU_ONLY, TAGMATCH_GPU)):
         system = _System(bench, result, name, unique=True)
         capacity = system.capacity()
+        if capacity is None:  # no device
+            continue
         panels = {}
         for load in _FIG6_LOADS:
             offered = f"{load} % of capacity, {load / 100 * capacity:,.0f} queries/s offered"
             panels[load] = result.panel(f"{name}, {offered}", "timeout", "ms")
-            if name == CPU_ONLY:
+            if name != RAREST:
                 panels[load].published = published.FIG6
         rejected = 0
         for timeout in _PAPER_TIMEOUTS:
             label = _in_words(timeout)
             with system.submitting(flush_timeout=timeout) as submit:
+                assert submit is not None
                 for load, panel in panels.items():
                     with bench.doing(f"fig6: {name}, {label}, {load} % of capacity"):
                         found = system.serve(submit, load / 100 * capacity, _LENGTH * bench.options.seconds)
@@ -106,10 +110,12 @@ def latency(bench: Bench, layouts: Sequence[Layout], timeouts: Sequence[float | 
     for each in layouts:
         system = _System(bench, result, OURS[each], unique=False)
         capacity = system.capacity()
+        assert capacity is not None
         result.add(f"{each}: capacity", capacity, "queries/s")
         for timeout in timeouts:
             label = f"flush_timeout {_in_words(timeout)}"
             with system.submitting(flush_timeout=timeout) as submit:
+                assert submit is not None
                 for load in _LOADS:
                     with bench.doing(f"latency: {each}, {label}, {load} % of capacity"):
                         found = system.serve(submit, load / 100 * capacity, bench.options.seconds)
@@ -151,10 +157,16 @@ class _System:
         self.queries: list[list[str]] = workload.queries[: bench.options.queries].to_pylist()
 
     @contextmanager
-    def submitting(self, **options: Any) -> Iterator[Callable[[list[str]], Future[Any]]]:
-        """Build an index with options of `TagMatch` and warm it up; gives its `submit`, which does not wait."""
+    def submitting(self, **options: Any) -> Iterator[Callable[[list[str]], Future[Any]] | None]:
+        """Build an index with options of `TagMatch` and warm it up; gives its `submit`, which does not wait.
+
+        `None` where there is no device for it.
+        """
         systems = {self._name: tagmatch(self._name, **options)}
         with self._bench.built(systems, self._sets, self._result) as matchers:
+            if self._name not in matchers:
+                yield None
+                return
             submit = partial(matchers[self._name].index.submit, unique=self._unique, block=False)
             closed_loop_rate(submit, self.queries, _WARM_UP_SECONDS)
             yield submit
@@ -173,9 +185,14 @@ class _System:
             sum(served.rejected for served in rounds),
         )
 
-    def capacity(self) -> float:
-        """Measure the queries a second that one thread can have answered, with the default options."""
+    def capacity(self) -> float | None:
+        """Measure the queries a second that one thread can have answered, with the default options.
+
+        `None` where there is no device for it.
+        """
         options = self._bench.options
         with self.submitting() as submit, self._bench.doing(f"{self._result.name}: {self._name}, capacity"):
+            if submit is None:
+                return None
             rates = [closed_loop_rate(submit, self.queries, options.seconds) for _ in range(options.rounds)]
         return Samples(tuple(rates)).median
