@@ -35,6 +35,7 @@ from tagmatch.model.errors import (
     StagedChangesWarning,
     TagMatchError,
 )
+from tagmatch.model.filters.areas import Box, Circle, Near
 from tagmatch.model.filters.where import Where
 from tagmatch.model.options import CudaOptions, PipelineOptions
 from tagmatch.model.version import VERSION
@@ -43,6 +44,8 @@ from tagmatch.warmup import warm_up
 __version__ = VERSION
 
 __all__ = [
+    "Box",
+    "Circle",
     "ClosedError",
     "CudaOptions",
     "DeviceError",
@@ -59,6 +62,7 @@ __all__ = [
     "InvalidTypeError",
     "InvalidValueError",
     "InvariantError",
+    "Near",
     "NullError",
     "Overloaded",
     "PipelineOptions",

@@ -1,4 +1,4 @@
-"""Tests of one attribute, and the tags that stand for them in the sets of subscriptions.
+"""Tests of one attribute, or of where a message is, and the tags that stand for them in the sets of subscriptions.
 
 A stored row holds a constraint as a tag that begins with U+0000: `+` or, negated, `-`; the kind; the attribute; U+0000;
 and what it is compared with. A message has that tag where the constraint holds.
@@ -11,6 +11,7 @@ kind  attribute           what it is compared with
 `s`   its name            the suffix
 `c`   its name            the text that is contained
 `t`   none                a tag, always negated: the message does not have it
+`a`   none                an area, as `tagmatch.model.filters.areas` writes it: the message is within it
 ====  ==================  ==============================================================================================
 
 An attribute of a message may have several values: a constraint holds if any of them satisfies it, a negated one if none
@@ -25,7 +26,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple, cast
 
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
+from tagmatch.model.filters.areas import Area, Near, area_in, payload_of, text_of
 from tagmatch.model.filters.values import (
     NUMBERS,
     RESERVED,
@@ -41,20 +43,21 @@ from tagmatch.model.filters.values import (
 )
 
 Side = Literal["[", "]", "^"]
-Kind = Literal["r", "s", "c", "t"]
+Kind = Literal["r", "s", "c", "t", "a"]
 Comparison = Literal["=", "!=", "<", "<=", ">", ">="]
 
 RANGES: Kind = "r"
 SUFFIX: Kind = "s"
 CONTAINS: Kind = "c"
 NO_TAG: Kind = "t"
+AREA: Kind = "a"
 
 #: Words of the language, which are names of attributes only in backquotes
 KEYWORDS = frozenset(
-    ("and", "between", "contains", "exists", "false", "in", "not", "or", "prefix", "suffix", "tags", "true")
+    ("and", "between", "contains", "exists", "false", "in", "not", "or", "prefix", "suffix", "tags", "true", "within")
 )
 
-_TAG = re.compile(rf"{RESERVED}([+-])([rsct])([^{RESERVED}]*){RESERVED}(.*)", re.DOTALL)
+_TAG = re.compile(rf"{RESERVED}([+-])([rscta])([^{RESERVED}]*){RESERVED}(.*)", re.DOTALL)
 _CUT = re.compile(rb"([\[\]^])(\d+):")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 #: What ends the bytes of a cut: nothing, the least byte, and one that UTF-8 does not have
@@ -109,13 +112,13 @@ class Constraint:
     Attributes
     ----------
     attribute : str
-        Its name; empty for the kind `t`.
-    kind : {"r", "s", "c", "t"}
+        Its name; empty for the kinds `t` and `a`.
+    kind : {"r", "s", "c", "t", "a"}
         As in the table above.
     intervals : tuple of Interval
         Of the kind `r`: disjoint and ascending; none, if no value satisfies it.
     payload : str
-        Of the other kinds: the suffix, the text, or the tag.
+        Of the other kinds: the suffix, the text, the tag, or what stands for the area.
     negated : bool
 
     Examples
@@ -209,6 +212,18 @@ class Constraint:
         return cls("", NO_TAG, payload=checked_text(tag, "tag"), negated=True)
 
     @classmethod
+    def of_area(cls, area: Area, *, plane: bool = False) -> Constraint:
+        r"""The message is within an area, of the sphere or of the plane.
+
+        Examples
+        --------
+        >>> near = Constraint.of_area(Near(500))
+        >>> near.tag, near.text, near.area
+        ('\x00+a\x00n407f400000000000', 'within near(500)', Near(metres=500.0))
+        """
+        return cls("", AREA, payload=payload_of(area, plane=plane))
+
+    @classmethod
     def _of_range(cls, attribute: str, lower: Cut, upper: Cut) -> Constraint:
         some = lower.position < upper.position
         return cls(_checked(attribute), RANGES, (Interval(lower, upper),) if some else ())
@@ -231,7 +246,7 @@ class Constraint:
             cuts = iter(_cuts_in(payload.encode()))
             intervals, payload = tuple(map(Interval, cuts, cuts)), ""
         constraint = cls(attribute, cast(Kind, kind), intervals, payload, sign == "-")
-        if constraint.tag != tag:
+        if constraint.tag != tag or (kind == AREA and not constraint._is_sound_area):
             raise InvalidValueError(f"no constraint has the tag {quoted(tag)}")
         return constraint
 
@@ -243,8 +258,28 @@ class Constraint:
         return f"{RESERVED}{'-' if self.negated else '+'}{self.kind}{self.attribute}{RESERVED}{ranges}{self.payload}"
 
     @property
+    def area(self) -> Area | None:
+        """The area of the kind `a`; `None` of other kinds."""
+        return area_in(self.payload) if self.kind == AREA else None
+
+    @property
+    def _is_sound_area(self) -> bool:
+        return self.area is not None and not self.attribute and not (self.negated and isinstance(self.area, Near))
+
+    @property
     def negation(self) -> Constraint:
-        """What holds where this does not."""
+        """What holds where this does not.
+
+        Raises
+        ------
+        FilterError
+            This is `within near(…)`.
+        """
+        if isinstance(self.area, Near):
+            raise FilterError(
+                f"where: `not {self.text}` has no meaning, as it does not say whose position is not to be near: "
+                "use `not` with a circle or a box"
+            )
         return replace(self, negated=not self.negated)
 
     @property
@@ -252,6 +287,8 @@ class Constraint:
         """An expression that says the same; read again, it gives the same constraint."""
         if self.kind == NO_TAG:
             test = f"tags {{{quoted(self.payload)}}}"
+        elif self.area is not None:
+            test = f"within {text_of(self.area)}"
         elif self.kind == RANGES:
             test = _text_of_ranges(name_text(self.attribute), self.intervals)
         else:

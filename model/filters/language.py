@@ -10,11 +10,15 @@ test                                       holds for a value that
 `a prefix "…"`, `suffix`, `contains`       is a text that begins with it, ends with it, or contains it
 `exists(a)`                                is any, even NaN
 `tags {"x", …}`                            (the message has all these tags)
+`within circle(lon, lat, metres)`          (the message is in this circle)
+`within box(west, south, east, north)`     (in this box)
+`within near(metres)`                      (at most so far from the subscriber)
 =========================================  =============================================================================
 
 `not` binds tighter than `and`, and `and` tighter than `or`; there are parentheses. Values are integers of 64 bits,
 floats (`1e999` is infinite), `true`, `false` and texts in double quotes, with `\"`, `\\`, `\n`, `\t` and `\uXXXX`. Any
-name of an attribute can stand in backquotes, with those in it doubled.
+name of an attribute can stand in backquotes, with those in it doubled. The names of areas are names of attributes, too,
+where no parenthesis follows.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from typing import cast
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
 
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
+from tagmatch.model.filters.areas import FIELDS, KINDS, finite_number
 from tagmatch.model.filters.constraints import Comparison, Constraint
 from tagmatch.model.filters.normal import And, Expression, HasTag, Not, Or, Row, normal_rows
 from tagmatch.model.filters.values import Value, check_name, checked_text, is_reserved, key_of, quoted
@@ -46,11 +51,17 @@ _GRAMMAR = r"""
      | _name "contains" TEXT                     -> contains
      | "exists" "(" _name ")"                    -> exists
      | "tags" "{" TEXT ("," TEXT)* "}"           -> tags
+     | "within" CIRCLE "(" NUMBER "," NUMBER "," NUMBER ")"        -> within
+     | "within" BOX "(" NUMBER "," NUMBER "," NUMBER "," NUMBER ")" -> within
+     | "within" NEAR "(" NUMBER ")"              -> within
 _name: NAME | QUOTED_NAME
 _value: NUMBER | TEXT | TRUE | FALSE
 COMPARISON: "=" | "!=" | "<" | "<=" | ">" | ">="
 TRUE: "true"
 FALSE: "false"
+CIRCLE.1: /circle(?=\s*\()/
+BOX.1: /box(?=\s*\()/
+NEAR.1: /near(?=\s*\()/
 NAME: /[A-Za-z_][A-Za-z0-9_.]*/
 QUOTED_NAME: /`(?:[^`]|``)*`/
 NUMBER: /[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?/
@@ -69,10 +80,12 @@ _LONGEST_FOUND = 40
 _EXPECTED = (
     ({"COMPARISON", "BETWEEN", "IN", "NOT", "PREFIX", "SUFFIX", "CONTAINS"},
      "an operator (=, !=, <, <=, >, >=, between, in, not in, prefix, suffix or contains)"),
-    ({"NAME", "QUOTED_NAME", "NOT", "LPAR", "EXISTS", "TAGS"}, "a test, such as price < 10"),
+    ({"NAME", "QUOTED_NAME", "NOT", "LPAR", "EXISTS", "TAGS", "WITHIN"}, "a test, such as price < 10"),
     ({"NUMBER", "TEXT", "TRUE", "FALSE"}, 'a value (a number, "text", true or false)'),
+    ({"CIRCLE", "BOX", "NEAR"},
+     "an area (circle(lon, lat, metres), box(west, south, east, north) or near(metres))"),
     ({"NAME", "QUOTED_NAME"}, "the name of an attribute"),
-    ({"TEXT"}, "a text in double quotes"),
+    ({"TEXT"}, "a text in double quotes"), ({"NUMBER"}, "a number"),
     ({"LPAR"}, '"("'), ({"LBRACE"}, '"{"'), ({"COMMA"}, '","'), ({"RBRACE"}, '"}"'),
     ({"AND"}, '"and"'), ({"OR"}, '"or"'), ({"IN"}, '"in"'), ({"RPAR"}, '")"'), ({"$END"}, "the end"),
 )  # fmt: skip
@@ -239,6 +252,14 @@ class _Reader(Transformer[Token, Expression]):
 
     def exists(self, name: Token) -> Expression:
         return Constraint.exists(_name(name))
+
+    def within(self, kind: Token, *numbers: Token) -> Expression:
+        for field, number in zip(FIELDS[kind], numbers, strict=True):
+            with _at(number):
+                finite_number(field, float(number))
+        # What else may be wrong, is so with one of them
+        with _at(numbers[-1] if kind != "box" else numbers[1]):
+            return Constraint.of_area(KINDS[kind](*map(float, numbers)))
 
     def tags(self, *texts: Token) -> Expression:
         tags = tuple(HasTag(_tag(text)) for text in texts)

@@ -83,7 +83,7 @@ def key_of(value: object) -> str:
         return NAN if math.isnan(value) else _number_key(value, 0)
     if isinstance(value, str):
         return TEXTS[0] + checked_text(value)
-    plain = _of_numpy(value)
+    plain = of_numpy(value)
     if plain is not None:
         return key_of(plain)
     raise InvalidTypeError(
@@ -91,7 +91,7 @@ def key_of(value: object) -> str:
     )
 
 
-def _of_numpy(value: object) -> Value | None:
+def of_numpy(value: object) -> Value | None:
     """A bool, an integer or a float of NumPy as Python has it, if there is an equal one; else `None`."""
     # Only where there is something else than Python's own values: commands begin without NumPy
     import numpy as np

@@ -8,6 +8,7 @@ from tagmatch.model.arrays import BoolArray, Strings, TagLists
 from tagmatch.model.kernels.jit import inlined, kernel
 
 _SIGNS = tuple(b"+-=")
+_AREA = ord("a")
 
 
 @inlined
@@ -23,6 +24,19 @@ def _are_constraints(offsets, data, out):
     for i in range(len(out)):
         at = offsets[i]
         out[i] = offsets[i + 1] - at > 3 and data[at] == 0 and (data[at + 1] == _SIGNS[0] or data[at + 1] == _SIGNS[1])
+
+
+@kernel
+def _are_areas(offsets, data, out):
+    for i in range(len(out)):
+        at = offsets[i]
+        out[i] = (
+            offsets[i + 1] - at > 4
+            and data[at] == 0
+            and (data[at + 1] == _SIGNS[0] or data[at + 1] == _SIGNS[1])
+            and data[at + 2] == _AREA
+            and data[at + 3] == 0
+        )
 
 
 @kernel
@@ -69,4 +83,11 @@ def constraints_among(strings: Strings) -> BoolArray:
     """Of each string, whether it stands for a constraint, by how it begins."""
     out = np.zeros(len(strings), np.bool_)
     _are_constraints(strings.offsets, strings.data, out)
+    return out
+
+
+def areas_among(strings: Strings) -> BoolArray:
+    """Of each string, whether it stands for a constraint that asks for an area, by how it begins."""
+    out = np.zeros(len(strings), np.bool_)
+    _are_areas(strings.offsets, strings.data, out)
     return out

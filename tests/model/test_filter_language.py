@@ -14,13 +14,14 @@ from support.filters import WORDS, spellings, text_of, trees
 
 from tagmatch import InvalidTypeError
 from tagmatch.model.errors import FilterError
-from tagmatch.model.filters import constraints, language, normal, values
+from tagmatch.model.filters import areas, constraints, language, normal, values
 from tagmatch.model.filters.language import rows_of
 
 _TEST = "a test, such as price < 10"
 _OPERATOR = "an operator (=, !=, <, <=, >, >=, between, in, not in, prefix, suffix or contains)"
 _VALUE = 'a value (a number, "text", true or false)'
 _TEXT = "a text in double quotes"
+_AREA = "an area (circle(lon, lat, metres), box(west, south, east, north) or near(metres))"
 _NAME = "the name of an attribute"
 _ESCAPE = r"an escape (\" \\ \n \t \uXXXX)"
 _RANGE = "an integer must be from -2**63 to 2**63 - 1; write a float for others"
@@ -61,6 +62,25 @@ MISTAKES = [
     ("é = 1", 1, f'expected {_TEST}, found "é"; a name that is no plain word stands in backquotes'),
     ("a = 1 and b =\n= 2", "line 2, column 1", f'expected {_VALUE}, found "="'),
     ("a = 1\nand b = 2\nand c", "line 3, column 6", f"expected {_OPERATOR}, found the end"),
+    # Areas
+    ("within", 7, f"expected {_AREA}, found the end"),
+    ("within = 3", 8, f'expected {_AREA}, found "="'),
+    ("within circle", 8, f'expected {_AREA}, found "circle"'),
+    ("within disc(1, 2, 3)", 8, f'expected {_AREA}, found "disc"'),
+    ("a within near(3)", 3, f'expected {_OPERATOR}, found "within"'),
+    ("circle(1, 2, 3)", 1, f'expected {_TEST}, found "circle"'),
+    ("within circle(", 15, "expected a number, found the end"),
+    ("within circle(1, 2)", 19, 'expected ",", found ")"'),
+    ("within circle(1, 2, 3, 4)", 22, 'expected ")", found ","'),
+    ("within box(1, 2, 3)", 19, 'expected ",", found ")"'),
+    ("within near()", 13, 'expected a number, found ")"'),
+    ('within near("1")', 13, 'expected a number, found "1"'),
+    ("within near(1", 14, 'expected ")", found the end'),
+    ("within near(-1)", 13, "metres must be zero or more, not -1.0"),
+    ("within circle(1, 2, -3)", 21, "metres must be zero or more, not -3.0"),
+    ("within circle(1, -1e999, 3)", 18, "lat must be finite, not -inf"),
+    (f"within circle(1{'0' * 5000}, 1, 3)", 15, "lon must be finite, not inf"),
+    ("a = 1 and\nwithin box(1, 5,\n2, 3)", "line 2, column 15", "south must be at most north, which is 3.0, not 5.0"),
     # Texts and names
     ('a = "b', 5, 'expected a " that closes this text, found the end'),
     ('a = b"', 5, f'expected {_VALUE}, found "b"'),
@@ -158,7 +178,7 @@ def test_ways_to_say_the_same(text: str, same: str) -> None:
     assert rows_of(text) == rows_of(same)
 
 
-@pytest.mark.parametrize("module", [constraints, language, normal, values], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [areas, constraints, language, normal, values], ids=lambda module: module.__name__)
 def test_examples_of_the_modules(module: ModuleType) -> None:
     failed, tried = doctest.testmod(module)
     assert tried

@@ -205,7 +205,9 @@ def _braces(values: Iterable[Value], choices: random.Random) -> list[str]:
 
 
 _PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_.]*")
-WORDS = ("and", "between", "contains", "exists", "false", "in", "not", "or", "prefix", "suffix", "tags", "true")
+WORDS = (
+    "and", "between", "contains", "exists", "false", "in", "not", "or", "prefix", "suffix", "tags", "true", "within",
+)  # fmt: skip
 
 
 def name_of(attribute: str, choices: random.Random) -> str:

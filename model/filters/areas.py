@@ -1,0 +1,267 @@
+"""Areas that subscriptions ask for: a circle, a box, or what is near the subscriber; and the text that stands for them.
+
+They do not know their geometry. On the sphere, which is the usual one, `lon` and `lat` are degrees and `metres` is the
+distance along the ground; on the plane (`plane=True` of an index), they are x, y and a distance in the same units.
+
+The payload of an area is a letter and 16 hexadecimal digits of the bits of each of its numbers, which are doubles:
+
+======  ========  ==================================
+letter  on plane  numbers
+======  ========  ==================================
+`c`     `C`       `lon`, `lat`, `metres`
+`b`     `B`       `west`, `south`, `east`, `north`
+`n`     `N`       `metres`
+======  ========  ==================================
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from dataclasses import dataclass, fields
+
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.filters.values import of_numpy
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """What lies at most so far from a place, the border included.
+
+    Parameters
+    ----------
+    lon, lat : float
+        The middle, in degrees of WGS 84: `lon` from -180 to 180, `lat` from -90 to 90. On the plane: x and y.
+    metres : float
+        The radius, zero or more: zero is the place itself, and more than half the globe is everywhere. On the plane:
+        in the units of x and y.
+
+    Raises
+    ------
+    InvalidTypeError
+        A field is no number.
+    InvalidValueError
+        A field is NaN or infinite, or `metres` is negative.
+
+    Examples
+    --------
+    >>> Circle(9.19, 45.46, 5000)
+    Circle(lon=9.19, lat=45.46, metres=5000.0)
+    """
+
+    lon: float
+    lat: float
+    metres: float
+
+    def __post_init__(self) -> None:
+        _make_floats(self)
+        _check_metres(self.metres)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What lies between two meridians and two parallels, the borders included.
+
+    Parameters
+    ----------
+    west, south, east, north : float
+        In degrees of WGS 84. A box whose `west` is greater than its `east` goes across the meridian of 180 degrees. On
+        the plane: the least x and y, and the greatest.
+
+    Raises
+    ------
+    InvalidTypeError
+        A field is no number.
+    InvalidValueError
+        A field is NaN or infinite, or `south` is greater than `north`.
+
+    Examples
+    --------
+    >>> Box(9, 45, 9.5, 45.75)
+    Box(west=9.0, south=45.0, east=9.5, north=45.75)
+    """
+
+    west: float
+    south: float
+    east: float
+    north: float
+
+    def __post_init__(self) -> None:
+        _make_floats(self)
+        if self.south > self.north:
+            raise InvalidValueError(f"south must be at most north, which is {self.north!r}, not {self.south!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """What lies at most so far from the subscriber, wherever that is.
+
+    Parameters
+    ----------
+    metres : float
+        Zero or more. On the plane: in the units of x and y.
+
+    Raises
+    ------
+    InvalidTypeError
+        `metres` is no number.
+    InvalidValueError
+        `metres` is NaN, infinite or negative.
+
+    Examples
+    --------
+    >>> Near(500)
+    Near(metres=500.0)
+    """
+
+    metres: float
+
+    def __post_init__(self) -> None:
+        _make_floats(self)
+        _check_metres(self.metres)
+
+
+Area = Circle | Box | Near
+
+#: The kinds of areas by their names in the language, of which the first letter stands for them
+KINDS: dict[str, type[Circle] | type[Box] | type[Near]] = {"circle": Circle, "box": Box, "near": Near}
+#: The names of their fields
+FIELDS = {name: tuple(field.name for field in fields(kind)) for name, kind in KINDS.items()}
+
+#: Degrees of which places on the sphere are at most
+MAX_LON, MAX_LAT = 180.0, 90.0
+
+_NAMES = {kind: name for name, kind in KINDS.items()}
+_NAMES_BY_LETTER = {name[0]: name for name in KINDS}
+_LIMITS = {"lon": MAX_LON, "west": MAX_LON, "east": MAX_LON, "lat": MAX_LAT, "south": MAX_LAT, "north": MAX_LAT}
+_PAYLOAD = re.compile(r"([cbnCBN])((?:[0-9a-f]{16})+)")
+
+
+def finite_number(field: str, value: object) -> float:
+    """The number as a double; a negative zero is zero.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        It is none, or NaN or infinite: the message names the field.
+    """
+    plain = value if isinstance(value, bool | int | float) else of_numpy(value)
+    if plain is None or isinstance(plain, bool | str):
+        raise InvalidTypeError(f"{field} must be a number, not {type(value).__name__} {value!r:.80}")
+    try:
+        number = float(plain)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidValueError(f"{field} must be finite, not {number!r}")
+    return number + 0.0  # which makes -0.0 0.0
+
+
+def _make_floats(area: Area) -> None:
+    for field in FIELDS[_NAMES[type(area)]]:
+        object.__setattr__(area, field, finite_number(field, getattr(area, field)))
+
+
+def _check_metres(metres: float) -> None:
+    if metres < 0:
+        raise InvalidValueError(f"metres must be zero or more, not {metres!r}")
+
+
+def check(area: object, *, plane: bool) -> None:
+    """See that an area can be one of this geometry.
+
+    Raises
+    ------
+    InvalidTypeError
+        It is no area.
+    InvalidValueError
+        On the sphere, a field is out of range; on the plane, `west` of a box is greater than `east`. The message names
+        the field.
+
+    Examples
+    --------
+    >>> check(Circle(9.19, 145.46, 5000), plane=True)
+    >>> check(Circle(9.19, 145.46, 5000), plane=False)
+    Traceback (most recent call last):
+    tagmatch.InvalidValueError: lat must be from -90 to 90, not 145.46
+    """
+    name = _name_of(area)
+    if plane:
+        if isinstance(area, Box) and area.west > area.east:
+            raise InvalidValueError(
+                f"west must be at most east, which is {area.east!r}, on the plane, not {area.west!r}"
+            )
+        return
+    for field in FIELDS[name]:
+        value, limit = getattr(area, field), _LIMITS.get(field)
+        if limit is not None and not -limit <= value <= limit:
+            raise InvalidValueError(f"{field} must be from -{limit:.0f} to {limit:.0f}, not {value!r}")
+
+
+def _name_of(area: object) -> str:
+    name = _NAMES.get(type(area))  # type: ignore[arg-type]
+    if name is None:
+        raise InvalidTypeError(f"an area must be a Circle, a Box or a Near, not {type(area).__name__} {area!r:.80}")
+    return name
+
+
+def _numbers(area: Area) -> tuple[float, ...]:
+    return tuple(getattr(area, field) for field in FIELDS[_NAMES[type(area)]])
+
+
+def payload_of(area: Area, *, plane: bool) -> str:
+    """What stands for an area in a tag, as in the table above; InvalidTypeError if it is none.
+
+    Examples
+    --------
+    >>> payload_of(Near(500), plane=False), payload_of(Near(0), plane=True)
+    ('n407f400000000000', 'N0000000000000000')
+    """
+    letter = _name_of(area)[0]
+    return (letter.upper() if plane else letter) + "".join(struct.pack(">d", each).hex() for each in _numbers(area))
+
+
+def area_in(payload: str) -> Area | None:
+    """The area that this stands for; `None` if it stands for none.
+
+    Examples
+    --------
+    >>> area_in("n407f400000000000"), area_in("n407f4")
+    (Near(metres=500.0), None)
+    """
+    found = _PAYLOAD.fullmatch(payload)
+    if found is None:
+        return None
+    letter, digits = found.groups()
+    name = _NAMES_BY_LETTER[letter.lower()]
+    numbers = struct.unpack(f">{len(digits) // 16}d", bytes.fromhex(digits))
+    if len(numbers) != len(FIELDS[name]):
+        return None
+    try:
+        area = KINDS[name](*numbers)
+    except InvalidValueError:
+        return None
+    return area if payload_of(area, plane=is_on_plane(payload)) == payload else None
+
+
+def is_on_plane(payload: str) -> bool:
+    """Whether what stands for an area says that it is one of the plane."""
+    return payload[:1].isupper()
+
+
+def on_plane(payload: str) -> str:
+    """What stands for the same area on the plane."""
+    return payload[:1].upper() + payload[1:]
+
+
+def text_of(area: Area) -> str:
+    """An area as an expression has it, after `within`.
+
+    Examples
+    --------
+    >>> print(text_of(Circle(9.19, 45.46, 5000)), text_of(Near(0.5)))
+    circle(9.19, 45.46, 5000) near(0.5)
+    """
+    numbers = ", ".join(repr(number).removesuffix(".0") for number in _numbers(area))
+    return f"{_name_of(area)}({numbers})"
