@@ -12,7 +12,7 @@ import pyarrow as pa
 from tagmatch.model.jobs import Memo
 
 if TYPE_CHECKING:
-    from tagmatch.model.kernels.value_columns import AttributeColumns
+    from tagmatch.model.conditions.attribute_columns import AttributeColumns
 
 U8Array = npt.NDArray[np.uint8]
 U16Array = npt.NDArray[np.uint16]
@@ -31,6 +31,8 @@ _INT32_MAX = 2**31 - 1
 
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A read-only view. Kernels compile once for read-only arrays, whether built in memory or memory-mapped."""
+    if not array.flags.writeable:
+        return array
     view = array.view()
     view.flags.writeable = False
     return view

@@ -30,7 +30,7 @@ from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions,
 from tagmatch.model.storage.location import Location, location_of, open_with
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
-from tagmatch.pipeline.filters.index import asked_of, by_path, paths_of
+from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Staging
@@ -215,10 +215,9 @@ class Engine:
     @_interrupted_plainly
     def match_many(self, queries: Any, *, unique: bool) -> pa.ListArray:
         """Keys of many queries."""
-        _, parts, matcher = self.current.answering
+        matcher = self.current.matcher
         if isinstance(queries, pa.Table | pa.RecordBatch):
-            asked = asked_of((part.filters for part in parts), queries.schema.names)
-            chunks = messages_in(queries, asked=asked)
+            chunks = messages_in(queries)
         else:
             chunks = tag_lists(queries, "queries")
         answers = self._pipeline.match_many(matcher, chunks, unique=unique)

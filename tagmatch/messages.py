@@ -6,20 +6,20 @@ attribute; these stay columns, in Arrow's own memory where that can be.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Strings, TagLists, frozen, offsets_of
+from tagmatch.model.arrays import Strings, TagLists, frozen
 from tagmatch.model.columns import shown, tag_list, tag_lists
-from tagmatch.model.conditions.typed_values import check_values, places, value_column
+from tagmatch.model.conditions.attribute_columns import AttributeColumns, check_columns
+from tagmatch.model.conditions.typed_values import places
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.filters.values import ATTRIBUTE, RESERVED, attribute_tags, check_name
+from tagmatch.model.filters.values import attribute_tags
 from tagmatch.model.kernels.message_tags import rows_of_columns
-from tagmatch.model.kernels.value_columns import NO_BYTES, NO_PLACES, TAG, AttributeColumns, Column
+from tagmatch.model.kernels.value_columns import NO_BYTES, TAG, Column
 
 #: The column of tags; each other one is an attribute
 TAGS = "tags"
@@ -45,9 +45,7 @@ def message(tags: object, attributes: object) -> list[str]:
     return [*tag_list(tags), *attribute_tags(attributes)]
 
 
-def messages_in(
-    table: pa.Table | pa.RecordBatch, *, first_row: int = 0, asked: Container[str] | None = None
-) -> list[TagLists]:
+def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> list[TagLists]:
     r"""The rows of a table as messages.
 
     Parameters
@@ -58,8 +56,6 @@ def messages_in(
         that there is no value.
     first_row : int
         Number of the first row, in messages of errors.
-    asked : container of str, optional
-        Names of attributes; others are checked and left out. By default all are taken.
 
     Raises
     ------
@@ -88,14 +84,11 @@ def messages_in(
         parts = tag_lists(tags, f"column {TAGS!r}", first_row=first_row)
     else:
         parts = [TagLists(np.zeros(len(batch) + 1, np.int64), _NO_STRINGS) for batch in batches]
-    found = []
+    numbers = [number for number, name in enumerate(names) if name != TAGS]
+    attributes, found = [names[number] for number in numbers], []
     for batch, rows in zip(batches, parts, strict=True):
-        columns = [
-            column
-            for name, values in zip(names, batch.columns, strict=True)
-            if name != TAGS and (column := _column(name, values, first_row, asked)) is not None
-        ]
-        found.append(replace(rows, attributes=AttributeColumns(columns)) if columns else rows)
+        check_columns(batch, numbers, first_row)
+        found.append(replace(rows, attributes=AttributeColumns(batch, numbers, attributes)) if numbers else rows)
         first_row += len(batch)
     return found
 
@@ -119,31 +112,6 @@ def side_by_side(parts: list[TagLists], threads: int = 1) -> TagLists:
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
-
-
-def _column(name: str, values: pa.Array, first_row: int, asked: Container[str] | None) -> Column | None:
-    """An attribute; `None` if it has no value at all, or is not asked for."""
-    check_name(name)
-    label = f"column {name!r}"
-    kind, rows = values.type, NO_PLACES
-    if pa.types.is_nested(kind):
-        is_view = pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
-        if is_view or pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-            rows = offsets_of(pc.list_value_length(values).fill_null(0).to_numpy(zero_copy_only=False))
-            values = values.flatten()
-    check_values(
-        values,
-        lambda place: f"{label}: row {first_row + _row_of(place, rows)}",
-        f"{label} is of {kind}, but attributes are bools, integers, floats or strings, or lists of these: cast it, or "
-        "leave it out",
-    )
-    if asked is not None and name not in asked:
-        return None
-    return value_column(values, rows, prefix=np.frombuffer(f"{ATTRIBUTE}{name}{RESERVED}".encode(), np.uint8))
-
-
-def _row_of(place: int, rows: I64Array) -> int:
-    return int(np.searchsorted(rows, place, side="right")) - 1 if len(rows) else place
 
 
 def _tags(rows: TagLists) -> Column:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import BoolArray, I64Array, TagLists, U8Array, offsets_of
 from tagmatch.model.arrow_input import plain_strings, reject_no_utf8, strings_in
 from tagmatch.model.columns import shown
-from tagmatch.model.conditions.typed_values import check_values, places, value_column
+from tagmatch.model.conditions.typed_values import check_values, elements, is_list, places, value_column
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.filters.constraints import Comparison, Constraint
 from tagmatch.model.filters.values import literal, value_of
@@ -63,9 +63,9 @@ def constraint_rows(
     if pa.types.is_null(constraints.type):
         return TagLists(np.zeros(len(constraints) + 1, np.int64), strings_in(pa.array([], pa.large_string())))
     kind = constraints.type
-    if not _is_list(kind) or not pa.types.is_struct(kind.value_type):
+    if not is_list(kind) or not pa.types.is_struct(kind.value_type):
         raise InvalidTypeError(f"{name} must be lists of structs with {', '.join(_FIELDS[:3])}, …, not {kind}")
-    offsets, structs = _elements(constraints)
+    offsets, structs = elements(constraints)
     read = _Read(name, first_row, offsets, structs)
     columns = read.columns(threads)
     sound = are_sound(columns, threads)
@@ -74,16 +74,6 @@ def constraint_rows(
     if not sound.all():
         raise read.mistake(int(np.argmin(sound)), columns)
     return TagLists(offsets, constraint_tags(columns, threads))
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    is_view = pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
-    return bool(is_view or pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _elements(lists: pa.Array) -> tuple[I64Array, pa.Array]:
-    """Where the elements of each list begin, and all elements; those of null lists are none."""
-    return offsets_of(pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)), lists.flatten()
 
 
 class _Keys(NamedTuple):
@@ -132,11 +122,11 @@ class _Read:
         has_list: BoolArray = np.zeros(count, np.bool_)
         if LIST in self._fields and not pa.types.is_null(self._fields[LIST].type):
             given = self._fields[LIST]
-            if not _is_list(given.type):
+            if not is_list(given.type):
                 raise InvalidTypeError(f"{self._name}: field {LIST!r} must be lists of values, not {given.type}")
             has_list = given.is_valid().to_numpy(zero_copy_only=False)
-            lists, elements = _elements(given)
-            members = self._keys([elements], LIST, np.repeat(every, np.diff(lists)), threads)
+            lists, inner = elements(given)
+            members = self._keys([inner], LIST, np.repeat(every, np.diff(lists)), threads)
         parts = [np.frombuffer(CONSTANTS, np.uint8), strings.data, values.data, uppers.data, members.data]
         starts = offsets_of(np.array(list(map(len, parts)), np.int64))
         return Columns(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from numba.core import types
 from numba.extending import intrinsic
 from numba.np import arrayobj
@@ -27,8 +28,8 @@ class Prepared:
     def __init__(self, *arrays: npt.NDArray[Any]) -> None:
         assert all(array.flags.c_contiguous for array in arrays)
         self.arrays = arrays
-        # `ctypes.data` is the same, and takes three times as long
-        places = [(array.__array_interface__["data"][0], array.size) for array in arrays]
+        # `ctypes.data` and `__array_interface__` say the same, and take eight times as long
+        places = [(pa.py_buffer(array).address, array.size) for array in arrays]
         self.addresses: U64Array = np.array(places, np.uint64).ravel()
 
 

@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, U8Array, U64Array, frozen
 from tagmatch.model.filters import values as keys
-from tagmatch.model.jobs import Memo
 from tagmatch.model.kernels.bits import ones, trailing_zeros
 from tagmatch.model.kernels.jit import lent
 from tagmatch.model.kernels.xxh64 import read64
@@ -68,22 +65,6 @@ class Column(NamedTuple):
     def name(self) -> bytes:
         """The name of the attribute whose values these are, from their prefix."""
         return self.prefix[len(keys.ATTRIBUTE) : -len(keys.RESERVED)].tobytes()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AttributeColumns:
-    """Attributes that messages have beside their tags.
-
-    Attributes
-    ----------
-    columns : sequence of Column
-        One for each attribute.
-    memo : Memo
-        What has been made of the columns.
-    """
-
-    columns: Sequence[Column]
-    memo: Memo = field(default_factory=Memo, repr=False)
 
 
 @lent

@@ -154,9 +154,7 @@ class CudaValueIndex:
         if given is None:
             numbers, texts, sizes = None, None, _NO_COLUMNS
         else:
-            numbers, texts = given.memo.of(
-                self, lambda: (tuple(KnownColumns.of(given, self._known, kinds) for kinds in (NUMBERS, TEXTS)), ())
-            )
+            numbers, texts = (KnownColumns.of(given, self._known, kinds) for kinds in (NUMBERS, TEXTS))
             sizes = numbers.counts(first, last)
         values = GivenValues(last - first, first, numbers, sizes, *values_of(tags, first, last, self._known, texts))
         self._seen.count_values(last - first, values.attributes, values.columns, sizes)

@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import BoolArray
-from tagmatch.model.columns import strings_of
 from tagmatch.model.kernels.reserved import constraints_among
-from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.asked import Asked, asked_in, tests_of
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, attributes_of
@@ -101,13 +99,6 @@ def paths_of(index: FilterIndex | None, rows: npt.NDArray[np.integer[Any]]) -> l
             for place in np.flatnonzero(np.isin(rows, part.rows)):
                 paths[place] = path
     return paths
-
-
-def asked_of(indexes: Iterable[FilterIndex | None], names: Sequence[str]) -> set[str]:
-    """Those of some names that are of attributes that sets ask for."""
-    strings = strings_of(names)
-    known = [index.attributes.names.numbers(strings) for index in indexes if index is not None]
-    return {name for i, name in enumerate(names) if any(numbers[i] != UNKNOWN for numbers in known)}
 
 
 def filter_index(segment: Segment, before: Sequence[Seen] = (), path: Path | None = None) -> FilterIndex:

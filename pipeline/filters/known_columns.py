@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from array import array
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, U32Array, U64Array
+from tagmatch.model.arrays import I64Array, U32Array, U64Array, frozen
 from tagmatch.model.columns import strings_of
+from tagmatch.model.conditions.attribute_columns import AttributeColumns
+from tagmatch.model.conditions.typed_values import kind_within, wide_numbers
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.prepared import Prepared, array_at
 from tagmatch.model.kernels.tag_table import UNKNOWN
@@ -16,8 +19,9 @@ from tagmatch.model.kernels.value_columns import (
     BOOL,
     FLOAT,
     INTEGER,
+    NO_BYTES,
     TEXT,
-    AttributeColumns,
+    Column,
     count_there,
     places_there,
     row_of,
@@ -30,9 +34,10 @@ NUMBERS = (BOOL, INTEGER, FLOAT)
 #: Kinds of the others
 TEXTS = (TEXT,)
 
-#: Places of a column's arrays in `Prepared`
+#: Places of a column's arrays, each of which has an address and a length
 ROWS, VALIDITY, VALUE_BITS, BEGINS, ENDS, DATA = range(6)
-_ARRAYS = 6
+_ARRAYS, _HEAD = 6, 3
+_NO_ADDRESSES, _NO_TEXTS = (0,) * 2 * _ARRAYS, (0,) * 2 * len((BEGINS, ENDS, DATA))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,36 +46,56 @@ class KnownColumns:
 
     Attributes
     ----------
-    prepared : Prepared
-        The arrays of all columns, which must stay.
     addresses : uint64 array, columns x 12
-        Theirs.
+        Of the arrays of each column, as of `Prepared`.
     heads : int64 array, columns x 3
         The attribute, and the column's `kind` and `first_bit`.
+    kept : list
+        What must stay as long as the addresses.
+    places : list of (int, int)
+        Of columns that `_read` is still to see to, the number and the place among all that are given.
     """
 
-    prepared: Prepared
     addresses: U64Array
     heads: I64Array
+    kept: list[object]
+    places: list[tuple[int, int]]
 
     @classmethod
-    def of(cls, given: AttributeColumns, known: Attributes, kinds: Container[int] = NUMBERS + TEXTS) -> KnownColumns:
-        """The columns of these kinds."""
-        numbers = known.names.numbers(strings_of([column.name.decode() for column in given.columns])).tolist()
-        chosen = [
-            (number, column)
-            for number, column in zip(numbers, given.columns, strict=True)
-            if number != UNKNOWN and column.kind in kinds
-        ]
-        prepared = Prepared(
-            *(
-                array
-                for _, column in chosen
-                for array in (column.rows, column.validity, column.bits, column.begins, column.ends, column.text)
-            )
-        )
-        heads = [(number, column.kind, column.first_bit) for number, column in chosen]
-        return cls(prepared, prepared.addresses.reshape(-1, 2 * _ARRAYS), np.array(heads, np.int64).reshape(-1, 3))
+    def of(cls, given: AttributeColumns, known: Attributes, kinds: tuple[int, ...] = NUMBERS + TEXTS) -> KnownColumns:
+        """The columns of these kinds, which threads that ask at the same time make together, and only once."""
+
+        def choose(chosen: list[KnownColumns], _: object) -> None:
+            chosen.append(cls._chosen(given, known, kinds))
+
+        # As a piece of work, for two threads would only take the interpreter lock from each other
+        chosen: list[KnownColumns] = given.memo.of((known, kinds), lambda: ([], [None]), choose)
+        found: KnownColumns = given.memo.of(chosen[0], lambda: (chosen[0], chosen[0].places), partial(_read, given))
+        return found
+
+    @classmethod
+    def _chosen(cls, given: AttributeColumns, known: Attributes, kinds: tuple[int, ...]) -> KnownColumns:
+        """The columns, of which those of wide numbers are used as they lie in memory."""
+        addresses, heads = array("Q"), array("q")
+        kept: list[object] = []
+        left: list[tuple[int, int]] = []
+        for place, number in enumerate(known.names.numbers(strings_of(given.names)).tolist()):
+            if number == UNKNOWN:
+                continue
+            values = given.given(place)
+            kind = kind_within(values.type)
+            if kind not in kinds or values.null_count == len(values):
+                continue
+            wide = wide_numbers(values)
+            if wide is None:
+                left.append((len(heads) // _HEAD, place))
+                addresses.extend(_NO_ADDRESSES)
+                heads.extend((number, kind, 0))
+            else:
+                addresses.extend((0, 0, *wide.validity, *wide.bits, *_NO_TEXTS))
+                heads.extend((number, kind, wide.first_bit))
+                kept.append(values)
+        return cls(np.array(addresses).reshape(-1, 2 * _ARRAYS), np.array(heads).reshape(-1, _HEAD), kept, left)
 
     def counts(self, first: int, last: int) -> I64Array:
         """How many values messages `first` to `last` have in each column."""
@@ -90,6 +115,17 @@ class KnownColumns:
             Gets its bits, as of `Column`.
         """
         _gather(self.addresses, self.heads, first, last, owners, bits)
+
+
+def _read(given: AttributeColumns, columns: KnownColumns, which: tuple[int, int]) -> None:
+    """Read one of the columns whose values must be copied."""
+    number, place = which
+    column = given.column(place)
+    if column is None:  # lists without any values
+        column = Column(TEXT, NO_BYTES, frozen(np.zeros(len(given.batch) + 1, np.int64)))
+    prepared = Prepared(column.rows, column.validity, column.bits, column.begins, column.ends, column.text)
+    columns.kept.append(prepared)
+    columns.addresses[number], columns.heads[number, 2] = prepared.addresses, column.first_bit
 
 
 @kernel

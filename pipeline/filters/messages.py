@@ -238,7 +238,7 @@ def values_of(
 def messages_of(tags: TagLists, first: int, last: int, known: Attributes) -> Messages:
     """The attributes of messages `first` to `last`."""
     given = tags.attributes
-    columns = None if given is None else given.memo.of(known, lambda: (KnownColumns.of(given, known), ()))
+    columns = None if given is None else KnownColumns.of(given, known)
     ends = np.zeros(last - first + 1, np.int64)
     return Messages(ends, *_by_message(*_values(tags, first, last, known, columns), ends))
 

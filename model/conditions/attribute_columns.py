@@ -1,0 +1,95 @@
+"""Attributes of many messages, as columns of Arrow, of which only those that somebody asks for are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.model.arrays import I64Array
+from tagmatch.model.conditions.typed_values import check_values, elements, is_list, is_sound, value_column
+from tagmatch.model.filters.values import ATTRIBUTE, RESERVED, check_name
+from tagmatch.model.jobs import Memo
+from tagmatch.model.kernels.value_columns import NO_PLACES, Column
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttributeColumns:
+    """Attributes that messages have beside their tags.
+
+    Attributes
+    ----------
+    batch : pyarrow.RecordBatch
+        A row for each message.
+    numbers : sequence of int
+        Those of its columns that are attributes, as `check_columns` lets them pass.
+    names : sequence of str
+        Theirs.
+    memo : Memo
+        What has been made of the columns.
+    """
+
+    batch: pa.RecordBatch
+    numbers: Sequence[int]
+    names: Sequence[str]
+    memo: Memo = field(default_factory=Memo, repr=False)
+
+    def given(self, place: int) -> pa.Array:
+        """The values of an attribute, as they were given."""
+        return self.batch.column(self.numbers[place])
+
+    def column(self, place: int) -> Column | None:
+        """An attribute, which is read once; `None` if it has no value at all."""
+        return self.memo.of(place, lambda: (self._read(place), ()))
+
+    def _read(self, place: int) -> Column | None:
+        prefix = np.frombuffer(f"{ATTRIBUTE}{self.names[place]}{RESERVED}".encode(), np.uint8)
+        return value_column(*_flat(self.given(place)), prefix=prefix)
+
+    @property
+    def columns(self) -> list[Column]:
+        """All attributes that have a value."""
+        columns = (self.column(place) for place in range(len(self.names)))
+        return [column for column in columns if column is not None]
+
+
+def check_columns(batch: pa.RecordBatch, numbers: Sequence[int], first_row: int) -> None:
+    """See that columns can be attributes; most only need their type looked at.
+
+    Raises
+    ------
+    InvalidTypeError
+        A column has another type.
+    InvalidValueError
+        A name or an integer is none that an attribute can have. Both name the column, and the row if there is one.
+    """
+    names, kinds = batch.schema.names, batch.schema.types
+    for number in numbers:
+        name = names[number]
+        check_name(name)
+        if not is_sound(kinds[number]):
+            _check_values(f"column {name!r}", batch.column(number), first_row)
+
+
+def _check_values(label: str, given: pa.Array, first_row: int) -> None:
+    values, rows = _flat(given)
+    check_values(
+        values,
+        lambda place: f"{label}: row {first_row + _row_of(place, rows)}",
+        f"{label} is of {given.type}, but attributes are bools, integers, floats or strings, or lists of these: cast "
+        "it, or leave it out",
+    )
+
+
+def _flat(values: pa.Array) -> tuple[pa.Array, I64Array]:
+    """The values of all rows, and where those of each row begin, if there are lists."""
+    if not is_list(values.type):
+        return values, NO_PLACES
+    rows, flat = elements(values)
+    return flat, rows
+
+
+def _row_of(place: int, rows: I64Array) -> int:
+    return int(np.searchsorted(rows, place, side="right")) - 1 if len(rows) else place
