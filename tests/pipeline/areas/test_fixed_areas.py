@@ -1,0 +1,152 @@
+"""Areas that stay where they are, against brute force."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.places import (
+    NOWHERE,
+    Area,
+    Box,
+    Circle,
+    Place,
+    areas,
+    holds,
+    lists_of,
+    message_places,
+    places_of,
+    rows_of,
+    shapes_of,
+)
+
+from tagmatch.model.kernels.sphere import boxes_have, circles_have
+from tagmatch.pipeline.areas.fixed import FixedAreas
+
+pytestmark = pytest.mark.usefixtures("both_ways")
+one_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def assert_holding(
+    stored: list[tuple[int, Area]], group_count: int, messages: list[tuple[Place, list[int]]], *, plane: bool
+) -> int:
+    """Each message finds what brute force finds, once; how many in all."""
+    groups = np.array([group for group, _ in stored], np.int64)
+    fixed = FixedAreas.of(groups, group_count, shapes_of([area for _, area in stored]), plane=plane)
+    found = rows_of(fixed.holding(places_of([p for p, _ in messages]), lists_of([g for _, g in messages])))
+    assert len(found) == len(messages)
+    for (place, asked), row in zip(messages, found, strict=True):
+        answers = {i: holds(area, place, plane=plane) for i, (group, area) in enumerate(stored) if group in asked}
+        open_ones = {i for i, answer in answers.items() if answer is None}
+        assert len(row) == len(set(row))
+        assert set(row) - open_ones == {i for i, answer in answers.items() if answer}
+        assert set(row) <= set(answers)
+    return sum(map(len, found))
+
+
+@one_fixture
+@given(data=st.data(), plane=st.booleans(), group_count=st.integers(1, 5))
+def test_finds_what_brute_force_finds(data: st.DataObject, plane: bool, group_count: int) -> None:
+    group = st.integers(0, group_count - 1)
+    stored = data.draw(st.lists(st.tuples(group, areas(plane=plane)), max_size=60))
+    asked = st.lists(group, unique=True)
+    messages = data.draw(st.lists(st.tuples(message_places(plane=plane), asked), max_size=40))
+    assert_holding(stored, group_count, messages, plane=plane)
+
+
+def _somewhere(rng: random.Random, plane: bool) -> Place:
+    """Near poles and the anti-meridian more often than elsewhere."""
+    if plane:
+        return rng.uniform(-1, 1), rng.uniform(-1, 1)
+    lon = rng.choice([rng.uniform(-180, 180), 180 - rng.expovariate(1e3), -180 + rng.expovariate(1e3)])
+    lat = rng.choice([math.degrees(math.asin(rng.uniform(-1, 1))), 90 - rng.expovariate(10), -90 + rng.expovariate(10)])
+    return lon, max(-90.0, min(90.0, lat))
+
+
+def _area(rng: random.Random, plane: bool) -> Area:
+    lon, lat = _somewhere(rng, plane)
+    if rng.random() < 0.6:
+        return Circle(lon, lat, 10 ** (rng.uniform(-5, 1) if plane else rng.uniform(0, 7.5)))
+    width, height = 10 ** rng.uniform(-4, 0), 10 ** rng.uniform(-4, 0)
+    if plane:
+        return Box(lon, lat, lon + width, lat + height)
+    east = lon + 100 * width
+    return Box(lon, lat, east - 360 if east > 180 else east, min(lat + 50 * height, 90.0))
+
+
+def _edge(area: Area, rng: random.Random) -> Place:
+    """A place that is on the edge of an area, or about there."""
+    if isinstance(area, Box):
+        return rng.choice([area.west, area.east]), rng.choice([area.south, area.north])
+    return area.lon, max(-90.0, min(90.0, area.lat + math.degrees(area.metres / 6371008.8)))
+
+
+@pytest.mark.parametrize("plane", [True, False], ids=["plane", "sphere"])
+@pytest.mark.parametrize("group_count", [1, 3, 400])
+def test_thousands_in_groups(rng: random.Random, plane: bool, group_count: int) -> None:
+    stored = [(rng.randrange(group_count), _area(rng, plane)) for _ in range(4000)]
+    asked = [rng.sample(range(group_count), rng.randint(0, min(group_count, 30))) for _ in range(150)]
+    messages = [
+        (rng.choice([_somewhere(rng, plane), _edge(rng.choice(stored)[1], rng), NOWHERE]), each) for each in asked
+    ]
+    assert assert_holding(stored, group_count, messages, plane=plane) > 0
+
+
+@pytest.mark.parametrize("plane", [True, False], ids=["plane", "sphere"])
+def test_hot_spots(rng: random.Random, plane: bool) -> None:
+    """Thousands at one place, in groups that share chunks, and a few elsewhere."""
+    at = (0.5, 0.25)
+    stored: list[tuple[int, Area]] = [(rng.randrange(3), Circle(*at, 0.0)) for _ in range(3000)]
+    stored += [(rng.randrange(3), Box(*at, *at)) for _ in range(2000)]
+    stored += [(rng.randrange(3), _area(rng, plane)) for _ in range(100)]
+    rng.shuffle(stored)
+    messages = [(at, [0, 2]), ((0.5, 0.2500001), [0, 1, 2]), (at, [1]), (NOWHERE, [1]), (at, [])]
+    assert assert_holding(stored, 3, messages, plane=plane) >= 5000
+
+
+def test_answers_of_any_length_are_whole(rng: random.Random) -> None:
+    """Few messages find nearly all, most nothing: no room is made for that beforehand."""
+    everywhere = [(0, Circle(0.0, 0.0, 1e8))] * 20_000
+    messages = [((rng.uniform(-180, 180), 0.0), [0] if i % 97 == 50 else [1]) for i in range(500)]
+    fixed = FixedAreas.of(
+        np.zeros(len(everywhere), np.int64), 2, shapes_of([area for _, area in everywhere]), plane=False
+    )
+    found = fixed.holding(places_of([p for p, _ in messages]), lists_of([g for _, g in messages]))
+    assert found.lengths().tolist() == [20_000 if asked == [0] else 0 for _, asked in messages]
+    first = found.values[:20_000]
+    assert np.array_equal(np.sort(first), np.arange(20_000))
+
+
+def test_nothing_stored_and_nobody_asks() -> None:
+    none = FixedAreas.of(np.zeros(0, np.int64), 3, shapes_of([]), plane=False)
+    assert rows_of(none.holding(places_of([(0.0, 0.0)]), lists_of([[0, 1, 2]]))) == [[]]
+    one = FixedAreas.of(np.zeros(1, np.int64), 1, shapes_of([Circle(0.0, 0.0, 1.0)]), plane=False)
+    assert rows_of(one.holding(places_of([]), lists_of([]))) == []
+    assert one.nbytes > none.nbytes
+
+
+@pytest.mark.parametrize("plane", [True, False], ids=["plane", "sphere"])
+def test_columns_say_the_same(rng: random.Random, plane: bool) -> None:
+    """`circles_have` and `boxes_have`, for all else that asks."""
+    drawn = [_area(rng, plane) for _ in range(3000)]
+    asked = [rng.choice([_somewhere(rng, plane), _edge(area, rng)]) for area in drawn]
+    for kind, ask in ((Circle, circles_have), (Box, boxes_have)):
+        pairs = [(area, place) for area, place in zip(drawn, asked, strict=True) if isinstance(area, kind)]
+        values = np.array([area.values[: 3 if kind is Circle else 4] for area, _ in pairs]).T
+        columns = [np.ascontiguousarray(column) for column in [*values, *np.array([place for _, place in pairs]).T]]
+        got = ask(*columns, plane=plane).tolist()
+        want = [holds(area, place, plane=plane) for area, place in pairs]
+        assert all(w is None or w == g for w, g in zip(want, got, strict=True))
+
+
+def test_a_million_take_little_memory() -> None:
+    """At most 80 bytes each."""
+    at = np.random.default_rng(1).uniform(-80, 80, (1_000_000, 2))
+    shapes = shapes_of([])
+    values = np.column_stack([at, np.full(len(at), 1000.0), np.zeros(len(at))])
+    many = FixedAreas.of(np.zeros(len(at), np.int64), 1, type(shapes)(np.zeros(len(at), np.uint8), values), plane=False)
+    assert many.nbytes <= 80 * len(at)

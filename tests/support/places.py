@@ -1,0 +1,146 @@
+"""Areas and places that Hypothesis draws, and which have which: by Python's own `math`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tagmatch.model.arrays import Lists
+from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
+
+EARTH = 6371008.8
+HALF_WAY = math.pi * EARTH
+
+Place = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Circle:
+    """On the sphere, or on the plane."""
+
+    lon: float
+    lat: float
+    metres: float
+
+    @property
+    def values(self) -> tuple[float, float, float, float]:
+        return self.lon, self.lat, self.metres, 0.0
+
+
+@dataclass(frozen=True)
+class Box:
+    """As `Circle`."""
+
+    west: float
+    south: float
+    east: float
+    north: float
+
+    @property
+    def values(self) -> tuple[float, float, float, float]:
+        return self.west, self.south, self.east, self.north
+
+
+Area = Circle | Box
+
+
+def _unit_vector(place: Place) -> tuple[float, float, float]:
+    lon, lat = math.radians(place[0]), math.radians(place[1])
+    return math.cos(lat) * math.cos(lon), math.cos(lat) * math.sin(lon), math.sin(lat)
+
+
+def _same_on_the_sphere(a: Place, b: Place) -> bool:
+    """Whether two places are one by their names."""
+    if abs(a[1]) == 90:
+        return a[1] == b[1]
+    return a[1] == b[1] and (a[0] == b[0] or abs(a[0]) == abs(b[0]) == 180)
+
+
+def holds(area: Area, place: Place, *, plane: bool) -> bool | None:
+    """Whether an area has a place; `None` where the last digits decide."""
+    lon, lat = place
+    if math.isnan(lon) or math.isnan(lat):
+        return False
+    if isinstance(area, Box):
+        if not area.south <= lat <= area.north:
+            return False
+        if not plane and abs(lat) == 90:
+            return True
+        names = {lon, -lon} if not plane and abs(lon) == 180 else {lon}
+        if area.west <= area.east:
+            return any(area.west <= name <= area.east for name in names)
+        return any(area.west <= name or name <= area.east for name in names)
+    if plane:
+        dx, dy = area.lon - lon, area.lat - lat
+        return dx * dx + dy * dy <= area.metres * area.metres
+    if area.metres >= HALF_WAY or _same_on_the_sphere((area.lon, area.lat), place):
+        return True
+    distance = math.dist(_unit_vector((area.lon, area.lat)), _unit_vector(place))
+    limit = 2 * math.sin(area.metres / EARTH / 2)
+    # unit vectors are right to a few units of the sixteenth digit
+    if abs(distance - limit) <= 1e-9 * limit + 1e-15:
+        return None
+    return distance < limit
+
+
+# Few of them, so that middles, edges and messages meet
+_LONS = [-180.0, 180.0, -179.99999, 179.99999, 0.0, -0.0, 90.0, -90.0, 10.0, 10.00001, 10.5, -123.4]
+_LATS = [-90.0, 90.0, -89.99999, 89.99999, 0.0, -0.0, 45.0, 45.00001, 45.5, -33.3]
+_METRES = [0.0, 1e-6, 1.0, 1.5, 1000.0, 111_195.0, 1e6, HALF_WAY / 2, 0.9 * HALF_WAY, HALF_WAY, 1e9, math.inf]
+_XS = [0.0, 1.0, 0.5, 0.25, -1.0, 3.0, 4.0, 5.0, 1e-160, 1e-9, 1e9, -1e9, 1e200, 0.1, 0.3]
+
+_lons = st.sampled_from(_LONS) | st.floats(-180, 180)
+_lats = st.sampled_from(_LATS) | st.floats(-90, 90)
+_xs = st.sampled_from(_XS) | st.floats(-10, 10) | st.floats(-1e300, 1e300)
+
+
+def places(*, plane: bool) -> st.SearchStrategy[Place]:
+    return st.tuples(_xs, _xs) if plane else st.tuples(_lons, _lats)
+
+
+NOWHERE = (math.nan, math.nan)
+
+
+def message_places(*, plane: bool) -> st.SearchStrategy[Place]:
+    """Some have none."""
+    return st.sampled_from([NOWHERE, (math.nan, 90.0), (0.0, math.nan)]) | places(plane=plane)
+
+
+def radii(*, plane: bool) -> st.SearchStrategy[float]:
+    return _xs.map(abs) if plane else st.sampled_from(_METRES) | st.floats(0, 1e8)
+
+
+@st.composite
+def areas(draw: st.DrawFn, *, plane: bool) -> Area:
+    first = draw(places(plane=plane))
+    if draw(st.booleans()):
+        return Circle(*first, draw(radii(plane=plane)))
+    second = first if draw(st.integers(0, 3)) == 0 else draw(places(plane=plane))
+    south, north = sorted((first[1], second[1]))
+    return Box(first[0], south, second[0], north)
+
+
+def shapes_of(drawn: Sequence[Area]) -> Shapes:
+    kinds = np.array([BOX if isinstance(area, Box) else CIRCLE for area in drawn], np.uint8)
+    return Shapes(kinds, np.array([area.values for area in drawn], np.float64).reshape(-1, 4))
+
+
+def places_of(drawn: Sequence[Place]) -> Places:
+    columns = np.array(drawn, np.float64).reshape(-1, 2)
+    return Places(columns[:, 0].copy(), columns[:, 1].copy())
+
+
+def lists_of(rows: Sequence[Sequence[int]]) -> Lists:
+    offsets = np.cumsum([0, *map(len, rows)])
+    return Lists(offsets, np.array([value for row in rows for value in row], np.uint32))
+
+
+def rows_of(lists: Lists) -> list[list[int]]:
+    offsets = lists.offsets.tolist()
+    values = lists.values.tolist()
+    return [values[first:last] for first, last in itertools.pairwise(offsets)]
