@@ -141,6 +141,8 @@ class MatchOptions:
     auto_reload : float or None
         Seconds after which it is looked, again and again, whether there is a newer snapshot to answer from; `None`:
         never.
+    plane : bool
+        Areas are on the plane, not on the sphere.
     pipeline : PipelineOptions
         How queries that are asked one by one go through the stages.
     cuda : CudaOptions
@@ -153,12 +155,15 @@ class MatchOptions:
     batch_size: int = 256
     flush_timeout: float | None = 0.1
     auto_reload: float | None = None
+    plane: bool = False
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     cuda: CudaOptions = field(default_factory=CudaOptions)
 
     def __post_init__(self) -> None:
         if not isinstance(self.exact, bool):
             raise InvalidTypeError(f"exact must be True or False, not {self.exact!r}")
+        if not isinstance(self.plane, bool):
+            raise InvalidTypeError(f"plane must be True or False, not {self.plane!r}")
         _one_of("device", self.device, get_args(Device))
         if not isinstance(self.pipeline, PipelineOptions):
             raise InvalidTypeError(f"pipeline must be PipelineOptions, not {self.pipeline!r}")
@@ -219,6 +224,7 @@ class _UsualOptions(TypedDict, total=False):
     batch_size: int
     flush_timeout: float | None
     auto_reload: float | None
+    plane: bool
     pipeline: PipelineOptions | None
     cuda: CudaOptions | None
 

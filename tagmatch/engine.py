@@ -20,7 +20,7 @@ from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
 from tagmatch.model.check import check_segment
 from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list, tag_lists
-from tagmatch.model.conditions.rows import conditions_of, keys_of, with_conditions, with_constraints
+from tagmatch.model.conditions.rows import conditions_of, keys_of, with_areas, with_conditions, with_constraints
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import ClosedError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
 from tagmatch.model.expiry import expiry_time, expiry_times
@@ -34,7 +34,7 @@ from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Staging
-from tagmatch.subscriptions import alternatives
+from tagmatch.subscriptions import alternatives, located_conditions
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
@@ -151,11 +151,18 @@ class Engine:
 
     @_interrupted_plainly
     def stage_one(
-        self, tags: Iterable[str], key: object, *, where: object = None, removed: bool, expires: object = None
+        self,
+        tags: Iterable[str],
+        key: object,
+        *,
+        where: object = None,
+        area: object = None,
+        removed: bool,
+        expires: object = None,
     ) -> None:
         """Stage one change: of as many rows as its expression has alternatives, all or none."""
         self._check_writable()
-        rows, checks = alternatives(tags, where), KEY_CHECKS[self._key_type]
+        rows, checks = alternatives(tags, where, area, plane=self._options.plane), KEY_CHECKS[self._key_type]
         value, time = checks.one(key, "key"), expiry_time(expires, clock.now_us())
         if len(rows) == 1:
             self._staging.append(rows[0], value, removed=removed, expires=time)
@@ -171,6 +178,7 @@ class Engine:
         *,
         where: object = None,
         constraints: Any = None,
+        area: Any = None,
         removed: bool,
         expires: object = None,
     ) -> None:
@@ -185,8 +193,11 @@ class Engine:
         times = expiry_times(expires, rows, clock.now_us())
         if constraints is not None:
             chunks = with_constraints(chunks, constraints, threads=self._options.threads)
+        if area is not None:
+            chunks = with_areas(chunks, area, plane=self._options.plane, threads=self._options.threads)
         if where is not None:
-            chunks, sources = with_conditions(chunks, conditions_of(where, rows))
+            conditions = located_conditions(conditions_of(where, rows), plane=self._options.plane)
+            chunks, sources = with_conditions(chunks, conditions)
             values, times = keys_of(values, sources), None if times is None else times[sources]
         self._staging.extend(chunks, values, removed=removed, expires=times)
 
@@ -260,7 +271,7 @@ class Engine:
         query = tag_list(tags)
         if Where not in map(type, query):
             return is_among(snapshot, _set_ids(matcher, query), frozenset(query))
-        rows = rows_of_tags([sorted(set(row)) for row in alternatives(query, None)])
+        rows = rows_of_tags([sorted(set(row)) for row in alternatives(query, None, plane=self._options.plane)])
         sets = Lists(rows.offsets, np.arange(len(rows.tags), dtype=np.uint32))
         # No set has an `or` within; and matchers do not look up the tags of constraints
         return len(sets) == 1 and any(len(rows_with(segment, rows.tags, sets)) for segment in snapshot.segments)
@@ -289,6 +300,7 @@ class Engine:
             "staged": len(self._staging),
             "layout": options.layout,
             "max_partition_size": options.max_partition_size,
+            "plane": self._options.plane,
             "exact": self._options.exact or rules_of(options).compares_tags,
             "device": matcher.devices[0].partition(":")[0],
             "devices": list(matcher.devices),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from tagmatch.engine import Engine
+    from tagmatch.model.filters.areas import Area
     from tagmatch.model.options import Device, Durability, KeyType, Layout, NewOptions, OpenOptions
     from tagmatch.model.storage.history import SnapshotInfo
     from tagmatch.model.tables import Snapshot
@@ -83,6 +84,9 @@ class TagMatch(Generic[K]):
         Seconds between looks, by a thread in the background, whether another program has saved a newer snapshot, which
         `reload` then takes over; `None`: never. Queries never wait for that. What cannot be read is tried again, and
         `stats()["reload_error"]` says why. It goes on in forked children.
+    plane : bool
+        Areas of sets (`area` of `add_set`) are on the plane, where `lon` and `lat` are any x and y, and `metres` are of
+        the same unit; else they are on the sphere. It is not saved: give it each time the index is opened.
     pipeline : PipelineOptions, optional
         How queries that are asked one by one go through the stages, and how many at once.
     cuda : CudaOptions, optional
@@ -135,6 +139,7 @@ class TagMatch(Generic[K]):
         batch_size: int = MATCH_DEFAULTS.batch_size,
         flush_timeout: float | None = MATCH_DEFAULTS.flush_timeout,
         auto_reload: float | None = MATCH_DEFAULTS.auto_reload,
+        plane: bool = MATCH_DEFAULTS.plane,
         pipeline: PipelineOptions | None = None,
         cuda: CudaOptions | None = None,
         durability: Durability | None = None,
@@ -145,7 +150,7 @@ class TagMatch(Generic[K]):
             key_type,
             LayoutOptions(layout, max_partition_size),
             StagingOptions(durability, keep_snapshots),
-            _match_options(exact, device, threads, batch_size, flush_timeout, auto_reload, pipeline, cuda),
+            _match_options(exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda),
         )
 
     @overload
@@ -185,6 +190,7 @@ class TagMatch(Generic[K]):
         batch_size: int = MATCH_DEFAULTS.batch_size,
         flush_timeout: float | None = MATCH_DEFAULTS.flush_timeout,
         auto_reload: float | None = MATCH_DEFAULTS.auto_reload,
+        plane: bool = MATCH_DEFAULTS.plane,
         pipeline: PipelineOptions | None = None,
         cuda: CudaOptions | None = None,
         durability: Durability | None = None,
@@ -207,7 +213,8 @@ class TagMatch(Generic[K]):
             Default: the current one.
         layout, max_partition_size
             Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
-        exact, device, threads, batch_size, flush_timeout, auto_reload, pipeline, cuda, durability, keep_snapshots
+        exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda, durability,
+        keep_snapshots
             As of `TagMatch`.
 
         Raises
@@ -240,7 +247,7 @@ class TagMatch(Generic[K]):
             max_partition_size,
             snapshot,
             StagingOptions(durability, keep_snapshots),
-            _match_options(exact, device, threads, batch_size, flush_timeout, auto_reload, pipeline, cuda),
+            _match_options(exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda),
         )
         return opened
 
@@ -291,9 +298,10 @@ class TagMatch(Generic[K]):
         key: K,
         *,
         where: str | None = None,
+        area: Area | None = None,
         expires: datetime | timedelta | None = None,
     ) -> None:
-        """Stage the addition of `key` to the set `tags`, with a condition if there is `where`.
+        """Stage the addition of `key` to the set `tags`, with a condition if there is `where` or `area`.
 
         Parameters
         ----------
@@ -302,6 +310,9 @@ class TagMatch(Generic[K]):
         where : str, optional
             What the attributes of a query must be as well, such as `price < 10 and city in {"Rome", "Milan"}`. An
             expression with `or` is stored as several sets, one for each alternative.
+        area : Circle, Box or Near, optional
+            Where a query must be as well; `within circle(…)`, `within box(…)` and `within near(…)` of `where` say the
+            same.
         expires : datetime or timedelta, optional
             When the key stops being an answer of this set: a `datetime` with a time zone, or a `timedelta` from now. A
             time that is past has the addition remove the key. The time replaces one that the key had; without it, the
@@ -311,9 +322,11 @@ class TagMatch(Generic[K]):
         ------
         TypeError, ValueError
             `tags` is not an iterable of `str`, or `key` not an integer in [0, 2**64); or no `str`, where the index has
-            strings as keys; or `expires` is a `datetime` without a time zone, or a `timedelta` that is not positive.
+            strings as keys; or `expires` is a `datetime` without a time zone, or a `timedelta` that is not positive; or
+            `area` is none, or out of range.
         FilterError
-            There is a mistake in `where`; the message names the column, and what was expected there.
+            There is a mistake in `where`; the message names the column, and what was expected there. Or an area in it
+            is out of range.
         InvalidValueError
             The index is on a store, or was opened at a snapshot by its number: then it is read-only.
         IndexLockedError
@@ -330,22 +343,31 @@ class TagMatch(Generic[K]):
         >>> tm.consolidate()
         >>> tm.match(["cat", "fr"])
         [7]
-        """
-        self._engine.stage_one(tags, key, where=where, removed=False, expires=expires)
 
-    def remove_set(self, tags: Iterable[str], key: K, *, where: str | None = None) -> None:
+        A set with an area, and what is stored for it:
+
+        >>> from tagmatch import Circle
+        >>> tm.add_set(["taxi"], 8, area=Circle(9.19, 45.46, 5000))
+        >>> tm.consolidate()
+        >>> tm.to_arrow()["where"].to_pylist()
+        [None, 'within circle(9.19, 45.46, 5000)']
+        """
+        self._engine.stage_one(tags, key, where=where, area=area, removed=False, expires=expires)
+
+    def remove_set(self, tags: Iterable[str], key: K, *, where: str | None = None, area: Area | None = None) -> None:
         """Stage the removal of `key` from the set `tags`; a set without keys is no longer stored.
 
-        What was added with `where` is removed with an expression that has the same alternatives.
+        What was added with `where` is removed with an expression that has the same alternatives, and what was added
+        with `area` with an equal one, or with such an expression.
 
         Raises
         ------
         TypeError, ValueError
             As `add_set`.
         """
-        self._engine.stage_one(tags, key, where=where, removed=True)
+        self._engine.stage_one(tags, key, where=where, area=area, removed=True)
 
-    def add_sets(self, tags: Any, keys: Any, *, where: Any = None, expires: Any = None) -> None:
+    def add_sets(self, tags: Any, keys: Any, *, where: Any = None, area: Any = None, expires: Any = None) -> None:
         """Stage the addition of many sets, each with one key.
 
         Parameters
@@ -359,6 +381,9 @@ class TagMatch(Generic[K]):
         where : optional
             As of `add_set`, one expression for all; or as many, with nulls for sets without: an Arrow array of
             strings, or a sequence. Each different one is read once.
+        area : optional
+            As of `add_set`, one for all; or as many, with nulls for sets without: an Arrow array of structs, as
+            `add_subscriptions` describes them, or a sequence.
         expires : optional
             As of `add_set`, one `datetime` or `timedelta` for all; or as many times, with nulls for keys that never
             expire: an Arrow array of timestamps with a time zone, a NumPy array of `datetime64`, which are UTC, or a
@@ -369,7 +394,7 @@ class TagMatch(Generic[K]):
         TypeError, ValueError
             As `add_set`, naming the row, or the lengths differ. Nothing is staged then.
         """
-        self._engine.stage_many(tags, keys, where=where, removed=False, expires=expires)
+        self._engine.stage_many(tags, keys, where=where, area=area, removed=False, expires=expires)
 
     def add_subscriptions(self, table: pa.Table | pa.RecordBatch) -> None:
         """Stage the addition of the rows of an Arrow table: `add_sets` with its columns, as `to_arrow` has them.
@@ -377,10 +402,10 @@ class TagMatch(Generic[K]):
         Parameters
         ----------
         table : pyarrow.Table or pyarrow.RecordBatch
-            Column `key`, and those of `tags`, `where`, `constraints` and `expires` that are needed. A query matches a
-            row that has all of its tags, and where its expression and all of its constraints hold; several rows of a
-            key are alternatives. Without a column `tags`, rows have no tags, nor has a row where `tags` is null and
-            `where` or `constraints` is not.
+            Column `key`, and those of `tags`, `where`, `constraints`, `area` and `expires` that are needed. A query
+            matches a row that has all of its tags, and where its expression and all of its constraints hold, and whose
+            area it is in; several rows of a key are alternatives. Without a column `tags`, rows have no tags, nor has a
+            row where `tags` is null and `where`, `constraints` or `area` is not.
 
             `constraints` is for many subscriptions, as nothing is parsed: lists of structs, null or empty where there
             are none. Each has the fields `attr`, the name of an attribute, `op`, and those that the operators need:
@@ -394,6 +419,11 @@ class TagMatch(Generic[K]):
             Operands are bools, integers, floats or strings, dense or sparse unions of these, or structs of them with
             one field that is not null, which Parquet and Spark have. Operators mean what they mean in `where`;
             `not exists` is `not exists(…)`.
+
+            `area` is for many areas: structs, null where there is none, with the fields that the kinds need, integers
+            or floats, others null or not there: `lon`, `lat` and `metres` of a circle, `west`, `south`, `east` and
+            `north` of a box, `metres` of what is near. A field `kind` says which it is: `circle`, `box` or `near`. It
+            can be left out, but for what is near where the structs have fields `lon` or `lat`.
 
         Raises
         ------
@@ -429,9 +459,9 @@ class TagMatch(Generic[K]):
         columns.pop("expires", None)
         self._engine.stage_many(columns.pop("tags"), columns.pop("key"), removed=True, **columns)
 
-    def remove_sets(self, tags: Any, keys: Any, *, where: Any = None) -> None:
+    def remove_sets(self, tags: Any, keys: Any, *, where: Any = None, area: Any = None) -> None:
         """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`."""
-        self._engine.stage_many(tags, keys, where=where, removed=True)
+        self._engine.stage_many(tags, keys, where=where, area=area, removed=True)
 
     def consolidate(self, *, full: bool = False) -> None:
         """Make all changes staged so far take effect; save the new snapshot if there is a path.
@@ -715,14 +745,14 @@ class TagMatch(Generic[K]):
             `max_partition_size`, `seed`, `number` (of the snapshot as it was saved, else `None`); `staged` changes that
             are not in it yet, also those that a program that ended has left; `path`, or the URI without passwords;
             `reload_error`: what went wrong when `auto_reload` last looked for a newer snapshot, `None` if nothing did.
-            Where it is matched: `device`,
-            `devices`, `device_notes` (why not on others), `threads`, `exact`; with a CUDA device, `matched_by`: how
-            many queries it and the CPU have matched since the last `consolidate()`, without those that `match` answers
-            in its own thread ((query, partition) pairs where queries wait by partition); `index_bytes` with, among
-            them, `key_bytes`. Work since the opening: `queries` answered, `matches` (keys that they got), `verified`
-            (sets that were compared with a query and are contained in it), `rejected` (candidates that are not). Now:
-            `queries_in_flight`, `result_bytes_in_flight`, and `stages`, by name, with their queues and times in
-            seconds; what `match` does in its own thread is in none of these three.
+            Where it is matched: `device`, `devices`, `device_notes` (why not on others), `threads`, `exact`, `plane`;
+            with a CUDA device, `matched_by`: how many queries it and the CPU have matched since the last
+            `consolidate()`, without those that `match` answers in its own thread ((query, partition) pairs where
+            queries wait by partition); `index_bytes` with, among them, `key_bytes`. Work since the opening: `queries`
+            answered, `matches` (keys that they got), `verified` (sets that were compared with a query and are contained
+            in it), `rejected` (candidates that are not). Now: `queries_in_flight`, `result_bytes_in_flight`, and
+            `stages`, by name, with their queues and times in seconds; what `match` does in its own thread is in none of
+            these three.
         """
         return self._engine.stats()
 
@@ -795,6 +825,7 @@ def _match_options(
     batch_size: int,
     flush_timeout: float | None,
     auto_reload: float | None,
+    plane: bool,
     pipeline: PipelineOptions | None,
     cuda: CudaOptions | None,
 ) -> MatchOptions:
@@ -805,6 +836,7 @@ def _match_options(
         batch_size,
         flush_timeout,
         auto_reload,
+        plane,
         MATCH_DEFAULTS.pipeline if pipeline is None else pipeline,
         MATCH_DEFAULTS.cuda if cuda is None else cuda,
     )

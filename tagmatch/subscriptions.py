@@ -10,13 +10,16 @@ import pyarrow as pa
 
 from tagmatch.model.arrow_input import without_null_lists
 from tagmatch.model.columns import shown, stored_tag_list
-from tagmatch.model.conditions.rows import Alternatives
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.conditions.areas import area_tag
+from tagmatch.model.conditions.rows import Alternatives, Conditions
+from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
+from tagmatch.model.filters.areas import check, on_plane
+from tagmatch.model.filters.constraints import AREA_TAGS, Constraint
 from tagmatch.model.filters.language import rows_of
 from tagmatch.model.filters.where import Where
 
 
-def alternatives(tags: object, where: object) -> Alternatives:
+def alternatives(tags: object, where: object, area: object = None, *, plane: bool = False) -> Alternatives:
     r"""The rows that are stored for one subscription: one for each conjunction that its expression becomes.
 
     Entries of `tags` that are `Where`, as iteration gives them, are conditions, too.
@@ -24,7 +27,7 @@ def alternatives(tags: object, where: object) -> Alternatives:
     Raises
     ------
     InvalidTypeError, InvalidValueError, FilterError
-        As `stored_tag_list`, and as `rows_of` for the expression.
+        As `stored_tag_list`, as `rows_of` for the expression, and as `area_tag` and `located` for areas.
 
     Examples
     --------
@@ -39,11 +42,60 @@ def alternatives(tags: object, where: object) -> Alternatives:
     rows = [plain]
     for condition in conditions:
         rows = [[*row, *other.tags, *other.constraints] for other in rows_of(condition) for row in rows]
+    rows = located(rows, plane=plane)
+    if area is not None:
+        own = area_tag(area, plane=plane)
+        rows = [[*row, own] for row in rows]
     return rows
 
 
+def located(rows: Alternatives, *, plane: bool) -> Alternatives:
+    r"""The rows of an expression, which does not know its geometry, on the sphere or on the plane.
+
+    Raises
+    ------
+    FilterError
+        An area cannot be one of this geometry: the message names the field.
+
+    Examples
+    --------
+    >>> [row] = rows_of("within circle(9.19, 145.46, 5000)")
+    >>> [[tag]] = located([row.constraints], plane=True)
+    >>> tag[:6]
+    '\x00+a\x00C4'
+    >>> located([row.constraints], plane=False)
+    Traceback (most recent call last):
+    tagmatch.FilterError: where: lat must be from -90 to 90, not 145.46
+    """
+    if not any(tag.startswith(AREA_TAGS) for row in rows for tag in row):
+        return rows
+    return [[_located(tag, plane) if tag.startswith(AREA_TAGS) else tag for tag in row] for row in rows]
+
+
+def _located(tag: str, plane: bool) -> str:
+    try:
+        check(Constraint.of_tag(tag).area, plane=plane)
+    except InvalidValueError as error:
+        raise FilterError(f"where: {error}") from None
+    begin = len(AREA_TAGS[0])
+    return tag[:begin] + on_plane(tag[begin:]) if plane else tag
+
+
+def located_conditions(conditions: Conditions, name: str = "where", *, plane: bool, first_row: int = 0) -> Conditions:
+    """The conditions of many rows, each different one as `located` makes it; the message of an error names the row."""
+    rows = []
+    for number, each in enumerate(conditions.rows):
+        try:
+            rows.append(located(each, plane=plane))
+        except FilterError as error:
+            row = first_row + int(np.argmax(conditions.number == number))
+            raise FilterError(f"{name}: row {row}: {str(error).removeprefix('where: ')}") from None
+    return Conditions(conditions.number, rows)
+
+
 #: The columns of a table of subscriptions that have constraints
-CONDITIONS = ("where", "constraints")
+WHERE, AREA = "where", "area"
+CONDITIONS = (WHERE, "constraints", AREA)
 
 # The columns that a table of subscriptions may have
 _COLUMNS = ("key", "tags", *CONDITIONS, "expires")

@@ -90,7 +90,7 @@ def _use_constraints(step: int, last_key: int) -> None:
     with TagMatch(device="cpu", threads=2) as tm:
         tm.add_set(["en"], last_key, where='price < 10 and name contains "IB" and not tags {"old"}')
         cheap = {"attr": "price", "op": "<", "value": 10}
-        tm.add_subscriptions(pa.table({"key": [2], "constraints": [[cheap]]}))
+        tm.add_subscriptions(pa.table({"key": [2], "constraints": [[cheap]], "area": [{"metres": 500}]}))
         # As many that ask for what messages have anyway are kept in another way
         for low in range(_ALIKE):
             tm.add_set(["en"], 1, where=f"price between {low} and {low + _ALIKE}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -14,8 +14,10 @@ from tagmatch.model.arrays import BoolArray, I64Array, Strings, TagLists, U64Arr
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import plain_strings, strings_in
 from tagmatch.model.columns import NO_SEQUENCES, arrow_chunks, rows_of_tags, shown
+from tagmatch.model.conditions.areas import area_column, area_rows, area_tag, is_area, listed_areas
 from tagmatch.model.conditions.structured import constraint_rows
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
+from tagmatch.model.filters.constraints import AREA_TAGS
 from tagmatch.model.filters.language import rows_of
 
 #: Rows of tags, each of which stands for a conjunction
@@ -99,6 +101,19 @@ def reject_mistakes(where: pa.Array) -> None:
             raise FilterError(f"where: {shown(text)}: {str(error).removeprefix('where: ')}") from None
 
 
+def reject_areas(where: pa.Array) -> None:
+    """See that no expression, of those that can be read, asks for an area.
+
+    Raises
+    ------
+    FilterError
+        The message shows the expression.
+    """
+    for text in pc.unique(where.drop_null()).to_pylist():
+        if not _has_mistake(text) and any(tag.startswith(AREA_TAGS) for row in _read(text) for tag in row):
+            raise FilterError(f"where: {shown(text)} has an area, which Spark's jobs do not take; use `tagmatch build`")
+
+
 def have_mistakes(where: pa.Array) -> BoolArray:
     """Of each expression, whether it cannot be read."""
     bad = [text for text in pc.unique(where.drop_null()).to_pylist() if _has_mistake(text)]
@@ -153,13 +168,56 @@ def with_constraints(
     chunks: list[TagLists], constraints: pa.Array | pa.ChunkedArray, name: str = "constraints", *, threads: int = 1
 ) -> list[TagLists]:
     """The rows of all chunks with the tags of their constraints; arguments and errors as `constraint_rows`."""
-    parts, first = [], 0
-    for chunk in chunks:
-        some = constraints.slice(first, len(chunk))
+
+    def added(first: int, count: int) -> TagLists:
+        some = constraints.slice(first, count)
         if isinstance(some, pa.ChunkedArray):
             some = some.combine_chunks()
+        return constraint_rows(some, name, first_row=first, threads=threads)
+
+    return _with_rows(chunks, added)
+
+
+def with_areas(
+    chunks: list[TagLists], areas: Any, name: str = "area", *, plane: bool, threads: int = 1
+) -> list[TagLists]:
+    """The rows of all chunks with the tags of their areas.
+
+    Parameters
+    ----------
+    areas
+        One for all rows, or for each row one or none: a sequence, or structs as `area_rows` reads them.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError, NullError
+        The message names the row; or there are not as many as rows.
+    """
+    if is_area(areas):
+        one = rows_of_tags([[area_tag(areas, name, plane=plane)]])
+        return [_joined(chunk, np.arange(len(chunk)), one, np.zeros(len(chunk), np.int64)) for chunk in chunks]
+    found = area_column(areas, sum(map(len, chunks)), name)
+    if isinstance(found, list):
+        listed = found
+        return _with_rows(
+            chunks,
+            lambda first, count: listed_areas(listed[first : first + count], name, first_row=first, plane=plane),
+        )
+    column = found
+
+    def added(first: int, count: int) -> TagLists:
+        some = column.slice(first, count).combine_chunks()
+        return area_rows(some, name, first_row=first, plane=plane, threads=threads)
+
+    return _with_rows(chunks, added)
+
+
+def _with_rows(chunks: list[TagLists], others: Callable[[int, int], TagLists]) -> list[TagLists]:
+    """The rows of all chunks, each with the tags of another one, of those that are given from a number on."""
+    parts, first = [], 0
+    for chunk in chunks:
         rows = np.arange(len(chunk))
-        parts.append(_joined(chunk, rows, constraint_rows(some, name, first_row=first, threads=threads), rows))
+        parts.append(_joined(chunk, rows, others(first, len(chunk)), rows))
         first += len(chunk)
     return parts
 

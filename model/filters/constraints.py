@@ -51,6 +51,8 @@ SUFFIX: Kind = "s"
 CONTAINS: Kind = "c"
 NO_TAG: Kind = "t"
 AREA: Kind = "a"
+#: How the tags of areas begin
+AREA_TAGS = (f"{RESERVED}+a{RESERVED}", f"{RESERVED}-a{RESERVED}")
 
 #: Words of the language, which are names of attributes only in backquotes
 KEYWORDS = frozenset(

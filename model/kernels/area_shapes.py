@@ -6,21 +6,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, F64Array, Strings, U8Array, U32Array, frozen
+from tagmatch.model.arrays import BoolArray, F64Array, Strings, TagLists, U8Array, U32Array, frozen, offsets_of
 from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.parallel import even_ranges, run_rows
 
 #: Letters of shapes on the sphere; those of the plane are the same as capitals
 CIRCLE, BOX, NEAR = tuple(b"cbn")
 #: What makes the letter of a shape on the sphere the one on the plane
 TO_PLANE = ord("C") - ord("c")
 #: Most numbers that a shape has
-NUMBERS = 4
+MOST_NUMBERS = 4
 
 _DIGITS = 16
 #: A tag's bytes before the letter: U+0000, the sign, the kind, U+0000
 _BEFORE = 4
 _NEGATED = ord("-")
+_PLUS, _AREA = tuple(b"+a")
 _ZERO, _NINE, _A, _F = tuple(b"09af")
+_HEX = frozen(np.frombuffer(b"0123456789abcdef", np.uint8))
+
+_ROWS_PER_TASK = 4096
 
 
 class Shapes(NamedTuple):
@@ -92,6 +97,53 @@ def shapes_of(tags: Strings, ranks: U32Array) -> Shapes:
     """
     count = len(ranks)
     kinds, negated = np.zeros(count, np.uint8), np.zeros(count, np.bool_)
-    bits = np.zeros((count, NUMBERS), np.uint64)
+    bits = np.zeros((count, MOST_NUMBERS), np.uint64)
     _read(tags.offsets, tags.data, frozen(ranks.astype(np.uint32, copy=False)), kinds, negated, bits)
     return Shapes(kinds, negated, bits.view(np.float64))
+
+
+@kernel
+def _measure(kinds, lengths):
+    for i in range(len(kinds)):
+        count = _numbers_of(kinds[i])
+        lengths[i] = 0 if count < 0 else _BEFORE + 1 + count * _DIGITS
+
+
+@kernel
+def _write(kinds, bits, places, first, last, digits, data):
+    for i in range(first, last):
+        at, count = places[i], _numbers_of(kinds[i])
+        if count < 0:
+            continue
+        data[at], data[at + 1], data[at + 2], data[at + 3], data[at + 4] = 0, _PLUS, _AREA, 0, kinds[i]
+        at += _BEFORE + 1
+        for number in range(count):
+            found = bits[i, number]
+            for digit in range(_DIGITS):
+                data[at + digit] = digits[(found >> np.uint64(60 - 4 * digit)) & np.uint64(15)]
+            at += _DIGITS
+
+
+def area_tags(kinds: U8Array, values: F64Array, threads: int) -> TagLists:
+    """Rows with the tag of an area each, or without one.
+
+    Parameters
+    ----------
+    kinds : uint8 array
+        As of `Shapes`; 0 where a row has none.
+    values : float64[n, 4] array
+        As of `Shapes`; none is a negative zero.
+    threads : int
+    """
+    count = len(kinds)
+    lengths = np.empty(count, np.int64)
+    _measure(kinds, lengths)
+    places, has_area = offsets_of(lengths), lengths > 0
+    data = np.empty(int(places[-1]), np.uint8)
+    bits = np.ascontiguousarray(values).view(np.uint64)
+
+    def write(first: int, last: int) -> None:
+        _write(kinds, bits, places, first, last, _HEX, data)
+
+    run_rows(write, even_ranges(count, min(threads, 1 + count // _ROWS_PER_TASK)), threads)
+    return TagLists(offsets_of(has_area), Strings(offsets_of(lengths[has_area]), data))

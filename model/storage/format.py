@@ -15,7 +15,8 @@ Layout of an index folder ::
 New files are written under other names, synced, and only then named by a new manifest that replaces the old one in one
 step: a reader sees the old snapshot or the new one, wholly. Names come from contents, so writing the same snapshot
 twice changes nothing. Formats 1 and 2 had one segment, in a folder `snapshot-<checksum>`. Format 4 is format 3
-with keys that expire, and format 5 with constraints, and perhaps such keys: what older versions would not notice.
+with keys that expire, format 5 with constraints, and perhaps such keys, and format 6 with areas among the constraints:
+what older versions would not notice.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import reject_given_up
 
 #: The newest that is read. Of older ones, version 2 is that of indexes whose keys are strings, and version 1 of others
-FORMAT_VERSION = 5
-# With keys that expire, but no constraints; with neither
-_TIMES_VERSION, _PLAIN_VERSION = 4, 3
+FORMAT_VERSION = 6
+# With constraints, but no areas; with keys that expire, but no constraints; with neither
+_CONSTRAINTS_VERSION, _TIMES_VERSION, _PLAIN_VERSION = 5, 4, 3
 
 #: The contents of a manifest, without its checksum
 Manifest: TypeAlias = dict[str, Any]
@@ -53,6 +54,8 @@ MANIFEST = "MANIFEST.json"
 EXPIRES = "expires.arrow"
 #: Said of a segment of which some sets have constraints
 CONSTRAINTS = "constraints"
+#: Said of a segment of which some sets have areas
+AREAS = "areas"
 #: Its lock is held by a writer; readers need none
 LOCK = "LOCK"
 #: Its lock is held by a program for as long as it may stage changes that last
@@ -149,8 +152,10 @@ def _checksum_without_its_line(text: bytes) -> str | None:
 def version_for(segments: Iterable[Entry]) -> int:
     """The format of an index with these segments."""
     segments = list(segments)
-    if any(CONSTRAINTS in entry for entry in segments):
+    if any(AREAS in entry for entry in segments):
         return FORMAT_VERSION
+    if any(CONSTRAINTS in entry for entry in segments):
+        return _CONSTRAINTS_VERSION
     return _TIMES_VERSION if any(EXPIRES in entry["files"] for entry in segments) else _PLAIN_VERSION
 
 
@@ -213,6 +218,11 @@ def names_of(manifest: Manifest) -> set[str]:
 def within(files: dict[str, Entry], name: str) -> dict[str, Entry]:
     """Those of the files that are in the folder of this name, or the one that has it."""
     return {path: expected for path, expected in files.items() if path.partition("/")[0] == name}
+
+
+def has_areas(manifest: Manifest) -> bool:
+    """Whether some sets of the index that has this manifest have areas."""
+    return any(AREAS in entry for entry in manifest["segments"])
 
 
 def key_type_of(manifest: Manifest) -> KeyType:

@@ -13,13 +13,14 @@ import xxhash
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
 from tagmatch.model.deletions import Deletions
 from tagmatch.model.errors import IndexCorruptError, IndexVersionError, TagMatchError
-from tagmatch.model.kernels.reserved import has_reserved
+from tagmatch.model.kernels.reserved import areas_among, has_reserved
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage.durable import sync
 from tagmatch.model.storage.format import (
     ADVICE,
+    AREAS,
     CONSTRAINTS,
     DELETED_PREFIX,
     EXPIRES,
@@ -51,8 +52,13 @@ def write_segment(segment: Segment, folder: Path) -> Entry:
     name = SEGMENT_PREFIX + whole.hexdigest()
     unnamed.rename(folder / name)
     tags = len(segment.vocabulary)
-    entry = {"name": name, "rows": len(segment), "seed": segment.vocabulary.seed, "tags": tags, "files": files}
-    return entry | ({CONSTRAINTS: True} if has_reserved(segment.vocabulary.tags) else {})
+    entry: Entry = {"name": name, "rows": len(segment), "seed": segment.vocabulary.seed, "tags": tags, "files": files}
+    tags_of_segment = segment.vocabulary.tags
+    if has_reserved(tags_of_segment):
+        entry[CONSTRAINTS] = True
+        if areas_among(tags_of_segment).any():
+            entry[AREAS] = True
+    return entry
 
 
 def write_deletions(deletions: Deletions, rows: int, folder: Path) -> Entry:

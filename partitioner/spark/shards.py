@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import I64Array, U8Array
 from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists
 from tagmatch.model.columns import KEY_CHECKS, tag_lists
-from tagmatch.model.conditions.rows import conditions_of, have_mistakes, reject_mistakes, with_conditions
+from tagmatch.model.conditions.rows import conditions_of, have_mistakes, reject_areas, reject_mistakes, with_conditions
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
@@ -96,7 +96,7 @@ def make_shards(rows: DataFrame, keys: Keys, *, skip_invalid: bool) -> Shards:
     Raises
     ------
     FilterError
-        The first expression with a mistake, unless rows that cannot be stored are skipped.
+        The first expression with a mistake, unless rows that cannot be stored are skipped; and the first with an area.
     """
     clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession), skip_invalid=skip_invalid), SERIALIZED)
     made = clean.repartition("label").mapInArrow(partial(_write_shard, keys), _SHARD).collect()
@@ -128,6 +128,7 @@ def _clean(labels: I64Array, batches: Batches, *, skip_invalid: bool = False) ->
     for batch in gathered(batches, _SENT_BYTES):
         problems = _problems(batch["tags"], batch["key"])
         if _WHERE in batch.schema.names:
+            reject_areas(batch[_WHERE])
             if not skip_invalid:
                 reject_mistakes(batch[_WHERE])
             problems[have_mistakes(batch[_WHERE]) & (problems == 0)] = len(PROBLEMS)

@@ -115,6 +115,10 @@ SkipInvalid = Annotated[
     bool,
     typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and say at the end how many there were."),
 ]
+Plane = Annotated[
+    bool,
+    typer.Option("--plane", help="Areas are on the plane, in any unit, not in degrees and metres on the sphere."),
+]
 Expires = Annotated[
     datetime | None,
     typer.Option(

@@ -16,6 +16,7 @@ from tagmatch.cli.arguments import (
     KeyTypeName,
     LayoutName,
     MaxPartitionSize,
+    Plane,
     SkipInvalid,
     Threads,
     input_argument,
@@ -28,7 +29,7 @@ from tagmatch.model.options import LAYOUT_DEFAULTS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_Sets = Annotated[str, input_argument("SETS", "columns `key` and `tags`, or `where` or `constraints`, or all")]
+_Sets = Annotated[str, input_argument("SETS", "columns `key` and `tags`, or `where`, `constraints` or `area`, or all")]
 
 
 def build(
@@ -40,6 +41,7 @@ def build(
     expires: Expires = None,
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
+    plane: Plane = False,
     threads: Threads = None,
     keep_snapshots: KeepSnapshots = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there already.")] = False,
@@ -54,7 +56,7 @@ def build(
         raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
     note_compilation()
     options: Any = {"key_type": key_type, "layout": layout, "max_partition_size": max_partition_size}
-    with TagMatch(device="cpu", threads=threads, **options) as tm:
+    with TagMatch(device="cpu", threads=threads, plane=plane, **options) as tm:
         _add(tm, expires, _rows(tm, sets, form, skip_invalid=skip_invalid, expires=True))
         if not (tm.stats()["staged"] or allow_empty):
             # Most likely what was to write it has failed, and an index that is there would be lost
@@ -72,6 +74,7 @@ def add(
     expires: Expires = None,
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
+    plane: Plane = False,
     threads: Threads = None,
 ) -> None:
     """Add sets, each with a key, to an index; what it has already stays as it is."""
@@ -79,7 +82,7 @@ def add(
     def stage(tm: TagMatch[Any]) -> None:
         _add(tm, expires, _rows(tm, sets, form, skip_invalid=skip_invalid, expires=True))
 
-    _change(index, stage, threads)
+    _change(index, stage, plane=plane, threads=threads)
 
 
 def remove(
@@ -87,6 +90,7 @@ def remove(
     sets: _Sets,
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
+    plane: Plane = False,
     threads: Threads = None,
 ) -> None:
     """Remove keys of sets from an index; a set without keys goes, and what the index does not have is no error."""
@@ -95,14 +99,14 @@ def remove(
         for rows in _rows(tm, sets, form, skip_invalid=skip_invalid):
             tm.remove_subscriptions(_with_values(rows))
 
-    _change(index, stage, threads)
+    _change(index, stage, plane=plane, threads=threads)
 
 
-def _change(index: str, stage: Callable[[TagMatch[Any]], None], threads: int | None) -> None:
+def _change(index: str, stage: Callable[[TagMatch[Any]], None], *, plane: bool, threads: int | None) -> None:
     """Make one change of all that is staged, and say what the index has before and after it."""
     note_compilation()
     try:
-        tm = TagMatch.open(index, device="cpu", threads=threads, durability="none")
+        tm = TagMatch.open(index, device="cpu", threads=threads, plane=plane, durability="none")
     except IndexNotFoundError as error:
         raise IndexNotFoundError(f"{error}; `tagmatch build` makes a new index") from None
     with tm:
@@ -146,8 +150,9 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     from tagmatch.files.inputs import read_sets, rows_in
 
+    stats = tm.stats()
     with invalid_rows(skip=skip_invalid) as invalid:
-        batches = read_sets(sets, form, invalid, tm.stats()["key_type"], where=True, expires=expires)
+        batches = read_sets(sets, form, invalid, stats["key_type"], where=True, expires=expires, plane=stats["plane"])
         yield from with_progress("reading sets", batches, rows_in(sets, form))
 
 

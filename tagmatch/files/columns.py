@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.files.areas import AREA_STRUCTS, check_area
 from tagmatch.files.constraints import CONSTRAINT_LISTS, check_constraints
 from tagmatch.messages import TAGS, message, messages_in, side_by_side
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import without_null_lists
 from tagmatch.model.columns import KEY_CHECKS, KeyChecks, stored_tag_list, tag_list, tag_lists
+from tagmatch.model.conditions.areas import area_rows
 from tagmatch.model.conditions.rows import conditions_of
 from tagmatch.model.conditions.structured import constraint_rows
 from tagmatch.model.errors import (
@@ -31,7 +33,7 @@ from tagmatch.model.expiry import TIME, check_text, check_times
 from tagmatch.model.filters.language import rows_of
 from tagmatch.model.filters.values import check_name
 from tagmatch.model.options import KeyType
-from tagmatch.subscriptions import CONDITIONS, tags_of
+from tagmatch.subscriptions import AREA, CONDITIONS, WHERE, located, located_conditions, tags_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,14 +239,15 @@ def _check_value(attribute: str, value: object, name: str) -> None:
     _check_attributes_of_one({attribute: value}, name)
 
 
-def _check_conditions(where: pa.Array, name: str, first_row: int) -> None:
-    conditions_of(where, len(where), name, first_row=first_row)
+def _check_conditions(where: pa.Array, name: str, first_row: int, *, plane: bool) -> None:
+    conditions = conditions_of(where, len(where), name, first_row=first_row)
+    located_conditions(conditions, name, plane=plane, first_row=first_row)
 
 
-def _check_condition(where: Any, name: str) -> None:
+def _check_condition(where: Any, name: str, *, plane: bool) -> None:
     try:
         if where is not None:
-            rows_of(where)
+            located([row.constraints for row in rows_of(where)], plane=plane)
     except (InvalidTypeError, FilterError) as error:
         raise type(error)(f"{name}: {str(error).removeprefix('where: ')}") from None
 
@@ -276,9 +279,7 @@ KEYS: dict[KeyType, Column] = {
 }
 #: Of queries
 ID = Column("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id, is_optional=True)
-#: Of stored sets: what the attributes of a query must be as well
-WHERE = Column("where", (pa.string(),), _check_conditions, _check_condition, is_optional=True)
-#: Of stored sets: the same as structs
+#: Of stored sets
 CONSTRAINTS = Column(
     "constraints",
     (CONSTRAINT_LISTS,),
@@ -286,6 +287,29 @@ CONSTRAINTS = Column(
     check_constraints,
     is_optional=True,
 )
+
+
+def conditions(*, plane: bool) -> tuple[Column, ...]:
+    """Of stored sets: what a query must be as well, as expressions, as structs of constraints, and where it must be."""
+    return (
+        Column(
+            WHERE,
+            (pa.string(),),
+            partial(_check_conditions, plane=plane),
+            partial(_check_condition, plane=plane),
+            is_optional=True,
+        ),
+        CONSTRAINTS,
+        Column(
+            AREA,
+            (AREA_STRUCTS,),
+            lambda array, name, row: area_rows(array, name, first_row=row, plane=plane),
+            partial(check_area, plane=plane),
+            is_optional=True,
+        ),
+    )
+
+
 #: Of queries
 ATTRIBUTES = Column("attributes", (ATTRIBUTE_TAGS,), _check_attributes, _check_attributes_of_one, is_optional=True)
 #: Of stored sets: when the key expires

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.files.columns import ATTRIBUTE_TAGS, EXPIRES, ID, WHERE, Column, attribute_lists
+from tagmatch.files.columns import ATTRIBUTE_TAGS, EXPIRES, ID, Column, attribute_lists
 from tagmatch.files.json_lines import OBJECTS, JsonLines, concatenated, json_values, time_texts
 from tagmatch.messages import TAGS
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.expiry import TIME
+from tagmatch.subscriptions import WHERE
 
 #: Stands between the tags of a cell, unless it is a JSON list
 TAG_SEPARATOR = "|"
@@ -33,8 +34,8 @@ class CsvLines:
     A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags. An empty one cannot be
     used, unless the row has conditions or attributes: a value may be missing, or the empty set may be meant, which
     every query contains. Ids are strings; an empty
-    cell has none, nor a condition or a time. Attributes are a JSON object, constraints a JSON list. Cells of a
-    column that is one attribute are as `value_in` says.
+    cell has none, nor a condition or a time. Attributes and areas are a JSON object, constraints a JSON list. Cells of
+    a column that is one attribute are as `value_in` says.
     """
 
     name = "a line of CSV"
@@ -113,7 +114,7 @@ def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
         return attribute_lists(rows).take(cells.indices)
     if pa.types.is_list(field.type):
         return _tags(texts, field.type)
-    if field.name in (ID.name, WHERE.name, EXPIRES.name):
+    if field.name in (ID.name, WHERE, EXPIRES.name):
         texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
     if pa.types.is_string(field.type):
         return texts

@@ -14,17 +14,16 @@ import pyarrow.parquet as pq
 
 from tagmatch.files.columns import (
     ATTRIBUTES,
-    CONSTRAINTS,
     EXPIRES,
     ID,
     KEYS,
     QUERY_TAGS,
     STORED_TAGS,
-    WHERE,
     Column,
     Rows,
     attribute_columns,
     beside,
+    conditions,
     with_attributes,
 )
 from tagmatch.files.csv_lines import CsvLines, header_of, require_columns
@@ -47,6 +46,7 @@ def read_sets(
     *,
     where: bool = False,
     expires: bool = False,
+    plane: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `tags` and `key`, validated.
 
@@ -61,10 +61,12 @@ def read_sets(
     key_type : {"integer", "string"}
         What the keys must be.
     where : bool
-        Whether batches have columns `where` as well, of expressions, and `constraints`, where the file may have them.
-        A row that has a value there need have no tags.
+        Whether batches have columns `where` as well, of expressions, `constraints`, and `area`, where the file may have
+        them. A row that has a value there need have no tags.
     expires : bool
         Whether batches have a column `expires` as well, of timestamps with a time zone, where the file may have one.
+    plane : bool
+        Whether areas are on the plane.
 
     Raises
     ------
@@ -74,7 +76,7 @@ def read_sets(
         For values that cannot be used; names file, column and row.
     """
     tags = STORED_TAGS if where else replace(STORED_TAGS, instead=())
-    columns = (tags, KEYS[key_type], *([WHERE, CONSTRAINTS] if where else []), *([EXPIRES] if expires else []))
+    columns = (tags, KEYS[key_type], *(conditions(plane=plane) if where else []), *([EXPIRES] if expires else []))
     return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows()))
 
 

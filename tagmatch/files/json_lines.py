@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
+from tagmatch.files.areas import area_structs
 from tagmatch.files.columns import ATTRIBUTES, CONSTRAINTS, attribute_lists
 from tagmatch.files.constraints import constraint_lists
 from tagmatch.model.expiry import TIME
+from tagmatch.subscriptions import AREA
 
 # Wide, as text with escapes may be longer than what one array of the other kind can hold
 _TEXT = pa.large_string()
@@ -21,6 +23,7 @@ _TEXT = pa.large_string()
 OBJECTS: dict[str, Callable[[list[Any]], pa.Array]] = {
     ATTRIBUTES.name: attribute_lists,
     CONSTRAINTS.name: constraint_lists,
+    AREA: area_structs,
 }
 _NEEDS_ESCAPES = r'[\x00-\x1f"\\]'
 

@@ -14,6 +14,7 @@ from tagmatch.messages import TAGS
 from tagmatch.model.arrays import IntArray
 from tagmatch.model.errors import InvalidValueError, NullError
 from tagmatch.model.options import KeyType
+from tagmatch.model.storage.location import Location
 
 Output = Literal["rows", "lists"]
 
@@ -27,6 +28,13 @@ Messages: TypeAlias = pa.Array | pa.RecordBatch
 
 _BATCH_KEYS = 1 << 16
 _BATCH_BYTES = 1 << 30
+
+
+def with_areas(location: Location) -> InvalidValueError:
+    """Return the error that an index has sets with areas."""
+    return InvalidValueError(
+        f"the index {location} has sets with areas, which joins do not ask for; use `TagMatch.match_many`"
+    )
 
 
 @dataclass(frozen=True, slots=True)

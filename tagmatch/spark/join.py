@@ -12,9 +12,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tagmatch.messages import TAGS, messages_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.storage.format import files_nbytes, key_type_of
+from tagmatch.model.storage.format import files_nbytes, has_areas, key_type_of
 from tagmatch.model.storage.location import location_of
-from tagmatch.spark.answers import ANSWER_NAMES, Asked, Output
+from tagmatch.spark.answers import ANSWER_NAMES, Asked, Output, with_areas
 from tagmatch.spark.interests import index_of
 from tagmatch.spark.offline import check_strings
 from tagmatch.spark.ship import ship_join
@@ -93,6 +93,8 @@ def subset_join(
     else:
         location = location_of(index, "index").absolute()
     manifest = location.manifest()
+    if has_areas(manifest):
+        raise with_areas(location)
     fits = files_nbytes(manifest) <= ship_limit
     if strategy == "auto":
         strategy = "ship" if fits or queries.isStreaming else "shuffle"

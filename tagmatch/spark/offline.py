@@ -104,10 +104,10 @@ def partition(
     InvalidTypeError
         A column is not there or of another type; it is named.
     InvalidValueError
-        For an option, for a column `constraints`, for a URI that Arrow does not know, and for rows that cannot be
-        stored: how many, and why. With `append`, for keys or a layout that the index does not have.
+        For an option, for a column `constraints` or `area`, for a URI that Arrow does not know, and for rows that
+        cannot be stored: how many, and why. With `append`, for keys or a layout that the index does not have.
     FilterError
-        For a mistake in an expression.
+        For a mistake in an expression, and for an area, also with `skip_invalid`.
     IndexExistsError
         The path holds something that is not an index or, with `error`, one.
     IndexChangedError
@@ -132,6 +132,10 @@ def partition(
         raise InvalidValueError(
             "column 'constraints': Spark's jobs take conditions as a column `where` only; drop the column, or use "
             "`tagmatch build`"
+        )
+    if "area" in sets.columns:
+        raise InvalidValueError(
+            "column 'area': Spark's jobs do not take areas; drop the column, or use `tagmatch build`"
         )
     check_strings(column_type(sets, tags), f"column {tags!r}")
     kind = column_type(sets, key)

@@ -11,10 +11,11 @@ from pyspark.sql.types import StructType
 
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.kernels.reserved import areas_among
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
 from tagmatch.model.storage.location import Location
-from tagmatch.spark.answers import Asked, Output, answer_field, reject_nulls, with_keys
+from tagmatch.spark.answers import Asked, Output, answer_field, reject_nulls, with_areas, with_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,10 +69,11 @@ def current_index(location: Location, key_type: KeyType) -> TagMatch[Any]:
     Raises
     ------
     InvalidValueError
-        Its keys have become others than `key_type`, which the columns of the join are for.
+        Its keys have become others than `key_type`, which the columns of the join are for; or some of its sets have got
+        areas.
     """
     try:
-        return _reloaded(location, key_type)
+        index = _reloaded(location, key_type)
     except InvalidValueError:
         found = key_type_of(location.manifest())
         if found == key_type:
@@ -79,6 +81,9 @@ def current_index(location: Location, key_type: KeyType) -> TagMatch[Any]:
         raise InvalidValueError(
             f'the index {location} had key_type "{key_type}" when the join began, and has "{found}" now; begin it anew'
         ) from None
+    if any(areas_among(segment.vocabulary.tags).any() for segment in index.snapshot.segments):
+        raise with_areas(location)
+    return index
 
 
 def _reloaded(location: Location, key_type: KeyType) -> TagMatch[Any]:

@@ -6,7 +6,7 @@ significant byte first. The header ::
     offset  bytes
          0      4  `TMr1`
          4      4  kind: 1 if the changes are removals, plus 2 if keys are strings, plus 4 if some expire, plus 8 if
-                   some sets may have constraints
+                   some sets may have constraints, plus 16 if these may be areas
          8      8  the id of the log, from the header of its file
         16      8  the record's number in the file, from 0 on
         24      8  how many bytes of the file were known to be on disk when the record was written
@@ -57,17 +57,18 @@ from tagmatch.model.arrays import (
     offsets_of,
 )
 from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.filters.constraints import AREA_TAGS
 from tagmatch.model.filters.values import is_reserved
 from tagmatch.model.jobs import Memo
-from tagmatch.model.kernels.reserved import has_reserved
+from tagmatch.model.kernels.reserved import areas_among, has_reserved
 from tagmatch.model.tables import NEVER
 
 MAGIC = b"TMr1"
 HEADER_BYTES = 64
 
-_REMOVED, _NAMED, _EXPIRING, _CONSTRAINED = 1, 2, 4, 8
+_REMOVED, _NAMED, _EXPIRING, _CONSTRAINED, _LOCATED = 1, 2, 4, 8, 16
 # What readers of older logs would not notice, with the format version that has them refuse the log; the last one first
-_VERSIONS = ((_CONSTRAINED, 3), (_EXPIRING, 2))
+_VERSIONS = ((_LOCATED, 4), (_CONSTRAINED, 3), (_EXPIRING, 2))
 
 _FIELDS = struct.Struct("<4sIQQQQQ8s")
 _COUNTS = struct.Struct("<3Q")
@@ -175,7 +176,8 @@ def single_record(tags: list[str], key: int | str, *, removed: bool, expires: in
     count = len(texts)
     name = key.encode() if isinstance(key, str) else None
     is_constrained = b"\0" in data and any(map(is_reserved, tags))
-    kind = removed * _REMOVED + is_constrained * _CONSTRAINED
+    is_located = is_constrained and any(tag.startswith(AREA_TAGS) for tag in tags)
+    kind = removed * _REMOVED + is_constrained * _CONSTRAINED + is_located * _LOCATED
     time = b""
     if expires != NEVER:
         kind += _EXPIRING
@@ -219,7 +221,9 @@ def bulk_record(
         digest.update(part.data)
     # A dictionary may have constraints that no row has
     is_constrained = any(map(has_reserved, columns.strings))
+    is_located = is_constrained and any(areas_among(strings).any() for strings in columns.strings)
     kind = removed * _REMOVED + named * _NAMED + (expires is not None) * _EXPIRING + is_constrained * _CONSTRAINED
+    kind += is_located * _LOCATED
     return Record(kind, len(keys), sum(part.nbytes for part in body), digest.digest(), body)
 
 

@@ -40,7 +40,7 @@ from tagmatch.model.storage.format import STAGED_PREFIX
 from tagmatch.model.storage.journal.records import HEADER_BYTES, MAGIC, Header, header_in
 
 #: The newest that is read
-LOG_VERSION = 3
+LOG_VERSION = 4
 LOG_HEADER_BYTES = 40
 
 _MAGIC = b"TMl1"

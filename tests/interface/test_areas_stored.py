@@ -1,0 +1,460 @@
+"""Sets with areas: how they are staged, stored, shown and removed."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.areas import areas, numbers_of, plane_areas, text_of
+
+from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, Near, NullError, TagMatch, Where
+from tagmatch.files.inputs import read_sets
+from tagmatch.model.conditions.areas import KIND, NUMBERS, area_rows
+from tagmatch.model.filters.constraints import Constraint
+from tagmatch.model.options import Layout
+
+OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
+
+CITY = Circle(9.19, 45.46, 5000)
+OCEAN = Box(170, -10, -170, 10)
+AREAS = [CITY, OCEAN, Near(500), None, Circle(0, 0, 0), Near(0.5)]
+
+
+def text(area: Any) -> str:
+    """The expression as the library shows it."""
+    return text_of(area).replace(".0,", ",").replace(".0)", ")")
+
+
+def shown(area: Any) -> frozenset[Where]:
+    return frozenset() if area is None else frozenset([Where(text(area))])
+
+
+def record(area: Any, *, kind: bool = True) -> dict[str, Any] | None:
+    if area is None:
+        return None
+    found = {name: getattr(area, name) for name in area.__slots__}
+    return {KIND: type(area).__name__.lower(), **found} if kind else found
+
+
+def stored(tm: TagMatch[Any]) -> dict[frozenset[str], tuple[Any, ...]]:
+    tm.consolidate()
+    tm.check()
+    return dict(tm)
+
+
+# -- one by one, and by text -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", get_args(Layout))
+def test_equal_areas_are_one_set(layout: Layout) -> None:
+    with TagMatch(layout=layout, **OPTIONS) as tm:
+        tm.add_set(["a"], 1, area=CITY)
+        tm.add_set(["a"], 2, where="within circle(9.190, 45.46, 5e3)")
+        tm.add_sets([["a"], ["a"]], [3, 4], area=CITY)
+        tm.add_sets([["a"]], [5], area=pa.array([record(CITY)]))
+        tm.add_sets([["a"], []], [6, 7], where=["within circle(9.19,45.46,5000.0)", None])
+        tm.add_set(["a"], 8, where=text(CITY), area=Circle(9.19, 45.46, np.float32(5000)))
+        assert stored(tm) == {frozenset(): (7,), frozenset(["a"]) | shown(CITY): (1, 2, 3, 4, 5, 6, 8)}
+
+
+def test_what_iteration_gives_is_taken_again() -> None:
+    with TagMatch(**OPTIONS) as tm, TagMatch(**OPTIONS) as again:
+        for key, area in enumerate(AREAS):
+            tm.add_set(["a"], key, area=area, where="x = 1" if key % 2 else None, expires=timedelta(days=key + 1))
+        tm.add_set([], 9, where='not within box(1, 2, 3, 4) and within circle(1, 2, 3) or tags {"b"}')
+        found = stored(tm)
+        assert len(found) == len(AREAS) + 2
+        for tags, keys in found.items():
+            assert tags in tm
+            assert frozenset([*tags, "other"]) not in tm
+            for key in keys:
+                again.add_set(tags, key)
+        assert stored(again) == found
+        table = tm.to_arrow()
+        again.remove_sets(table["tags"], table["key"], where=table["where"])
+        assert stored(again) == {}
+        again.add_sets(table["tags"], table["key"], where=table["where"], expires=table["expires"])
+        assert stored(again) == found
+        for tags, keys in found.items():
+            for key in keys:
+                again.remove_set(tags, key)
+        assert stored(again) == {}
+
+
+def test_alternatives_each_have_the_area() -> None:
+    with TagMatch(**OPTIONS) as tm:
+        for stage in (tm.add_set, tm.remove_set):
+            stage(["a"], 1, where='x = 1 or tags {"b"}', area=Near(5))
+            if stage == tm.add_set:
+                assert stored(tm) == {
+                    frozenset(["a", Where("x = 1"), *shown(Near(5))]): (1,),
+                    frozenset(["a", "b", *shown(Near(5))]): (1,),
+                }
+        assert stored(tm) == {}
+
+
+@pytest.mark.parametrize("is_bulk", [False, True])
+def test_removed_by_area_or_by_text(is_bulk: bool) -> None:
+    for removed in ({"area": CITY}, {"where": text(CITY)}):
+        with TagMatch(**OPTIONS) as tm:
+            tm.add_set(["a"], 1, area=CITY)
+            tm.add_set(["a"], 2, area=Circle(9.19, 45.46, 5001))
+            tm.consolidate()
+            if is_bulk:
+                tm.remove_sets([["a"]], [1], **removed)
+            else:
+                tm.remove_set(["a"], 1, **removed)
+            assert list(stored(tm).values()) == [(2,)]
+
+
+# -- in columns --------------------------------------------------------------------------------------------------------
+
+ROWS = st.lists(st.tuples(st.lists(st.sampled_from("ab"), max_size=2, unique=True), st.none() | areas), max_size=8)
+PLANE_ROWS = st.lists(st.tuples(st.just(["a"]), st.none() | plane_areas), max_size=8)
+
+
+def struct_column(found: list[Any], data: Any) -> pa.Array:
+    """A struct column of any shape that can have these areas: with fields that are needed, and perhaps with others."""
+    kinds = {type(area) for area in found if area is not None}
+    needed = [name for name in NUMBERS if any(name in kind.__slots__ for kind in kinds)]
+    others = [name for name in NUMBERS if name not in needed]
+    fields = data.draw(st.permutations([*needed, *(data.draw(st.sets(st.sampled_from(others))) if others else [])]))
+    # Without a kind, what is near cannot be told from a circle whose place is missing
+    must_say = Near in kinds and ("lon" in fields or "lat" in fields)
+    says = must_say or not fields or data.draw(st.booleans())
+    value_type = pa.float64()
+    if all(number == np.float32(number) and abs(number) < 1e9 for area in found if area for number in numbers_of(area)):
+        value_type = data.draw(st.sampled_from([pa.float32(), pa.float64()]))
+    kind_type = data.draw(st.sampled_from([pa.string(), pa.large_string()]))
+    records = []
+    for area in found:
+        records.append(record(area, kind=says and (must_say or data.draw(st.booleans()))))
+        if area is not None and not must_say and isinstance(area, Near) and not data.draw(st.booleans()):
+            records[-1] = record(area, kind=says)
+    types = {**({KIND: kind_type} if says else {}), **dict.fromkeys(fields, value_type)}
+    return pa.array(records, pa.struct(types))
+
+
+@given(rows=ROWS, data=st.data())
+def test_structs_are_stored_as_one_by_one(rows: list[Any], data: Any) -> None:
+    _as_one_by_one(rows, data, plane=False)
+
+
+@given(rows=PLANE_ROWS, data=st.data())
+def test_structs_on_the_plane(rows: list[Any], data: Any) -> None:
+    _as_one_by_one(rows, data, plane=True)
+
+
+def _as_one_by_one(rows: list[Any], data: Any, *, plane: bool) -> None:
+    found = [area for _, area in rows]
+    column = struct_column(found, data)
+    tags = [Constraint.of_area(area, plane=plane).tag for area in found if area is not None]
+    made = area_rows(column, plane=plane, threads=2)
+    ends = made.tags.offsets.tolist()
+    assert [bytes(made.tags.data[a:b]).decode() for a, b in zip(ends, ends[1:], strict=False)] == tags
+    assert np.diff(made.offsets).tolist() == [area is not None for area in found]
+    if data.draw(st.booleans()) and rows:
+        cut = data.draw(st.integers(0, len(rows)))
+        column = pa.chunked_array([column[:cut], column[cut:]])
+    sets, keys = [row for row, _ in rows], range(len(rows))
+    with TagMatch(plane=plane, **OPTIONS) as tm, TagMatch(plane=plane, **OPTIONS) as other:
+        how = data.draw(st.sampled_from(["table", "columns", "listed"]))
+        if how == "table":
+            lists = pa.array(sets, pa.list_(pa.string()))
+            tm.add_subscriptions(pa.table({"key": pa.array(keys, pa.uint64()), "tags": lists, "area": column}))
+        else:
+            tm.add_sets(sets, keys, area=column if how == "columns" else iter(found))
+        for tags_of_one, key, area in zip(sets, keys, found, strict=True):
+            other.add_set(tags_of_one, key, area=area)
+        expected: dict[frozenset[str], list[int]] = {}
+        for (own, area), key in zip(rows, keys, strict=True):
+            expected.setdefault(frozenset(own) | shown(area), []).append(key)
+        assert stored(tm) == stored(other) == {own: tuple(some) for own, some in expected.items()}
+        tm.remove_sets(sets, keys, area=column)
+        assert stored(tm) == {}
+
+
+def test_integers_and_negative_zeros_and_slices() -> None:
+    column = pa.array([None, {"lon": 0, "lat": -0.0, "metres": 0.0}, {"lon": -0.0, "lat": 45, "metres": 7}])
+    integers = pa.array(
+        [{"lon": 1, "lat": 2, "metres": 2**62}], pa.struct({"lon": pa.int8(), "lat": pa.uint64(), "metres": pa.int64()})
+    )
+    with TagMatch(**OPTIONS) as tm:
+        tm.add_sets([[], []], [1, 2], area=column[1:])
+        tm.add_sets([[]], [3], area=integers)
+        tm.add_sets([[]], [4], area=pa.nulls(1))
+        tm.add_sets([], [], area=pa.chunked_array([], pa.struct({"metres": pa.float64()})))
+        tm.add_subscriptions(pa.table({"key": [5], "area": pa.array([{"metres": 3}])}))
+        assert stored(tm) == {
+            shown(Circle(0, 0, 0)): (1,),
+            shown(Circle(0, 45, 7)): (2,),
+            shown(Circle(1, 2, 2.0**62)): (3,),
+            frozenset(): (4,),
+            shown(Near(3)): (5,),
+        }
+
+
+def test_rows_with_areas_need_no_tags() -> None:
+    table = pa.table(
+        {
+            "key": [1, 2],
+            "tags": pa.array([None, ["a"]], pa.list_(pa.string())),
+            "area": pa.array([{"metres": 3}, None]),
+        }
+    )
+    with TagMatch(**OPTIONS) as tm:
+        tm.add_subscriptions(table)
+        assert stored(tm) == {shown(Near(3)): (1,), frozenset(["a"]): (2,)}
+        tm.remove_subscriptions(table)
+        assert stored(tm) == {}
+        with pytest.raises(NullError, match="row 1"):
+            tm.add_subscriptions(
+                table.set_column(2, "area", pa.array([{"metres": 3}, None]))
+                .take([0, 0])
+                .set_column(2, "area", pa.array([{"metres": 3}, None]))
+            )
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+_GOOD = {"kind": "circle", "lon": 1.0, "lat": 2.0, "metres": 3.0}
+_CIRCLE, _BOX = "a circle has lon, lat, metres", "a box has west, south, east, north"
+_FIELDS = "kind, lon, lat, metres, west, south, east, north"
+
+#: What the second of two rows has
+BAD_RECORDS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({**_GOOD, "kind": "disc"}, InvalidValueError, "there is no kind 'disc'; there are circle, box, near"),
+    ({**_GOOD, "kind": "Circle"}, InvalidValueError, "there is no kind 'Circle'; there are circle, box, near"),
+    ({**_GOOD, "lat": None}, NullError, f"field 'lat' is null; {_CIRCLE}"),
+    ({"lon": 1.0, "metres": 2.0}, NullError, f"field 'lat' is null; {_CIRCLE}"),
+    ({"metres": 2.0}, NullError, f"field 'lon' is null; {_CIRCLE}"),
+    ({"kind": "near"}, NullError, "field 'metres' is null; a near has metres"),
+    ({"kind": "box", "west": 1.0}, NullError, f"field 'south' is missing; {_BOX}"),
+    ({"west": 1.0, "lon": 3.0}, InvalidValueError, "field 'lon' is none of a box, which has west, south, east, north"),
+    ({**_GOOD, "kind": "near"}, InvalidValueError, "field 'lon' is none of a near, which has metres"),
+    ({**_GOOD, "west": 5.0}, InvalidValueError, "field 'west' is none of a circle, which has lon, lat, metres"),
+    ({"kind": None}, NullError, "all fields are null; a row without an area is null itself"),
+    ({**_GOOD, "lon": math.nan}, InvalidValueError, "lon must be finite, not nan"),
+    ({**_GOOD, "lat": -math.inf}, InvalidValueError, "lat must be finite, not -inf"),
+    ({**_GOOD, "metres": math.inf}, InvalidValueError, "metres must be finite, not inf"),
+    ({**_GOOD, "metres": -1.0}, InvalidValueError, "metres must be zero or more, not -1.0"),
+    ({"kind": "near", "metres": math.nan}, InvalidValueError, "metres must be finite, not nan"),
+    ({**_GOOD, "lat": 91.0}, InvalidValueError, "lat must be from -90 to 90, not 91.0"),
+    ({**_GOOD, "lon": -180.5}, InvalidValueError, "lon must be from -180 to 180, not -180.5"),
+]
+
+
+@pytest.mark.parametrize(("bad", "kind", "message"), BAD_RECORDS, ids=range(len(BAD_RECORDS)))
+def test_mistakes_in_structs(bad: dict[str, Any], kind: type[Exception], message: str) -> None:
+    column = pa.array([_GOOD, bad])
+    with TagMatch(**OPTIONS) as tm:
+        for stage in (tm.add_sets, tm.remove_sets):
+            with pytest.raises(kind) as caught:
+                stage([["a"], ["b"]], [1, 2], area=column)
+            assert str(caught.value) == f"area: row 1: {message}"
+        chunks = pa.chunked_array([column[:1], column[1:]])
+        with pytest.raises(kind) as caught:
+            tm.add_subscriptions(pa.table({"key": [1, 2], "area": chunks}))
+        assert str(caught.value) == f"area: row 1: {message}"
+        assert tm.stats()["staged"] == 0
+
+
+BAD_BOXES = [
+    ({"west": 1.0, "south": 5.0, "east": 2.0, "north": 4.0}, "south must be at most north, which is 4.0, not 5.0", None),
+    ({"west": 181.0, "south": 1.0, "east": 2.0, "north": 4.0}, "west must be from -180 to 180, not 181.0", "west must be "
+     "at most east, which is 2.0, on the plane, not 181.0"),
+    ({"west": 1.0, "south": -91.0, "east": 2.0, "north": 4.0}, "south must be from -90 to 90, not -91.0", ""),
+    ({"west": 3.0, "south": 1.0, "east": 2.0, "north": 4.0}, "", "west must be at most east, which is 2.0, on the plane, "
+     "not 3.0"),
+    ({"west": math.nan, "south": 1.0, "east": 2.0, "north": 4.0}, "west must be finite, not nan", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bad", "on_sphere", "on_plane"), BAD_BOXES, ids=range(len(BAD_BOXES)))
+def test_boxes_on_the_sphere_and_on_the_plane(bad: dict[str, float], on_sphere: str, on_plane: str | None) -> None:
+    """An empty message: it is good there; `None`: the same."""
+    expression = f"within box({', '.join(str(value) for value in bad.values())})"
+    for plane, message in ((False, on_sphere), (True, on_sphere if on_plane is None else on_plane)):
+        with TagMatch(plane=plane, **OPTIONS) as tm:
+            column, where = pa.array([None, bad]), [None, expression]
+            if not message:
+                tm.add_sets([[], []], [1, 2], area=column)
+                tm.add_sets([[], []], [1, 3], where=where)
+                assert stored(tm) == {frozenset(): (1,), shown(Box(**bad)): (2, 3)}
+                continue
+            with pytest.raises(InvalidValueError) as caught:
+                tm.add_sets([[], []], [1, 2], area=column)
+            assert str(caught.value) == f"area: row 1: {message}"
+            if "nan" in expression or message.startswith("south must be at most"):
+                continue
+            with pytest.raises(FilterError) as refused:
+                tm.add_sets([[], []], [1, 2], where=where)
+            assert str(refused.value) == f"where: row 1: {message}"
+            with pytest.raises(FilterError) as refused:
+                tm.add_set([], 1, where=f"not x = 1 or not {expression}")
+            assert str(refused.value) == f"where: {message}"
+            with pytest.raises(InvalidValueError) as caught:
+                tm.add_set([], 1, area=Box(**bad))
+            assert str(caught.value) == f"area: {message}"
+            with pytest.raises(InvalidValueError) as caught:
+                tm.add_sets([[]] * 8, range(8), area=[None] * 7 + [Box(**bad)])
+            assert str(caught.value) == f"area: row 7: {message}"
+            assert tm.stats()["staged"] == 0
+
+
+BAD_COLUMNS: list[tuple[Any, type[Exception], str]] = [
+    (5, InvalidTypeError, "area must be a Circle, a Box or a Near, or one for each row, not 5 (int)"),
+    ({"metres": 5}, InvalidTypeError, "area must be a Circle, a Box or a Near, or one for each row, not {'metres': 5} (dict)"),
+    ("within near(5)", InvalidTypeError, "area must be a Circle, a Box or a Near, or one for each row, not 'within near(5)'"),
+    ([None, 5], InvalidTypeError, "area: row 1 must be a Circle, a Box or a Near, not 5 (int)"),
+    ([Near(1)], InvalidValueError, "area must have an area or a null for each of the 2 sets, not 1"),
+    (pa.array([{"metres": 1}]), InvalidValueError, "area must have an area or a null for each of the 2 sets, not 1"),
+    (pa.array([1, 2]), InvalidTypeError, f"area must be structs with {_FIELDS}, not int64"),
+    (pa.array([{"radius": 1}] * 2), InvalidTypeError, f"area: areas have fields {_FIELDS}, each once, not 'radius'"),
+    (pa.array([{"metres": "1"}] * 2), InvalidTypeError, "area: field 'metres' must be numbers, not string"),
+    (pa.array([{"metres": True}] * 2), InvalidTypeError, "area: field 'metres' must be numbers, not bool"),
+    (pa.array([{"kind": 1, "metres": 1}] * 2), InvalidTypeError, "area: field 'kind' must be strings, not int64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("area", "kind", "message"), BAD_COLUMNS, ids=range(len(BAD_COLUMNS)))
+def test_what_is_no_column_of_areas(area: Any, kind: type[Exception], message: str) -> None:
+    with TagMatch(**OPTIONS) as tm:
+        with pytest.raises(kind) as caught:
+            tm.add_sets([["a"], ["b"]], [1, 2], area=area)
+        assert str(caught.value) == message
+        assert tm.stats()["staged"] == 0
+
+
+def test_other_mistakes() -> None:
+    with TagMatch(**OPTIONS) as tm:
+        with pytest.raises(InvalidTypeError, match=r"^area must be a Circle, a Box or a Near, not 5 \(int\)$"):
+            tm.add_set([], 1, area=5)  # type: ignore[arg-type]
+        with pytest.raises(FilterError, match=r"^where: row 7: lat must be from -90 to 90, not 91\.0$"):
+            tm.add_sets([[]] * 9, range(9), where=[None] * 7 + ["x = 1 or within circle(1, 91, 2)", "x = 1"])
+        with pytest.raises(FilterError, match=r"^where: row 1: `not within near\(1\)` has no meaning"):
+            tm.add_sets([[]] * 2, range(2), where=["within near(1)", "not within near(1)"])
+        assert tm.stats()["staged"] == 0
+    with pytest.raises(InvalidTypeError, match=r"^plane must be True or False, not 1$"):
+        TagMatch(plane=1)  # type: ignore[arg-type]
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", get_args(Layout))
+@pytest.mark.parametrize("plane", [False, True])
+def test_opened_again_and_removed(tmp_path: Path, layout: Layout, plane: bool) -> None:
+    """Also what is staged; on the plane and on the sphere the same areas are others."""
+    found = [area for area in AREAS if not (plane and area == OCEAN)]
+    options = {"plane": plane, **OPTIONS}
+    with TagMatch(tmp_path / "i", layout=layout, **options) as tm:
+        assert tm.stats()["plane"] is plane
+        tm.add_sets([["a"]] * len(found), range(len(found)), area=found)
+        tm.consolidate()
+        tm.add_set(["b"], 7, area=Near(7))
+        tm.add_sets([["b"]], [8], where=["within near(8)"])
+    with TagMatch.open(tmp_path / "i", **options) as tm:
+        assert tm.stats()["staged"] == 2
+        before = stored(tm)
+        assert before == {
+            **{frozenset(["a"]) | shown(area): (key,) for key, area in enumerate(found)},
+            **{frozenset(["b"]) | shown(Near(key)): (key,) for key in (7, 8)},
+        }
+    with TagMatch.open(tmp_path / "i", **{**options, "plane": not plane}) as tm:
+        for key, area in enumerate(found):
+            if area is not None:
+                tm.remove_set(["a"], key, area=area)
+        assert stored(tm) == before
+    with TagMatch.open(tmp_path / "i", **options) as tm:
+        tm.remove_sets([["a"]] * len(found), range(len(found)), area=found)
+        tm.remove_sets([["b"]] * 2, [7, 8], area=[Near(7), Near(8)])
+        assert stored(tm) == {}
+
+
+def test_areas_of_any_numbers_on_the_plane() -> None:
+    with TagMatch(plane=True, **OPTIONS) as tm:
+        tm.add_set(["a"], 1, area=Circle(1e6, -1e6, 5))
+        tm.add_set(["a"], 2, where="within circle(1000000, -1e6, 5)")
+        tm.add_sets([["a"]], [3], where=["within circle(1000000, -1e6, 5)"])
+        assert stored(tm) == {frozenset(["a", Where("within circle(1000000, -1000000, 5)")]): (1, 2, 3)}
+        assert frozenset(["a", Where("within circle(1e6, -1e6, 5)")]) in tm
+
+
+@pytest.mark.parametrize("name", ["sets.jsonl", "sets.csv", "sets.parquet"])
+def test_files_have_areas(tmp_path: Path, name: str) -> None:
+    path, found = tmp_path / name, [*AREAS, Near(3)]
+    rows = [{"tags": ["a"], "key": key, "area": record(area, kind=key % 2 == 0)} for key, area in enumerate(found)]
+    rows[-1]["where"] = "x = 1"
+    if name.endswith("jsonl"):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif name.endswith("csv"):
+        cells = [
+            (row["key"], json.dumps(row["area"]).replace('"', '""') if row["area"] else "", row.get("where", ""))
+            for row in rows
+        ]
+        path.write_text("tags,key,area,where\n" + "".join(f'a,{key},"{area}",{where}\n' for key, area, where in cells))
+    else:
+        for row, area in zip(rows, found, strict=True):
+            row["area"] = record(area)
+        pq.write_table(
+            pa.Table.from_pylist(rows).append_column("where", pa.array([None] * len(AREAS) + ["x = 1"])), path
+        )
+    with TagMatch(**OPTIONS) as tm:
+        for batch in read_sets(str(path), where=True):
+            tm.add_subscriptions(batch)
+        expected = {frozenset(["a"]) | shown(area): (key,) for key, area in enumerate(AREAS)}
+        assert stored(tm) == {**expected, frozenset(["a", Where("x = 1")]) | shown(Near(3)): (len(AREAS),)}
+
+
+@pytest.mark.parametrize(
+    ("area", "message"),
+    [
+        ('{"metres": -1}', "metres must be zero or more, not -1.0"),
+        ('{"metres": true}', "metres must be a number, not bool True"),
+        ('{"metres": NaN}', "metres must be finite, not nan"),
+        ('{"lon": null, "lat": null, "metres": 1}', f"field 'lon' is null; {_CIRCLE}"),
+        ('{"lon": 1, "lat": 95, "metres": 1}', "lat must be from -90 to 90, not 95.0"),
+        ('{"kind": "disc", "metres": 1}', "there is no kind 'disc'; there are circle, box, near"),
+        ('{"kind": 1, "metres": 1}', "field 'kind' must be a text, not 1 (int)"),
+        ('{"radius": 1}', "areas have no field 'radius'"),
+        ("{}", "all fields are null; a row without an area is null itself"),
+        ("[1]", "an area must be an object, not [1] (list)"),
+        ('"near(5)"', "an area must be an object, not 'near(5)'"),
+    ],
+)  # fmt: skip
+def test_mistakes_in_files(tmp_path: Path, area: str, message: str) -> None:
+    path = tmp_path / "sets.jsonl"
+    path.write_text('{"tags": [], "key": 1}\n{"key": 2, "area": {"metres": 1}}\n{"key": 3, "area": ' + area + "}\n")
+    with pytest.raises((InvalidTypeError, InvalidValueError)) as caught:
+        list(read_sets(str(path), where=True))
+    assert str(caught.value) == f"{path}: line 3: column 'area': row 2: {message}"
+
+
+def test_mistakes_of_geometry_in_files(tmp_path: Path) -> None:
+    path, where = tmp_path / "sets.jsonl", "within circle(1, 95, 1)"
+    path.write_text(f'{{"key": 1, "where": "x = 1"}}\n{{"key": 2, "where": "{where}"}}\n')
+    with pytest.raises(FilterError) as caught:
+        list(read_sets(str(path), where=True))
+    assert str(caught.value) == f"{path}: line 2: column 'where': row 1: lat must be from -90 to 90, not 95.0"
+    [batch] = read_sets(str(path), where=True, plane=True)
+    assert batch["where"].to_pylist() == ["x = 1", where]
+    table = pa.table({"key": [1, 2], "tags": [[], []], "area": pa.array([None, {"lon": 1, "lat": 95, "metres": 1}])})
+    pq.write_table(table, tmp_path / "sets.parquet")
+    with pytest.raises(InvalidValueError) as refused:
+        list(read_sets(str(tmp_path / "sets.parquet"), where=True))
+    assert str(refused.value) == (
+        f"{tmp_path / 'sets.parquet'}: column 'area': row 1: lat must be from -90 to 90, not 95.0"
+    )
+    [batch] = read_sets(str(tmp_path / "sets.parquet"), where=True, plane=True)
+    assert pc.struct_field(batch["area"], "lat").to_pylist() == [None, 95]
