@@ -142,7 +142,7 @@ def _by_bits(keys, low, words, out):
 
 
 @kernel
-def _ascending_unique(keys, words, swap, out):
+def ascending_unique(keys, words, swap, out):
     """Write keys ascending and each once; returns how many there are. `words` and `swap` are as long."""
     ascending, low, high = True, keys[0], keys[0]
     for i in range(1, len(keys)):
@@ -176,7 +176,7 @@ def unique_keys(ends, keys, wanted, new_ends, out):
                 used += 1
         elif wanted[query]:
             found, count = keys[begin:end], end - begin
-            used += _ascending_unique(found, words[:count], swap[:count], out[used : used + count])
+            used += ascending_unique(found, words[:count], swap[:count], out[used : used + count])
         else:
             out[used : used + end - begin] = keys[begin:end]
             used += end - begin

@@ -147,9 +147,8 @@ def match_lines(index: LineIndex, queries: QueryBatch, messages: Messages) -> Ma
     """Rows of the segment whose tags and constraints each message satisfies."""
     ends = np.zeros(len(messages) + 1, np.int64)
     rows, rejected, _ = match_in_lines(
-        queries.offsets, queries.ranks, messages.offsets, messages.attributes, messages.codes, index.buckets.arrays,
-        (index.column_offsets, index.columns, index.box_offsets, index.boxes, index.lines), index.constraints.arrays,
-        index.rows, index.record_offsets, index.records, np.zeros(index.attributes.count, np.uint32),
+        queries.offsets, queries.ranks, messages.offsets, messages.attributes, messages.codes,
+        *index.arrays, np.zeros(index.attributes.count, np.uint32),
         np.empty((len(index.buckets), min(_BATCH, len(messages))), np.uint8), ends,
     )  # fmt: skip
     return Matches(Lists(ends, rows), int(rejected))

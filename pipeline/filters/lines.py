@@ -8,6 +8,7 @@ What a line cannot say it does not clear; what the lines of a message leave is v
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -99,6 +100,14 @@ class LineIndex:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """As `match_in_lines` takes them."""
+        return (
+            self.buckets.arrays, (self.column_offsets, self.columns, self.box_offsets, self.boxes, self.lines),
+            self.constraints.arrays, self.rows, self.record_offsets, self.records,
+        )  # fmt: skip
 
     @property
     def nbytes(self) -> int:

@@ -23,6 +23,12 @@ def most_tokens(cells: Cells) -> I64Array:
 
 
 @inlined
+def most_room(ranks, values):
+    """Tokens of a message with so many ranks and values, at most, and before each is there once."""
+    return ranks + _A_VALUE * values
+
+
+@inlined
 def tokens_of(
     ranks, ranks_begin, ranks_end, attributes, codes, values_begin, values_end,
     first_cells, bits, levels, known, first_tag, tokens, begin,
@@ -76,7 +82,7 @@ def write_tokens(
     for message in range(first, last):
         ranks_begin, ranks_end = rank_offsets[message], rank_offsets[message + 1]
         values_begin, values_end = message_offsets[message], message_offsets[message + 1]
-        more = ranks_end - ranks_begin + _A_VALUE * (values_end - values_begin)
+        more = most_room(ranks_end - ranks_begin, values_end - values_begin)
         if used + more > len(tokens):
             tokens = with_room(tokens, used, more)
         used, signatures[message - first] = tokens_of(

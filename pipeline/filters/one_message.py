@@ -33,6 +33,7 @@ from tagmatch.pipeline.cpu.one_query import (
     tags_in,
 )
 from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.filters.few_nodes import TOO_MANY, match_few, room_for_few
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.line_match import match_in_lines
 from tagmatch.pipeline.filters.messages import encode_one
@@ -98,11 +99,18 @@ def _from_trie(tables, rank_ends, ranks, value_ends, attributes, codes, constrai
         first_cells, bits, levels, known, roots, nodes, edges, children, signatures, fewest,
         rows, record_offsets, records,
     ) = arrays_at(tables, _TRIE, _OF_TRIE)  # fmt: skip
+    cells = (first_cells, bits, levels, known, scalar(tables, _FIRST_TAG))
+    trie, records = (roots, nodes.reshape((-1, 2)), edges, children, signatures), records.reshape((-1, 3))
+    room = room_for_few()
+    count, rejected = match_few(
+        ranks, 0, len(ranks), attributes, codes, 0, len(attributes), cells, trie, fewest, constraints,
+        rows, record_offsets, records, first_codes, room,
+    )  # fmt: skip
+    if count != TOO_MANY:
+        return room[-1][:count], rejected
     return match_in_trie(
-        rank_ends, ranks, value_ends, attributes, codes,
-        (first_cells, bits, levels, known, scalar(tables, _FIRST_TAG)),
-        (roots, nodes.reshape((-1, 2)), edges, children, signatures), fewest, constraints,
-        rows, record_offsets, records.reshape((-1, 3)), first_codes, ends,
+        rank_ends, ranks, value_ends, attributes, codes, cells, trie, fewest, constraints,
+        rows, record_offsets, records, first_codes, ends,
     )  # fmt: skip
 
 

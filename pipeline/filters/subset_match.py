@@ -49,12 +49,9 @@ def match_in_trie(
 
 def match_filters(index: TrieIndex, queries: QueryBatch, messages: Messages) -> Matches:
     """Rows of the segment whose tags and constraints each message satisfies."""
-    cells = index.cells
     ends = np.zeros(len(messages) + 1, np.int64)
     rows, rejected = match_in_trie(
         queries.offsets, queries.ranks, messages.offsets, messages.attributes, messages.codes,
-        (cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag),
-        index.trie.arrays, index.trie.fewest, index.constraints.arrays, index.rows, index.record_offsets, index.records,
-        np.zeros(index.attributes.count, np.uint32), ends,
+        *index.arrays, np.zeros(index.attributes.count, np.uint32), ends,
     )  # fmt: skip
     return Matches(Lists(ends, rows), int(rejected))

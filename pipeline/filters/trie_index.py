@@ -7,6 +7,7 @@ verified.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +47,15 @@ class TrieIndex:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """As `match_in_trie` takes them."""
+        cells, trie = self.cells, self.trie
+        return (
+            (cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag), trie.arrays, trie.fewest,
+            self.constraints.arrays, self.rows, self.record_offsets, self.records,
+        )  # fmt: skip
 
     @property
     def nbytes(self) -> int:

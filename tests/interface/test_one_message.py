@@ -54,3 +54,24 @@ def test_integers_of_any_size() -> None:
         for wrong in (b"text", [[1]], object()):
             with pytest.raises(InvalidTypeError):
                 tm.match([], {"p": wrong})
+
+
+def test_messages_that_come_by_many_nodes_or_to_many_candidates() -> None:
+    """Beside some that do not; also with more values than a message has as a rule."""
+    filters = [{"p": -i} for i in range(400)] + [{f"a{i}": 0, f"b{j}": j} for i in range(20) for j in range(20)]
+    few = {"a3": 1, "b4": 5, "b6": 6, "unknown": 1}
+    many = {**{f"a{i}": 1 for i in range(20)}, **{f"b{j}": 10 for j in range(20)}}
+    messages = [few, {"p": 1}, many, {"p": -200}, few | {"p": -398}, many | {"p": 1}]
+    with all_in("trie"), TagMatch(device="cpu", threads=1) as tm:
+        for key, asked in enumerate(filters):
+            tm.add_set([], key, where=" and ".join(f"{name} > {bound}" for name, bound in asked.items()))
+        tm.consolidate()
+        for message in messages:
+            wanted = [
+                key
+                for key, asked in enumerate(filters)
+                if all(name in message and message[name] > bound for name, bound in asked.items())
+            ]
+            assert wanted
+            assert sorted(tm.match([], message)) == wanted
+            assert tm.match_unique([], message) == set(wanted)

@@ -13,8 +13,10 @@ from tagmatch.workloads.bench.figures.content_scenarios import pcm
 from tagmatch.workloads.bench.harness.bench import Bench, BenchOptions
 from tagmatch.workloads.bench.harness.content_latency import ALL, OCM_CALLED, OURS, OURS_ON_GPU, latency
 from tagmatch.workloads.bench.harness.results import Result
+from tagmatch.workloads.systems.catalogue import ENCODED
 from tagmatch.workloads.systems.ocm import Ocm
 from tagmatch.workloads.systems.tagmatch_content import TagmatchOneByOne
+from tagmatch.workloads.systems.tagmatch_encoded import TagmatchEncoded
 
 ON_A_DEVICE = {"CCM", "CCM, 2011", OURS_ON_GPU}
 
@@ -43,7 +45,10 @@ def test_what_is_skipped_is_not_asked() -> None:
     assert result.unavailable == {"OCM": "skipped"}
 
 
-@pytest.mark.parametrize(("name", "system"), [(OURS, TagmatchOneByOne), ("OCM, sharing tables", Ocm)])
+@pytest.mark.parametrize(
+    ("name", "system"),
+    [(OURS, TagmatchOneByOne), ("OCM, sharing tables", Ocm), *((each, TagmatchEncoded) for each in ENCODED)],
+)
 def test_a_wrong_system_is_found(monkeypatch: pytest.MonkeyPatch, name: str, system: Any) -> None:
     right = system.match_many
 

@@ -24,14 +24,23 @@ from support.content_systems import (
 )
 
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
-from tagmatch.workloads.systems.catalogue import CONTENT, CONTENT_SHARED, System
+from tagmatch.workloads.systems.catalogue import CONTENT, CONTENT_SHARED, ENCODED, System
 
 #: Also with as many nodes as there can be
 SYSTEMS = {**CONTENT, **CONTENT_SHARED, "BE-Tree, cut to the end": System("be_tree:BeTree", {"leaf": 1})}
 
 
-@pytest.fixture(params=SYSTEMS, scope="module")
+#: And our own, in each path
+ALL = {**SYSTEMS, **ENCODED}
+
+
+@pytest.fixture(params=ALL, scope="module")
 def system(request: pytest.FixtureRequest) -> System:
+    return ALL[request.param]
+
+
+@pytest.fixture(params=SYSTEMS, scope="module")
+def compared(request: pytest.FixtureRequest) -> System:
     return SYSTEMS[request.param]
 
 
@@ -136,10 +145,10 @@ CONSTRAINT = {"attr": "x", "op": "=", "value": 1, "upper": None}
         ({"value": float("nan")}, "a constraint has NaN as its operand"),
     ],
 )
-def test_wrong_constraints(system: System, wrong: Row, message: str) -> None:
+def test_wrong_constraints(compared: System, wrong: Row, message: str) -> None:
     filters = [{"key": 1, "constraints": [CONSTRAINT, CONSTRAINT | wrong]}]
     with pytest.raises(ValueError, match=message):
-        system(tables(filters, [], pa.float64())[0], 1)
+        compared(tables(filters, [], pa.float64())[0], 1)
 
 
 @pytest.mark.parametrize(
@@ -152,17 +161,17 @@ def test_wrong_constraints(system: System, wrong: Row, message: str) -> None:
         ({"attr": "x"}, "attribute 'x' has constraints on numbers and on texts"),
     ],
 )
-def test_wrong_texts(system: System, wrong: Row, message: str) -> None:
+def test_wrong_texts(compared: System, wrong: Row, message: str) -> None:
     right = {"attr": "t", "op": "=", "text": "a"}
     with pytest.raises(ValueError, match=message):
-        system(subscriptions([{"key": 1, "constraints": [CONSTRAINT, right | wrong]}], pa.int64()), 1)
+        compared(subscriptions([{"key": 1, "constraints": [CONSTRAINT, right | wrong]}], pa.int64()), 1)
     with pytest.raises(ValueError, match="texts cannot be compared beside numbers of type double"):
-        system(subscriptions([{"key": 1, "constraints": [right]}], pa.float64()), 1)
+        compared(subscriptions([{"key": 1, "constraints": [right]}], pa.float64()), 1)
 
 
-def test_messages_of_other_types_are_refused(system: System) -> None:
+def test_messages_of_other_types_are_refused(compared: System) -> None:
     asked = [CONSTRAINT, {"attr": "t", "op": "prefix", "text": "a"}]
-    matcher: Any = system(subscriptions([{"key": 1, "constraints": asked}], pa.int64()), 1)
+    matcher: Any = compared(subscriptions([{"key": 1, "constraints": asked}], pa.int64()), 1)
     for sent, message in (
         ({"t": [5]}, "attribute 't' of messages is int64; constraints want texts"),
         ({"x": ["5"]}, "attribute 'x' of messages is string; constraints want numbers"),
@@ -175,7 +184,7 @@ def test_messages_of_other_types_are_refused(system: System) -> None:
     assert matcher.match_many(nothing).to_pylist() == [[], []]
 
 
-def test_nan_is_refused(system: System) -> None:
-    matcher: Any = system(tables([{"key": 1, "constraints": [CONSTRAINT]}], [], pa.float64())[0], 1)
+def test_nan_is_refused(compared: System) -> None:
+    matcher: Any = compared(tables([{"key": 1, "constraints": [CONSTRAINT]}], [], pa.float64())[0], 1)
     with pytest.raises(ValueError, match="attribute 'x' of a message is NaN"):
         matcher.prepare(pa.table({"x": [1.0, float("nan")]}))

@@ -115,6 +115,12 @@ CONTENT_ONE_BY_ONE: Mapping[str, System] = {
     "CCM": System("ccm:Ccm", {"at_once": 1}, needs="gpu"),
     "CCM, 2011": CONTENT_GPU["CCM, 2011"],
 }
+#: Our own, all filters in one of the paths of `TagMatch`, which get messages as those do: encoded, in one call of a
+#: kernel that has one after the other
+ENCODED: Mapping[str, System] = {
+    f"tagmatch, {path}, encoded": System("tagmatch_encoded:TagmatchEncoded", {"path": path})
+    for path in ("trie", "lines")
+}
 
 
 def some(names: Iterable[str]) -> dict[str, Build]:

@@ -11,6 +11,7 @@ from tagmatch.workloads.bench.figures.content_beside import DEVICES, PUBLISHED, 
 from tagmatch.workloads.bench.figures.pcm_throughput import throughput
 from tagmatch.workloads.bench.figures.published_content import DEFAULT, PCM_TABLE2, PCM_TABLE2_TIMES, PCM_TIMES
 from tagmatch.workloads.bench.harness.content_latency import OURS
+from tagmatch.workloads.systems.catalogue import ENCODED
 
 if TYPE_CHECKING:
     from tagmatch.workloads.bench.harness.bench import Bench
@@ -24,7 +25,7 @@ _PAIRS = [
     *((system, other) for system in ("CCM", "OCM", "OCM, sharing tables") for other in _SEQUENTIAL),
     ("OCM", "CCM"),
     ("OCM, sharing tables", "CCM"),
-    *((OURS, other) for other in _SEQUENTIAL),
+    *((own, other) for own in (OURS, *ENCODED) for other in _SEQUENTIAL),
 ]
 #: Constraints of a filter of the dense scenario
 _OF_A_DENSE_FILTER = 10

@@ -16,6 +16,7 @@ from tagmatch.workloads.bench.harness.timing import Samples, rates
 from tagmatch.workloads.systems.catalogue import CONTENT
 from tagmatch.workloads.systems.matcher import CallSize, UnavailableError, count_keys, wrong_and_missing
 from tagmatch.workloads.systems.tagmatch_content import TagmatchContent, TagmatchMatching, TagmatchOneByOne
+from tagmatch.workloads.systems.tagmatch_encoded import TagmatchEncoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +33,7 @@ GPU = "tagmatch, end to end, GPU"
 OCM, SFF = "OCM", "SFF"
 
 # Those that take all that a scenario says
-_OURS = (TagmatchContent, TagmatchMatching, TagmatchOneByOne)
+_OURS = (TagmatchContent, TagmatchMatching, TagmatchOneByOne, TagmatchEncoded)
 
 #: Constraints that brute force compares, about, and of how many messages at least and at most
 _COMPARED, _FEWEST, _MOST = 5e7, 5, 200

@@ -7,9 +7,10 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tagmatch.workloads.bench.harness.content import OCM, timed
-from tagmatch.workloads.systems.catalogue import CONTENT_ONE_BY_ONE, CONTENT_SHARED
+from tagmatch.workloads.systems.catalogue import CONTENT_ONE_BY_ONE, CONTENT_SHARED, ENCODED
 from tagmatch.workloads.systems.matcher import UnavailableError
 from tagmatch.workloads.systems.tagmatch_content import TagmatchContent, TagmatchOneByOne
+from tagmatch.workloads.systems.tagmatch_encoded import TagmatchEncoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,9 +28,9 @@ OURS, OURS_ON_GPU = "tagmatch", "tagmatch, GPU"
 #: OCM called like that, too, so that one sees what the calls take
 OCM_CALLED = "OCM, a call each"
 
-#: All there are, in the order of tables. All but ours and `OCM_CALLED` take the events in one call, whose kernel, or on
-#: a device whose loop, has them one after the other: what the papers' programs do.
-ALL = (*CONTENT_ONE_BY_ONE, OCM_CALLED, OURS, OURS_ON_GPU)
+#: All there are, in the order of tables. All but those three take the events in one call, whose kernel, or on a device
+#: whose loop, has them one after the other: what the papers' programs do.
+ALL = (*CONTENT_ONE_BY_ONE, OCM_CALLED, OURS, *ENCODED, OURS_ON_GPU)
 
 
 class _Called:
@@ -107,6 +108,10 @@ def _builds(
         stack.callback(other.close)
         return TagmatchOneByOne(other)
 
+    def encoded(name: str) -> Matcher[Any]:
+        (segment,) = whole().index.snapshot.segments
+        return TagmatchEncoded.of(segment, ENCODED[name].options["path"])
+
     def compared(name: str) -> Matcher[Any]:
         threads = bench.options.threads if name in CONTENT_SHARED else 1
         return CONTENT_ONE_BY_ONE[name](scenario.subscriptions, threads)
@@ -115,5 +120,6 @@ def _builds(
         **{name: partial(compared, name) for name in CONTENT_ONE_BY_ONE},
         OCM_CALLED: lambda: _Called(cast("ContentMatcher", built.get(OCM) or compared(OCM))),
         OURS: lambda: TagmatchOneByOne(whole()),
+        **{name: partial(encoded, name) for name in ENCODED},
         OURS_ON_GPU: on_gpu,
     }
