@@ -154,3 +154,34 @@ def test_mistakes_name_line_and_row(index: Path, command: str, line: bytes, mess
     failed = ended(command, index, "-", stdin=b'{"tags": [], "key": 1}\n' + line + b"\n")
     assert failed.returncode == 1
     assert f"line 2: {message}" in failed.stderr
+
+
+def test_areas(tmp_path: Path) -> None:
+    """On the sphere or on the plane; they are shown as conditions, and removed as areas or as these."""
+    rows = [
+        {"tags": ["a"], "key": 1, "area": {"lon": 9.19, "lat": 45.46, "metres": 5000}},
+        {"key": 2, "area": {"metres": 500}},
+        {"key": 3, "where": "within box(170, -10, -170, 10)"},
+    ]
+    shown = [
+        {"tags": ["a"], "key": 1, "where": "within circle(9.19, 45.46, 5000)"},
+        {"tags": [], "key": 2, "where": "within near(500)"},
+        {"tags": [], "key": 3, "where": "within box(170, -10, -170, 10)"},
+    ]
+    index = tmp_path / "index"
+    done("build", write(tmp_path / "sets.jsonl", rows[:2]), index)
+    done("add", index, write(tmp_path / "more.jsonl", rows[2:]))
+    assert sorted(from_json_lines(tagmatch("export", index)), key=lambda row: row["key"]) == shown
+    done("remove", index, write(tmp_path / "fewer.jsonl", [rows[0], *shown[1:]]))
+    assert tagmatch("export", index) == ""
+    refused = ended("build", tmp_path / "more.jsonl", tmp_path / "plane", "--plane").stderr
+    assert "line 1: column 'where': row 0: west must be at most east" in refused
+    far = {"key": 4, "area": {"kind": "circle", "lon": 1000, "lat": -1e6, "metres": 3}}
+    refused = ended("add", index, write(tmp_path / "far.jsonl", [far])).stderr
+    assert "line 1: column 'area': row 0: lon must be from -180 to 180, not 1000.0" in refused
+    done("add", index, tmp_path / "far.jsonl", "--plane")
+    assert from_json_lines(tagmatch("export", index)) == [
+        {"tags": [], "key": 4, "where": "within circle(1000, -1000000, 3)"}
+    ]
+    done("remove", index, tmp_path / "far.jsonl", "--plane")
+    assert tagmatch("export", index) == ""

@@ -117,14 +117,14 @@ def test_queries_with_columns_of_attributes(
 @pytest.mark.parametrize(
     ("form", "rows", "message"),
     [
-        ("jsonl", [{"key": 1}], "line 2 (row 1) has no column 'tags', 'where' or 'constraints'; it has 'key'"),
+        ("jsonl", [{"key": 1}], "line 2 (row 1) has no column 'tags', 'where', 'constraints' or 'area'; it has 'key'"),
         (
             "jsonl",
             [{"key": 1, "where": None}],
-            "line 2: column 'tags': row 1 is null: give [] for no tags, or a value of 'where' or 'constraints'",
+            "line 2: column 'tags': row 1 is null: give [] for no tags, or a value of 'where', 'constraints' or 'area'",
         ),
-        ("csv", [{"key": 1}], "line 3: column 'tags': row 1 is null: give [] for no tags, or a value of 'where' or"),
-        ("parquet", [{"key": 1}], "column 'tags': row 1 is null: give [] for no tags, or a value of 'where' or"),
+        ("csv", [{"key": 1}], "line 3: column 'tags': row 1 is null: give [] for no tags, or a value of 'where',"),
+        ("parquet", [{"key": 1}], "column 'tags': row 1 is null: give [] for no tags, or a value of 'where',"),
         ("parquet", [{"tags": ["a"], "key": 1}, {"key": 2}], "column 'tags': row 2 is null: give [] for no tags"),
     ],
 )
@@ -140,7 +140,7 @@ def test_sets_that_have_neither(tmp_path: Path, form: str, rows: list[dict[str, 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_files_that_have_neither_column(index: Path, tmp_path: Path, form: str) -> None:
     path = file_of(tmp_path / f"sets.{form}", [{"key": 1}])
-    assert "has no column 'tags', 'where' or 'constraints'; it" in tagmatch("add", index, path, code=1)
+    assert "has no column 'tags', 'where', 'constraints' or 'area'; it" in tagmatch("add", index, path, code=1)
     path = file_of(tmp_path / f"queries.{form}", [{"id": 1}])
     assert "has no column 'tags' or 'attributes'; it" in tagmatch("match", index, path, code=1)
     assert "has no column 'tags' or 'attributes'; it" in tagmatch("match", index, path, "--attributes", "*", code=1)

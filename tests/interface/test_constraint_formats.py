@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.index_files import contents_of
 
-from tagmatch import IndexVersionError, TagMatch, backup
+from tagmatch import Circle, IndexVersionError, TagMatch, Where, backup
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags
 from tagmatch.model.filters.values import is_reserved
 from tagmatch.model.storage.journal.records import bulk_record, single_record
@@ -77,6 +77,45 @@ def test_older_versions_refuse_conditions(tmp_path: Path, monkeypatch: pytest.Mo
         TagMatch.open(index, **OPTIONS)
 
 
+def test_only_indexes_with_areas_have_format_6(tmp_path: Path) -> None:
+    index, area = tmp_path / "i", Circle(1, 2, 3)
+    for change, formats in [
+        (lambda tm: tm.add_set(["a"], 2, where="x = 1"), (5, [3])),
+        (lambda tm: tm.add_set(["a"], 2, area=area, expires=LATE), (6, [4])),
+        (lambda tm: tm.add_sets([["b"]], [3], where=["x = 1 or not within box(1, 2, 3, 4)"]), (6, [4])),
+        (lambda tm: tm.remove_sets([["b"]], [3], where="not within box(1, 2, 3, 4)"), (6, [4])),
+        (lambda tm: tm.remove_sets([["a"]], [2], area=[area]), (5, [4])),
+        (lambda tm: tm.remove_sets([["a"], ["b"]], [2, 3], where="x = 1"), (3, [3])),
+    ]:
+        with TagMatch(index, **OPTIONS) as tm:
+            change(tm)
+            logs = log_formats(index)
+            tm.consolidate(full=True)
+            assert (format_of(index), logs) == formats
+
+
+@pytest.mark.parametrize("is_bulk", [False, True])
+def test_older_versions_refuse_areas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bulk: bool) -> None:
+    index = tmp_path / "i"
+    with TagMatch(index, durability="os", **OPTIONS) as tm:
+        tm.add_set(["a"], 3, where="x = 1")
+        if is_bulk:
+            tm.add_sets([["a"], ["b"]], [3, 4], area=[None, Circle(1, 2, 3)])
+        else:
+            tm.add_set(["b"], 4, where="within circle(1, 2, 3)")
+    assert log_formats(index) == [3, 4]
+    monkeypatch.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", 3)
+    with pytest.raises(IndexVersionError, match=r"staged-\d*2\.log has format 4, .* up to 3; upgrade tagmatch"):
+        TagMatch(index, **OPTIONS)
+    monkeypatch.undo()
+    with TagMatch(index, **OPTIONS) as tm:
+        tm.consolidate()
+        assert dict(tm)[frozenset(["b", Where("within circle(1, 2, 3)")])] == (4,)
+    monkeypatch.setattr("tagmatch.model.storage.format.FORMAT_VERSION", 5)
+    with pytest.raises(IndexVersionError, match=r"has format 6, .* up to 5; upgrade tagmatch"):
+        TagMatch.open(index, **OPTIONS)
+
+
 def test_small_segments_earlier_snapshots_and_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever segment has them; a snapshot that is kept has a format of its own, as has what is staged in a copy."""
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
@@ -104,13 +143,15 @@ def test_small_segments_earlier_snapshots_and_copies(tmp_path: Path, monkeypatch
 
 
 @given(
-    rows=st.lists(st.lists(st.sampled_from(["a", "", "\0", "\0a", "a\0+", "\0+rx\0", "\0-t\0a"]), max_size=3)),
+    rows=st.lists(
+        st.lists(st.sampled_from(["a", "", "\0", "\0a", "a\0+", "\0+rx\0", "\0-t\0a", "\0-a\0c"]), max_size=3)
+    ),
     removed=st.booleans(),
 )
 def test_records_say_whether_they_hold_conditions(rows: list[list[str]], removed: bool) -> None:
-    some = [any(map(is_reserved, row)) for row in rows]
+    versions = [4 if "\0-a\0c" in row else 3 if any(map(is_reserved, row)) else 1 for row in rows]
     keys = KEY_CHECKS["integer"].many([7] * len(rows), "keys")
-    assert bulk_record([rows_of_tags(rows)], keys, removed=removed).version == (3 if any(some) else 1)
-    for row, has_some in zip(rows, some, strict=True):
-        assert single_record(row, 7, removed=removed).version == (3 if has_some else 1)
-        assert single_record(row, 7, removed=removed, expires=5).version == (3 if has_some else 2)
+    assert bulk_record([rows_of_tags(rows)], keys, removed=removed).version == max(versions, default=1)
+    for row, version in zip(rows, versions, strict=True):
+        assert single_record(row, 7, removed=removed).version == version
+        assert single_record(row, 7, removed=removed, expires=5).version == max(2, version)

@@ -23,10 +23,20 @@ from support.jvm import Jvm
 from support.killed import run_killed_job
 from support.strategies import COMMON_NAMES
 
-from tagmatch import FilterError, IndexExistsError, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch import (
+    FilterError,
+    IndexExistsError,
+    IndexNotFoundError,
+    InvalidTypeError,
+    InvalidValueError,
+    Near,
+    TagMatch,
+)
 from tagmatch.model.options import Layout
-from tagmatch.spark import SparkUnavailableError, partition
+from tagmatch.model.storage.location import location_of
+from tagmatch.spark import SparkUnavailableError, partition, subset_join
 from tagmatch.spark.session import check_java
+from tagmatch.spark.ship import current_index
 
 Rows = Sequence[tuple[list[str], Any]]
 SCHEMA = "tags array<string>, key long"
@@ -267,6 +277,28 @@ def test_conditions_that_will_not_do(spark: Any, tmp_path: Path) -> None:
     ]:
         with pytest.raises((InvalidTypeError, InvalidValueError), match=message):
             partition(spark.createDataFrame([], schema), tmp_path / "index")
+
+
+def test_areas_are_refused(spark: Any, tmp_path: Path) -> None:
+    """Also where rows that cannot be stored are left out, and by joins."""
+    within = "x = 1 or within near(5)"
+    rows = [(["a"], 1, "price < 10"), (["b"], 2, within), (["c"], 3, "x =")]
+    frame = spark.createDataFrame(rows, "tags array<string>, key long, where string")
+    with pytest.raises(FilterError) as caught:
+        partition(frame, tmp_path / "index", skip_invalid=True)
+    assert str(caught.value) == f"where: '{within}' has an area, which Spark's jobs do not take; use `tagmatch build`"
+    with pytest.raises(
+        InvalidValueError, match=r"^column 'area': Spark's jobs do not take areas; drop the column, or use"
+    ):
+        partition(frame.withColumnRenamed("where", "area"), tmp_path / "index")
+    with TagMatch(tmp_path / "index", device="cpu") as tm:
+        tm.add_set(["a"], 1, area=Near(5))
+        tm.consolidate()
+    for strategy in ("ship", "shuffle"):
+        with pytest.raises(InvalidValueError, match=r"index has sets with areas, which joins do not ask for"):
+            subset_join(frame.select("tags"), tmp_path / "index", strategy=strategy)
+    with pytest.raises(InvalidValueError, match="has sets with areas"):
+        current_index(location_of(tmp_path / "index", "index"), "integer")
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,41 @@ def _conditions(database: Any) -> None:
     database.remove_set(SETS[1], _INTEGERS[1], where=where[1])
 
 
+def _areas(database: Any) -> None:
+    """Sets with areas of each kind, beside others; some expire, and some of all are staged."""
+    # Which versions before format 6 do not have
+    from support.conditions import Expression
+    from support.expressions import Test
+
+    from tagmatch import Where
+
+    class Elsewhere(Where):
+        """An area, in which no message is."""
+
+        def holds(self, tags: Any, attributes: Any) -> bool:  # noqa: ARG002
+            return False
+
+    def within(area: str) -> Any:
+        expression = Expression(f"within {area}")
+        expression.alternatives = (frozenset([Elsewhere(expression)]),)
+        return expression
+
+    wheres = [
+        within("circle(9.19, 45.46, 5000)"),
+        within("box(170, -10, -170, 10.5)"),
+        None,
+        Expression.of(Test("x", "<", (10,)), random.Random(0)),
+        within("near(500)"),
+    ]
+    where = [wheres[i % len(wheres)] for i in range(len(SETS))]
+    late = datetime(9000, 1, 1, tzinfo=UTC)
+    database.add_sets(SETS[:20], _INTEGERS[:20], where=where[:20], expires=late)
+    database.add_sets(SETS[20:], _INTEGERS[20:], where=where[20:])
+    database.consolidate()
+    database.add_set(["staged"], 9, where=where[0], expires=late)
+    database.remove_set(SETS[4], _INTEGERS[4], where=where[4])
+
+
 #: By the name of an index, without its layout: the type of its keys, and how it and an oracle are filled
 CONTENTS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "format-1": ("integer", _store_all(_INTEGERS)),
@@ -84,6 +119,7 @@ CONTENTS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "format-3": ("integer", _segments),
     "format-4": ("integer", _expiring),
     "format-5": ("integer", _conditions),
+    "format-6": ("integer", _areas),
 }
 
 

@@ -55,7 +55,7 @@ def first_number_of(name: str) -> int:
 
 
 def written_as(name: str) -> int:
-    """Formats 4 and 5 are for keys that expire, and for conditions; all others become format 3."""
+    """Formats 4 to 6 are for keys that expire, for conditions, and for areas; all others become format 3."""
     return max(3, format_of(DATA / f"{name}-rarest.index"))
 
 
