@@ -78,20 +78,27 @@ class _Lanes:
         return load
 
 
-def _keep(context: Any, builder: Any, lanes: _Lanes, passed: Any, slots: Any, kind: Any, out: Any, used: Any) -> Any:
-    """Append the numbers of slots that have passed, and are among `slots`; how many there are then."""
-    passed = builder.and_(passed, builder.bitcast(builder.trunc(slots, _I16), _BITS))
-    data = context.make_array(kind)(context, builder, out).data
-    target = builder.gep(data, [used])
-    function = ir.FunctionType(ir.VoidType(), [_WORDS32, target.type, _BITS])
-    store = cgutils.get_or_insert_function(builder.module, function, "llvm.masked.compressstore.v16i32")
-    builder.call(store, [lanes(4 * NUMBERS, _WORDS32), target, passed])
-    return builder.add(used, builder.zext(builder.ctpop(builder.bitcast(passed, _I16)), _I64))
+def _bits(builder: Any, passed: Any) -> Any:
+    return builder.zext(builder.bitcast(passed, _I16), _I64)
 
 
-def _near_vector(typing: Any, words: Any, first: Any, point: Any, slots: Any, out: Any, used: Any) -> Any:  # noqa: ARG001
+def _keep_vector(typing: Any, numbers: Any, first: Any, slots: Any, out: Any, used: Any) -> Any:  # noqa: ARG001
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        words, first, point, slots, out, used = arguments
+        numbers, first, slots, out, used = arguments
+        lane = _Lanes(context, builder, signature.args[0], numbers, first)(0, _WORDS32)
+        mask = builder.bitcast(builder.trunc(slots, _I16), _BITS)
+        target = builder.gep(context.make_array(signature.args[3])(context, builder, out).data, [used])
+        function = ir.FunctionType(ir.VoidType(), [_WORDS32, target.type, _BITS])
+        store = cgutils.get_or_insert_function(builder.module, function, "llvm.masked.compressstore.v16i32")
+        builder.call(store, [lane, target, mask])
+        return builder.add(used, builder.ctpop(slots))
+
+    return types.int64(numbers, types.int64, types.int64, out, types.int64), generate
+
+
+def _near_vector(typing: Any, words: Any, first: Any, point: Any, limit: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words, first, point, limit = arguments
         lanes = _Lanes(context, builder, signature.args[0], words, first)
         total = None
         for axis in range(signature.args[2].count):
@@ -99,19 +106,20 @@ def _near_vector(typing: Any, words: Any, first: Any, point: Any, slots: Any, ou
             difference = builder.fsub(lanes(128 * axis, _DOUBLES), middle)
             square = builder.fmul(difference, difference)
             total = square if total is None else builder.fadd(total, square)
-        passed = builder.fcmp_ordered("<=", total, lanes(384, _DOUBLES))
-        return _keep(context, builder, lanes, passed, slots, signature.args[4], out, used)
+        own = isinstance(signature.args[3], types.NoneType)
+        most = lanes(384, _DOUBLES) if own else _splat(builder, limit)
+        return _bits(builder, builder.fcmp_ordered("<=", total, most))
 
-    return types.int64(words, types.int64, point, types.int64, out, types.int64), generate
+    return types.int64(words, types.int64, point, limit), generate
 
 
 def _boxes_vector(
-    typing: Any, words: Any, first: Any, lon: Any, other: Any, lat: Any, matters: Any, slots: Any, out: Any, used: Any  # noqa: ARG001
+    typing: Any, words: Any, first: Any, lon: Any, other: Any, lat: Any, matters: Any  # noqa: ARG001
 ) -> Any:  # fmt: skip
     f, i = types.float64, types.int64
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        words, first, lon, other, lat, matters, slots, out, used = arguments
+        words, first, lon, other, lat, matters = arguments
         lanes = _Lanes(context, builder, signature.args[0], words, first)
         west, east, south, north = (lanes(128 * lane, _DOUBLES) for lane in range(4))
         lat = _splat(builder, lat)
@@ -124,9 +132,9 @@ def _boxes_vector(
             passed = builder.or_(passed, spans)
         passed = builder.and_(passed, builder.fcmp_ordered("<=", south, lat))
         passed = builder.and_(passed, builder.fcmp_ordered("<=", lat, north))
-        return _keep(context, builder, lanes, passed, slots, signature.args[7], out, used)
+        return _bits(builder, passed)
 
-    return i(words, i, f, f, f, i, i, out, i), generate
+    return i(words, i, f, f, f, i), generate
 
 
 def _hits_vector(typing: Any, bounds: Any, first: Any, down: Any, up: Any) -> Any:  # noqa: ARG001
@@ -141,7 +149,7 @@ def _hits_vector(typing: Any, bounds: Any, first: Any, down: Any, up: Any) -> An
                 builder.fcmp_ordered(">=", lanes(128 * axis + 64, _FLOATS), low),
             )
             passed = reaches if passed is None else builder.and_(passed, reaches)
-        return builder.zext(builder.bitcast(passed, _I16), _I64)
+        return _bits(builder, passed)
 
     return types.int64(bounds, types.int64, down, up), generate
 
@@ -158,6 +166,7 @@ def _prefetch(typing: Any, array: Any, place: Any) -> Any:  # noqa: ARG001
     return types.void(array, types.intp), generate
 
 
+_keep_by_vector: Any = intrinsic(_keep_vector)
 _near_by_vector: Any = intrinsic(_near_vector)
 _boxes_by_vector: Any = intrinsic(_boxes_vector)
 _hits_by_vector: Any = intrinsic(_hits_vector)
@@ -167,40 +176,53 @@ prefetch: Any = intrinsic(_prefetch)
 
 
 @lent
-def near(way, words, numbers, chunk, point, slots, out, used):
-    """Append the numbers of those of a chunk's `slots` whose circle has a point; how many numbers there are then.
+def near(way, words, chunk, point, limit):
+    """Which slots of a chunk have a point in their circle, as bits; with a limit, which are in a circle around a point.
 
     The point has two numbers on the plane, else three.
     """
     first = chunk * WORDS
     if way is None:
+        found = 0
         z = point[2] if len(point) == 3 else 0.0
         for slot in range(SLOTS):
             at = first + slot
-            out[used] = numbers[2 * first + NUMBERS + slot]
-            has = is_near(words[at], words[at + 16], words[at + 32], words[at + 48], point[0], point[1], z)
-            used += has and (slots >> slot) & 1
-        return used
-    return _near_by_vector(words, first, point, slots, out, used)
+            most = words[at + 48] if limit is None else limit
+            found |= int(is_near(words[at], words[at + 16], words[at + 32], most, point[0], point[1], z)) << slot
+        return found
+    return _near_by_vector(words, first, point, limit)
 
 
 @lent
-def boxes_with(way, words, numbers, chunk, lon, other, lat, matters, slots, out, used):
-    """Append the numbers of those of a chunk's `slots` whose box has a place, as `longitudes` gives it."""
+def boxes_with(way, words, chunk, lon, other, lat, matters):
+    """Which slots of a chunk have a place in their box, as bits; the place as `longitudes` gives it."""
     first = chunk * WORDS
     if way is None:
+        found = 0
         for slot in range(SLOTS):
             at = first + slot
-            out[used] = numbers[2 * first + NUMBERS + slot]
             west, east = words[at], words[at + 16]
             if west <= east:
                 spans = (west <= lon and lon <= east) or (west <= other and other <= east)
             else:
                 spans = west <= lon or lon <= east or west <= other or other <= east
             has = (spans or not matters) and words[at + 32] <= lat and lat <= words[at + 48]
-            used += has and (slots >> slot) & 1
+            found |= int(has) << slot
+        return found
+    return _boxes_by_vector(words, first, lon, other, lat, np.int64(matters))
+
+
+@lent
+def keep(way, numbers, chunk, slots, out, used):
+    """Append the numbers of some slots of a chunk; how many numbers there are then. There is room for 16."""
+    first = 2 * chunk * WORDS + NUMBERS
+    if way is None:
+        for slot in range(SLOTS):
+            if slots >> slot & 1:
+                out[used] = numbers[first + slot]
+                used += 1
         return used
-    return _boxes_by_vector(words, first, lon, other, lat, np.int64(matters), slots, out, used)
+    return _keep_by_vector(numbers, first, slots, out, used)
 
 
 @lent

@@ -11,7 +11,7 @@ from tagmatch.model.kernels.bits import trailing_zeros
 from tagmatch.model.kernels.growing import with_room
 from tagmatch.model.kernels.jit import inlined, kernel, lent
 from tagmatch.model.kernels.sphere import longitudes, unit_vector
-from tagmatch.pipeline.areas.chunks import ALL_SLOTS, SLOTS, boxes_with, fetch_chunk, hits, near, prefetch, way
+from tagmatch.pipeline.areas.chunks import ALL_SLOTS, SLOTS, boxes_with, fetch_chunk, hits, keep, near, prefetch, way
 from tagmatch.pipeline.areas.packing import (
     AXIS,
     FAN_OUT,
@@ -25,9 +25,10 @@ from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
 
 # Groups of so many chunks are searched without a look at bounds
 _FLAT = 3
-# Numbers per message for which there is room at first; and how many messages go down the tree together, which have so
-# many groups at most, but for one message
-_FIRST_ROOM, _TOGETHER, _GROUPS = 16, 8, 256
+#: Numbers per message for which there is room at first
+FIRST_ROOM = 16
+# How many messages go down the tree together, which have so many groups at most, but for one message
+_TOGETHER, _GROUPS = 8, 256
 # Where a word has the place of a message among those that go together, and a level of the tree
 _PLACE, _LEVEL = 59, 55
 
@@ -222,12 +223,14 @@ def _test(way, origin, circles, boxes, lon, lat, begin, of_circles, circle_ends,
             point = _point(origin, x, y)
             while circle < circle_ends[i]:
                 chunk, slots = of_circles[circle] >> SLOTS, of_circles[circle] & ALL_SLOTS
-                used = near(way, circles[1], circles[2], chunk, point, slots, out, used)
+                slots &= near(way, circles[1], chunk, point, None)
+                used = keep(way, circles[2], chunk, slots, out, used)
                 circle += 1
         one, other, matters = longitudes(x, y, len(origin) == 2)
         while box < box_ends[i]:
             chunk, slots = of_boxes[box] >> SLOTS, of_boxes[box] & ALL_SLOTS
-            used = boxes_with(way, boxes[1], boxes[2], chunk, one, other, y, matters, slots, out, used)
+            slots &= boxes_with(way, boxes[1], chunk, one, other, y, matters)
+            used = keep(way, boxes[2], chunk, slots, out, used)
             box += 1
         ends[begin + i + 1] = used
     return used
@@ -347,7 +350,7 @@ class FixedAreas:
         """
         messages, done = len(places), 0
         origin = (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)
-        ends, out = np.zeros(messages + 1, np.int64), pooled(_FIRST_ROOM * (messages + SLOTS), np.uint32)
+        ends, out = np.zeros(messages + 1, np.int64), pooled(FIRST_ROOM * (messages + SLOTS), np.uint32)
         while messages:
             done, more = _find(
                 way(), origin, self.circles.arrays, self.boxes.arrays, places.lon, places.lat, groups.offsets,

@@ -55,7 +55,7 @@ def _swap(keys, order, i, j):
 
 
 @lent
-def _select(keys, order, first, last, middle, axis, state):
+def select(keys, order, first, last, middle, axis, state):
     """Have no key before `middle` that is greater than one after it."""
     low, high = first, last - 1
     while low < high:
@@ -82,7 +82,7 @@ def _select(keys, order, first, last, middle, axis, state):
 
 
 @lent
-def _widest(keys, first, last):
+def widest_axis(keys, first, last):
     """The axis on which keys differ most; -1 if all are the same."""
     widest, most = -1, 0.0
     for axis in range(_AXES):
@@ -106,12 +106,12 @@ def _arrange(keys, order, group_offsets):
             first, last = stack[depth, 0], stack[depth, 1]
             if last - first < 2 or first // SLOTS == (last - 1) // SLOTS:
                 continue
-            axis = _widest(keys, first, last)
+            axis = widest_axis(keys, first, last)
             if axis < 0:
                 continue
             bit = 63 - np.int64(leading_zeros(np.uint64(first ^ (last - 1))))
             middle = ((last - 1) >> bit) << bit
-            state = _select(keys, order, first, last, middle, axis, state)
+            state = select(keys, order, first, last, middle, axis, state)
             stack[depth, 0], stack[depth, 1] = first, middle
             stack[depth + 1, 0], stack[depth + 1, 1] = middle, last
             depth += 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -123,6 +124,26 @@ def areas(draw: st.DrawFn, *, plane: bool) -> Area:
     second = first if draw(st.integers(0, 3)) == 0 else draw(places(plane=plane))
     south, north = sorted((first[1], second[1]))
     return Box(first[0], south, second[0], north)
+
+
+def random_place(rng: random.Random, plane: bool) -> Place:
+    """Near poles and the anti-meridian more often than elsewhere."""
+    if plane:
+        return rng.uniform(-1, 1), rng.uniform(-1, 1)
+    lon = rng.choice([rng.uniform(-180, 180), 180 - rng.expovariate(1e3), -180 + rng.expovariate(1e3)])
+    lat = rng.choice([math.degrees(math.asin(rng.uniform(-1, 1))), 90 - rng.expovariate(10), -90 + rng.expovariate(10)])
+    return lon, max(-90.0, min(90.0, lat))
+
+
+def random_area(rng: random.Random, plane: bool) -> Area:
+    lon, lat = random_place(rng, plane)
+    if rng.random() < 0.6:
+        return Circle(lon, lat, 10 ** (rng.uniform(-5, 1) if plane else rng.uniform(0, 7.5)))
+    width, height = 10 ** rng.uniform(-4, 0), 10 ** rng.uniform(-4, 0)
+    if plane:
+        return Box(lon, lat, lon + width, lat + height)
+    east = lon + 100 * width
+    return Box(lon, lat, east - 360 if east > 180 else east, min(lat + 50 * height, 90.0))
 
 
 def shapes_of(drawn: Sequence[Area]) -> Shapes:

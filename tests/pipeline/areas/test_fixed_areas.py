@@ -20,6 +20,8 @@ from support.places import (
     lists_of,
     message_places,
     places_of,
+    random_area,
+    random_place,
     rows_of,
     shapes_of,
 )
@@ -58,26 +60,6 @@ def test_finds_what_brute_force_finds(data: st.DataObject, plane: bool, group_co
     assert_holding(stored, group_count, messages, plane=plane)
 
 
-def _somewhere(rng: random.Random, plane: bool) -> Place:
-    """Near poles and the anti-meridian more often than elsewhere."""
-    if plane:
-        return rng.uniform(-1, 1), rng.uniform(-1, 1)
-    lon = rng.choice([rng.uniform(-180, 180), 180 - rng.expovariate(1e3), -180 + rng.expovariate(1e3)])
-    lat = rng.choice([math.degrees(math.asin(rng.uniform(-1, 1))), 90 - rng.expovariate(10), -90 + rng.expovariate(10)])
-    return lon, max(-90.0, min(90.0, lat))
-
-
-def _area(rng: random.Random, plane: bool) -> Area:
-    lon, lat = _somewhere(rng, plane)
-    if rng.random() < 0.6:
-        return Circle(lon, lat, 10 ** (rng.uniform(-5, 1) if plane else rng.uniform(0, 7.5)))
-    width, height = 10 ** rng.uniform(-4, 0), 10 ** rng.uniform(-4, 0)
-    if plane:
-        return Box(lon, lat, lon + width, lat + height)
-    east = lon + 100 * width
-    return Box(lon, lat, east - 360 if east > 180 else east, min(lat + 50 * height, 90.0))
-
-
 def _edge(area: Area, rng: random.Random) -> Place:
     """A place that is on the edge of an area, or about there."""
     if isinstance(area, Box):
@@ -88,10 +70,10 @@ def _edge(area: Area, rng: random.Random) -> Place:
 @pytest.mark.parametrize("plane", [True, False], ids=["plane", "sphere"])
 @pytest.mark.parametrize("group_count", [1, 3, 400])
 def test_thousands_in_groups(rng: random.Random, plane: bool, group_count: int) -> None:
-    stored = [(rng.randrange(group_count), _area(rng, plane)) for _ in range(4000)]
+    stored = [(rng.randrange(group_count), random_area(rng, plane)) for _ in range(4000)]
     asked = [rng.sample(range(group_count), rng.randint(0, min(group_count, 30))) for _ in range(150)]
     messages = [
-        (rng.choice([_somewhere(rng, plane), _edge(rng.choice(stored)[1], rng), NOWHERE]), each) for each in asked
+        (rng.choice([random_place(rng, plane), _edge(rng.choice(stored)[1], rng), NOWHERE]), each) for each in asked
     ]
     assert assert_holding(stored, group_count, messages, plane=plane) > 0
 
@@ -102,7 +84,7 @@ def test_hot_spots(rng: random.Random, plane: bool) -> None:
     at = (0.5, 0.25)
     stored: list[tuple[int, Area]] = [(rng.randrange(3), Circle(*at, 0.0)) for _ in range(3000)]
     stored += [(rng.randrange(3), Box(*at, *at)) for _ in range(2000)]
-    stored += [(rng.randrange(3), _area(rng, plane)) for _ in range(100)]
+    stored += [(rng.randrange(3), random_area(rng, plane)) for _ in range(100)]
     rng.shuffle(stored)
     messages = [(at, [0, 2]), ((0.5, 0.2500001), [0, 1, 2]), (at, [1]), (NOWHERE, [1]), (at, [])]
     assert assert_holding(stored, 3, messages, plane=plane) >= 5000
@@ -132,8 +114,8 @@ def test_nothing_stored_and_nobody_asks() -> None:
 @pytest.mark.parametrize("plane", [True, False], ids=["plane", "sphere"])
 def test_columns_say_the_same(rng: random.Random, plane: bool) -> None:
     """`circles_have` and `boxes_have`, for all else that asks."""
-    drawn = [_area(rng, plane) for _ in range(3000)]
-    asked = [rng.choice([_somewhere(rng, plane), _edge(area, rng)]) for area in drawn]
+    drawn = [random_area(rng, plane) for _ in range(3000)]
+    asked = [rng.choice([random_place(rng, plane), _edge(area, rng)]) for area in drawn]
     for kind, ask in ((Circle, circles_have), (Box, boxes_have)):
         pairs = [(area, place) for area, place in zip(drawn, asked, strict=True) if isinstance(area, kind)]
         values = np.array([area.values[: 3 if kind is Circle else 4] for area, _ in pairs]).T

@@ -1,0 +1,186 @@
+"""Cells of clients that move: chunks in chains, and how a client's entry leaves one and joins another.
+
+A *space* has entries of one group whose radii differ little, so that a search looks no farther than it has to. Its
+cells are the leaves of a tree that halves it, along the axis on which entries differed most when it was made: hot spots
+have smaller cells, and nothing is special about poles and the anti-meridian, as cells divide space, not the sphere. A
+space with `n` cells has `n - 1` cuts. The one between cells `i - 1` and `i` is at place `i`; the cut of cells `a` to
+`b` is the one in the middle.
+
+The first chunk of a cell has its number. Where it is full, `following` has the next one: of a cell's chunks, only the
+one after the first may have free slots, or the first, if there is no other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tagmatch.model.kernels.atomics import store_relaxed
+from tagmatch.model.kernels.jit import kernel, lent
+from tagmatch.model.kernels.sphere import point_of
+from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS
+from tagmatch.pipeline.areas.packing import select, widest_axis
+
+#: Number of a slot that is free; its x is NaN, so that no test finds it
+FREE = np.uint32(2**32 - 1)
+#: Entries of a cell in the mean, when cells are made
+PER_CELL = 12
+#: Entries of a space at least, if some of the group have greater radii; and of one that has a single cell at most
+_FEW, FLAT = 64, 32
+#: Where an entry is whose client is nowhere
+NOWHERE = -1
+
+_Y, _Z, _LIMIT = SLOTS, 2 * SLOTS, 3 * SLOTS
+#: Places in `free`: the first chunk of those that were given back, the first that never was in use, and how
+#: many there are of both
+GIVEN_BACK, NEVER_USED, AVAILABLE = 0, 1, 2
+
+
+@kernel
+def divide(groups, limits, order, spaces):
+    """Write which space each entry is in, of entries in order of group and radius; returns how many there are."""
+    space, first = -1, 0
+    for i in range(len(order)):
+        entry = order[i]
+        starts = i == 0 or groups[entry] != groups[order[i - 1]]
+        # squares: a radius that is twice as great
+        if starts or (i - first >= _FEW and limits[entry] > 4 * limits[order[first]]):
+            space, first = space + 1, i
+        spaces[entry] = space
+    return space + 1
+
+
+@kernel
+def cut(keys, order, space_entries, space_cells, cuts, axes):
+    """Write where spaces are cut, such that cells have as many entries; orders entries within each space."""
+    stack, state = np.empty((64, 4), np.int64), np.uint64(1)
+    for space in range(len(space_cells) - 1):
+        stack[0, 0], stack[0, 1] = space_cells[space], space_cells[space + 1]
+        stack[0, 2], stack[0, 3] = space_entries[space], space_entries[space + 1]
+        depth = 1
+        while depth > 0:
+            depth -= 1
+            a, b, first, last = stack[depth]
+            if b - a < 2:
+                continue
+            middle = (a + b) // 2
+            split = first + (last - first) * (middle - a) // (b - a)
+            axis = widest_axis(keys, first, last) if last > first else -1
+            if axis < 0:  # nothing tells them apart: all will be in the last cell
+                cuts[middle], axes[middle] = -np.inf, 0
+                split = first
+            else:
+                state = select(keys, order, first, last, split, axis, state)
+                cuts[middle], axes[middle] = keys[split, axis], axis
+            stack[depth, 0], stack[depth, 1], stack[depth, 2], stack[depth, 3] = a, middle, first, split
+            depth += 1
+            stack[depth, 0], stack[depth, 1], stack[depth, 2], stack[depth, 3] = middle, b, split, last
+            depth += 1
+
+
+@lent
+def cell_of(space, x, y, z, space_cells, cuts, axes):
+    """The cell of a space that has a point."""
+    a, b = np.int64(space_cells[space]), np.int64(space_cells[space + 1])
+    while b - a > 1:
+        middle = (a + b) >> 1
+        axis = axes[middle]
+        value = x if axis == 0 else (y if axis == 1 else z)
+        if value < cuts[middle]:
+            b = middle
+        else:
+            a = middle
+    return a
+
+
+@lent
+def home_of(chunk, cells, homes):
+    """The cell that a chunk belongs to."""
+    return chunk if chunk < cells else np.int64(homes[chunk - cells])
+
+
+@lent
+def _clear(words, numbers, chunk, slot):
+    words[chunk * WORDS + slot] = np.nan
+    numbers[2 * chunk * WORDS + NUMBERS + slot] = FREE
+
+
+@lent
+def write_point(words, chunk, slot, x, y, z):
+    """Write where a slot's client is."""
+    at = chunk * WORDS + slot
+    words[at], words[at + _Y], words[at + _Z] = x, y, z
+
+
+@lent
+def join(chunks, cell, cells, x, y, z, limit, entry):
+    """Put an entry into a cell; there is a chunk available."""
+    words, numbers, following, homes, free, where = chunks
+    chunk = np.int64(following[cell])
+    if chunk < 0:
+        chunk = cell
+    slot, first = 0, 2 * chunk * WORDS + NUMBERS
+    while slot < SLOTS and numbers[first + slot] != FREE:
+        slot += 1
+    if slot == SLOTS:
+        chunk, slot = free[GIVEN_BACK], 0
+        if chunk >= 0:
+            free[GIVEN_BACK] = following[chunk]
+        else:
+            chunk = free[NEVER_USED]
+            free[NEVER_USED] += 1
+        free[AVAILABLE] -= 1
+        for other in range(SLOTS):
+            _clear(words, numbers, chunk, other)
+        homes[chunk - cells] = cell
+        store_relaxed(following, chunk, following[cell])
+        store_relaxed(following, cell, np.int32(chunk))
+    write_point(words, chunk, slot, x, y, z)
+    words[chunk * WORDS + slot + _LIMIT] = limit
+    numbers[2 * chunk * WORDS + NUMBERS + slot] = np.uint32(entry)
+    where[entry] = chunk * SLOTS + slot
+
+
+@lent
+def leave(chunks, cell, entry):
+    """Take an entry out of its cell, and put the last one of its only chunk that may have free slots there instead."""
+    words, numbers, following, _, free, where = chunks
+    head = np.int64(following[cell])
+    if head < 0:
+        head = cell
+    last, numbers_of_head = SLOTS - 1, 2 * head * WORDS + NUMBERS
+    while numbers[numbers_of_head + last] == FREE:
+        last -= 1
+    chunk, slot = np.int64(where[entry]) // SLOTS, np.int64(where[entry]) % SLOTS
+    moved = numbers[numbers_of_head + last]
+    for lane in range(4):
+        words[chunk * WORDS + lane * SLOTS + slot] = words[head * WORDS + lane * SLOTS + last]
+    numbers[2 * chunk * WORDS + NUMBERS + slot] = moved
+    where[np.int64(moved)] = chunk * SLOTS + slot
+    where[entry] = NOWHERE
+    _clear(words, numbers, head, last)
+    if last == 0 and head != cell:
+        store_relaxed(following, cell, following[head])
+        store_relaxed(following, head, np.int32(free[GIVEN_BACK]))
+        free[GIVEN_BACK] = head
+        free[AVAILABLE] += 1
+
+
+@kernel
+def clear_all(words, numbers):
+    """Make all slots free."""
+    for chunk in range(len(words) // WORDS):
+        for slot in range(SLOTS):
+            _clear(words, numbers, chunk, slot)
+
+
+@kernel
+def join_all(chunks, cells, spaces, entry_clients, limits, lon, lat, plane, space_cells, cuts, axes):
+    """Put all entries whose clients are somewhere into their cells."""
+    for entry in range(len(spaces)):
+        client = np.int64(entry_clients[entry])
+        if np.isnan(lon[client]) or np.isnan(lat[client]):
+            chunks[5][entry] = NOWHERE
+            continue
+        x, y, z = point_of(lon[client], lat[client], plane)
+        cell = cell_of(np.int64(spaces[entry]), x, y, z, space_cells, cuts, axes)
+        join(chunks, cell, cells, x, y, z, limits[entry], entry)

@@ -1,0 +1,295 @@
+"""Clients that move: which are near a message's place, or in its area, while other threads move them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tagmatch.model.arrays import F64Array, I64Array, Lists, U8Array, U32Array, frozen, offsets_of, pooled
+from tagmatch.model.kernels.sphere import limits, points
+from tagmatch.pipeline.areas.cells import AVAILABLE, NEVER_USED, PER_CELL, clear_all, cut, divide, join_all
+from tagmatch.pipeline.areas.cells import FLAT as FLAT_SPACE
+from tagmatch.pipeline.areas.chunks import SLOTS, WORDS, chunks_of, way
+from tagmatch.pipeline.areas.client_moves import STRIPES, move_clients
+from tagmatch.pipeline.areas.client_search import find_clients
+from tagmatch.pipeline.areas.fixed import FIRST_ROOM, longer
+from tagmatch.pipeline.areas.shapes import Places, Shapes
+
+# How long a mover waits until it looks again whether it may go on
+_PAUSE_S = 0.0001
+# Cells are made anew when there are so many times as many more chunks than cells as there were when they were made, and
+# at least such a part of cells, and so many entries' parts have moved
+_WORSE, _PART_OF_CELLS, _PART_OF_ENTRIES = 2, 0.5, 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entries:
+    """What does not change: entries, their spaces, and clients' entries."""
+
+    spaces: U32Array
+    clients: U32Array
+    limits: F64Array
+    client_offsets: npt.NDArray[Any]
+    client_entries: U32Array
+    group_spaces: I64Array
+    reaches: F64Array
+    plane: bool
+
+    @classmethod
+    def of(
+        cls, groups: I64Array, group_count: int, clients: I64Array, metres: F64Array, client_count: int, *, plane: bool
+    ) -> _Entries:
+        limit = limits(metres, plane=plane)
+        order = np.lexsort((limit, groups))
+        spaces = np.empty(len(groups), np.uint32)
+        space_count = divide(groups, limit, order, spaces)
+        last_of_space = offsets_of(np.bincount(spaces, minlength=space_count))[1:] - 1
+        last = order[last_of_space]
+        return cls(
+            spaces,
+            clients.astype(np.uint32),
+            limit,
+            offsets_of(np.bincount(clients, minlength=client_count)),
+            np.argsort(clients, kind="stable").astype(np.uint32),
+            np.searchsorted(groups[last], np.arange(group_count + 1)),
+            np.sqrt(limit[last]),
+            plane,
+        )
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if isinstance(value, np.ndarray):
+                object.__setattr__(self, name, frozen(value))
+
+    @property
+    def for_moves(self) -> tuple[Any, ...]:
+        return self.client_offsets, self.client_entries, self.spaces, self.limits
+
+    @property
+    def nbytes(self) -> int:
+        arrays = (self.clients, self.group_spaces, self.reaches, *self.for_moves)
+        return sum(array.nbytes for array in arrays)
+
+
+class _Cells:
+    """Cells with all entries that are somewhere, and where clients are; kernels change the arrays.
+
+    There is room for all that can happen: a cell with `n` entries has at most `n / 16` chunks beside its first. Memory
+    that is not in use yet is not taken.
+    """
+
+    def __init__(self, entries: _Entries, lon: F64Array, lat: F64Array) -> None:
+        count = len(entries.spaces)
+        sizes = np.bincount(entries.spaces, minlength=len(entries.reaches))
+        cell_offsets = offsets_of(np.where(sizes <= FLAT_SPACE, 1, -(-sizes // PER_CELL)))
+        self.count = int(cell_offsets[-1])
+        self.lon, self.lat = lon, lat
+        self.tree = self._tree(entries, sizes, cell_offsets)
+        more = count // SLOTS + 1
+        words, numbers = chunks_of(self.count + more)
+        clear_all(words[: self.count * WORDS], numbers)
+        following = np.full(self.count + more, -1, np.int32)
+        free = np.array([-1, self.count, more])
+        places = np.int32 if (self.count + more) * SLOTS < 2**31 else np.int64
+        self.chunks = (words, numbers, following, np.empty(more, np.uint32), free, np.empty(count, places))
+        self.versions = np.zeros(STRIPES, np.int64)
+        at = entries.spaces, entries.clients, entries.limits, lon, lat
+        join_all(self.chunks, self.count, *at, entries.plane, *self.tree)
+        self.more_at_first = self.more
+
+    def _tree(self, entries: _Entries, sizes: I64Array, cell_offsets: I64Array) -> tuple[Any, ...]:
+        cuts, axes = np.zeros(self.count), np.zeros(self.count, np.uint8)
+        somewhere = ~(np.isnan(self.lon) | np.isnan(self.lat))[entries.clients]
+        here = np.flatnonzero(somewhere & (sizes > FLAT_SPACE)[entries.spaces])
+        order = here[np.argsort(entries.spaces[here], kind="stable")]
+        keys = np.zeros((len(order), 4))
+        at = entries.clients[order]
+        for axis, values in enumerate(points(self.lon[at], self.lat[at], plane=entries.plane)):
+            keys[:, axis] = values
+        space_entries = offsets_of(np.bincount(entries.spaces[order], minlength=len(sizes)))
+        cut(keys, order, space_entries, cell_offsets, cuts, axes)
+        return frozen(cell_offsets), frozen(cuts), frozen(axes)
+
+    @property
+    def more(self) -> int:
+        """How many chunks there are beside the first ones of cells."""
+        free = self.chunks[4]
+        return len(self.chunks[3]) - int(free[AVAILABLE])
+
+    @property
+    def positions(self) -> tuple[Any, ...]:
+        return self.versions, self.lon, self.lat
+
+    @property
+    def nbytes(self) -> int:
+        used = int(self.chunks[4][NEVER_USED])
+        tree = sum(array.nbytes for array in self.tree)
+        return int(used * (8 * WORDS + 8) + self.chunks[5].nbytes + tree + self.versions.nbytes + 2 * self.lon.nbytes)
+
+
+class ClientCells:
+    """Entries of clients, which move: each has a group, a client and a radius.
+
+    All methods may be called by several threads at once. A search sees each client either before or after a move, in
+    all of its entries; a search that begins after `move` has returned sees it after that.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tagmatch.model.arrays import Lists
+    >>> from tagmatch.pipeline.areas.clients import ClientCells
+    >>> from tagmatch.pipeline.areas.shapes import Places
+    >>> both, metres = np.array([0, 1]), np.array([500.0, 500.0])
+    >>> cells = ClientCells.of(np.array([0, 0]), 1, both, metres, np.zeros(2), np.array([50.0, np.nan]), plane=False)
+    >>> place, group = Places(np.zeros(1), np.array([50.001])), Lists(np.array([0, 1]), np.zeros(1, np.uint32))
+    >>> cells.near(place, group).values
+    array([0], dtype=uint32)
+    >>> cells.move(both, np.zeros(2), np.array([np.nan, 50.0]))
+    >>> cells.near(place, group).values
+    array([1], dtype=uint32)
+    """
+
+    def __init__(self, entries: _Entries, lon: F64Array, lat: F64Array) -> None:
+        self._entries = entries
+        self._cells = _Cells(entries, lon, lat)
+        self._moving = threading.Lock()
+        self._moved = 0
+        self._asks = np.zeros(1, np.int64)
+        most = int(np.diff(entries.client_offsets).max(initial=0))
+        self._new_cells, self._marked = np.empty(most, np.int64), np.empty(STRIPES, np.int64)
+
+    @classmethod
+    def of(
+        cls,
+        groups: I64Array,
+        group_count: int,
+        clients: I64Array,
+        metres: F64Array,
+        lon: F64Array,
+        lat: F64Array,
+        *,
+        plane: bool,
+    ) -> ClientCells:
+        """Put entries into cells.
+
+        Parameters
+        ----------
+        groups, clients : int64 arrays, length n
+            The group of each entry, from 0 to `group_count - 1`, and its client, a place in `lon` and `lat`.
+        group_count : int
+        metres : float64 array, length n
+            How far from its client an entry is found; on the plane in its unit.
+        lon, lat : float64 arrays
+            Where each client is; NaN for one that is nowhere.
+        plane : bool
+            Whether places are x and y on a plane, not degrees.
+        """
+        entries = _Entries.of(groups, group_count, clients, metres, len(lon), plane=plane)
+        return cls(entries, lon.astype(np.float64), lat.astype(np.float64))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self._entries.nbytes + self._cells.nbytes
+
+    def near(self, places: Places, groups: Lists) -> Lists:
+        """Entries whose client is within their radius of each message's place, in no order.
+
+        Parameters
+        ----------
+        places : Places
+            Of each message; one without a place finds none.
+        groups : Lists
+            Among which groups each message's entries are looked for, each group once.
+
+        Returns
+        -------
+        Lists
+            For each message, the entries as uint32.
+        """
+        return self._find(None, places, groups)
+
+    def inside(self, shapes: Shapes, places: Places | None, groups: Lists) -> Lists:
+        """Entries whose client is in each message's area, and near its place, if there are places; in no order.
+
+        Parameters
+        ----------
+        shapes : Shapes
+            The area of each message; one whose first value is NaN has none, and finds none.
+        places : Places, optional
+            As for `near`.
+        groups : Lists
+            As for `near`.
+
+        Returns
+        -------
+        Lists
+            For each message, the entries as uint32.
+        """
+        return self._find(shapes, places, groups)
+
+    def _find(self, shapes: Shapes | None, places: Places | None, groups: Lists) -> Lists:
+        entries, cells = self._entries, self._cells  # of one moment: both stay as they are, but for moves
+        kinds: U8Array | None = None if shapes is None else shapes.kinds
+        values = None if shapes is None else np.ascontiguousarray(shapes.values)
+        lon, lat = (None, None) if places is None else (places.lon, places.lat)
+        messages, done = len(groups), 0
+        ends, out = np.zeros(messages + 1, np.int64), pooled(FIRST_ROOM * (messages + SLOTS), np.uint32)
+        origin = (0.0, 0.0) if entries.plane else (0.0, 0.0, 0.0)
+        while messages:
+            done = find_clients(
+                way(), origin, cells.chunks, cells.positions, cells.tree, entries.reaches, entries.group_spaces,
+                entries.clients, kinds, values, lon, lat, groups.offsets, groups.values, done, out, ends, self._asks,
+            )  # fmt: skip
+            if done == messages:
+                break
+            out = longer(out, int(ends[done]), SLOTS, done / messages)
+        return Lists(ends, out[: ends[-1]])
+
+    def move(self, clients: I64Array, lon: F64Array, lat: F64Array) -> None:
+        """Move clients, one after the other: of several moves of a client, the last one counts. Searches go on.
+
+        Parameters
+        ----------
+        clients : int64 array
+        lon, lat : float64 arrays
+            Where each is now; NaN for one that leaves.
+
+        Raises
+        ------
+        IndexError
+            There is no such client; then none is moved.
+        """
+        if len(clients) and not (int(clients.min()) >= 0 and int(clients.max()) < len(self._cells.lon)):
+            raise IndexError(
+                f"clients are numbered from 0 to {len(self._cells.lon) - 1}; to move others, make new cells"
+            )
+        point = points(lon, lat, plane=self._entries.plane)
+        with self._moving:
+            done = 0
+            while done < len(clients):
+                cells = self._cells
+                done = move_clients(
+                    self._entries.for_moves, cells.chunks, cells.positions, cells.tree, cells.count, clients, lon, lat,
+                    *point, done, self._asks, self._new_cells, self._marked,
+                )  # fmt: skip
+                while self._asks[0] > 0:
+                    time.sleep(_PAUSE_S)
+            self._moved += len(clients)
+            self._even_out()
+
+    def _even_out(self) -> None:
+        """Make new cells if those that there are have become too full; searches under way go on with the old ones."""
+        cells = self._cells
+        if (
+            cells.more > _PART_OF_CELLS * cells.count + _WORSE * cells.more_at_first
+            and self._moved > _PART_OF_ENTRIES * len(self._entries.spaces)
+        ):
+            self._cells = _Cells(self._entries, cells.lon.copy(), cells.lat.copy())
+            self._moved = 0

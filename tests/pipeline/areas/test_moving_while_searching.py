@@ -1,0 +1,166 @@
+"""Clients that move while other threads search: each message sees each client exactly once, wherever it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from support.places import Box, Circle, lists_of, places_of, shapes_of
+
+from tagmatch.model.arrays import I64Array, Lists, U64Array
+from tagmatch.pipeline.areas.clients import ClientCells
+from tagmatch.pipeline.areas.shapes import Shapes
+
+THREADS = 8
+FAR = 1000.0
+EVERYWHERE = 3 * FAR
+
+
+class Jumping:
+    """Clients jump between two far places and others around these, in several threads; others search meanwhile.
+
+    Each moving thread has clients of its own. All searches cover both places.
+    """
+
+    def __init__(self, entries: list[tuple[int, int, float]], group_count: int, client_count: int, seed: int) -> None:
+        groups, clients = (np.array([entry[i] for entry in entries], np.int64) for i in range(2))
+        metres = np.array([metres for _, _, metres in entries], np.float64)
+        self.client_count, self.seed = client_count, seed
+        self.clients = clients
+        rng = np.random.default_rng(seed)
+        self.weights = rng.integers(0, 2**64, len(entries), np.uint64)
+        self.cells = ClientCells.of(
+            groups, group_count, clients, metres, *self._somewhere(rng, client_count), plane=True
+        )
+        self.moves = [0] * THREADS
+        self.failures: list[BaseException] = []
+
+    def _somewhere(self, rng: np.random.Generator, count: int) -> tuple[Any, Any]:
+        """Half of them around either place; some at the very same."""
+        side = rng.integers(0, 2, count) * FAR
+        spread = rng.choice([0.0, 1.0, 100.0], count)
+        return side + spread * rng.random(count), spread * rng.random(count)
+
+    def _mover(self, number: int, count: int) -> None:
+        rng = np.random.default_rng([self.seed, number])
+        own = np.arange(number, self.client_count, THREADS)
+        while self.moves[number] < count and not self.failures:
+            clients = rng.choice(own, 50_000)
+            self.cells.move(clients, *self._somewhere(rng, len(clients)))
+            self.moves[number] += len(clients)
+
+    def run(self, search: Callable[[int], None], moves: int) -> int:
+        """So many moves in all; returns how many searches there were meanwhile."""
+        done, stop = [0] * THREADS, threading.Event()
+
+        def guarded(work: Callable[[], None]) -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.failures.append(error)
+
+        def searching(number: int) -> None:
+            while not stop.is_set() and not self.failures:
+                search(number)
+                done[number] += 1
+
+        each = moves // THREADS
+        movers = [threading.Thread(target=guarded, args=[partial(self._mover, i, each)]) for i in range(THREADS)]
+        searchers = [threading.Thread(target=guarded, args=[partial(searching, i)]) for i in range(THREADS)]
+        for thread in [*searchers, *movers]:
+            thread.start()
+        for thread in movers:
+            thread.join()
+        stop.set()
+        for thread in searchers:
+            thread.join()
+        if self.failures:
+            raise self.failures[0]
+        assert sum(self.moves) >= moves
+        assert all(done)
+        return sum(done)
+
+
+def _messages(client_count: int) -> int:
+    """So many of a search that it takes longer than to look at what it has found begins to."""
+    return max(8, 100_000 // client_count // 2 * 2)
+
+
+def _assert_each_once(found: Lists, weights: U64Array) -> None:
+    """Each message has found all entries, each once: as many, whose weights, drawn at random, have the right sum."""
+    assert found.lengths().tolist() == [len(weights)] * len(found)
+    sums = weights[found.values].reshape(len(found), -1).sum(axis=1)
+    assert (sums == weights.sum()).all()
+
+
+def _near_everything(jumping: Jumping, groups: list[int], messages: int) -> Callable[[int], None]:
+    places, asked = places_of([(FAR / 2, 0.0)] * messages), lists_of([groups] * messages)
+
+    def search(number: int) -> None:  # noqa: ARG001
+        _assert_each_once(jumping.cells.near(places, asked), jumping.weights)
+
+    return search
+
+
+def _areas_with_everything(jumping: Jumping, groups: list[int], messages: int) -> Callable[[int], None]:
+    circle, box = Circle(FAR / 2, 0.0, EVERYWHERE), Box(-EVERYWHERE, -EVERYWHERE, EVERYWHERE, EVERYWHERE)
+    shapes: Shapes = shapes_of([circle, box] * (messages // 2))
+    asked = lists_of([groups] * messages)
+
+    def search(number: int) -> None:  # noqa: ARG001
+        _assert_each_once(jumping.cells.inside(shapes, None, asked), jumping.weights)
+
+    return search
+
+
+def _each_client_is_seen_once(seed: int, client_count: int, moves: int, way: Any) -> None:
+    """Clients in one group, of which a search sees every one, wherever it jumps meanwhile."""
+    jumping = Jumping([(0, client, EVERYWHERE) for client in range(client_count)], 1, client_count, seed)
+    jumping.run(way(jumping, [0], _messages(client_count)), moves)
+    _near_everything(jumping, [0], 8)(0)
+
+
+def _both_entries_are_seen_alike(seed: int, client_count: int, moves: int) -> None:
+    """Each client has an entry in two groups: a message that asks near one of the places finds both of them or none."""
+    entries = [(group, client, FAR / 2) for client in range(client_count) for group in (0, 1)]
+    jumping = Jumping(entries, 2, client_count, seed)
+    messages = _messages(client_count)
+    places = places_of([(50.0, 50.0), (FAR + 50.0, 50.0)] * (messages // 2))
+    asked = lists_of([[0, 1], [1, 0]] * (messages // 2))
+    clients: I64Array = jumping.clients
+
+    def search(number: int) -> None:  # noqa: ARG001
+        found = jumping.cells.near(places, asked)
+        message = np.repeat(np.arange(messages), found.lengths())
+        assert len(np.unique(message * len(entries) + found.values)) == len(found.values)
+        assert set(np.bincount(message * client_count + clients[found.values]).tolist()) <= {0, 2}
+
+    jumping.run(search, moves)
+    found = jumping.cells.near(places, asked).lengths()
+    assert found[0] + found[1] == len(entries)
+
+
+@pytest.mark.parametrize("way", [_near_everything, _areas_with_everything])
+def test_each_client_is_seen_once(seed: int, way: Any) -> None:
+    _each_client_is_seen_once(seed, 300, 1_600_000, way)
+
+
+def test_both_entries_of_a_client_are_seen_alike(seed: int) -> None:
+    _both_entries_are_seen_alike(seed, 300, 1_600_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client_count", [20, 1000, 20_000])
+@pytest.mark.parametrize("way", [_near_everything, _areas_with_everything])
+def test_each_of_many_clients_is_seen_once(seed: int, client_count: int, way: Any) -> None:
+    _each_client_is_seen_once(seed, client_count, 10_000_000, way)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client_count", [20, 1000, 20_000])
+def test_both_entries_of_each_of_many_clients_are_seen_alike(seed: int, client_count: int) -> None:
+    _both_entries_are_seen_alike(seed, client_count, 10_000_000)
