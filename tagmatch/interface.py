@@ -349,8 +349,8 @@ class TagMatch(Generic[K]):
         >>> from tagmatch import Circle
         >>> tm.add_set(["taxi"], 8, area=Circle(9.19, 45.46, 5000))
         >>> tm.consolidate()
-        >>> tm.to_arrow()["where"].to_pylist()
-        [None, 'within circle(9.19, 45.46, 5000)']
+        >>> tm.to_arrow()["where"].drop_null().to_pylist()
+        ['within circle(9.19, 45.46, 5000)']
         """
         self._engine.stage_one(tags, key, where=where, area=area, removed=False, expires=expires)
 

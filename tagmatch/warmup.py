@@ -77,20 +77,20 @@ def _go_all_ways(folder: str, step: int) -> None:
     for number, ((layout, exact), last_key, keys_a_set) in enumerate(ways[::step]):
         _go_through(Path(folder, str(number)), layout, exact, last_key, keys_a_set, step)
     for last_key in _LAST_KEYS[::step]:
-        _use_constraints(step, last_key)
+        _use_constraints(Path(folder, f"constraints-{last_key}"), step, last_key)
 
 
-def _use_constraints(step: int, last_key: int) -> None:
-    """Have sets with constraints of each kind, and messages with values of each type."""
+def _use_constraints(path: Path, step: int, last_key: int) -> None:
+    """Have sets with constraints of each kind, which are logged and saved, and messages with values of each type."""
     import pyarrow as pa
 
     from tagmatch.model.filters.values import attribute_tags
 
     attributes = {"price": 9.5, "name": "IBM", "new": True}
-    with TagMatch(device="cpu", threads=2) as tm:
+    with TagMatch(path, device="cpu", threads=2) as tm:
         tm.add_set(["en"], last_key, where='price < 10 and name contains "IB" and not tags {"old"}')
         cheap = {"attr": "price", "op": "<", "value": 10}
-        tm.add_subscriptions(pa.table({"key": [2], "constraints": [[cheap]], "area": [{"metres": 500}]}))
+        tm.add_subscriptions(pa.table({"key": [2, 3], "constraints": [[cheap], None], "area": [None, {"metres": 5}]}))
         # As many that ask for what messages have anyway are kept in another way
         for low in range(_ALIKE):
             tm.add_set(["en"], 1, where=f"price between {low} and {low + _ALIKE}")
