@@ -13,6 +13,7 @@ from tagmatch.model.jobs import Memo
 
 if TYPE_CHECKING:
     from tagmatch.model.conditions.attribute_columns import AttributeColumns
+    from tagmatch.model.kernels.locations import Locations
 
 U8Array = npt.NDArray[np.uint8]
 U16Array = npt.NDArray[np.uint16]
@@ -140,6 +141,8 @@ class TagLists:
     attributes : AttributeColumns, optional
         What messages have beside their tags, row by row. Only matchers of sets with constraints look at them; stored
         sets have none.
+    locations : Locations, optional
+        Where messages are, row by row, if their tags do not say so. Only matchers of sets with areas look at it.
     """
 
     offsets: IntArray
@@ -147,6 +150,7 @@ class TagLists:
     indices: U32Array | None = None
     memo: Memo = field(default_factory=Memo, repr=False)
     attributes: AttributeColumns | None = None
+    locations: Locations | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -17,11 +17,15 @@ from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Segment, Snapshot, TagsetTable
+from tagmatch.pipeline.areas.index import AreaIndex, areas_of
+from tagmatch.pipeline.areas.matcher import AreaMatcher
+from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.break_even import break_even
 from tagmatch.pipeline.combine.hybrid import Hybrid
 from tagmatch.pipeline.combine.several import RoundRobin
 from tagmatch.pipeline.combine.union import CpuUnion, Split, Union
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
+from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cuda.support import devices
 from tagmatch.pipeline.filters.index import FilterIndex, filters_of, filters_of_rows
 from tagmatch.pipeline.filters.matcher import FilterMatcher
@@ -29,11 +33,12 @@ from tagmatch.pipeline.matcher import DeviceMatcher, Matcher, SegmentMatcher
 
 
 class Part(NamedTuple):
-    """A segment, what answers queries about it, and its sets that have constraints, if there are some."""
+    """A segment, what answers queries about it, and its sets that have constraints, and areas, if there are some."""
 
     segment: Segment
     matcher: SegmentMatcher
     filters: FilterIndex | None
+    areas: AreaIndex | None
 
 
 def matcher_of(parts: Sequence[Part]) -> Matcher:
@@ -45,28 +50,40 @@ def matcher_of(parts: Sequence[Part]) -> Matcher:
     return CpuUnion(on_cpu) if len(on_cpu) == len(matchers) else Union(matchers)
 
 
-def parts_for(snapshot: Snapshot, options: MatchOptions, earlier: Sequence[Part] = ()) -> list[Part]:
+def parts_for(
+    snapshot: Snapshot, options: MatchOptions, earlier: Sequence[Part] = (), clients: Clients | None = None
+) -> list[Part]:
     """What answers queries about each segment of a snapshot.
 
     Parameters
     ----------
     earlier
         Parts of another snapshot: what answers about tables that both have is taken from there.
+    clients : Clients, optional
+        Where clients are; by default, nowhere.
 
     Raises
     ------
     DeviceError
         A CUDA device was asked for, and there is none. One with too little memory is a `DeviceWarning`.
+    InvalidValueError
+        There is an area on the plane where `options` have the sphere, or the other way round.
     """
-    return [_of_segment(segment, options, earlier) for segment in snapshot.segments]
+    if clients is None:
+        clients = Clients(has_strings=snapshot.key_type == "string")
+    return [_of_segment(segment, options, clients, earlier) for segment in snapshot.segments]
 
 
-def _of_segment(segment: Segment, options: MatchOptions, earlier: Sequence[Part]) -> Part:
+def _of_segment(segment: Segment, options: MatchOptions, clients: Clients, earlier: Sequence[Part]) -> Part:
     known = _known(segment, earlier)
     if known is not None:
         return known
     filters = filters_of(segment, [part.filters for part in earlier])
-    return Part(segment, _matcher_of(segment, filters, options, earlier), filters)
+    areas = areas_of(segment, clients, plane=options.plane, before=[part.areas for part in earlier])
+    matcher = _matcher_of(segment, filters, options, earlier)
+    if areas is not None:
+        matcher = AreaMatcher(segment, matcher, TagIndex(segment.vocabulary), areas)
+    return Part(segment, matcher, filters, areas)
 
 
 def _known(segment: Segment, earlier: Sequence[Part]) -> Part | None:
@@ -77,7 +94,7 @@ def _known(segment: Segment, earlier: Sequence[Part]) -> Part | None:
                 return part
             # None may have become fewer: keys that had expired are there again where the clock was set back
             deletions = segment.deletions or Deletions.of(np.zeros(0, np.uint32), len(segment))
-            return Part(segment, part.matcher.without(deletions), part.filters)
+            return part._replace(segment=segment, matcher=part.matcher.without(deletions))
     return None
 
 

@@ -28,6 +28,7 @@ from tagmatch.partitioner.consolidation import (
     to_merge,
     with_merged,
 )
+from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.devices import parts_for
 from tagmatch.staging import Staging
 
@@ -51,6 +52,8 @@ class Changing:
     options : MatchOptions
     keep : int, optional
         As of `Commit`.
+    clients : Clients
+        Where clients are.
 
     Attributes
     ----------
@@ -68,6 +71,7 @@ class Changing:
         layout_options: LayoutOptions,
         options: MatchOptions,
         keep: int | None,
+        clients: Clients,
     ) -> None:
         self._location, self._staging, self._keep = location, staging, keep
         self._layout_options, self._options = layout_options, options
@@ -75,7 +79,7 @@ class Changing:
         self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
         self._consolidating = threading.Lock()
         renew_in_forks(self, "_consolidating")
-        self.current = Current(self._laid_out(snapshot), layout_options, options, staging)
+        self.current = Current(self._laid_out(snapshot), layout_options, options, staging, clients)
         self.merging = Merging(self.merge, self.merge_all)
         self._expiring = Expiring(self.expire)
         self.following = Following(self.follow, options.auto_reload)
@@ -207,7 +211,7 @@ class Changing:
             if self._location is not None:
                 ahead.append(stack.enter_context(self._location.written_ahead(new)))
                 new = replace(new, name=ahead[0]["name"])
-            ready = parts_for(Snapshot((new,)), self._options, before.parts)
+            ready = parts_for(Snapshot((new,)), self._options, before.parts, self.current.clients)
             stack.enter_context(self._consolidating)
             current = self.current.answering
             current = current._replace(parts=[*current.parts, *ready])

@@ -12,6 +12,7 @@ from tagmatch.model.errors import ClosedError
 from tagmatch.model.options import LayoutOptions, MatchOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import without_expired
+from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.devices import Part, matcher_of, parts_for
 from tagmatch.pipeline.matcher import Matcher
 from tagmatch.staging import Staging
@@ -36,13 +37,20 @@ class Current:
     options : MatchOptions
     staging : Staging
         Its lock is held in the step in which a snapshot takes the place of another.
+    clients : Clients
+        Where clients are.
     """
 
     def __init__(
-        self, snapshot: Snapshot, layout_options: LayoutOptions, options: MatchOptions, staging: Staging
+        self,
+        snapshot: Snapshot,
+        layout_options: LayoutOptions,
+        options: MatchOptions,
+        staging: Staging,
+        clients: Clients,
     ) -> None:
         self.layout_options = layout_options
-        self._options, self._staging = options, staging
+        self._options, self._staging, self.clients = options, staging, clients
         self._answering: Answering | None = self.prepared(self.without_expired(snapshot))
         # Is held while a snapshot takes the place of another, so that none brings back keys that were dropped before
         self._replacing = threading.Lock()
@@ -76,7 +84,7 @@ class Current:
         """What answers from a snapshot; about tables that an earlier one has, too, what did so before."""
         if earlier is not None and snapshot is earlier.snapshot:
             return earlier
-        parts = parts_for(snapshot, self._options, () if earlier is None else earlier.parts)
+        parts = parts_for(snapshot, self._options, () if earlier is None else earlier.parts, self.clients)
         return Answering(snapshot, parts, matcher_of(parts))
 
     def without_expired(self, snapshot: Snapshot) -> Snapshot:

@@ -7,7 +7,9 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar, get_args
 
 import numpy as np
@@ -15,6 +17,7 @@ import pyarrow as pa
 
 from tagmatch.changing import Changing
 from tagmatch.contents import every_set, explained, is_among, pairs, schema_of
+from tagmatch.locations import coordinates, locations_of_table, without_locations
 from tagmatch.messages import message, messages_in
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
@@ -24,12 +27,18 @@ from tagmatch.model.conditions.rows import conditions_of, keys_of, with_areas, w
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import ClosedError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
 from tagmatch.model.expiry import expiry_time, expiry_times
+from tagmatch.model.filters.locations import location_tags
 from tagmatch.model.filters.where import Where
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
+from tagmatch.model.place import Place
 from tagmatch.model.storage.location import Location, location_of, open_with
+from tagmatch.model.storage.positions import POSITIONS, open_positions, save_positions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
+from tagmatch.pipeline.areas.positions import Clients
+from tagmatch.pipeline.areas.within import WithinAreas
+from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
@@ -72,6 +81,8 @@ class Engine:
     changing : Changing
     current : Current
         What answers.
+    clients : Clients
+        Where clients are.
     """
 
     def __init__(
@@ -84,7 +95,11 @@ class Engine:
     ) -> None:
         self._location, self._options, self._key_type = location, options, snapshot.key_type
         self._staging = Staging(location, self._key_type, staging, options.threads)
-        self.changing = Changing(location, snapshot, self._staging, layout_options, options, staging.keep_snapshots)
+        self.clients = _clients_of(location, self._key_type)
+        self._positions_saved = self.clients.version
+        self.changing = Changing(
+            location, snapshot, self._staging, layout_options, options, staging.keep_snapshots, self.clients
+        )
         self.current = self.changing.current
         self._pipeline = Pipeline(options)
         # Its threads end with this object, also where `close` is forgotten
@@ -203,8 +218,10 @@ class Engine:
 
     @_interrupted_plainly
     def consolidate(self, *, full: bool) -> None:
-        """Make staged changes take effect."""
+        """Make staged changes take effect; save where clients are."""
         self.changing.consolidate(full=full)
+        if self.clients.version != self._positions_saved and self._positions_file is not None:
+            self.save_positions()
 
     @_interrupted_plainly
     def reload(self) -> bool:
@@ -214,13 +231,12 @@ class Engine:
     # -- queries -----------------------------------------------------------------------------------------------------
 
     @_interrupted_plainly
-    def match(self, tags: Iterable[str], attributes: object, *, unique: bool) -> Any:
+    def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
         """Keys of one query."""
-        matcher = self.current.matcher
-        keys = self._pipeline.match(matcher, tags, attributes, unique=unique)
+        matcher = self._matcher_for(place)
+        keys = None if place.is_given else self._pipeline.match(matcher, tags, attributes, unique=unique)
         if keys is None:
-            query = tag_list(tags) if attributes is None else message(tags, attributes)
-            keys = self._pipeline.match_in_packet(matcher, query, unique=unique)
+            keys = self._pipeline.match_in_packet(matcher, self._message(tags, attributes, place), unique=unique)
         return keys
 
     @_interrupted_plainly
@@ -228,35 +244,84 @@ class Engine:
         """Keys of many queries."""
         matcher = self.current.matcher
         if isinstance(queries, pa.Table | pa.RecordBatch):
-            chunks = messages_in(queries)
+            places = locations_of_table(queries, plane=self._options.plane)
+            chunks = messages_in(without_locations(queries))
+            if places is not None:
+                chunks = [replace(rows, locations=each) for rows, each in zip(chunks, places, strict=True)]
+                if any(each.kinds.any() for each in places):
+                    matcher = self._within(matcher)
         else:
             chunks = tag_lists(queries, "queries")
         answers = self._pipeline.match_many(matcher, chunks, unique=unique)
         return _list_array(answers, matcher.keys, unique=unique)
 
     @_interrupted_plainly
-    def submit(self, tags: Iterable[str], attributes: object, *, unique: bool, timeout: float | None) -> Future[Any]:
+    def submit(
+        self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, timeout: float | None
+    ) -> Future[Any]:
         """Keys of one query, in the future."""
-        if attributes is not None:
-            tags = message(tags, attributes)
-        return self._pipeline.submit(self.current.matcher, tags, unique=unique, timeout=timeout)
+        if attributes is not None or place.is_given:
+            tags = self._message(tags, attributes, place)
+        return self._pipeline.submit(self._matcher_for(place), tags, unique=unique, timeout=timeout)
 
     @_interrupted_plainly
-    def awaited(self, tags: Iterable[str], attributes: object, *, unique: bool) -> Awaitable[Any]:
+    def awaited(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Awaitable[Any]:
         """Keys of one query, for a task of the running event loop."""
-        if attributes is not None:
-            tags = message(tags, attributes)
-        return self._pipeline.awaited(self.current.matcher, tags, unique=unique)
+        if attributes is not None or place.is_given:
+            tags = self._message(tags, attributes, place)
+        return self._pipeline.awaited(self._matcher_for(place), tags, unique=unique)
 
     @_interrupted_plainly
-    def explain(self, tags: Iterable[str], attributes: object) -> list[Any]:
+    def explain(self, tags: Iterable[str], attributes: object, place: Place) -> list[Any]:
         """Matching sets with their keys."""
         snapshot, parts, matcher = self.current.answering
-        return list(
-            explained(
-                snapshot, _set_ids(matcher, tags, attributes), [partial(paths_of, part.filters) for part in parts]
+        if place.is_given:
+            query = self._message(tags, attributes, place)
+            ids = matcher.set_ids(one_row(query), 0, 1).values
+        else:
+            query, ids = None, _set_ids(matcher, tags, attributes)
+        sets = list(explained(snapshot, ids, [partial(_paths_of, part) for part in parts]))
+        if query is None:
+            return sets
+        # Of a set that asks for what is near the client, and of any set where clients must be within an area, only
+        # some keys are answers
+        keys = set(self._pipeline.match_in_packet(self._matcher_for(place), query, unique=True))
+        return [(stored, some) for stored, every in sets if (some := tuple(key for key in every if key in keys))]
+
+    def move(self, clients: Any, lon: Any, lat: Any) -> None:
+        """Have clients be elsewhere."""
+        _ = self.current.answering
+        keys = KEY_CHECKS[self._key_type].many(clients, "clients")
+        self.clients.move(keys, *coordinates(lon, lat, len(keys), plane=self._options.plane))
+
+    def save_positions(self) -> None:
+        """Save where clients are."""
+        _ = self.current.answering
+        file = self._positions_file
+        if file is None:
+            raise InvalidValueError(
+                "there is no folder to save positions to: this TagMatch is in memory only, or its index is read-only"
             )
-        )
+        version = self.clients.version
+        save_positions(file, self.clients.positions())
+        self._positions_saved = version
+
+    @property
+    def _positions_file(self) -> Path | None:
+        return _positions_file(self._location)
+
+    def _message(self, tags: Iterable[str], attributes: object, place: Place) -> list[str]:
+        """One query with its attributes and its place as tags."""
+        query = tag_list(tags) if attributes is None else message(tags, attributes)
+        return [*query, *location_tags(place.location, place.within, plane=self._options.plane)]
+
+    def _matcher_for(self, place: Place) -> Matcher:
+        matcher = self.current.matcher
+        return matcher if place.within is None else self._within(matcher)
+
+    def _within(self, matcher: Matcher) -> Matcher:
+        """What answers for clients within areas."""
+        return WithinAreas(matcher, self.clients, plane=self._options.plane)
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
@@ -296,7 +361,11 @@ class Engine:
             "segments": len(segments),
             "deleted": sum(len(segment) - segment.live for segment in segments),
             "to_merge": len(to_merge(snapshot)),
-            "with_conditions": by_path(part.filters for part in parts),
+            "with_conditions": {
+                **by_path(part.filters for part in parts),
+                "areas": sum(0 if part.areas is None else len(part.areas) for part in parts),
+            },
+            "positions": len(self.clients),
             "staged": len(self._staging),
             "layout": options.layout,
             "max_partition_size": options.max_partition_size,
@@ -360,6 +429,30 @@ class Engine:
         where = "in memory" if self._location is None else f"at {str(self._location)!r}"
         staged = f", {len(self._staging)} staged changes" if len(self._staging) else ""
         return f"<TagMatch {where}, {len(snapshot)} sets{staged}, layout {self.current.layout_options.layout}>"
+
+
+def _positions_file(location: Location | None) -> Path | None:
+    folder = None if location is None else location.log_folder
+    return None if folder is None else folder / POSITIONS
+
+
+def _clients_of(location: Location | None, key_type: KeyType) -> Clients:
+    """Clients, where they were when that was saved."""
+    clients = Clients(has_strings=key_type == "string")
+    file = _positions_file(location)
+    saved = None if file is None else open_positions(file, key_type)
+    if saved is not None:
+        clients.place(saved)
+    return clients
+
+
+def _paths_of(part: Part, rows: Any) -> list[str | None]:
+    """How messages get to the sets in these rows; `None` for those without conditions."""
+    paths: list[str | None] = list(paths_of(part.filters, rows))
+    if part.areas is not None:
+        for place in np.flatnonzero(np.isin(rows, part.areas.rows)):
+            paths[place] = "areas"
+    return paths
 
 
 def _check_key_type(key_type: object) -> None:

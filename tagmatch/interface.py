@@ -18,6 +18,7 @@ from tagmatch.model.options import (
     StagingOptions,
     available_threads,
 )
+from tagmatch.model.place import NOWHERE, Place
 
 if TYPE_CHECKING:
     import os
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from tagmatch.engine import Engine
-    from tagmatch.model.filters.areas import Area
+    from tagmatch.model.filters.areas import Area, Box, Circle
     from tagmatch.model.options import Device, Durability, KeyType, Layout, NewOptions, OpenOptions
     from tagmatch.model.storage.history import SnapshotInfo
     from tagmatch.model.tables import Snapshot
@@ -504,10 +505,17 @@ class TagMatch(Generic[K]):
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
-    def match(self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None) -> list[K]:
+    def match(
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
+    ) -> list[K]:
         """Keys of all stored sets contained in `tags`, in no particular order; a key once per set that carries it.
 
-        On the CPU, the calling thread does it all, by one call of a kernel.
+        On the CPU, the calling thread does it all, by one call of a kernel, but where `location` or `within` is given.
 
         Parameters
         ----------
@@ -515,18 +523,46 @@ class TagMatch(Generic[K]):
         attributes : mapping, optional
             What the conditions of sets (`where`) are about, by name: a `bool`, `int`, `float` or `str`, also of NumPy,
             several of these in a list, tuple or set, or `None` where there is no value.
+        location : tuple of two numbers, optional
+            Where the message is: longitude and latitude in degrees, or x and y on the plane. A set with an area is
+            satisfied if that has the location; a `Near` if the client, whose key the set has, is near it. Without a
+            location, no area is satisfied, and every negated one is.
+        within : Circle or Box, optional
+            Where the clients must be that the message is for: only keys are given whose client is within this area
+            (`move` says where clients are). Where there is no `location`, a `Near` asks for no more.
 
         Raises
         ------
         TypeError, ValueError
-            `tags` is not an iterable of `str`, or an attribute has a value of another type.
+            `tags` is not an iterable of `str`, or an attribute has a value of another type; or `location` or `within`
+            is of another type, not finite, or out of range.
+
+        Examples
+        --------
+        >>> from tagmatch import Circle, Near
+        >>> tm = TagMatch()
+        >>> tm.add_set(["flat"], 1, area=Circle(9.19, 45.46, 5000))
+        >>> tm.add_set(["flat"], 2, area=Near(1000))
+        >>> tm.consolidate()
+        >>> tm.move([2], 9.2, 45.47)
+        >>> sorted(tm.match(["flat"], location=(9.19, 45.47)))
+        [1, 2]
+        >>> tm.match(["flat"], within=Circle(9.2, 45.47, 10))
+        [2]
         """
-        found: list[K] = self._engine.match(tags, attributes, unique=False)
+        found: list[K] = self._engine.match(tags, attributes, _place(location, within), unique=False)
         return found
 
-    def match_unique(self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None) -> set[K]:
+    def match_unique(
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
+    ) -> set[K]:
         """Keys of all stored sets contained in `tags`; arguments and errors as `match`."""
-        found: set[K] = self._engine.match(tags, attributes, unique=True)
+        found: set[K] = self._engine.match(tags, attributes, _place(location, within), unique=True)
         return found
 
     def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
@@ -537,7 +573,10 @@ class TagMatch(Generic[K]):
         queries
             As the `tags` of `add_sets`: one row per query. Or an Arrow table or record batch, with a column `tags`,
             which may be missing, and a column for each attribute, by its name: bools, integers, floats, strings (also
-            in a dictionary), or lists of these for several values; a null says that there is no value.
+            in a dictionary), or lists of these for several values; a null says that there is no value. A column
+            `location` of structs with `lon` and `lat` (`x` and `y` on the plane), or of lists of two numbers, says
+            where messages are, and a column `within` of structs, as `area` of `add_subscriptions`, which clients they
+            are for.
         unique : bool
             Give each key of a query once (ascending), as `match_unique` does.
 
@@ -561,6 +600,8 @@ class TagMatch(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
         unique: Literal[False] = False,
         block: bool = True,
         timeout: float | None = None,
@@ -572,6 +613,8 @@ class TagMatch(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
         unique: Literal[True],
         block: bool = True,
         timeout: float | None = None,
@@ -583,6 +626,8 @@ class TagMatch(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
         unique: bool,
         block: bool = True,
         timeout: float | None = None,
@@ -593,6 +638,8 @@ class TagMatch(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
         unique: bool = False,
         block: bool = True,
         timeout: float | None = None,
@@ -604,8 +651,8 @@ class TagMatch(Generic[K]):
 
         Parameters
         ----------
-        tags, attributes, unique
-            The query, and whether its answer is a set of keys.
+        tags, attributes, location, within, unique
+            The query, as of `match`, and whether its answer is a set of keys.
         block : bool
             Wait while too many queries are being answered.
         timeout : float, optional
@@ -618,41 +665,123 @@ class TagMatch(Generic[K]):
         Overloaded
             Too many queries are being answered, and `block` or `timeout` forbids to wait longer.
         """
-        return self._engine.submit(tags, attributes, unique=bool(unique), timeout=timeout if block else 0.0)
+        place = _place(location, within)
+        return self._engine.submit(tags, attributes, place, unique=bool(unique), timeout=timeout if block else 0.0)
 
     @overload
     async def amatch(
-        self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None, *, unique: Literal[False] = False
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
+        unique: Literal[False] = False,
     ) -> list[K]: ...
 
     @overload
     async def amatch(
-        self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None, *, unique: Literal[True]
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
+        unique: Literal[True],
     ) -> set[K]: ...
 
     @overload
     async def amatch(
-        self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None, *, unique: bool
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
+        unique: bool,
     ) -> list[K] | set[K]: ...
 
     async def amatch(
-        self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None, *, unique: bool = False
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
+        unique: bool = False,
     ) -> list[K] | set[K]:
         """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting.
 
         The loop's thread itself answers where `submit` would; then its other tasks go on before this one.
         """
-        found: list[K] | set[K] = await self._engine.awaited(tags, attributes, unique=bool(unique))
+        found: list[K] | set[K] = await self._engine.awaited(
+            tags, attributes, _place(location, within), unique=bool(unique)
+        )
         return found
 
     def explain(
-        self, tags: Iterable[str], attributes: Mapping[str, Any] | None = None
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
     ) -> list[tuple[frozenset[str], tuple[K, ...]]]:
         """Every matching set with its keys, ascending; its conditions are `Where` among the tags. Errors as `match`.
 
-        `Where.path` says how messages get to the set.
+        `Where.path` says how messages get to the set. Where clients must be near, or within an area, only the keys are
+        given of those that are.
         """
-        return self._engine.explain(tags, attributes)
+        return self._engine.explain(tags, attributes, _place(location, within))
+
+    # -- clients -----------------------------------------------------------------------------------------------------
+
+    def move(self, clients: Any, lon: Any, lat: Any) -> None:
+        """Say where clients are; in effect when this returns, without `consolidate`.
+
+        A client is whoever has a key. Each query that is answered meanwhile sees a client either where it was or where
+        it is now. Positions are no part of snapshots: they stay whatever is consolidated or reloaded.
+
+        Parameters
+        ----------
+        clients
+            Keys, as the `keys` of `add_sets`; a client may come several times, and the last time counts. They need not
+            have subscriptions yet.
+        lon, lat
+            As many numbers, or one for all: Arrow or NumPy arrays, or sequences; degrees, or x and y on the plane. NaN
+            or null in both: the client is nowhere any more.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A key is none, or a number is not finite or out of range; the message names the row. No client moves then.
+
+        Examples
+        --------
+        >>> from tagmatch import Near
+        >>> tm = TagMatch()
+        >>> tm.add_set(["alert"], 7, area=Near(500))
+        >>> tm.consolidate()
+        >>> tm.move([7], [9.19], [45.46])
+        >>> tm.match(["alert"], location=(9.191, 45.46))
+        [7]
+        """
+        self._engine.move(clients, lon, lat)
+
+    def save_positions(self) -> None:
+        """Save where clients are to the folder of the index, in one step; `open` finds them there.
+
+        `consolidate` does the same, where clients have moved since. A crash loses the moves since then. Programs that
+        have the index open each have positions of their own: the last that saves them counts.
+
+        Raises
+        ------
+        InvalidValueError
+            There is no folder: the index is in memory, on a store, or was opened at a snapshot by its number.
+        TagMatchError
+            The file cannot be written.
+        """
+        self._engine.save_positions()
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
@@ -810,6 +939,10 @@ class TagMatch(Generic[K]):
 
     def __repr__(self) -> str:
         return self._engine.described()
+
+
+def _place(location: object, within: object) -> Place:
+    return NOWHERE if location is None and within is None else Place(location, within)
 
 
 def _engine() -> type[Engine]:

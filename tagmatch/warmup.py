@@ -78,6 +78,8 @@ def _go_all_ways(folder: str, step: int) -> None:
         _go_through(Path(folder, str(number)), layout, exact, last_key, keys_a_set, step)
     for last_key in _LAST_KEYS[::step]:
         _use_constraints(Path(folder, f"constraints-{last_key}"), step, last_key)
+    for plane in (False, True)[::step]:
+        _use_areas(Path(folder, f"areas-{plane}"), step, plane=plane)
 
 
 def _use_constraints(path: Path, step: int, last_key: int) -> None:
@@ -99,6 +101,39 @@ def _use_constraints(path: Path, step: int, last_key: int) -> None:
         message = ["en", *attribute_tags(attributes)]
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))
         _use(tm, [[message], *_as_arrow([message])][::step])
+
+
+def _use_areas(path: Path, step: int, *, plane: bool) -> None:
+    """Have sets with areas of each kind, messages that say where they are, and clients that move."""
+    import pyarrow as pa
+
+    from tagmatch.model.filters.areas import Box, Circle, Near
+
+    names = ("x", "y") if plane else ("lon", "lat")
+    box = {"west": 1.0, "south": 1.0, "east": 3.0, "north": 3.0}
+    place = dict.fromkeys(names, 2.0)
+    places = [
+        {"tags": ["en"], "location": place},
+        {"tags": ["en"], "within": box},
+        {"tags": [], "location": place, "within": box},
+    ]
+    with TagMatch(path, device="cpu", threads=2, plane=plane) as tm:
+        for last_key in _LAST_KEYS:
+            for number in range(_ALIKE):
+                tm.add_set(["en"], number, area=Circle(number % 90, 2, 5))
+            tm.add_set([], 1, area=Box(1, 1, 3, 3), where="not within circle(7, 7, 1)")
+            tm.add_set(["en"], last_key, where="not within box(7, 7, 8, 8)")
+            tm.add_sets([["en"]] * _ALIKE, range(_ALIKE), area=Near(5))
+            tm.add_set(["en"], last_key, area=Near(7), where="not within circle(7, 7, 1) and price < 10")
+            tm.consolidate()
+            tm.move(range(_ALIKE), 2, 2)
+            tm.match_many(pa.Table.from_pylist(places[::step]))
+            tm.match_unique(["en"], {"price": 5}, location=(2, 2))
+            tm.match(["en"], location=(2, 2), within=Circle(2, 2, 5))
+            tm.explain(["en"], within=Circle(2, 2, 5))
+            tm.move([1, last_key], [1, 2], [2, 1])
+            tm.remove_set(["en"], 1, area=Circle(1, 2, 5))
+            tm.remove_set(["en"], last_key, area=Near(7), where="not within circle(7, 7, 1) and price < 10")
 
 
 def _go_through(path: Path, layout: Layout, exact: bool, last_key: int, keys_a_set: int, step: int) -> None:

@@ -105,9 +105,26 @@ def area_rows(areas: pa.Array, name: str = "area", *, first_row: int = 0, plane:
     count = len(areas)
     if pa.types.is_null(areas.type):
         return area_tags(np.zeros(count, np.uint8), np.zeros((count, MOST_NUMBERS)), threads)
+    return _read(areas, name, first_row, plane).tags(threads)
+
+
+def shapes_in(areas: pa.Array, name: str, *, first_row: int = 0, plane: bool) -> tuple[U8Array, F64Array]:
+    """The areas of rows, as structs, as letters and numbers (`Shapes`): circles and boxes.
+
+    Arguments and errors as of `area_rows`; `near` is an error, too.
+    """
+    letters, values = _read(areas, name, first_row, plane).shapes()
+    near = np.isin(letters, (NEAR, NEAR + TO_PLANE))
+    if near.any():
+        row = first_row + int(np.argmax(near))
+        raise InvalidValueError(f"{name}: row {row}: an area must be a circle or a box here, not near")
+    return letters, values
+
+
+def _read(areas: pa.Array, name: str, first_row: int, plane: bool) -> _Read:
     if not pa.types.is_struct(areas.type):
         raise InvalidTypeError(f"{name} must be structs with {KIND}, {', '.join(NUMBERS)}, not {areas.type}")
-    return _Read(areas, name, first_row, plane).tags(threads)
+    return _Read(areas, name, first_row, plane)
 
 
 class _Read:
@@ -134,6 +151,10 @@ class _Read:
 
     def tags(self, threads: int) -> TagLists:
         """Their tags."""
+        return area_tags(*self.shapes(), threads)
+
+    def shapes(self) -> tuple[U8Array, F64Array]:
+        """Their letters and numbers, as of `Shapes`; 0 where a row has none."""
         letters = self._letters()
         values = np.zeros((len(letters), MOST_NUMBERS))
         sound = np.ones(len(letters), np.bool_)
@@ -152,7 +173,7 @@ class _Read:
             self._refuse(int(np.argmax(wrong)), letters)
         if self._plane:
             letters[letters > 0] -= np.uint8(-TO_PLANE)
-        return area_tags(letters, values, threads)
+        return letters, values
 
     def _letters(self) -> U8Array:
         """Which kind each has, by its letter; 0 where there is none that is known, and of a null."""

@@ -56,32 +56,41 @@ def _numbers_of(kind):
     return 1 if kind == NEAR or kind == NEAR + TO_PLANE else -1
 
 
+@inlined
+def read_shape(data, at, end, count, bits):
+    """Read what stands for a shape, a letter and so many numbers, by the letter if `count` is 0; whether it is one.
+
+    `bits` gets those of the numbers, and is not to be used where it is none.
+    """
+    wanted = count if count > 0 else _numbers_of(data[at])
+    at += 1
+    sound = wanted > 0 and end - at == wanted * _DIGITS
+    bits[:] = 0
+    if sound:
+        for number in range(wanted):
+            found = np.uint64(0)
+            for _ in range(_DIGITS):
+                byte = data[at]
+                if _ZERO <= byte <= _NINE:
+                    digit = byte - _ZERO
+                elif _A <= byte <= _F:
+                    digit = byte - _A + 10
+                else:
+                    digit, sound = 0, False
+                found = (found << np.uint64(4)) | np.uint64(digit)
+                at += 1
+            bits[number] = found
+    return sound
+
+
 @kernel
 def _read(offsets, data, ranks, kinds, negated, bits):
     for i in range(len(ranks)):
         start, end = np.int64(offsets[ranks[i]]), np.int64(offsets[ranks[i] + np.uint32(1)])
         if end - start <= _BEFORE:
             continue
-        kind = data[start + _BEFORE]
-        count = _numbers_of(kind)
-        at = start + _BEFORE + 1
-        sound = count > 0 and end - at == count * _DIGITS
-        if sound:
-            for number in range(count):
-                found = np.uint64(0)
-                for _ in range(_DIGITS):
-                    byte = data[at]
-                    if _ZERO <= byte <= _NINE:
-                        digit = byte - _ZERO
-                    elif _A <= byte <= _F:
-                        digit = byte - _A + 10
-                    else:
-                        digit, sound = 0, False
-                    found = (found << np.uint64(4)) | np.uint64(digit)
-                    at += 1
-                bits[i, number] = found
-        if sound:
-            kinds[i], negated[i] = kind, data[start + 1] == _NEGATED
+        if read_shape(data, start + _BEFORE, end, 0, bits[i]):
+            kinds[i], negated[i] = data[start + _BEFORE], data[start + 1] == _NEGATED
         else:
             bits[i, :] = 0
 

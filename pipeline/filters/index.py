@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import BoolArray
-from tagmatch.model.kernels.reserved import constraints_among
-from tagmatch.model.tables import Segment
+from tagmatch.model.kernels.reserved import areas_among, constraints_among
+from tagmatch.model.tables import Segment, Vocabulary
 from tagmatch.pipeline.filters.asked import Asked, asked_in, tests_of
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, attributes_of
 from tagmatch.pipeline.filters.line_blocks import BLOCK
 from tagmatch.pipeline.filters.lines import LineIndex, line_index
-from tagmatch.pipeline.filters.parsing import parsed
+from tagmatch.pipeline.filters.parsing import Parsed, parsed
 from tagmatch.pipeline.filters.presence import Seen
 from tagmatch.pipeline.filters.tokens import Likelihoods, likelihoods, presence_among
 from tagmatch.pipeline.filters.trie_index import TrieIndex, trie_index
@@ -75,9 +75,12 @@ def filters_of(segment: Segment, before: Sequence[FilterIndex | None] = ()) -> F
 
     It expects messages to have attributes as often as those that indexes of earlier segments have seen.
     """
-    if not constraints_among(segment.vocabulary.tags).any():
+    tags = segment.vocabulary.tags
+    # Sets with areas are looked for elsewhere
+    if not (constraints_among(tags) & ~areas_among(tags)).any():
         return None
-    return filter_index(segment, [index.seen for index in before if index is not None])
+    index = filter_index(segment, [index.seen for index in before if index is not None])
+    return index if len(index) else None
 
 
 def filters_of_rows(whole: FilterIndex, rows: Segment) -> FilterIndex:
@@ -106,18 +109,24 @@ def filter_index(segment: Segment, before: Sequence[Seen] = (), path: Path | Non
 
     `before` has seen messages, such as are expected.
     """
-    tags = segment.vocabulary.tags
-    is_constraint = constraints_among(tags)
-    found = parsed(tags, is_constraint)
+    is_constraint = constraints_among(segment.vocabulary.tags)
+    found = parsed(segment.vocabulary.tags, is_constraint)
+    return index_of(asked_in(segment, found, is_constraint), found, segment.vocabulary, before, path)
+
+
+def index_of(
+    asked: Asked, found: Parsed, vocabulary: Vocabulary, before: Sequence[Seen] = (), path: Path | None = None
+) -> FilterIndex:
+    """Index what asks these things, which `found` are the constraints of; the rest as of `filter_index`."""
+    tags = vocabulary.tags
     attributes, constraints = attributes_of(tags, found)
-    asked = asked_in(segment, found, is_constraint)
     tests = tests_of(constraints, attributes.constants.last_codes)
     seen = Seen(attributes.names, before)
     # Where nothing is known of messages, they are taken to be as sets are
     presence = presence_among(asked, constraints, attributes.count)
     learned = seen.presence
     presence[: len(learned)] = np.where(np.isnan(learned), presence[: len(learned)], learned)
-    likely = likelihoods(asked, constraints, attributes, presence, segment.vocabulary.frequencies)
+    likely = likelihoods(asked, constraints, attributes, presence, vocabulary.frequencies)
     in_lines = _in_lines(asked, likely) if path is None else np.full(len(asked), path == "lines")
     trie = lines = None
     if in_lines.any():

@@ -81,7 +81,7 @@ class FilterMatcher:
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of messages `first` to `last` satisfies."""
         queries = self._tag_index.ranks(tags, first, last)
-        found = _matches(self.index, queries, self._messages(tags, first, last))
+        found = rows_found(self.index, queries, self._messages(tags, first, last))
         return side_by_side([self._others.set_ids(tags, first, last), live_sets(found.sets, self._segment.deletions)])
 
     def _messages(self, tags: TagLists, first: int, last: int) -> Messages:
@@ -90,7 +90,7 @@ class FilterMatcher:
         return messages
 
 
-def _matches(index: FilterIndex, queries: QueryBatch, messages: Messages) -> Matches:
+def rows_found(index: FilterIndex, queries: QueryBatch, messages: Messages) -> Matches:
     """Rows that the trie and the lines find."""
     parts = []
     if index.trie is not None:
@@ -111,7 +111,7 @@ class _Both:
     segment: Segment
 
     def subset_match(self) -> _FoundInBoth:
-        matches = _matches(self.index, self.queries, self.messages)
+        matches = rows_found(self.index, self.queries, self.messages)
         found = live_sets(matches.sets, self.segment.deletions)
         return _FoundInBoth(self.others.subset_match(), SetIds(found, self.segment.keys, matches.rejected))
 

@@ -157,7 +157,9 @@ def cells_of(
     )
     first_tag = int(first_cells[-1])
     has_token = likely.has_token
-    places = np.where(asked.is_tag, first_tag + asked.ranks, token_at[asked.numbers])[has_token]
+    # Tags, of which there may be nothing else, have the number before the first
+    of_numbers = np.append(token_at, 0)[asked.numbers]
+    places = np.where(asked.is_tag, first_tag + asked.ranks, of_numbers)[has_token]
     different, first_use = np.unique(places, return_index=True)
     order = different[np.argsort(likely.chances[has_token][first_use], kind="stable")]
     tokens = np.zeros(first_tag + ranks, np.uint32)

@@ -1,0 +1,247 @@
+"""The sets of a segment that have areas, made ready for messages that say where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U8Array, U32Array, offsets_of
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.kernels import area_shapes
+from tagmatch.model.kernels.reserved import areas_among, constraints_among
+from tagmatch.model.tables import Segment
+from tagmatch.pipeline.areas.clients import ClientCells
+from tagmatch.pipeline.areas.contents import Contents, contents_of, rows_by_content
+from tagmatch.pipeline.areas.fixed import FixedAreas
+from tagmatch.pipeline.areas.positions import Clients
+from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Shapes
+from tagmatch.pipeline.filters.index import FilterIndex, index_of
+from tagmatch.pipeline.filters.parsing import parsed
+
+# In the place of a number
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tests:
+    """What is left to be tested of sets that have several areas, or one that must not have the message's place.
+
+    Attributes
+    ----------
+    of_rows : int64 array
+        Of each row of the segment, its number here; -1 for most.
+    offsets : int64 array
+    shapes : Shapes
+    negated : bool array
+        Row number `i` has those from `offsets[i]` to `offsets[i + 1]`.
+    """
+
+    of_rows: I64Array
+    offsets: I64Array
+    shapes: Shapes
+    negated: BoolArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Followers:
+    """Keys of sets that ask for what is near the client.
+
+    Attributes
+    ----------
+    cells : ClientCells
+    rows : uint32 array
+        The row of each entry.
+    places : int64 array
+        Where in the key table its key stands.
+    """
+
+    cells: ClientCells
+    rows: U32Array
+    places: I64Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AreaIndex:
+    """The sets of a segment that have areas.
+
+    Attributes
+    ----------
+    plane : bool
+    contents : int
+        How many different contents there are.
+    filters : FilterIndex, optional
+        Of those contents that ask something.
+    of_nothing : int
+        As of `Contents`.
+    fixed : FixedAreas
+        One area of each set that has one which stays where it is.
+    fixed_rows : uint32 array
+        The row of each of these.
+    loose : Lists
+        Of each content, the rows that have no area which a message's place must be in.
+    tests : Tests
+    followers : Followers, optional
+    """
+
+    plane: bool
+    contents: int
+    filters: FilterIndex | None
+    of_nothing: int
+    fixed: FixedAreas
+    fixed_rows: U32Array
+    loose: Lists
+    tests: Tests
+    followers: Followers | None
+
+    def __len__(self) -> int:
+        """How many rows there are, those of followers once."""
+        rows = 0 if self.followers is None else len(np.unique(self.followers.rows))
+        return len(self.fixed_rows) + len(self.loose.values) + rows
+
+    @property
+    def rows(self) -> U32Array:
+        """All rows of the segment that have areas."""
+        parts = [self.fixed_rows, self.loose.values]
+        if self.followers is not None:
+            parts.append(self.followers.rows)
+        return np.unique(np.concatenate(parts))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        found = 0 if self.filters is None else self.filters.nbytes
+        found += self.fixed.nbytes + self.fixed_rows.nbytes + self.loose.nbytes
+        found += sum(each.nbytes for each in (self.tests.of_rows, self.tests.offsets, self.tests.negated))
+        found += self.tests.shapes.values.nbytes + self.tests.shapes.kinds.nbytes
+        if self.followers is not None:
+            found += self.followers.cells.nbytes + self.followers.rows.nbytes + self.followers.places.nbytes
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """The areas that sets ask for, set by set: `owners` are their numbers among `rows`."""
+
+    rows: I64Array
+    owners: I64Array
+    kinds: U8Array
+    negated: BoolArray
+    values: F64Array
+
+
+def areas_of(
+    segment: Segment, clients: Clients, *, plane: bool, before: Sequence[AreaIndex | None] = ()
+) -> AreaIndex | None:
+    """Index the sets of a segment that have areas; `None` if there are none.
+
+    Raises
+    ------
+    InvalidValueError
+        There is an area of the other geometry.
+    """
+    tags = segment.vocabulary.tags
+    is_area = areas_among(tags)
+    if not is_area.any():
+        return None
+    asked = _asked(segment, is_area, plane=plane)
+    is_constraint = constraints_among(tags)
+    found = parsed(tags, is_constraint)
+    contents = contents_of(segment.tagsets.ranks, asked.rows, is_area, found, is_constraint)
+    filters = None
+    if len(contents.asked):
+        seen = [index.filters.seen for index in before if index is not None and index.filters is not None]
+        filters = index_of(contents.asked, found, segment.vocabulary, seen)
+    count = len(asked.rows)
+    is_near = _is(asked.kinds, area_shapes.NEAR)
+    is_fixed = ~is_near & ~asked.negated
+    chosen = _first_of_each(asked.owners, is_fixed, count)
+    follows = np.zeros(count, np.bool_)
+    follows[asked.owners[is_near]] = True
+    # A client is looked for by where it is; the other areas of its set are tested then
+    chosen[follows] = _NONE
+    some = np.flatnonzero(chosen >= 0)
+    left = ~is_near
+    left[chosen[some]] = False
+    fixed = FixedAreas.of(contents.numbers[some], contents.count, _shapes(asked, chosen[some]), plane=plane)
+    loose = np.flatnonzero((chosen < 0) & ~follows)
+    rows = asked.rows.astype(np.uint32)
+    return AreaIndex(
+        plane, contents.count, filters, contents.of_nothing, fixed, rows[some],
+        rows_by_content(contents.numbers[loose], contents.count, rows[loose]),
+        _tests(asked, np.flatnonzero(left), len(segment)),
+        _followers(segment, asked, contents, np.flatnonzero(is_near), clients, plane=plane) if follows.any() else None,
+    )  # fmt: skip
+
+
+def _is(kinds: U8Array, kind: int) -> BoolArray:
+    found: BoolArray = (kinds == kind) | (kinds == kind + area_shapes.TO_PLANE)
+    return found
+
+
+def _asked(segment: Segment, is_area: BoolArray, *, plane: bool) -> _Asked:
+    ranks = segment.tagsets.ranks
+    places = np.flatnonzero(is_area[ranks.values])
+    of_places = np.searchsorted(ranks.offsets, places.astype(ranks.offsets.dtype), side="right") - 1
+    rows, owners = np.unique(of_places, return_inverse=True)
+    shapes = area_shapes.shapes_of(segment.vocabulary.tags, ranks.values[places])
+    known = shapes.kinds != 0
+    # Letters of the plane are capitals
+    if ((shapes.kinds[known] < ord("a")) != plane).any():
+        raise InvalidValueError(
+            f"there are areas on the {'sphere' if plane else 'plane'}: open the index with plane={not plane}"
+        )
+    # What only begins like an area never holds
+    has_way = np.ones(len(rows), np.bool_)
+    has_way[owners[~known]] = False
+    kept = has_way[owners]
+    numbers = np.cumsum(has_way) - 1
+    return _Asked(
+        rows[has_way].astype(np.int64), numbers[owners[kept]], shapes.kinds[kept], shapes.negated[kept],
+        shapes.values[kept],
+    )  # fmt: skip
+
+
+def _first_of_each(owners: I64Array, chosen: BoolArray, count: int) -> I64Array:
+    """The first thing of each owner among those chosen; -1 where there is none."""
+    first = np.full(count, _NONE)
+    places = np.flatnonzero(chosen)[::-1]
+    first[owners[places]] = places
+    return first
+
+
+def _shapes(asked: _Asked, things: I64Array) -> Shapes:
+    return Shapes(
+        np.where(_is(asked.kinds[things], area_shapes.BOX), BOX, CIRCLE).astype(np.uint8), asked.values[things]
+    )
+
+
+def _tests(asked: _Asked, left: I64Array, count: int) -> Tests:
+    owners = asked.owners[left]
+    order = np.argsort(owners, kind="stable")
+    left, owners = left[order], owners[order]
+    some, numbers = np.unique(owners, return_inverse=True)
+    of_rows = np.full(count if len(some) else 0, _NONE)
+    of_rows[asked.rows[some]] = np.arange(len(some))
+    return Tests(
+        of_rows, offsets_of(np.bincount(numbers, minlength=len(some))), _shapes(asked, left), asked.negated[left]
+    )
+
+
+def _followers(
+    segment: Segment, asked: _Asked, contents: Contents, near: I64Array, clients: Clients, *, plane: bool
+) -> Followers:
+    """Entries for all keys of the sets that ask for what is near: the least distance, where a set has several."""
+    metres = np.full(len(asked.rows), np.inf)
+    np.minimum.at(metres, asked.owners[near], asked.values[near, 0])
+    sets = np.unique(asked.owners[near])
+    offsets = segment.keys.keys.offsets.astype(np.int64)
+    rows = asked.rows[sets]
+    sizes = offsets[rows + 1] - offsets[rows]
+    starts = offsets_of(sizes)
+    places = np.arange(int(starts[-1])) + np.repeat(offsets[rows] - starts[:-1], sizes)
+    keys = segment.keys.column(segment.keys.keys.values[places])
+    groups = np.repeat(contents.numbers[sets], sizes)
+    cells = clients.cells_of(keys, groups, contents.count, np.repeat(metres[sets], sizes), plane=plane)
+    return Followers(cells, np.repeat(rows, sizes).astype(np.uint32), places)

@@ -1,0 +1,282 @@
+"""What answers queries about a segment that has sets with areas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tagmatch.model.arrays import BoolArray, IntArray, Lists, TagLists, U32Array, U64Array, offsets_of
+from tagmatch.model.deletions import Deletions
+from tagmatch.model.kernels.area_shapes import BOX as BOX_LETTER
+from tagmatch.model.kernels.area_shapes import TO_PLANE
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import side_by_side
+from tagmatch.model.kernels.locations import Locations, locations_of
+from tagmatch.model.kernels.sphere import is_in_box, is_near, limit_of, point_of
+from tagmatch.model.tables import KeyTable, Segment
+from tagmatch.pipeline.areas.clients import ClientCells
+from tagmatch.pipeline.areas.index import AreaIndex
+from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
+from tagmatch.pipeline.cpu.key_lookup import live_sets
+from tagmatch.pipeline.cpu.matcher import SetIds
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.filters.matcher import rows_found
+from tagmatch.pipeline.filters.messages import messages_of
+from tagmatch.pipeline.matcher import Matched, PacketSize, Preprocessed, SegmentMatcher, Space, no_space
+
+
+class AreaMatcher:
+    """Two matchers of one segment: no set with areas is a subset of tags, so the other one never finds it.
+
+    Areas are matched by the CPU, whatever matches the others.
+
+    Parameters
+    ----------
+    segment : Segment
+    others : SegmentMatcher
+        Answers for sets without areas.
+    tags : TagIndex
+        Of the segment.
+    index : AreaIndex
+        Of sets with areas.
+    """
+
+    by_partition = None
+
+    def __init__(self, segment: Segment, others: SegmentMatcher, tags: TagIndex, index: AreaIndex) -> None:
+        self._segment, self._others, self._tags, self.index = segment, others, tags, index
+        # Messages that say where they are come in packets; what has no place satisfies no set that must have one
+        self.one_query = others.one_query if not len(index.loose.values) else None
+        self.devices, self.notes = others.devices, others.notes
+        self.packet_size: PacketSize = others.packet_size
+
+    @property
+    def keys(self) -> KeyTable:
+        """As of `SegmentMatcher`."""
+        return self._segment.keys
+
+    def __len__(self) -> int:
+        return len(self._segment)
+
+    @property
+    def nbytes(self) -> int:
+        """As of `Matcher`."""
+        return self._others.nbytes + self.index.nbytes
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """As of `Matcher`."""
+        return self._others.matched_by
+
+    def memory(self, count: int) -> U64Array | None:
+        """As of `Matcher`."""
+        return self._others.memory(count)
+
+    def without(self, deletions: Deletions) -> AreaMatcher:
+        """As of `SegmentMatcher`."""
+        segment = replace(self._segment, deletions=deletions)
+        return AreaMatcher(segment, self._others.without(deletions), self._tags, self.index)
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> _Both:
+        """Where messages `first` to `last` are, and the contents that each has."""
+        return _Both(
+            self._others.preprocess(tags, first, last), self._contents(tags, first, last),
+            locations_of(tags, first, last), self.index, self._segment,
+        )  # fmt: skip
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids of the sets that each of messages `first` to `last` satisfies, for one client at least."""
+        contents, locations = self._contents(tags, first, last), locations_of(tags, first, last)
+        found = _found(self.index, self._segment, contents, locations)
+        parts = [self._others.set_ids(tags, first, last), found.sets]
+        if found.entries is not None and self.index.followers is not None:
+            parts.append(_each_once(found.entries.offsets, self.index.followers.rows[found.entries.values]))
+        return side_by_side(parts)
+
+    def _contents(self, tags: TagLists, first: int, last: int) -> Lists:
+        index = self.index
+        found = Lists(np.zeros(last - first + 1, np.int64), np.zeros(0, np.uint32))
+        if index.filters is not None:
+            messages = messages_of(tags, first, last, index.filters.attributes)
+            index.filters.seen.count(messages)
+            found = rows_found(index.filters, self._tags.ranks(tags, first, last), messages).sets
+        if index.of_nothing >= 0:
+            count = last - first
+            every = np.full(count, index.of_nothing, np.uint32)
+            found = side_by_side([found, Lists(np.arange(count + 1), every)])
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Both:
+    others: Preprocessed
+    contents: Lists
+    locations: Locations | None
+    index: AreaIndex
+    segment: Segment
+
+    def subset_match(self) -> _FoundInBoth:
+        found = _found(self.index, self.segment, self.contents, self.locations)
+        sets = SetIds(found.sets, self.segment.keys)
+        return _FoundInBoth(self.others.subset_match(), sets, self._keys_of(found.entries))
+
+    def _keys_of(self, entries: Lists | None) -> Lists | None:
+        """The keys that these entries are."""
+        if entries is None or self.index.followers is None or not len(entries.values):
+            return None
+        places = self.index.followers.places[entries.values]
+        return Lists(entries.offsets, self.segment.keys.keys.values[places])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FoundInBoth:
+    others: Matched
+    sets: SetIds
+    keys: Lists | None
+
+    @property
+    def found(self) -> int:
+        return self.others.found + self.sets.found + (0 if self.keys is None else len(self.keys.values))
+
+    @property
+    def rejected(self) -> int:
+        return self.others.rejected
+
+    def key_lookup(self, space: Space = no_space) -> Lists:
+        looked_up = [each for each in (self.others, self.sets) if each.found]
+        if self.keys is None and len(looked_up) < 2:
+            return (looked_up or [self.others])[0].key_lookup(space)
+        parts = [each.key_lookup() for each in looked_up]
+        return side_by_side(parts if self.keys is None else [*parts, self.keys], space)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """Sets of messages, and entries of clients."""
+
+    sets: Lists
+    entries: Lists | None
+
+
+def _found(index: AreaIndex, segment: Segment, contents: Lists, locations: Locations | None) -> _Found:
+    count = len(contents)
+    nowhere = np.full(count, np.nan)
+    places = Places(nowhere, nowhere) if locations is None else Places(locations.lon, locations.lat)
+    parts = []
+    if len(index.fixed_rows):
+        entries = index.fixed.holding(places, contents)
+        parts.append(Lists(entries.offsets, index.fixed_rows[entries.values]))
+    if len(index.loose.values):
+        parts.append(_spread(index.loose, contents))
+    none = Lists(np.zeros(count + 1, np.int64), np.zeros(0, np.uint32))
+    sets = side_by_side(parts) if len(parts) > 1 else (parts or [none])[0]
+    sets = live_sets(_tested(index, sets, sets.values, places), segment.deletions)
+    if index.followers is None or locations is None:
+        return _Found(sets, None)
+    followers = index.followers
+    entries = _entries_of(followers.cells, places, locations, contents)
+    return _Found(
+        sets, _live(_tested(index, entries, followers.rows[entries.values], places), followers.rows, segment.deletions)
+    )
+
+
+def _entries_of(cells: ClientCells, places: Places, locations: Locations, contents: Lists) -> Lists:
+    """Entries of clients that a message is for: near its place, and within its area, whichever it has."""
+    if not locations.kinds.any():
+        return cells.near(places, contents)
+    has_area = locations.kinds != 0
+    is_box = (locations.kinds == BOX_LETTER) | (locations.kinds == BOX_LETTER + TO_PLANE)
+    shapes = Shapes(np.where(is_box, BOX, CIRCLE).astype(np.uint8), locations.values)
+    has_place = ~np.isnan(locations.lon)
+    within = cells.inside(shapes, None, _only(contents, has_area & ~has_place))
+    near_and_within = cells.inside(shapes, places, _only(contents, has_area & has_place))
+    return side_by_side([within, near_and_within, cells.near(places, _only(contents, ~has_area))])
+
+
+def _only(lists: Lists, chosen: BoolArray) -> Lists:
+    """The lists chosen; others are empty."""
+    lengths = lists.lengths()
+    return Lists(offsets_of(np.where(chosen, lengths, 0)), lists.values[np.repeat(chosen, lengths)])
+
+
+@kernel
+def _spread_rows(offsets, values, content_offsets, contents, ends, out):
+    used = 0
+    for message in range(len(ends) - 1):
+        for i in range(content_offsets[message], content_offsets[message + 1]):
+            for place in range(offsets[np.int64(contents[i])], offsets[np.int64(contents[i]) + 1]):
+                if len(out):
+                    out[used] = values[place]
+                used += 1
+        ends[message + 1] = used
+    return used
+
+
+def _spread(rows: Lists, contents: Lists) -> Lists:
+    """The rows of all contents of each message."""
+    ends, none = np.zeros(len(contents) + 1, np.int64), np.zeros(0, np.uint32)
+    arrays = (rows.offsets, rows.values, contents.offsets, contents.values, ends)
+    out = np.empty(_spread_rows(*arrays, none), np.uint32)
+    if len(out):
+        _spread_rows(*arrays, out)
+    return Lists(ends, out)
+
+
+@kernel
+def _keep_tested(offsets, values, rows, of_rows, test_offsets, kinds, shapes, negated, lon, lat, plane, ends, out):
+    used = 0
+    for message in range(len(ends) - 1):
+        for i in range(offsets[message], offsets[message + 1]):
+            number, holds = of_rows[np.int64(rows[i])], True
+            if number >= 0:
+                for test in range(test_offsets[number], test_offsets[number + 1]):
+                    shape = shapes[test]
+                    if np.isnan(lon[message]):
+                        has = False
+                    elif kinds[test] == BOX:
+                        has = is_in_box(shape[0], shape[2], shape[1], shape[3], lon[message], lat[message], plane)
+                    else:
+                        x, y, z = point_of(shape[0], shape[1], plane)
+                        px, py, pz = point_of(lon[message], lat[message], plane)
+                        has = is_near(x, y, z, limit_of(shape[2], plane), px, py, pz)
+                    holds &= has != negated[test]
+            if holds:
+                out[used] = values[i]
+                used += 1
+        ends[message + 1] = used
+    return used
+
+
+def _tested(index: AreaIndex, found: Lists, rows: U32Array, places: Places) -> Lists:
+    """What was found, whose rows are these, without those whose other areas say no."""
+    tests = index.tests
+    if not len(tests.of_rows) or not len(found.values):
+        return found
+    ends, out = np.zeros(len(found) + 1, np.int64), np.empty(len(found.values), np.uint32)
+    used = _keep_tested(
+        found.offsets, found.values, rows, tests.of_rows, tests.offsets, tests.shapes.kinds, tests.shapes.values,
+        tests.negated, places.lon, places.lat, index.plane, ends, out,
+    )  # fmt: skip
+    return Lists(ends, out[:used])
+
+
+def _live(entries: Lists, rows: U32Array, deletions: Deletions | None) -> Lists:
+    """The entries whose rows are not deleted."""
+    if deletions is None or not len(entries.values):
+        return entries
+    kept = np.ones(len(entries.values), np.bool_)
+    kept[deletions.among(rows[entries.values])] = False
+    before = np.append(0, np.cumsum(kept))
+    return Lists(before[entries.offsets], entries.values[kept])
+
+
+def _each_once(offsets: IntArray, rows: U32Array) -> Lists:
+    """The rows of each list, each once."""
+    owners = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    pairs = (
+        np.unique(np.stack([owners, rows.astype(np.int64)], axis=1), axis=0)
+        if len(rows)
+        else np.zeros((0, 2), np.int64)
+    )
+    return Lists(offsets_of(np.bincount(pairs[:, 0], minlength=len(offsets) - 1)), pairs[:, 1].astype(np.uint32))

@@ -1,0 +1,154 @@
+"""Where messages of a table are: its columns `location` and `within`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tagmatch.model.arrays import F64Array
+from tagmatch.model.columns import shown
+from tagmatch.model.conditions.areas import shapes_in
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
+from tagmatch.model.filters.areas import MAX_LAT, MAX_LON
+from tagmatch.model.kernels.locations import Locations
+
+LOCATION, WITHIN = "location", "within"
+_NAMES = {True: ("x", "y"), False: ("lon", "lat")}
+
+
+def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Array, F64Array]:
+    """Where `count` clients are to be; NaN in both, or a null of Arrow, is nowhere.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        They are no numbers, as many as there are clients, or one is infinite or out of range, or NaN alone.
+    """
+    columns = []
+    for name, given, limit in zip(_NAMES[plane], (lon, lat), (MAX_LON, MAX_LAT), strict=True):
+        values = np.asarray(_plain(given, name), np.float64)
+        if values.ndim == 0:
+            values = np.full(count, values)
+        if values.shape != (count,):
+            raise InvalidValueError(f"{name} must have a number for each of the {count} clients, not {values.shape}")
+        wrong = np.isinf(values) if plane else np.abs(values) > limit
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            wanted = "finite" if plane else f"from -{limit:.0f} to {limit:.0f}"
+            raise InvalidValueError(f"{name}: row {row} must be {wanted}, not {float(values[row])!r}")
+        columns.append(values + 0.0)
+    half = np.isnan(columns[0]) != np.isnan(columns[1])
+    if half.any():
+        raise InvalidValueError(f"{' and '.join(_NAMES[plane])}: row {int(np.argmax(half))} has only one of both")
+    return columns[0], columns[1]
+
+
+def _plain(given: Any, name: str) -> Any:
+    """Numbers as NumPy takes them."""
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        if not (pa.types.is_floating(given.type) or pa.types.is_integer(given.type)):
+            raise InvalidTypeError(f"{name} must be numbers, not {given.type}")
+        return (
+            given.cast(pa.float64()).to_numpy()
+            if isinstance(given, pa.ChunkedArray)
+            else given.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        )
+    values = np.asarray(given)
+    if values.dtype.kind not in "iuf":
+        raise InvalidTypeError(f"{name} must be numbers, not {shown(given)}")
+    return values
+
+
+def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool) -> list[Locations] | None:
+    """Where the messages of each batch of a table are; `None` if no column says it.
+
+    A column `location` or `within` that is no struct and no list is an attribute of that name.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError, NullError
+        A column has another type, or a number is missing, not finite or out of range: the message names the row.
+    """
+    if not any(is_place_column(table.schema, name) for name in (LOCATION, WITHIN)):
+        return None
+    batches, found, first_row = [table] if isinstance(table, pa.RecordBatch) else table.to_batches(), [], 0
+    for batch in batches:
+        lon = lat = np.full(len(batch), np.nan)
+        if is_place_column(batch.schema, LOCATION):
+            lon, lat = _places(batch.column(LOCATION), plane=plane, first_row=first_row)
+        kinds, values = np.zeros(0, np.uint8), np.zeros((0, 4))
+        if is_place_column(batch.schema, WITHIN):
+            kinds, values = shapes_in(batch.column(WITHIN), f"column {WITHIN!r}", plane=plane, first_row=first_row)
+        found.append(Locations(lon, lat, kinds, values))
+        first_row += len(batch)
+    return found
+
+
+def without_locations(table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+    """The table without the columns that `locations_of_table` reads."""
+    return table.drop_columns([name for name in (LOCATION, WITHIN) if is_place_column(table.schema, name)])
+
+
+def is_place_column(schema: pa.Schema, name: str) -> bool:
+    """Whether there is a column of this name that says where messages are."""
+    place = schema.get_field_index(name)
+    return place >= 0 and (pa.types.is_struct(schema.types[place]) or _is_list(schema.types[place]))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _places(column: pa.Array, *, plane: bool, first_row: int) -> tuple[F64Array, F64Array]:
+    names, there = _NAMES[plane], column.is_valid()
+    if pa.types.is_struct(column.type):
+        fields = [column.type.field(i).name for i in range(column.type.num_fields)]
+        if sorted(fields) != sorted(names):
+            raise InvalidTypeError(f"column {LOCATION!r} must have the fields {' and '.join(names)}, not {fields}")
+        parts = [column.field(name) for name in names]
+    else:
+        lengths = pc.list_value_length(column)
+        wrong = pc.and_(there, pc.not_equal(lengths, 2)).fill_null(False).to_numpy(zero_copy_only=False)
+        if wrong.any():
+            raise InvalidValueError(
+                f"column {LOCATION!r}: row {first_row + int(np.argmax(wrong))} must have two numbers, "
+                f"{' and '.join(names)}"
+            )
+        begins = np.cumsum(np.append(0, np.where(there.to_numpy(zero_copy_only=False), 2, 0)))[:-1]
+        flat = column.flatten() if not pa.types.is_fixed_size_list(column.type) else pc.list_flatten(column)
+        places = pa.array(begins, mask=~there.to_numpy(zero_copy_only=False))
+        parts = [flat.take(places), flat.take(pc.add(places, 1))]
+    return _numbers(parts[0], names[0], MAX_LON, there, plane, first_row), _numbers(
+        parts[1], names[1], MAX_LAT, there, plane, first_row
+    )
+
+
+def _numbers(values: pa.Array, name: str, limit: float, there: pa.Array, plane: bool, first_row: int) -> F64Array:
+    """One number of each place, NaN where there is no place."""
+    kind = values.type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise InvalidTypeError(f"column {LOCATION!r}: {name} must be numbers, not {values.type}")
+    is_there = there.to_numpy(zero_copy_only=False)
+    missing = is_there & ~values.is_valid().to_numpy(zero_copy_only=False)
+    if missing.any():
+        raise NullError(f"column {LOCATION!r}: row {first_row + int(np.argmax(missing))} has no {name}")
+    numbers: F64Array = values.cast(pa.float64()).fill_null(np.nan).to_numpy().copy()
+    wrong = is_there & ~np.isfinite(numbers)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise InvalidValueError(
+            f"column {LOCATION!r}: row {first_row + row}: {name} must be finite, not {numbers[row]}"
+        )
+    if not plane:
+        wrong = is_there & (np.abs(numbers) > limit)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise InvalidValueError(
+                f"column {LOCATION!r}: row {first_row + row}: {name} must be from -{limit:.0f} to {limit:.0f}, "
+                f"not {float(numbers[row])!r}"
+            )
+    numbers[~is_there] = np.nan
+    return numbers

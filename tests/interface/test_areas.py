@@ -1,0 +1,369 @@
+"""Sets with areas, and messages that say where they are, against plain Python; and clients that move."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import places
+
+from tagmatch import Box, Circle, IndexCorruptError, InvalidTypeError, InvalidValueError, Near, NullError, TagMatch
+from tagmatch.model.storage.positions import open_positions
+
+CLIENTS = 5
+TAGS = ["a", "b", "c"]
+tag_sets = st.sets(st.sampled_from(TAGS), max_size=2)
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """What a client asks for: tags, perhaps an expression, areas that have the message, and others that have not."""
+
+    tags: frozenset[str]
+    client: int
+    tree: Any
+    areas: tuple[places.Area, ...]
+    without: tuple[places.Area, ...]
+    near: float | None
+
+    @property
+    def where(self) -> str | None:
+        """But for the first of `areas`, which is given as such."""
+        parts = [f"within {text_of(area)}" for area in self.areas[1:]]
+        parts += [f"not within {text_of(area)}" for area in self.without]
+        if self.near is not None and self.areas:
+            parts.append(f"within near({self.near!r})")
+        if self.tree is not None:
+            parts.append(f"({self.tree[0]})")
+        return " and ".join(parts) or None
+
+    @property
+    def area(self) -> Any:
+        if self.areas:
+            return public(self.areas[0])
+        return None if self.near is None else Near(self.near)
+
+
+def public(area: places.Area) -> Circle | Box:
+    if isinstance(area, places.Box):
+        return Box(area.west, area.south, area.east, area.north)
+    return Circle(area.lon, area.lat, area.metres)
+
+
+def text_of(area: places.Area) -> str:
+    numbers = (area.lon, area.lat, area.metres) if isinstance(area, places.Circle) else (
+        area.west, area.south, area.east, area.north
+    )  # fmt: skip
+    return f"{'circle' if isinstance(area, places.Circle) else 'box'}({', '.join(map(repr, numbers))})"
+
+
+def all_of(found: list[bool | None]) -> bool | None:
+    """Whether all hold; `None` where the last digits of one decide."""
+    return False if False in found else None if None in found else True
+
+
+def holds(
+    each: Subscription,
+    tags: set[str],
+    attributes: dict[str, Any],
+    location: Any,
+    within: Any,
+    at: dict[int, Any],
+    *,
+    plane: bool,
+) -> bool | None:
+    nowhere = location is None
+    place = places.NOWHERE if nowhere else location
+    client = at.get(each.client, places.NOWHERE)
+    found: list[bool | None] = [each.tags <= tags]
+    if each.tree is not None:
+        found.append(each.tree[1](attributes))
+    found += [places.holds(area, place, plane=plane) for area in each.areas]
+    found += [not_(places.holds(area, place, plane=plane)) for area in each.without]
+    if each.near is not None:
+        if not nowhere:
+            found.append(
+                places.holds(places.Circle(*client, each.near), place, plane=plane)
+                if client != places.NOWHERE
+                else False
+            )
+        elif within is None:
+            found.append(False)
+    if within is not None:
+        found.append(places.holds(within, client, plane=plane))
+    return all_of(found)
+
+
+def not_(found: bool | None) -> bool | None:
+    return None if found is None else not found
+
+
+# Expressions with what they mean; tests of conditions have many more
+TREES = [("x < 3", lambda given: given.get("x", 9) < 3), ("not x < 3", lambda given: not given.get("x", 9) < 3)]
+
+
+@st.composite
+def subscriptions(draw: st.DrawFn, *, plane: bool) -> Subscription:
+    drawn = st.lists(finite_areas(plane=plane), max_size=2).map(tuple)
+    return Subscription(
+        frozenset(draw(tag_sets)),
+        draw(st.integers(0, CLIENTS - 1)),
+        draw(st.none() | st.sampled_from(TREES)),
+        draw(drawn),
+        draw(st.just(()) | drawn),
+        draw(st.none() | radii(plane=plane)),
+    )
+
+
+def radii(*, plane: bool) -> st.SearchStrategy[float]:
+    return places.radii(plane=plane).filter(math.isfinite)
+
+
+def finite_areas(*, plane: bool) -> st.SearchStrategy[places.Area]:
+    """Those that an index takes."""
+    found = places.areas(plane=plane).filter(lambda area: all(map(math.isfinite, area.values)))
+    return found.filter(lambda area: not plane or not isinstance(area, places.Box) or area.west <= area.east)
+
+
+def located(*, plane: bool) -> st.SearchStrategy[Any]:
+    return st.none() | places.places(plane=plane)
+
+
+@given(data=st.data(), plane=st.booleans(), layout=st.sampled_from(["rarest", "balanced"]))
+def test_any_way_to_ask(data, plane, layout):
+    """Every call that takes a query, alone and in a table, while clients move and sets change."""
+    drawn = data.draw(st.lists(subscriptions(plane=plane), min_size=1, max_size=8))
+    at: dict[int, Any] = {}
+    with TagMatch(layout=layout, device="cpu", threads=2, plane=plane) as tm:
+        half = len(drawn) // 2
+        for some in (drawn[:half], drawn[half:]):
+            for each in some:
+                tm.add_set(each.tags, each.client, where=each.where, area=each.area)
+            tm.consolidate()
+        removed = data.draw(st.sets(st.sampled_from(drawn)))
+        for each in removed:
+            tm.remove_set(each.tags, each.client, where=each.where, area=each.area)
+        tm.consolidate()
+        left = [each for each in drawn if each not in removed]
+        asked = []
+        for _ in range(3):
+            moved = data.draw(
+                st.dictionaries(
+                    st.integers(0, CLIENTS - 1),
+                    places.places(plane=plane).filter(lambda place: all(map(math.isfinite, place))),
+                )
+            )
+            tm.move(list(moved), [place[0] for place in moved.values()], [place[1] for place in moved.values()])
+            at.update(moved)
+            tags = data.draw(tag_sets | st.just(set(TAGS)))
+            attributes = data.draw(st.fixed_dictionaries({}, optional={"x": st.integers(0, 5)}))
+            location = data.draw(located(plane=plane))
+            within = data.draw(st.none() | finite_areas(plane=plane))
+            agrees(tm, left, tags, attributes, location, within, at, plane=plane)
+            asked.append((tags, attributes, location, within))
+        agrees_in_a_table(tm, left, asked, at, plane=plane)
+
+
+def agrees(tm: TagMatch, left: list[Subscription], tags, attributes, location, within, at, *, plane: bool) -> None:
+    surely, perhaps = keys_of(left, tags, attributes, location, within, at, plane=plane)
+    place = {"location": location, "within": None if within is None else public(within)}
+    found = tm.match_unique(tags, attributes, **place)
+    assert surely <= found <= perhaps
+    assert set(tm.match(tags, attributes, **place)) == found
+    assert tm.submit(tags, attributes, **place, unique=True).result() == found
+    assert asyncio.run(tm.amatch(tags, attributes, **place, unique=True)) == found
+    assert {key for _, keys in tm.explain(tags, attributes, **place) for key in keys} == found
+
+
+def keys_of(
+    left: list[Subscription], tags, attributes, location, within, at, *, plane: bool
+) -> tuple[set[int], set[int]]:
+    """Keys that an answer must have, and those that it may have."""
+    said = [(each.client, holds(each, tags, attributes, location, within, at, plane=plane)) for each in left]
+    return {key for key, each in said if each}, {key for key, each in said if each is not False}
+
+
+def agrees_in_a_table(tm: TagMatch, left: list[Subscription], asked: list[Any], at, *, plane: bool) -> None:
+    names = ("x", "y") if plane else ("lon", "lat")
+    location = pa.struct(dict.fromkeys(names, pa.float64()))
+    table = pa.table(
+        {
+            "tags": pa.array([sorted(tags) for tags, *_ in asked], pa.list_(pa.string())),
+            "x": pa.array([attributes.get("x") for _, attributes, *_ in asked], pa.int64()),
+            "location": pa.array(
+                [None if place is None else dict(zip(names, place, strict=True)) for *_, place, _ in asked], location
+            ),
+            "within": pa.array([None if each is None else struct_of(each) for *_, each in asked], AREA),
+        }
+    )
+    for message, keys in zip(asked, tm.match_many(table, unique=True).to_pylist(), strict=True):
+        surely, perhaps = keys_of(left, *message, at, plane=plane)
+        assert surely <= set(keys) <= perhaps
+        assert keys == sorted(set(keys))
+
+
+AREA = pa.struct(
+    {"kind": pa.string(), **dict.fromkeys(("lon", "lat", "metres", "west", "south", "east", "north"), pa.float64())}
+)
+
+
+def struct_of(area: places.Area) -> dict[str, Any]:
+    given = public(area)
+    fields = {name: getattr(given, name) for name in given.__dataclass_fields__}
+    return {"kind": type(given).__name__.lower(), **fields}
+
+
+def test_keys_that_are_strings_move():
+    with TagMatch(key_type="string", device="cpu") as tm:
+        tm.add_sets([["a"], ["a"], []], ["ana", "bo", "cy"], area=Near(1000))
+        tm.add_set(["a"], "dee")
+        tm.consolidate()
+        tm.move(["ana", "cy", "dee"], [9.0, 9.0, 9.0], [45.0, 45.0, 45.0])
+        assert sorted(tm.match(["a"], location=(9.001, 45.0))) == ["ana", "cy", "dee"]
+        assert sorted(tm.match(["a"], within=Box(8, 44, 10, 46))) == ["ana", "cy", "dee"]
+        tm.move(["ana", "dee"], math.nan, math.nan)
+        assert sorted(tm.match(["a"], within=Box(8, 44, 10, 46))) == ["cy"]
+        assert tm.match(["a"]) == ["dee"]
+        assert tm.stats()["positions"] == 1
+
+
+def test_clients_that_move_before_they_subscribe():
+    with TagMatch(device="cpu") as tm:
+        tm.move(np.array([7]), pa.array([9.0]), pa.array([45]))
+        tm.add_set([], 7, area=Near(10))
+        tm.consolidate()
+        assert tm.match([], location=(9, 45)) == [7]
+        tm.move([7], [math.nan], [math.nan])
+        assert tm.match([], location=(9, 45)) == []
+
+
+def test_positions_stay_when_segments_are_merged():
+    with TagMatch(device="cpu") as tm:
+        for key in range(20):
+            tm.add_set(["a"], key, area=Near(10))
+            tm.move([key], key, 45)
+            tm.consolidate(full=key % 7 == 0)
+        for key in range(20):
+            assert tm.match(["a"], location=(key, 45)) == [key]
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ((9.0, 91.0), "location: lat must be from -90 to 90, not 91.0"),
+        ((-180.5, 0), "location: lon must be from -180 to 180, not -180.5"),
+        ((math.nan, 0), "location: lon must be finite, not nan"),
+    ],
+)
+def test_locations_that_are_nowhere(location, message):
+    with TagMatch(device="cpu") as tm, pytest.raises(InvalidValueError) as error:
+        tm.match([], location=location)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("location", [9.0, "9,45", (1, 2, 3), {1, 2}, (True, 1), ("9", "45")])
+def test_no_locations(location):
+    with TagMatch(device="cpu") as tm, pytest.raises(InvalidTypeError, match="location"):
+        tm.match([], location=location)
+
+
+def test_within_is_no_near():
+    with TagMatch(device="cpu") as tm, pytest.raises(InvalidTypeError, match="within must be a Circle or a Box"):
+        tm.match([], within=Near(5))
+
+
+@pytest.mark.parametrize(
+    ("column", "error", "message"),
+    [
+        (
+            [None, {"lon": 1.0, "lat": 95.0}],
+            InvalidValueError,
+            "column 'location': row 1: lat must be from -90 to 90, not 95.0",
+        ),
+        ([{"lon": 1.0, "lat": math.nan}], InvalidValueError, "column 'location': row 0: lat must be finite, not nan"),
+        ([{"lon": 1.0, "lat": None}], NullError, "column 'location': row 0 has no lat"),
+        ([[1.0, 2.0], [1.0]], InvalidValueError, "column 'location': row 1 must have two numbers, lon and lat"),
+        (
+            [{"x": 1.0, "y": 2.0}],
+            InvalidTypeError,
+            "column 'location' must have the fields lon and lat, not ['x', 'y']",
+        ),
+    ],
+)
+def test_columns_of_locations_with_a_mistake(column, error, message):
+    with TagMatch(device="cpu") as tm, pytest.raises(error) as raised:
+        tm.match_many(pa.table({"location": column}))
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("lon", "lat", "message"),
+    [
+        ([1.0], [1.0, 2.0], "lon must have a number for each of the 2 clients, not (1,)"),
+        ([1.0, 181.0], [1.0, 2.0], "lon: row 1 must be from -180 to 180, not 181.0"),
+        ([1.0, math.nan], [1.0, 2.0], "lon and lat: row 1 has only one of both"),
+        ([1.0, math.inf], [1.0, 2.0], "lon: row 1 must be from -180 to 180, not inf"),
+    ],
+)
+def test_moves_to_nowhere(lon, lat, message):
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([[], []], [1, 2], area=Near(5))
+        tm.consolidate()
+        tm.move([1, 2], 5, 5)
+        with pytest.raises(InvalidValueError) as error:
+            tm.move([1, 2], lon, lat)
+        assert str(error.value) == message
+        assert sorted(tm.match([], location=(5, 5))) == [1, 2]
+
+
+def test_positions_last(tmp_path):
+    """Those of the last consolidation, or of when they were saved."""
+    with TagMatch(tmp_path / "index", key_type="string") as tm:
+        tm.add_sets([[], []], ["ana", "bo"], area=Near(10))
+        tm.move(["ana", "bo"], [9, 10], [45, 46])
+        tm.consolidate()
+        tm.move(["bo"], 11, 47)
+    with TagMatch.open(tmp_path / "index") as tm:
+        assert tm.match([], location=(10, 46)) == ["bo"]
+        tm.move(["bo"], 11, 47)
+        tm.save_positions()
+    with TagMatch.open(tmp_path / "index") as tm:
+        assert tm.match([], location=(11, 47)) == ["bo"]
+        assert tm.match([], location=(9, 45)) == ["ana"]
+        assert tm.match([], location=(10, 46)) == []
+
+
+def test_damaged_positions_are_noticed(tmp_path):
+    """Any byte that is changed; some say nothing of positions, as those that Arrow fills up with."""
+    file = tmp_path / "index" / "POSITIONS.arrow"
+    with TagMatch(tmp_path / "index") as tm:
+        tm.add_sets([[], []], [1, 2], area=Near(10))
+        tm.move([1, 2], [9, 10], [45, 46])
+        tm.consolidate()
+    text, noticed = file.read_bytes(), 0
+    for place in range(0, len(text), 11):
+        damaged = bytearray(text)
+        damaged[place] ^= 1
+        file.write_bytes(damaged)
+        try:
+            found = open_positions(file, "integer")
+        except IndexCorruptError:
+            noticed += 1
+        else:
+            assert (found.keys.to_pylist(), found.lon.tolist(), found.lat.tolist()) == ([1, 2], [9, 10], [45, 46])
+    assert noticed > 10
+    file.write_bytes(b"x")
+    with pytest.raises(IndexCorruptError, match="remove the file to go on without them"):
+        TagMatch.open(tmp_path / "index")
+
+
+def test_positions_in_memory_cannot_be_saved():
+    with TagMatch() as tm, pytest.raises(InvalidValueError, match="no folder to save positions to"):
+        tm.save_positions()
