@@ -56,30 +56,40 @@ class Asked:
 
     def only(self, chosen: BoolArray) -> Asked:
         """What some of the sets ask."""
+        if chosen.all():
+            return self
         kept = chosen[self.owners]
         numbers = np.cumsum(chosen) - 1
         return Asked(self.rows[chosen], numbers[self.owners[kept]], self.ranks[kept], self.numbers[kept])
 
 
+# Of tags, instead of the number of a constraint: those that are none, and those that only begin like one
+_PLAIN, _UNKNOWN = -1, -2
+
+
+@kernel
+def _have_constraints(offsets, numbers, out):
+    """Whether each row has a tag that is not plain."""
+    for row in range(len(out)):
+        found = False
+        for place in range(offsets[row], offsets[row + 1]):
+            found |= numbers[place] != _PLAIN
+        out[row] = found
+
+
 def asked_in(segment: Segment, found: Parsed, is_constraint: BoolArray) -> Asked:
     """What the sets of a segment that have constraints ask."""
     ranks = segment.tagsets.ranks
-    sizes = ranks.lengths()
-    of_values = np.repeat(np.arange(len(ranks)), sizes)
-    rows = np.flatnonzero(np.bincount(of_values[is_constraint[ranks.values]], minlength=len(ranks)) > 0)
-    sizes = sizes[rows]
-    starts = offsets_of(sizes)
-    values = ranks.values[np.arange(int(starts[-1])) + np.repeat(ranks.offsets[rows] - starts[:-1], sizes)]
-    number_of = np.full(len(is_constraint), -1, np.int64)
-    number_of[found.ranks] = np.arange(len(found))
-    asked = Asked(rows, np.repeat(np.arange(len(rows)), sizes), values, number_of[values])
-    known = (asked.numbers >= 0) | ~is_constraint[values]
-    if known.all():
-        return asked
+    number_of = np.where(is_constraint, np.int32(_UNKNOWN), np.int32(_PLAIN))
+    number_of[found.ranks] = np.arange(len(found), dtype=np.int32)
+    numbers = number_of[ranks.values]
+    chosen = np.empty(len(ranks), np.bool_)
+    _have_constraints(ranks.offsets, numbers, chosen)
+    rows, sizes = np.arange(len(ranks)), ranks.lengths()
+    asked = Asked(rows, np.repeat(rows, sizes), ranks.values, numbers.astype(np.int64))
     # What only begins like a constraint never holds: its sets have no way to match
-    has_way = np.ones(len(asked), np.bool_)
-    has_way[asked.owners[~known]] = False
-    return asked.only(has_way)
+    chosen[asked.owners[numbers == _UNKNOWN]] = False
+    return asked.only(chosen)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,26 +150,30 @@ class Records:
 @kernel
 def _write_records(order, starts, ranks, numbers, chances, of_constraints, offsets, records):
     """Write what each set asks, least likely first and what is as likely in its order."""
-    for place in range(len(order)):
-        begin, end = starts[order[place]], starts[order[place] + 1]
-        first = offsets[place]
-        if end - begin > _FEW_THINGS:
-            by_chance = begin + np.argsort(chances[begin:end], kind="mergesort")
+    places = np.empty(_FEW_THINGS, np.int64)
+    for row in range(len(order)):
+        begin, end = starts[order[row]], starts[order[row] + 1]
+        count = end - begin
+        if count > len(places):
+            places = np.empty(count, np.int64)
+        if count > _FEW_THINGS:
+            places[np.argsort(chances[begin:end], kind="mergesort")] = np.arange(count)
         else:
-            by_chance = np.arange(begin, end)
-            for i in range(1, end - begin):
-                thing, at = by_chance[i], i
-                while at > 0 and chances[by_chance[at - 1]] > chances[thing]:
-                    by_chance[at] = by_chance[at - 1]
-                    at -= 1
-                by_chance[at] = thing
-        for i in range(end - begin):
-            number = numbers[by_chance[i]]
+            # Without a branch on what is compared, which no processor can foresee
+            for i in range(count):
+                before = np.int64(0)
+                for other in range(i):
+                    before += np.int64(chances[begin + other] <= chances[begin + i])
+                for other in range(i + 1, count):
+                    before += np.int64(chances[begin + other] < chances[begin + i])
+                places[i] = before
+        for i in range(count):
+            number, at = numbers[begin + i], offsets[row] + places[i]
             if number < 0:
-                records[first + i, 0], records[first + i, 1], records[first + i, 2] = TAG, ranks[by_chance[i]], 0
+                records[at, 0], records[at, 1], records[at, 2] = TAG, ranks[begin + i], 0
             else:
                 for column in range(3):
-                    records[first + i, column] = of_constraints[number, column]
+                    records[at, column] = of_constraints[number, column]
 
 
 def records_of(asked: Asked, tests: Tests, chances: F64Array, order: I64Array) -> Records:

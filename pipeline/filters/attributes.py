@@ -135,10 +135,10 @@ def attributes_of(tags: Strings, found: Parsed) -> tuple[Attributes, Constraints
     names, name_of = Names.of(parts_of(tags.data, found.names))
     is_pattern = (found.kinds == SUFFIX) | (found.kinds == CONTAINS)
     # From the kind on: what differs in its sign only is one pattern
-    whole = found.payloads.copy()
-    whole[:, 0] = found.names[:, 0] - 1
     pattern_at = np.flatnonzero(is_pattern)
-    patterns, pattern_of = Names.of(parts_of(tags.data, whole[pattern_at]))
+    whole = found.payloads[pattern_at]
+    whole[:, 0] = found.names[pattern_at, 0] - 1
+    patterns, pattern_of = Names.of(parts_of(tags.data, whole))
     firsts = pattern_at[np.unique(pattern_of, return_index=True)[1]]
     absent_at = np.flatnonzero(found.kinds == WITHOUT_TAG)
     absent, absent_of = Names.of(parts_of(tags.data, found.payloads[absent_at]))
@@ -160,13 +160,15 @@ def attributes_of(tags: Strings, found: Parsed) -> tuple[Attributes, Constraints
     lows, highs = codes[::2], codes[1::2] - np.uint32(1)
     owners = np.repeat(np.arange(len(found)), np.diff(found.cut_offsets) // 2)
     some = lows <= highs
-    lows, highs, owners = lows[some], highs[some], owners[some]
+    if not some.all():
+        lows, highs, owners = lows[some], highs[some], owners[some]
     # Patterns, and tags that must not be there, are there with any code
     others = np.flatnonzero(found.kinds != BETWEEN)
-    owners = np.concatenate([owners, others])
-    order = np.argsort(owners, kind="stable")
-    lows = np.concatenate([lows, np.ones(len(others), np.uint32)])[order]
-    highs = np.concatenate([highs, np.full(len(others), ANY - 1, np.uint32)])[order]
+    if len(others):
+        owners = np.concatenate([owners, others])
+        order = np.argsort(owners, kind="stable")
+        lows = np.concatenate([lows, np.ones(len(others), np.uint32)])[order]
+        highs = np.concatenate([highs, np.full(len(others), ANY - 1, np.uint32)])[order]
     offsets = offsets_of(np.bincount(owners, minlength=len(found)))
     return (
         Attributes(names, absent, count, constants, automata),

@@ -130,8 +130,8 @@ def index_of(
     in_lines = _in_lines(asked, likely) if path is None else np.full(len(asked), path == "lines")
     trie = lines = None
     if in_lines.any():
-        chances = likely.chances[in_lines[asked.owners]]
-        lines = line_index(asked.only(in_lines), attributes, constraints, tests, chances)
+        some = likely.of(in_lines[asked.owners])
+        lines = line_index(asked.only(in_lines), attributes, constraints, tests, some.chances)
     if lines is None or len(lines) < len(asked):
         chosen = ~in_lines
         some = likely.of(chosen[asked.owners])

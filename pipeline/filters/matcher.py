@@ -38,8 +38,9 @@ class FilterMatcher:
         self._segment, self._others, self.index = segment, others, index
         self._tag_index = others.tag_index
         own = one_message(segment, self._tag_index, index)
+        self._has_others = len(index) < len(segment)
         # Whoever asks for brief answers learns from the first that there are none
-        each = [own, others.one_query] if len(index) < len(segment) else [own]
+        each = [own, others.one_query] if self._has_others else [own]
         self.one_query = one_of_all(each, [0] * len(each), [0] * len(each))
         self.devices, self.notes = others.devices, others.notes
         self.packet_size: PacketSize = others.packet_size
@@ -71,18 +72,17 @@ class FilterMatcher:
         segment = replace(self._segment, deletions=deletions)
         return FilterMatcher(segment, self._others.without(deletions), self.index)
 
-    def preprocess(self, tags: TagLists, first: int, last: int) -> _Both:
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Ranks and codes of messages `first` to `last`; ranks are looked up once for both matchers."""
         queries = self._tag_index.ranks(tags, first, last)
-        return _Both(
-            self._others.ranked(queries), queries, self._messages(tags, first, last), self.index, self._segment
-        )
+        filters = _Filters(queries, self._messages(tags, first, last), self.index, self._segment)
+        return _Both(self._others.ranked(queries), filters) if self._has_others else filters
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of messages `first` to `last` satisfies."""
         queries = self._tag_index.ranks(tags, first, last)
-        found = rows_found(self.index, queries, self._messages(tags, first, last))
-        return side_by_side([self._others.set_ids(tags, first, last), live_sets(found.sets, self._segment.deletions)])
+        found = _Filters(queries, self._messages(tags, first, last), self.index, self._segment).subset_match().sets
+        return side_by_side([self._others.set_ids(tags, first, last), found]) if self._has_others else found
 
     def _messages(self, tags: TagLists, first: int, last: int) -> Messages:
         messages = messages_of(tags, first, last, self.index.attributes)
@@ -103,17 +103,24 @@ def rows_found(index: FilterIndex, queries: QueryBatch, messages: Messages) -> M
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Both:
-    others: Preprocessed
+class _Filters:
     queries: QueryBatch
     messages: Messages
     index: FilterIndex
     segment: Segment
 
-    def subset_match(self) -> _FoundInBoth:
+    def subset_match(self) -> SetIds:
         matches = rows_found(self.index, self.queries, self.messages)
-        found = live_sets(matches.sets, self.segment.deletions)
-        return _FoundInBoth(self.others.subset_match(), SetIds(found, self.segment.keys, matches.rejected))
+        return SetIds(live_sets(matches.sets, self.segment.deletions), self.segment.keys, matches.rejected)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Both:
+    others: Preprocessed
+    filters: _Filters
+
+    def subset_match(self) -> _FoundInBoth:
+        return _FoundInBoth(self.others.subset_match(), self.filters.subset_match())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -66,10 +66,10 @@ def _count_cuts(data, at, end):
 
 
 @kernel
-def _parse(offsets, data, ranks, kinds, names, payloads, counts):
+def _parse(offsets, data, ranks, negated, kinds, names, payloads, counts):
     for i in range(len(ranks)):
         start, end = offsets[ranks[i]], offsets[ranks[i] + np.uint32(1)]
-        kinds[i] = data[start + 2]
+        negated[i], kinds[i], counts[i] = data[start + 1] == _NEGATED, data[start + 2], 0
         at = start + 3
         names[i, 0] = at
         while at < end and data[at] != 0:
@@ -103,16 +103,17 @@ def parsed(tags: Strings, is_constraint: BoolArray) -> Parsed:
     """The constraint tags of a vocabulary; what only begins like one is left out, and so never holds."""
     ranks = np.flatnonzero(is_constraint).astype(np.uint32)
     count = len(ranks)
-    kinds, counts = np.zeros(count, np.uint8), np.zeros(count, np.int64)
-    names, payloads = np.zeros((count, 2), np.int64), np.zeros((count, 2), np.int64)
-    _parse(tags.offsets, tags.data, ranks, kinds, names, payloads, counts)
+    negated, kinds, counts = np.empty(count, np.bool_), np.empty(count, np.uint8), np.empty(count, np.int64)
+    names, payloads = np.empty((count, 2), np.int64), np.empty((count, 2), np.int64)
+    _parse(tags.offsets, tags.data, ranks, negated, kinds, names, payloads, counts)
     known = np.isin(kinds, (BETWEEN, SUFFIX, CONTAINS, WITHOUT_TAG))
-    ranks, kinds, counts, names, payloads = ranks[known], kinds[known], counts[known], names[known], payloads[known]
+    if not known.all():
+        ranks, negated, kinds, counts = ranks[known], negated[known], kinds[known], counts[known]
+        names, payloads = names[known], payloads[known]
     cut_offsets = offsets_of(counts)
     cuts = int(cut_offsets[-1])
-    sides, keys = np.zeros(cuts, np.uint8), np.zeros((cuts, 2), np.int64)
+    sides, keys = np.empty(cuts, np.uint8), np.empty((cuts, 2), np.int64)
     _cut(tags.data, payloads, cut_offsets, sides, keys)
-    negated = tags.data[tags.offsets[ranks].astype(np.int64) + 1] == _NEGATED
     return Parsed(ranks, negated, kinds, names, payloads, cut_offsets, sides, keys)
 
 

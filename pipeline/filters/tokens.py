@@ -50,6 +50,8 @@ class Likelihoods:
 
     def of(self, things: BoolArray) -> Likelihoods:
         """Those of some of the things."""
+        if things.all():
+            return self
         return replace(self, has_token=self.has_token[things], chances=self.chances[things])
 
 

@@ -174,7 +174,8 @@ def trie_of(paths: U32Array, tokens: int) -> tuple[Trie, I64Array]:
     order = np.lexsort(paths.T[::-1])
     paths = np.ascontiguousarray(paths[order])
     (begins, scanned, inner, depths), (parents, of_edge, children) = _nodes(paths, _LEAF, _LEAST)
-    room = 1 << max(4, int(np.ceil(np.log2(2 * len(parents) + 1))))
+    # The root's edges, nearly all where sets have a rare token each, are in `roots`
+    room = 1 << max(4, int(np.ceil(np.log2(2 * np.count_nonzero(parents) + 1))))
     edges, leads = np.zeros(room, np.uint64), np.zeros(room, np.int32)
     _add_edges(parents, of_edge, children, edges, leads)
     roots = np.zeros(tokens + 1, np.int32)

@@ -123,7 +123,7 @@ def keep_verified(
         begins[i], stops[i] = record_offsets[found[i]], record_offsets[found[i] + 1]
     touched = np.uint32(0)
     for i in range(used):
-        touched ^= records[begins[i], 0]
+        touched ^= records[begins[i], 0] ^ records[stops[i] - 1, 0] ^ rows[found[i]]
     for message in range(len(starts) - 1):
         begin, end = message_offsets[first + message], message_offsets[first + message + 1]
         if starts[message] < starts[message + 1]:

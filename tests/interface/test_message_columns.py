@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support import filters
 from support.paths import all_in
 
-from tagmatch import TagMatch
+from tagmatch import InvalidValueError, TagMatch
 from tagmatch.pipeline.filters.index import Path
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -246,6 +246,47 @@ def test_numbers_that_are_any_where_they_are_null():
         tm.add_sets([[], []], [1, 2], where=["single = 1", "great = 1"])
         tm.consolidate()
         assert tm.match_many(pa.table({"single": single, "great": great}), unique=True).to_pylist() == [[], [1, 2]]
+
+
+def test_slices_of_columns_that_are_read_in_place():
+    """Wide numbers are matched where they lie; beside them are columns that are copied, and lists without a value."""
+    odd = pa.py_buffer(b"-" + np.arange(5, dtype=np.int64).tobytes()).slice(1)
+    columns = {
+        "wide": pa.array([1, None, 2, 3, None]),
+        "whole": pa.array([1.0, 2.0, 3.0, 1.0, 2.0]),
+        "none": pa.array([None] * 5, pa.float64()),
+        "empty": pa.array([[], None, [None], [], []], pa.list_(pa.int64())),
+        "narrow": pa.array([1, 1, None, 2, 1], pa.int8()),
+        "text": pa.array(["a", None, "b", "a", "a"]).dictionary_encode(),
+        "odd": pa.Array.from_buffers(pa.int64(), 5, [None, odd]),
+    }
+    where = [
+        *(f"exists({name})" for name in columns),
+        "wide >= 2 and whole < 3",
+        'narrow = 1 and text = "a"',
+        "odd = 4",
+    ]
+    with TagMatch(device="cpu", threads=2) as tm:
+        tm.add_sets([[]] * len(where), range(len(where)), where=where)
+        tm.consolidate()
+        table = pa.table(columns)
+        for part in (table, table[1:], table[2:4], table[3:], pa.concat_tables([table[3:], table[:2]])):
+            rows = [{name: value for name, value in row.items() if value is not None} for row in part.to_pylist()]
+            wanted = [sorted(tm.match_unique([], row)) for row in rows]
+            assert [sorted(keys) for keys in tm.match_many(part, unique=True).to_pylist()] == wanted
+
+
+@pytest.mark.parametrize("asked", ["great", "other"])
+def test_mistakes_come_before_any_answer(asked):
+    """Also in columns that no set asks for, and in the last rows: nothing is matched."""
+    rows = 10_000
+    great = pa.array([1] * (rows - 1) + [2**63], pa.uint64())
+    with TagMatch(device="cpu", threads=2) as tm:
+        tm.add_set([], 1, where=f"{asked} = 1")
+        tm.consolidate()
+        with pytest.raises(InvalidValueError, match=f"column 'great': row {rows - 1} has {2**63}, which"):
+            tm.match_many(pa.table({"other": [1] * rows, "great": great}))
+        assert tm.stats()["queries"] == 0
 
 
 def test_attributes_without_a_set_that_asks():
