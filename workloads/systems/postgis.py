@@ -150,6 +150,4 @@ def _add_postgis(connection: Any) -> None:
         connection.execute("SET client_min_messages = warning")
         connection.execute(f"CREATE EXTENSION IF NOT EXISTS {_EXTENSION}")
     except (psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedFile) as error:
-        raise UnavailableError(
-            "needs PostGIS for PostgreSQL's server (Debian package postgresql-15-postgis-3)"
-        ) from error
+        raise UnavailableError("needs PostGIS for PostgreSQL's server (Debian package postgresql-postgis)") from error
