@@ -47,7 +47,7 @@ def cases(draw: st.DrawFn, places: Any = ALL_PLACES, radii: Any = ALL_RADII) -> 
 
 
 def random_case(seed: int, circles: int, points: int) -> Case:
-    """Many small circles of different sizes, gathered a little; all that single precision has, and exact in it."""
+    """Many small circles of different sizes, gathered a little, larger ones of points; exact in single precision."""
     rng = np.random.default_rng(seed)
 
     def some(count: int, most: float = 1.0) -> Floats:
@@ -56,8 +56,8 @@ def random_case(seed: int, circles: int, points: int) -> Case:
 
     ids = rng.permutation(circles).astype(np.uint32)
     moves = [(part, some(len(part)), some(len(part))) for part in np.array_split(ids, 3)[:2]]
-    stored = Circles(some(circles), some(circles), some(circles, 0.1))
-    return Case(stored, (some(points), some(points), some(points, 0.1)), moves)
+    stored = Circles(some(circles), some(circles), some(circles, 0.05))
+    return Case(stored, (some(points), some(points), some(points, 0.2)), moves)
 
 
 def one_radius(case: Case) -> Case:

@@ -21,8 +21,10 @@ from support.content import holds
 
 from tagmatch import TagMatchError
 from tagmatch.workloads.location import SCENARIOS, Location, LocationOptions
+from tagmatch.workloads.location.as_constraints import areas_as_constraints, positions_as_attributes
 from tagmatch.workloads.location.real import COLUMNS, near_me
 from tagmatch.workloads.location.text import message_lines, subscription_lines
+from tagmatch.workloads.systems.sff import Sff
 
 CLCB = Location(SCENARIOS["clcb"])
 
@@ -320,3 +322,32 @@ def test_near_nothing(places: pa.Table) -> None:
         near_me(places.drop_columns("timezone"), 1, 1, 1)
     with pytest.raises(TagMatchError, match="places has no rows"):
         near_me(places.slice(0, 0).select(COLUMNS), 1, 1, 1)
+
+
+# -- areas as constraints ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", ["constraints", "tags"])
+def test_areas_as_constraints(content: Any) -> None:
+    """Filters find what the squares around circles have, and so all that the circles find."""
+    location = Location(replace(SCENARIOS["clcb"], subscribers=30, names=5, coverage=0.2))
+    stored, sent = location.subscriptions(3, 200, content=content), location.messages(0, 60, content="constraints")
+    system = Sff(areas_as_constraints(stored).set_column(0, "key", pa.array(np.arange(197, dtype=np.uint64))))
+    found = system.match_many(system.prepare(positions_as_attributes(sent))).to_pylist()
+    no_tags = stored.drop_columns("tags").to_pylist()
+    circles = matching_rows(no_tags, sent.to_pylist())
+    squares = [
+        [
+            place
+            for place, row in enumerate(no_tags)
+            if all(holds(each, message) for each in row["constraints"]) and in_square(row["area"], message["location"])
+        ]
+        for message in sent.to_pylist()
+    ]
+    assert list(map(sorted, found)) == squares
+    assert all(set(some) <= set(more) for some, more in zip(circles, squares, strict=True))
+    assert sum(map(len, circles)) > 10
+
+
+def in_square(area: dict[str, float], location: dict[str, float]) -> bool:
+    return all(area[name] - area["radius"] <= location[name] <= area[name] + area["radius"] for name in ("x", "y"))
