@@ -26,7 +26,9 @@ importlib.import_module("numba.cuda.dispatcher").get_current_device = lambda: de
 def array(dtype, dimensions=1):
     return t.Array(dtype, dimensions, "C")
 
-u8, u32, u64, i32, i64, f64 = map(array, (t.uint8, t.uint32, t.uint64, t.int32, t.int64, t.float64))
+u8, u32, u64, i32, i64, f32, f64 = map(
+    array, (t.uint8, t.uint32, t.uint64, t.int32, t.int64, t.float32, t.float64)
+)
 words, n, yes = array(t.uint64, 2), t.int64, t.boolean
 halves, flags = array(t.uint32, 2), array(t.boolean)
 
@@ -112,6 +114,13 @@ def systems(xs, operands):
                 t.uint32, n, u32, u32, n, u8,
             ),
             "_clear": (n, u32, n, u8),
+        },
+        "clcb_cuda": {
+            "_loc": (
+                n, t.uint32, t.float32, t.float32, array(t.float32, 2), f32, u32, u32, t.uint32, u32, u32, u8, u32,
+            ),
+            "_cont": (u32, xs, i64, i64, u8, operands, operands, u32, u32, t.uint32, t.uint32, u32, u32, u8),
+            "_zip": (n, u8, u32),
         },
         "ccm_2011": {
             "_evaluate": (u32, xs, i64, i64, array(structs(operands)), u32, u32, u32, u8, yes, u32, u8),

@@ -20,6 +20,7 @@ from tagmatch.model.errors import InputFileError, TagMatchError
 from tagmatch.model.options import available_threads
 from tagmatch.model.parallel import even_ranges
 from tagmatch.workloads.commands.content import content
+from tagmatch.workloads.commands.location import location
 from tagmatch.workloads.commands.numbers import with_numbers
 from tagmatch.workloads.pacing import arrival_times, paced
 from tagmatch.workloads.queries import Extender, QueryOptions, StoredSets
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 app = command_line(
-    "Generate workloads: the Twitter-like one of §4.2 of the TagMatch paper, stored sets and queries, and a "
-    "content-based one, constraints and attributes."
+    "Generate workloads: the Twitter-like one of §4.2 of the TagMatch paper, stored sets and queries, a "
+    "content-based one, constraints and attributes, and a location-based one, areas and positions."
 )
 
 _MAX_SHARDS = 100_000
@@ -200,6 +201,7 @@ def queries(
 
 
 app.command()(content)
+app.command()(location)
 
 
 def _usage(option: str, make: Callable[[], Any]) -> Any:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.files.json_lines import concatenated, json_values, text_of
 from tagmatch.workloads.content.generate import SUBSCRIPTIONS_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: What `with_where` adds
 WHERE = pa.field("where", pa.string())
@@ -42,15 +47,28 @@ def with_where(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def subscription_lines(batch: pa.RecordBatch) -> memoryview:
     """Return subscriptions as JSON Lines in UTF-8, with `key`, `tags` and `where`."""
+    return object_lines(subscription_members(batch))
+
+
+def subscription_members(batch: pa.RecordBatch) -> list[pa.Array]:
+    """Return the members of `object_lines` that subscriptions have in JSON Lines."""
     where = pc.replace_substring(where_texts(batch["constraints"]), '"', '\\"')
-    keys, tags = json_values(batch["key"]), json_values(batch["tags"])
-    return text_of(concatenated('{"key":', keys, ',"tags":', tags, ',"where":"', where, '"}\n'))
+    return [*value_members(batch.select(["key", "tags"])), concatenated('"where":"', where, '"')]
 
 
 def message_lines(batch: pa.RecordBatch) -> memoryview:
     """Return messages as JSON Lines in UTF-8, with the attributes that a message has."""
-    members = [
+    return object_lines(value_members(batch))
+
+
+def value_members(batch: pa.RecordBatch) -> list[pa.Array]:
+    """Return the members of `object_lines` of each column."""
+    return [
         concatenated(f'"{name}":', json_values(column)) for name, column in zip(batch.schema.names, batch, strict=True)
     ]
+
+
+def object_lines(members: Sequence[pa.Array]) -> memoryview:
+    """Return a JSON object a row, of columns of members such as `"a":1`; a row has none of those that are null."""
     joined = pc.binary_join_element_wise(*members, pa.scalar(",", pa.large_string()), null_handling="skip")
     return text_of(concatenated("{", joined, "}\n"))

@@ -46,8 +46,12 @@ class System:
         UnavailableError
             It cannot run here.
         """
+        return cast("Matcher[Any]", self.build(sets, threads, **more))
+
+    def build(self, stored: Any, threads: int, **more: Any) -> Any:
+        """Build a system that stores something else and is no `Matcher`; raises as a call does."""
         build = resolve_name(f"{__package__}.{self.where}")
-        return cast("Matcher[Any]", build(sets, threads=threads, **(dict(self.options) | more)))
+        return build(stored, threads=threads, **(dict(self.options) | more))
 
 
 #: Our own system of each layout
@@ -121,6 +125,24 @@ ENCODED: Mapping[str, System] = {
     f"tagmatch, {path}, encoded": System("tagmatch_encoded:TagmatchEncoded", {"path": path})
     for path in ("trie", "lines")
 }
+
+#: Those that match constraints on attributes and areas, as `clcb_tables.py` has them
+LOCATED: Mapping[str, System] = {"CLCB, CPU": System("clcb:Clcb")}
+#: The same on a CUDA device
+LOCATED_GPU: Mapping[str, System] = {"CLCB": System("clcb_cuda:ClcbCuda", needs="gpu")}
+#: Those that match areas alone: `build` takes `Circles`, and gives a `CircleSystem` (`circles.py`)
+CIRCLES: Mapping[str, System] = {
+    "CLCB, CPU": System("clcb:areas_alone"),
+    "R*-tree": System("rstar_tree:RStarTree"),
+    "Shapely STRtree": System("shapely_tree:ShapelyTree"),
+    "SciPy cKDTree": System("scipy_tree:ScipyTree"),
+    "H3 cells in a dict": System("h3_cells:H3Cells"),
+    "DuckDB, bounds": System("duckdb_bounds:DuckDBBounds"),
+    "PostGIS": System("postgis:PostGis", needs="server"),
+    "Redis GEO": System("redis_geo:RedisGeo", needs="server"),
+}
+#: The same on a CUDA device
+CIRCLES_GPU: Mapping[str, System] = {"CLCB": System("clcb_cuda:areas_alone", needs="gpu")}
 
 
 def some(names: Iterable[str]) -> dict[str, Build]:

@@ -10,7 +10,7 @@ import numpy as np
 from tagmatch.pipeline.cuda.jit import kernel
 from tagmatch.pipeline.cuda.memory import device_array, grid
 from tagmatch.workloads.systems.content_matcher import Filters, Messages, holds
-from tagmatch.workloads.systems.device_content import MOST_ROWS, DeviceMatcher
+from tagmatch.workloads.systems.device_content import MOST_ROWS, MarkingMatcher
 from tagmatch.workloads.systems.pcm import Tables, input_lines, tables_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _COLUMNS = ("operators", "values", "uppers", "blooms", "filters", "sizes")
 _LENGTHS = 2
 
 
-class Ccm(DeviceMatcher):
+class Ccm(MarkingMatcher):
     """CCM: A. Margara, G. Cugola, "High-Performance Publish-Subscribe Matching Using Parallel Hardware", §3.3. Exact.
 
     The CPU makes table Input, a line for each row of constraints, as OCM would evaluate them: the row, and the

@@ -15,7 +15,7 @@ from tagmatch.model.arrays import offsets_of
 from tagmatch.pipeline.cuda.jit import kernel
 from tagmatch.pipeline.cuda.memory import grid, to_device
 from tagmatch.workloads.systems.content_matcher import Filters, Messages, holds
-from tagmatch.workloads.systems.device_content import DeviceMatcher
+from tagmatch.workloads.systems.device_content import MarkingMatcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,7 +49,7 @@ class _Tables(NamedTuple):
     always: U32Array
 
 
-class Ccm2011(DeviceMatcher):
+class Ccm2011(MarkingMatcher):
     """CCM: A. Margara, G. Cugola, "High Performance Content-Based Matching Using GPUs", DEBS 2011, §4. Exact.
 
     The CPU makes table Input, a line for each attribute of a message: its row of constraints, and its value. On the

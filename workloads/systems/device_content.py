@@ -1,4 +1,4 @@
-"""What CCM's two versions share: a device that marks interfaces, message by message. Imports `numba.cuda`."""
+"""What CCM's two versions and CLCB share: a device that marks interfaces, by message. Imports `numba.cuda`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ MOST_ROWS = 65_535
 class DeviceMatcher(ContentMatcher):
     """A matcher with one stream of the first CUDA device, for which threads wait in turn.
 
-    What a device gives is a byte for each interface, which is 1 if the message is for it. Where keys are asked for once
-    a filter, which the papers do not do, it is a byte for each filter.
+    On the device, there is a mark for each interface, a byte, which is 1 if the message is for it. Where keys are asked
+    for once a filter, which the papers do not do, there is a mark for each filter.
 
     Parameters
     ----------
@@ -75,10 +75,6 @@ class DeviceMatcher(ContentMatcher):
     def _begin_anew(self) -> None:
         """Forget what the device has counted and marked, of which nothing is known."""
 
-    @abstractmethod
-    def _mark(self, messages: Messages, *, unique: bool) -> U8Array:
-        """Return what the device has marked for each of at most `at_once` messages; an array that is used again."""
-
     @contextmanager
     def _device_alone(self) -> Iterator[None]:
         """Keep other threads from the device; after an error it begins anew."""
@@ -88,6 +84,18 @@ class DeviceMatcher(ContentMatcher):
             except BaseException:
                 self._begin_anew()
                 raise
+
+    def nbytes(self) -> int | None:
+        """Bytes of host and device memory, without counters and marks."""
+        return (super().nbytes() or 0) + sum(int(column.nbytes) for column in self._on_device.values())
+
+
+class MarkingMatcher(DeviceMatcher):
+    """One that gets all marks from the device."""
+
+    @abstractmethod
+    def _mark(self, messages: Messages, *, unique: bool) -> U8Array:
+        """Return what the device has marked for each of at most `at_once` messages; an array that is used again."""
 
     def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
         found = [np.zeros(0, np.uint32)]
@@ -102,7 +110,3 @@ class DeviceMatcher(ContentMatcher):
         np.cumsum(ends, out=ends)
         marked: U32Array = np.concatenate(found)
         return marked if unique else self._tables.interfaces[marked]
-
-    def nbytes(self) -> int | None:
-        """Bytes of host and device memory, without counters and marks."""
-        return (super().nbytes() or 0) + sum(int(column.nbytes) for column in self._on_device.values())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import subprocess
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tagmatch.workloads.systems.matcher import UnavailableError
 from tagmatch.workloads.systems.packages import needed
+from tagmatch.workloads.systems.supervised import start_server
 
 if TYPE_CHECKING:
     import psycopg
@@ -40,8 +39,7 @@ max_worker_processes = 64
 max_parallel_workers = 64
 """
 
-#: Runs until it reads a line or its input ends, as it does when this process dies in whatever way. Prints the
-#: data folder once the server accepts connections.
+#: As `start_server` wants it
 _SUPERVISOR = """
 set -e
 data=$(mktemp -d -t tagmatch-postgres.XXXXXX)
@@ -77,26 +75,15 @@ class PostgresServer:
         with needed("psycopg"):
             import psycopg
         self._connect = psycopg.connect
-        process = subprocess.Popen(
-            ["sh", "-c", _SUPERVISOR, "sh", _SUPERUSER, _SETTINGS],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd="/",
-            env={**os.environ, "PATH": f"{_programs()}{os.pathsep}{os.defpath}"},
-            # Ctrl-C in a terminal is for this process, which may still want its answers
-            start_new_session=True,
+        self.folder, self._stop = start_server(
+            self,
+            "PostgreSQL",
+            _SUPERVISOR,
+            _SUPERUSER,
+            _SETTINGS,
+            environment={**os.environ, "PATH": f"{_programs()}{os.pathsep}{os.defpath}"},
             **_unprivileged(),
         )
-        self._stop = weakref.finalize(self, process.communicate, "\n")
-        assert process.stdout is not None
-        folder = process.stdout.readline()
-        if not folder:
-            self._stop.detach()
-            _, messages = process.communicate()
-            raise RuntimeError(f"PostgreSQL's server does not start: {messages.strip()}")
-        self.folder = Path(folder.removesuffix("\n"))
 
     def connect(self) -> psycopg.Connection[Any]:
         """Open a connection that commits each statement."""

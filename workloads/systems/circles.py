@@ -1,0 +1,176 @@
+"""What the systems that match areas share: circles on the plane as columns, what a system answers, and its last test.
+
+A circle has the points that are at most its radius from its centre, by double precision: `dx * dx + dy * dy <= r * r`.
+Its edge belongs to it. Systems find candidates in ways of their own, and, where these may be wrong, the last test is
+the one here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from tagmatch.model.arrays import offsets_of
+from tagmatch.model.kernels.jit import kernel
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from tagmatch.model.arrays import F64Array, I64Array, U32Array
+
+#: A side's share by which boxes are larger than circles, so that rounding leaves none out
+_LARGER = 2.0**-48
+
+
+class Found(NamedTuple):
+    """Circles of each point, in any order: those of point `i` are `ids[offsets[i] : offsets[i + 1]]`."""
+
+    offsets: I64Array
+    ids: U32Array
+
+
+@dataclass(frozen=True, slots=True)
+class Circles:
+    """Circles as columns; a circle's number is its row.
+
+    Attributes
+    ----------
+    x, y, radius : float64 array
+        Centre and radius of each; a radius is not negative.
+    """
+
+    x: F64Array
+    y: F64Array
+    radius: F64Array
+
+    @classmethod
+    def of(cls, areas: pa.Table) -> Circles:
+        """Take column `area` of a table, a struct of `x`, `y` and `radius`.
+
+        Raises
+        ------
+        ValueError
+            A number is null, infinite or NaN, or a radius is negative.
+        """
+        area = areas["area"].combine_chunks()
+        columns = dict(zip((field.name for field in area.type), area.flatten(), strict=True))
+        return cls.checked(*(columns[name].to_numpy(zero_copy_only=False) for name in ("x", "y", "radius")))
+
+    @classmethod
+    def checked(cls, x: npt.ArrayLike, y: npt.ArrayLike, radius: npt.ArrayLike) -> Circles:
+        """Take three columns, of which each circle has a number; errors as for `of`."""
+        columns = [np.array(column, np.float64) for column in (x, y, radius)]
+        if len({len(column) for column in columns}) > 1:
+            raise ValueError(f"columns of circles have different lengths: {', '.join(str(len(c)) for c in columns)}")
+        if not all(np.isfinite(column).all() for column in columns):
+            raise ValueError("a circle has a coordinate or a radius that is null, NaN or infinite")
+        if (columns[2] < 0).any():
+            raise ValueError("a circle has a negative radius")
+        return cls(*columns)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns."""
+        return self.x.nbytes + self.y.nbytes + self.radius.nbytes
+
+    def boxes(self) -> tuple[F64Array, F64Array]:
+        """The least and the greatest coordinates of each circle, [n, 2]; a little more than these."""
+        return boxes(self.x, self.y, self.radius)
+
+    def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
+        """Give circles new centres, in order: the last one counts if a circle is there twice."""
+        self.x[ids], self.y[ids] = x, y
+
+    def keep(self, candidates: Found, x: F64Array, y: F64Array) -> Found:
+        """Keep those circles that have their point."""
+        return _kept(candidates, x, y, self, self.radius, of_points=False)
+
+    def keep_centres(self, candidates: Found, x: F64Array, y: F64Array, radius: F64Array) -> Found:
+        """Keep those circles whose centre is within some distance from their point."""
+        return _kept(candidates, x, y, self, radius, of_points=True)
+
+
+@runtime_checkable
+class CircleSystem(Protocol):
+    """A system that is built from `Circles` and a number of threads.
+
+    It is also one or several of `Stabs`, `Dual` and `Moves`. Of a call, coordinates are float64 arrays of one length.
+    """
+
+    def nbytes(self) -> int | None:
+        """Bytes of memory or disk that the circles take, `None` where that is unknown."""
+
+    def close(self) -> None:
+        """Stop what was started and free what was taken."""
+
+
+@runtime_checkable
+class Stabs(CircleSystem, Protocol):
+    """A system that finds the circles of points, as a message finds the areas that have its position."""
+
+    def stab(self, x: F64Array, y: F64Array) -> Found:
+        """Return the circles that have each point."""
+
+
+@runtime_checkable
+class Dual(CircleSystem, Protocol):
+    """A system that finds the centres near points, as if the radius were the message's."""
+
+    def within(self, x: F64Array, y: F64Array, radius: F64Array) -> Found:
+        """Return the circles whose centres are at most `radius` from each point."""
+
+
+@runtime_checkable
+class Moves(CircleSystem, Protocol):
+    """A system whose circles move."""
+
+    def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
+        """Give circles new centres, each circle once; the next call finds them there."""
+
+
+def boxes(x: F64Array, y: F64Array, radius: F64Array) -> tuple[F64Array, F64Array]:
+    """The least and the greatest coordinates of circles, [n, 2], each a little more than it is, but not by rounding."""
+    centres = np.stack([x, y], axis=1)
+    reach = radius[:, None] + (np.abs(centres) + radius[:, None]) * _LARGER
+    return centres - reach, centres + reach
+
+
+def lists_of(points: npt.NDArray[Any], ids: npt.NDArray[Any], count: int) -> Found:
+    """Sort pairs of a point and a circle by point, of which there are `count`."""
+    order = np.argsort(points, kind="stable")
+    return Found(offsets_of(np.bincount(points, minlength=count)), ids[order].astype(np.uint32))
+
+
+def joined(each: list[Any]) -> Found:
+    """Join lists of circles, one for each point."""
+    lengths = np.array([len(ids) for ids in each], np.int64)
+    ids = np.concatenate([np.zeros(0, np.uint32), *(np.asarray(some, np.uint32) for some in each)])
+    return Found(offsets_of(lengths), ids)
+
+
+def _kept(candidates: Found, x: F64Array, y: F64Array, circles: Circles, radius: F64Array, of_points: bool) -> Found:
+    offsets, ids = np.zeros_like(candidates.offsets), np.empty_like(candidates.ids)
+    used = _inside(*candidates, x, y, circles.x, circles.y, radius, of_points, offsets, ids)
+    return Found(offsets, ids[:used])
+
+
+@kernel
+def _inside(offsets, ids, x, y, of_x, of_y, radius, of_points, kept_offsets, kept):
+    """Write the circles that are near enough to their point: by its radius, with `of_points`, or else their own."""
+    used = 0
+    for i in range(len(x)):
+        for j in range(offsets[i], offsets[i + 1]):
+            of = ids[j]
+            across, up = x[i] - of_x[of], y[i] - of_y[of]
+            reach = radius[i] if of_points else radius[of]
+            if across * across + up * up <= reach * reach:
+                kept[used] = of
+                used += 1
+        kept_offsets[i + 1] = used
+    return used
