@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tagmatch.model.arrays import F64Array, I64Array, Lists, U8Array, U32Array, frozen, offsets_of, pooled
+from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, frozen, offsets_of, pooled
 from tagmatch.model.kernels.sphere import limits, points
 from tagmatch.pipeline.areas.cells import AVAILABLE, NEVER_USED, PER_CELL, clear_all, cut, divide, join_all
 from tagmatch.pipeline.areas.cells import FLAT as FLAT_SPACE
@@ -26,6 +26,9 @@ _PAUSE_S = 0.0001
 # at least such a part of cells, and so many entries' parts have moved
 _WORSE, _PART_OF_CELLS, _PART_OF_ENTRIES = 2, 0.5, 0.5
 
+_NO_SHAPES = Shapes(np.empty(0, np.uint8), np.empty((0, 4)))
+_NO_PLACES = Places(np.empty(0), np.empty(0))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entries:
@@ -37,7 +40,7 @@ class _Entries:
     client_offsets: npt.NDArray[Any]
     client_entries: U32Array
     group_spaces: I64Array
-    reaches: F64Array
+    space_limits: F64Array
     plane: bool
 
     @classmethod
@@ -57,7 +60,7 @@ class _Entries:
             offsets_of(np.bincount(clients, minlength=client_count)),
             np.argsort(clients, kind="stable").astype(np.uint32),
             np.searchsorted(groups[last], np.arange(group_count + 1)),
-            np.sqrt(limit[last]),
+            limit[last],
             plane,
         )
 
@@ -73,7 +76,7 @@ class _Entries:
 
     @property
     def nbytes(self) -> int:
-        arrays = (self.clients, self.group_spaces, self.reaches, *self.for_moves)
+        arrays = (self.clients, self.group_spaces, self.space_limits, *self.for_moves)
         return sum(array.nbytes for array in arrays)
 
 
@@ -86,7 +89,7 @@ class _Cells:
 
     def __init__(self, entries: _Entries, lon: F64Array, lat: F64Array) -> None:
         count = len(entries.spaces)
-        sizes = np.bincount(entries.spaces, minlength=len(entries.reaches))
+        sizes = np.bincount(entries.spaces, minlength=len(entries.space_limits))
         cell_offsets = offsets_of(np.where(sizes <= FLAT_SPACE, 1, -(-sizes // PER_CELL)))
         self.count = int(cell_offsets[-1])
         self.lon, self.lat = lon, lat
@@ -236,16 +239,17 @@ class ClientCells:
 
     def _find(self, shapes: Shapes | None, places: Places | None, groups: Lists) -> Lists:
         entries, cells = self._entries, self._cells  # of one moment: both stay as they are, but for moves
-        kinds: U8Array | None = None if shapes is None else shapes.kinds
-        values = None if shapes is None else np.ascontiguousarray(shapes.values)
-        lon, lat = (None, None) if places is None else (places.lon, places.lat)
+        shapes = _NO_SHAPES if shapes is None else shapes
+        places = _NO_PLACES if places is None else places
+        offsets = frozen(groups.offsets.astype(np.int64, copy=False))
         messages, done = len(groups), 0
         ends, out = np.zeros(messages + 1, np.int64), pooled(FIRST_ROOM * (messages + SLOTS), np.uint32)
         origin = (0.0, 0.0) if entries.plane else (0.0, 0.0, 0.0)
         while messages:
             done = find_clients(
-                way(), origin, cells.chunks, cells.positions, cells.tree, entries.reaches, entries.group_spaces,
-                entries.clients, kinds, values, lon, lat, groups.offsets, groups.values, done, out, ends, self._asks,
+                way(), origin, cells.chunks, cells.positions, cells.tree, entries.space_limits,
+                entries.group_spaces, entries.clients, shapes.kinds, shapes.values, places.lon, places.lat, offsets,
+                groups.values, done, out, ends, self._asks,
             )  # fmt: skip
             if done == messages:
                 break
@@ -270,6 +274,7 @@ class ClientCells:
             raise IndexError(
                 f"clients are numbered from 0 to {len(self._cells.lon) - 1}; to move others, make new cells"
             )
+        clients, lon, lat = frozen(clients), frozen(lon), frozen(lat)
         point = points(lon, lat, plane=self._entries.plane)
         with self._moving:
             done = 0

@@ -157,10 +157,10 @@ def test_both_entries_of_a_client_are_seen_alike(seed: int) -> None:
 @pytest.mark.parametrize("client_count", [20, 1000, 20_000])
 @pytest.mark.parametrize("way", [_near_everything, _areas_with_everything])
 def test_each_of_many_clients_is_seen_once(seed: int, client_count: int, way: Any) -> None:
-    _each_client_is_seen_once(seed, client_count, 10_000_000, way)
+    _each_client_is_seen_once(seed, client_count, 4_000_000, way)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("client_count", [20, 1000, 20_000])
 def test_both_entries_of_each_of_many_clients_are_seen_alike(seed: int, client_count: int) -> None:
-    _both_entries_are_seen_alike(seed, client_count, 10_000_000)
+    _both_entries_are_seen_alike(seed, client_count, 4_000_000)
