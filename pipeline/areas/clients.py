@@ -22,9 +22,11 @@ from tagmatch.pipeline.areas.shapes import Places, Shapes
 
 # How long a mover waits until it looks again whether it may go on
 _PAUSE_S = 0.0001
-# Cells are made anew when there are so many times as many more chunks than cells as there were when they were made, and
-# at least such a part of cells, and so many entries' parts have moved
-_WORSE, _PART_OF_CELLS, _PART_OF_ENTRIES = 2, 0.5, 0.5
+# Cells are made anew when there are more chunks beside the first ones than so many, and than such a part of cells, and
+# as many moves as such a part of entries have been made: the least part, and the most, after this has not helped
+_FEW_MORE, _PART_OF_CELLS, _PATIENCE, _MOST_PATIENCE = 16, 0.5, 0.5, 16.0
+# What helps leaves less than such a part of the chunks beside the first ones
+_HELPS = 0.75
 
 _NO_SHAPES = Shapes(np.empty(0, np.uint8), np.empty((0, 4)))
 _NO_PLACES = Places(np.empty(0), np.empty(0))
@@ -104,7 +106,8 @@ class _Cells:
         self.versions = np.zeros(STRIPES, np.int64)
         at = entries.spaces, entries.clients, entries.limits, lon, lat
         join_all(self.chunks, self.count, *at, entries.plane, *self.tree)
-        self.more_at_first = self.more
+        # of spaces that have one cell, whatever there is
+        self.more_in_any_case = int((np.maximum(sizes[sizes <= FLAT_SPACE] - 1, 0) // SLOTS).sum())
 
     def _tree(self, entries: _Entries, sizes: I64Array, cell_offsets: I64Array) -> tuple[Any, ...]:
         cuts, axes = np.zeros(self.count), np.zeros(self.count, np.uint8)
@@ -162,7 +165,7 @@ class ClientCells:
         self._entries = entries
         self._cells = _Cells(entries, lon, lat)
         self._moving = threading.Lock()
-        self._moved = 0
+        self._moved, self._patience = 0, _PATIENCE
         self._asks = np.zeros(1, np.int64)
         most = int(np.diff(entries.client_offsets).max(initial=0))
         self._new_cells, self._marked = np.empty(most, np.int64), np.empty(STRIPES, np.int64)
@@ -292,9 +295,9 @@ class ClientCells:
     def _even_out(self) -> None:
         """Make new cells if those that there are have become too full; searches under way go on with the old ones."""
         cells = self._cells
-        if (
-            cells.more > _PART_OF_CELLS * cells.count + _WORSE * cells.more_at_first
-            and self._moved > _PART_OF_ENTRIES * len(self._entries.spaces)
-        ):
+        most = cells.more_in_any_case + _FEW_MORE + _PART_OF_CELLS * cells.count
+        if cells.more > most and self._moved > self._patience * len(self._entries.spaces):
             self._cells = _Cells(self._entries, cells.lon.copy(), cells.lat.copy())
+            helps = self._cells.more < _HELPS * cells.more
+            self._patience = _PATIENCE if helps else min(2 * self._patience, _MOST_PATIENCE)
             self._moved = 0

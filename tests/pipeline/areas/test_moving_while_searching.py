@@ -153,6 +153,17 @@ def test_both_entries_of_a_client_are_seen_alike(seed: int) -> None:
     _both_entries_are_seen_alike(seed, 300, 1_600_000)
 
 
+def test_each_client_is_seen_once_while_cells_are_made_anew(seed: int) -> None:
+    """All begin at one place, in one cell, which tells nothing of where they will be."""
+    count = 3000
+    jumping = Jumping([(0, client, EVERYWHERE) for client in range(count)], 1, count, seed)
+    for _ in range(3):
+        jumping.cells.move(np.arange(count), np.zeros(count), np.zeros(count))
+    in_one_cell = jumping.cells.nbytes
+    jumping.run(_near_everything(jumping, [0], _messages(count)), 800_000)
+    assert jumping.cells.nbytes < in_one_cell
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("client_count", [20, 1000, 20_000])
 @pytest.mark.parametrize("way", [_near_everything, _areas_with_everything])
