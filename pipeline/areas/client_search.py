@@ -145,7 +145,7 @@ def _most_cells(space_cells, group_spaces, group_offsets, groups, begin, end):
 
 @lent
 def _fetch_message(
-    origin, tree, reaches, group_spaces, words, kinds, values, lon, lat, group_offsets, groups, message, stack, queue,
+    origin, tree, limits, group_spaces, words, kinds, values, lon, lat, group_offsets, groups, message, stack, queue,
     queued,
 ):  # fmt: skip
     """Add the cells that can have what a message looks for, and have them fetched."""
@@ -153,11 +153,11 @@ def _fetch_message(
     whole = (-_INFINITE, _INFINITE)
     of_shape = whole, whole, whole
     point = point_like(origin, 0.0, 0.0)
-    if kinds is not None:
+    if len(kinds):
         if np.isnan(values[message, 0]):
             return queued
         of_shape = _range_of_shape(origin, kinds, values, message)
-    if lon is not None:
+    if len(lon):
         if np.isnan(lon[message]) or np.isnan(lat[message]):
             return queued
         point = point_like(origin, lon[message], lat[message])
@@ -165,8 +165,8 @@ def _fetch_message(
         group = np.int64(groups[i])
         for space in range(group_spaces[group], group_spaces[group + 1]):
             xs, ys, zs = of_shape
-            if lon is not None:
-                reach = reaches[space]
+            if len(lon):
+                reach = math.sqrt(limits[space])
                 xs, ys = _common(xs, _around(point[0], reach)), _common(ys, _around(point[1], reach))
                 if len(origin) == 3:
                     zs = _common(zs, _around(point[len(origin) - 1], reach))
@@ -206,9 +206,9 @@ def _read(
     versions, all_lon, all_lat = positions
     point = middle = point_like(origin, 0.0, 0.0)
     limit, box = 0.0, (0.0, 0.0, 0.0, 0.0)
-    if lon is not None:
+    if len(lon):
         point = point_like(origin, lon[message], lat[message])
-    if kinds is not None:
+    if len(kinds):
         box = values[message, 0], values[message, 1], values[message, 2], values[message, 3]
         middle, limit = point_like(origin, box[0], box[1]), limit_of(box[2], len(origin) == 2)
     for i in range(first, last):
@@ -224,12 +224,12 @@ def _read(
             if used + SLOTS > len(out):
                 return _NO_ROOM
             slots = ALL_SLOTS
-            if kinds is not None:
+            if len(kinds):
                 if kinds[message] == CIRCLE:
                     slots &= near(way, words, chunk, middle, limit)
                 else:
                     slots &= _in_box(origin, words, numbers, chunk, entry_clients, all_lon, all_lat, box)
-            if lon is not None:
+            if len(lon):
                 slots &= near(way, words, chunk, point, None)
             used = keep(way, numbers, chunk, slots, out, used)
             chunk, chunks_read = np.int64(load_relaxed(following, chunk)), chunks_read + 1
@@ -270,13 +270,13 @@ def _read_in_peace(
 
 @kernel
 def find_clients(
-    way, origin, chunks, positions, tree, reaches, group_spaces, entry_clients, kinds, values, lon, lat, group_offsets,
+    way, origin, chunks, positions, tree, limits, group_spaces, entry_clients, kinds, values, lon, lat, group_offsets,
     groups, begin, out, ends, asks,
 ):  # fmt: skip
     """Write which entries each message looks for, and where each message's end, from one on, while there is room.
 
-    Without `kinds`, messages have no areas, and without `lon`, no places. Returns the message for which there was no
-    room.
+    Messages have no areas where `kinds` is empty, and no places where `lon` is. Returns the message for which there was
+    no room.
     """
     queue, seen, stack = np.empty(0, np.int64), np.empty(0, np.int64), np.empty((64, 2), np.int64)
     cell_ends = np.zeros(_TOGETHER + 1, np.int64)
@@ -292,7 +292,7 @@ def find_clients(
                 end = message
                 break
             queued = _fetch_message(
-                origin, tree, reaches, group_spaces, chunks[0], kinds, values, lon, lat, group_offsets, groups, message,
+                origin, tree, limits, group_spaces, chunks[0], kinds, values, lon, lat, group_offsets, groups, message,
                 stack, queue, queued,
             )  # fmt: skip
             cell_ends[message - begin + 1] = queued

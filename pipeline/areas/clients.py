@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tagmatch.model.arrays import F64Array, I64Array, Lists, U8Array, U32Array, frozen, offsets_of, pooled
+from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, frozen, offsets_of, pooled
 from tagmatch.model.kernels.sphere import limits, points
 from tagmatch.pipeline.areas.cells import AVAILABLE, NEVER_USED, PER_CELL, clear_all, cut, divide, join_all
 from tagmatch.pipeline.areas.cells import FLAT as FLAT_SPACE
@@ -22,9 +22,14 @@ from tagmatch.pipeline.areas.shapes import Places, Shapes
 
 # How long a mover waits until it looks again whether it may go on
 _PAUSE_S = 0.0001
-# Cells are made anew when there are so many times as many more chunks than cells as there were when they were made, and
-# at least such a part of cells, and so many entries' parts have moved
-_WORSE, _PART_OF_CELLS, _PART_OF_ENTRIES = 2, 0.5, 0.5
+# Cells are made anew when there are more chunks beside the first ones than so many, and than such a part of cells, and
+# as many moves as such a part of entries have been made: the least part, and the most, after this has not helped
+_FEW_MORE, _PART_OF_CELLS, _PATIENCE, _MOST_PATIENCE = 16, 0.5, 0.5, 16.0
+# What helps leaves less than such a part of the chunks beside the first ones
+_HELPS = 0.75
+
+_NO_SHAPES = Shapes(np.empty(0, np.uint8), np.empty((0, 4)))
+_NO_PLACES = Places(np.empty(0), np.empty(0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,7 +42,7 @@ class _Entries:
     client_offsets: npt.NDArray[Any]
     client_entries: U32Array
     group_spaces: I64Array
-    reaches: F64Array
+    space_limits: F64Array
     plane: bool
 
     @classmethod
@@ -57,7 +62,7 @@ class _Entries:
             offsets_of(np.bincount(clients, minlength=client_count)),
             np.argsort(clients, kind="stable").astype(np.uint32),
             np.searchsorted(groups[last], np.arange(group_count + 1)),
-            np.sqrt(limit[last]),
+            limit[last],
             plane,
         )
 
@@ -73,7 +78,7 @@ class _Entries:
 
     @property
     def nbytes(self) -> int:
-        arrays = (self.clients, self.group_spaces, self.reaches, *self.for_moves)
+        arrays = (self.clients, self.group_spaces, self.space_limits, *self.for_moves)
         return sum(array.nbytes for array in arrays)
 
 
@@ -86,7 +91,7 @@ class _Cells:
 
     def __init__(self, entries: _Entries, lon: F64Array, lat: F64Array) -> None:
         count = len(entries.spaces)
-        sizes = np.bincount(entries.spaces, minlength=len(entries.reaches))
+        sizes = np.bincount(entries.spaces, minlength=len(entries.space_limits))
         cell_offsets = offsets_of(np.where(sizes <= FLAT_SPACE, 1, -(-sizes // PER_CELL)))
         self.count = int(cell_offsets[-1])
         self.lon, self.lat = lon, lat
@@ -101,7 +106,8 @@ class _Cells:
         self.versions = np.zeros(STRIPES, np.int64)
         at = entries.spaces, entries.clients, entries.limits, lon, lat
         join_all(self.chunks, self.count, *at, entries.plane, *self.tree)
-        self.more_at_first = self.more
+        # of spaces that have one cell, whatever there is
+        self.more_in_any_case = int((np.maximum(sizes[sizes <= FLAT_SPACE] - 1, 0) // SLOTS).sum())
 
     def _tree(self, entries: _Entries, sizes: I64Array, cell_offsets: I64Array) -> tuple[Any, ...]:
         cuts, axes = np.zeros(self.count), np.zeros(self.count, np.uint8)
@@ -159,7 +165,7 @@ class ClientCells:
         self._entries = entries
         self._cells = _Cells(entries, lon, lat)
         self._moving = threading.Lock()
-        self._moved = 0
+        self._moved, self._patience = 0, _PATIENCE
         self._asks = np.zeros(1, np.int64)
         most = int(np.diff(entries.client_offsets).max(initial=0))
         self._new_cells, self._marked = np.empty(most, np.int64), np.empty(STRIPES, np.int64)
@@ -236,16 +242,17 @@ class ClientCells:
 
     def _find(self, shapes: Shapes | None, places: Places | None, groups: Lists) -> Lists:
         entries, cells = self._entries, self._cells  # of one moment: both stay as they are, but for moves
-        kinds: U8Array | None = None if shapes is None else shapes.kinds
-        values = None if shapes is None else np.ascontiguousarray(shapes.values)
-        lon, lat = (None, None) if places is None else (places.lon, places.lat)
+        shapes = _NO_SHAPES if shapes is None else shapes
+        places = _NO_PLACES if places is None else places
+        offsets = frozen(groups.offsets.astype(np.int64, copy=False))
         messages, done = len(groups), 0
         ends, out = np.zeros(messages + 1, np.int64), pooled(FIRST_ROOM * (messages + SLOTS), np.uint32)
         origin = (0.0, 0.0) if entries.plane else (0.0, 0.0, 0.0)
         while messages:
             done = find_clients(
-                way(), origin, cells.chunks, cells.positions, cells.tree, entries.reaches, entries.group_spaces,
-                entries.clients, kinds, values, lon, lat, groups.offsets, groups.values, done, out, ends, self._asks,
+                way(), origin, cells.chunks, cells.positions, cells.tree, entries.space_limits,
+                entries.group_spaces, entries.clients, shapes.kinds, shapes.values, places.lon, places.lat, offsets,
+                groups.values, done, out, ends, self._asks,
             )  # fmt: skip
             if done == messages:
                 break
@@ -270,6 +277,7 @@ class ClientCells:
             raise IndexError(
                 f"clients are numbered from 0 to {len(self._cells.lon) - 1}; to move others, make new cells"
             )
+        clients, lon, lat = frozen(clients), frozen(lon), frozen(lat)
         point = points(lon, lat, plane=self._entries.plane)
         with self._moving:
             done = 0
@@ -287,9 +295,9 @@ class ClientCells:
     def _even_out(self) -> None:
         """Make new cells if those that there are have become too full; searches under way go on with the old ones."""
         cells = self._cells
-        if (
-            cells.more > _PART_OF_CELLS * cells.count + _WORSE * cells.more_at_first
-            and self._moved > _PART_OF_ENTRIES * len(self._entries.spaces)
-        ):
+        most = cells.more_in_any_case + _FEW_MORE + _PART_OF_CELLS * cells.count
+        if cells.more > most and self._moved > self._patience * len(self._entries.spaces):
             self._cells = _Cells(self._entries, cells.lon.copy(), cells.lat.copy())
+            helps = self._cells.more < _HELPS * cells.more
+            self._patience = _PATIENCE if helps else min(2 * self._patience, _MOST_PATIENCE)
             self._moved = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, Lists, U32Array, pooled
+from tagmatch.model.arrays import I64Array, Lists, U32Array, frozen, pooled
 from tagmatch.model.kernels.bits import trailing_zeros
 from tagmatch.model.kernels.growing import with_room
 from tagmatch.model.kernels.jit import inlined, kernel, lent
@@ -349,11 +349,12 @@ class FixedAreas:
             For each message, the areas as uint32.
         """
         messages, done = len(places), 0
+        offsets = frozen(groups.offsets.astype(np.int64, copy=False))
         origin = (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)
         ends, out = np.zeros(messages + 1, np.int64), pooled(FIRST_ROOM * (messages + SLOTS), np.uint32)
         while messages:
             done, more = _find(
-                way(), origin, self.circles.arrays, self.boxes.arrays, places.lon, places.lat, groups.offsets,
+                way(), origin, self.circles.arrays, self.boxes.arrays, places.lon, places.lat, offsets,
                 groups.values, done, out, ends,
             )  # fmt: skip
             if done == messages:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tagmatch.model.arrays import F64Array, U8Array
+import numpy as np
+
+from tagmatch.model.arrays import F64Array, U8Array, frozen
 
 #: Kinds of areas
 CIRCLE, BOX = 0, 1
@@ -26,6 +28,10 @@ class Shapes:
     kinds: U8Array
     values: F64Array
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", frozen(self.kinds))
+        object.__setattr__(self, "values", frozen(np.ascontiguousarray(self.values)))
+
     def __len__(self) -> int:
         return len(self.kinds)
 
@@ -42,6 +48,10 @@ class Places:
 
     lon: F64Array
     lat: F64Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lon", frozen(np.ascontiguousarray(self.lon)))
+        object.__setattr__(self, "lat", frozen(np.ascontiguousarray(self.lat)))
 
     def __len__(self) -> int:
         return len(self.lon)

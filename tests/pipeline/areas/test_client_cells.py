@@ -135,17 +135,21 @@ def test_thousands_that_move(rng: random.Random, plane: bool, group_count: int) 
     assert total > 0
 
 
-def test_cells_are_made_anew_where_clients_gather(rng: random.Random) -> None:
-    """All begin nowhere, which tells nothing, then come to one town, then spread."""
+@pytest.mark.parametrize("begin", [NOWHERE, (3.0, 4.0)])
+def test_cells_are_made_anew_where_clients_gather(rng: random.Random, begin: Place) -> None:
+    """All begin nowhere, or at one place, which tells nothing, then come to one town, then spread."""
     count, group = 3000, [0]
-    modelled = Modelled([(0, client, 0.01) for client in range(count)], 1, [NOWHERE] * count, plane=True)
-    first = modelled.cells.nbytes
+    modelled = Modelled([(0, client, 0.01) for client in range(count)], 1, [begin] * count, plane=True)
+    in_one_chain = count // 16 * 576
     for size in (1e-3, 10.0, 1e-3):
         for _ in range(2):
             modelled.move([(c, (rng.uniform(0, size), rng.uniform(0, size))) for c in range(count)])
             asked = [(rng.uniform(0, size), rng.uniform(0, size)) for _ in range(20)]
             modelled.assert_found([(None, place, group) for place in asked])
-    assert modelled.cells.nbytes < 2 * first
+        evened_out = modelled.cells.nbytes
+        modelled.move([(c, begin) for c in range(count)])
+        assert begin == NOWHERE or modelled.cells.nbytes > evened_out + in_one_chain // 2
+        modelled.move([(c, (0.0, 0.0)) for c in range(count)])
 
 
 def test_a_client_that_is_not_there() -> None:
