@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
-from support.circles import matching_rows
 from support.circle_systems import PLACES, RADII
+from support.circles import matching_rows
 from support.content_systems import NAMES, OTHER_NAMES, WHOLE, constraints, filters_of, tables
 
 from tagmatch.workloads.systems.catalogue import System
