@@ -38,9 +38,11 @@ class Clcb(LocatedMatcher):
     def _find(self, messages: LocatedMessages, *, unique: bool, ends: I64Array) -> U32Array:  # type: ignore[override]
         tables = self._tables
         marks = tables.interfaces if unique else np.arange(len(tables.sizes), dtype=np.uint32)
-        marked = np.zeros(len(self._keys) if unique else len(tables.sizes), np.uint8)
+        # Written to, as pages that never were make masked stores, which Zip has, take twenty times as long
+        marked = np.full(len(self._keys) if unique else len(tables.sizes), 0, np.uint8)
         columns = messages.offsets, messages.attributes, messages.values, messages.places
-        found: U32Array = _match(*columns, tables, self._due, np.zeros_like(self._due), marks, marked, ends)
+        subs = np.empty(len(marked), np.uint32)
+        found: U32Array = _match(*columns, tables, self._due, np.zeros_like(self._due), marks, marked, subs, ends)
         return found if unique else tables.interfaces[found]
 
 
@@ -49,13 +51,23 @@ def areas_alone(circles: Circles, *, threads: int = 1) -> AreasAlone:
     return AreasAlone(Clcb(without_constraints(circles), threads=threads))
 
 
-@inlined
-def _loc(bloom, x, y, tables, counts):
-    """S1a and S1b: 1 for each filter whose names a message may all have, and whose area has it."""
+@kernel
+def _loc(missing, x, y, blooms, centres, squares, counts):
+    """S1a and S1b: 1 for each filter whose names a message may all have, and whose area has it.
+
+    Without branches, and as a kernel of its own, so that it becomes vector instructions.
+    """
     for i in range(len(counts)):
-        across, up = x - tables.centres[i, 0], y - tables.centres[i, 1]
-        named = tables.blooms[i] & ~bloom == 0
-        counts[i] = 1 if named and across * across + up * up <= tables.squares[i] else 0
+        across, up = x - centres[i, 0], y - centres[i, 1]
+        counts[i] = (blooms[i] & missing == 0) & (across * across + up * up <= squares[i])
+
+
+@kernel
+def _mark_always(always, counts, marks, marked):
+    """Mark filters without constraints that Loc has not ruled out."""
+    for i in range(len(always)):
+        if counts[always[i]]:
+            marked[marks[always[i]]] = 1
 
 
 @inlined
@@ -70,25 +82,34 @@ def _cont(attribute, value, tables, due, counts, marks, marked):
 
 
 @kernel
-def _match(offsets, attributes, values, places, tables, due, counts, marks, marked, ends):
+def _zip(marked, subs):
+    """S2a: write what is marked, ascending, and clear it; returns how much that is."""
+    count = 0
+    for i in range(len(marked)):
+        if marked[i]:
+            marked[i] = 0
+            subs[count] = i
+            count += 1
+    return count
+
+
+@kernel
+def _match(offsets, attributes, values, places, tables, due, counts, marks, marked, subs, ends):
     """What each message marks, ascending; in `ends` where each message's end."""
     found, used = np.empty(1024, np.uint32), 0
     for message in range(len(offsets) - 1):
         bloom = np.uint32(0)
         for i in range(offsets[message], offsets[message + 1]):
             bloom |= tables.name_blooms[attributes[i]]
-        _loc(bloom, places[message, 0], places[message, 1], tables, counts)
-        for of in tables.always:
-            if counts[of]:
-                marked[marks[of]] = 1
+        missing, x, y = np.uint32(~bloom), places[message, 0], places[message, 1]
+        _loc(missing, x, y, tables.blooms, tables.centres, tables.squares, counts)
+        _mark_always(tables.always, counts, marks, marked)
         for i in range(offsets[message], offsets[message + 1]):
             _cont(attributes[i], values[i], tables, due, counts, marks, marked)
-        for i in range(len(marked)):  # S2a, Zip
-            if marked[i]:
-                marked[i] = 0
-                if used == len(found):
-                    found = np.concatenate((found, found))
-                found[used] = i
-                used += 1
+        count = _zip(marked, subs)
+        while used + count > len(found):
+            found = np.concatenate((found, found))
+        found[used : used + count] = subs[:count]
+        used += count
         ends[message + 1] = used
     return found[:used]

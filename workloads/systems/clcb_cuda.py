@@ -194,10 +194,10 @@ def areas_alone(circles: Circles, *, threads: int = 1) -> AreasAlone:
 def _loc(count, input_bloom, x, y, centres, squares, blooms, sizes, shift, counts, places, marked, found):
     """Algorithm 1, Loc: whether a filter may have its names in the message, and has it in its area."""
     i = cuda.grid(1)
+    if i == 0:  # also where there are no filters
+        found[0] = 0
     if i >= count:
         return
-    if i == 0:
-        found[0] = 0
     near = False
     if blooms[i] & ~input_bloom == 0:
         across, up = x - centres[i, 0], y - centres[i, 1]

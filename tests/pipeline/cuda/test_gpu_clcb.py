@@ -38,8 +38,8 @@ def test_areas_alone(case: Case) -> None:
 
 
 def test_many_areas(seed: int) -> None:
-    case = random_case(seed, *((40, 20) if SIMULATED else (700, 150)))
-    assert check(lambda circles: CIRCLES_GPU["CLCB"].build(circles, 2), case) > 10
+    case = random_case(seed, *((120, 40) if SIMULATED else (700, 150)))
+    assert check(lambda circles: CIRCLES_GPU["CLCB"].build(circles, 2), case) > 5
 
 
 def generated(scenario: str, subscribers: int, messages: int, **changes: Any) -> tuple[pa.Table, pa.Table]:
@@ -52,6 +52,18 @@ def generated(scenario: str, subscribers: int, messages: int, **changes: Any) ->
 def test_generated(scenario: str, changes: dict[str, Any]) -> None:
     """Enough messages for all bytes of counters, a few times."""
     assert check_located(CLCB, *generated(scenario, 12, 25, coverage=0.5, **changes)) > 100
+
+
+def test_nothing_stored_or_sent() -> None:
+    stored, sent = generated("every", 2, 3)
+    for some, asked in ((stored.slice(0, 0), sent), (stored, sent.slice(0, 0))):
+        # What was in memory before must not be taken for answers
+        matcher: Any = CLCB(some, 1)
+        for unique in (True, False):
+            _, found = matcher._marked_and_found(unique)
+            found.copy_to_device(np.full(len(found), 7, np.uint32))
+        check_located(CLCB, some, asked)
+        assert matcher.match_many(matcher.prepare(asked)).to_pylist() == right_keys(some, asked)
 
 
 @pytest.mark.parametrize("copied", [1, 3])
