@@ -361,10 +361,8 @@ class Engine:
             "segments": len(segments),
             "deleted": sum(len(segment) - segment.live for segment in segments),
             "to_merge": len(to_merge(snapshot)),
-            "with_conditions": {
-                **by_path(part.filters for part in parts),
-                "areas": sum(0 if part.areas is None else len(part.areas) for part in parts),
-            },
+            "with_conditions": by_path(part.filters for part in parts),
+            "with_areas": sum(0 if part.areas is None else len(part.areas) for part in parts),
             "positions": len(self.clients),
             "staged": len(self._staging),
             "layout": options.layout,

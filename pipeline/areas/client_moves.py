@@ -14,7 +14,7 @@ from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.pipeline.areas.cells import NOWHERE, cell_of, home_of, join, leave, write_point
 from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, prefetch
 
-#: Versions, which cells share
+#: Versions, which cells share: a power of two
 STRIPES = 4096
 # So many moves before one, what it will need is fetched; and of so many of its entries
 _AHEAD, _FETCHED = 8, 4
@@ -25,7 +25,7 @@ def _mark(versions, cell, marked, count):
     """Make the version of a cell odd, unless it is; how many are."""
     if cell < 0:
         return count
-    stripe = cell % STRIPES
+    stripe = cell & (STRIPES - 1)
     version = versions[stripe]
     if version & 1:
         return count

@@ -212,7 +212,7 @@ def _read(
         box = values[message, 0], values[message, 1], values[message, 2], values[message, 3]
         middle, limit = point_like(origin, box[0], box[1]), limit_of(box[2], len(origin) == 2)
     for i in range(first, last):
-        chunk, stripe, looks, chunks_read = queue[i], queue[i] % STRIPES, 0, 0
+        chunk, stripe, looks, chunks_read = queue[i], queue[i] & (STRIPES - 1), 0, 0
         version = load_acquire(versions, stripe)
         while version & 1:
             looks += 1
@@ -239,7 +239,7 @@ def _read(
                     return _CHANGED
     fence_acquire()
     for i in range(first, last):
-        if load_relaxed(versions, queue[i] % STRIPES) != seen[i]:
+        if load_relaxed(versions, queue[i] & (STRIPES - 1)) != seen[i]:
             return _CHANGED
     return used
 

@@ -127,23 +127,40 @@ def areas(draw: st.DrawFn, *, plane: bool) -> Area:
 
 
 def random_place(rng: random.Random, plane: bool) -> Place:
-    """Near poles and the anti-meridian more often than elsewhere."""
+    """At and near poles and the anti-meridian more often than elsewhere."""
     if plane:
         return rng.uniform(-1, 1), rng.uniform(-1, 1)
-    lon = rng.choice([rng.uniform(-180, 180), 180 - rng.expovariate(1e3), -180 + rng.expovariate(1e3)])
-    lat = rng.choice([math.degrees(math.asin(rng.uniform(-1, 1))), 90 - rng.expovariate(10), -90 + rng.expovariate(10)])
+    near = rng.choice([0.0, rng.expovariate(1e3)])
+    lon = rng.choice([rng.uniform(-180, 180), rng.uniform(-180, 180), 180 - near, -180 + near])
+    anywhere = math.degrees(math.asin(rng.uniform(-1, 1)))
+    lat = rng.choice([anywhere, anywhere, anywhere, 90 - 100 * near, -90 + 100 * near])
     return lon, max(-90.0, min(90.0, lat))
 
 
 def random_area(rng: random.Random, plane: bool) -> Area:
+    """Of any size, also across the anti-meridian, and up to it."""
     lon, lat = random_place(rng, plane)
-    if rng.random() < 0.6:
+    if rng.random() < 0.5:
         return Circle(lon, lat, 10 ** (rng.uniform(-5, 1) if plane else rng.uniform(0, 7.5)))
     width, height = 10 ** rng.uniform(-4, 0), 10 ** rng.uniform(-4, 0)
     if plane:
         return Box(lon, lat, lon + width, lat + height)
-    east = lon + 100 * width
-    return Box(lon, lat, east - 360 if east > 180 else east, min(lat + 50 * height, 90.0))
+    east = lon + rng.choice([100 * width, rng.uniform(0, 359)])
+    box = Box(lon, lat, east - 360 if east > 180 else east, min(lat + 50 * height, 90.0))
+    return rng.choice([box, Box(box.west, box.south, 180.0, box.north), Box(-180.0, box.south, box.east, box.north)])
+
+
+def place_at_edge(rng: random.Random, area: Area) -> Place:
+    """On the edge of an area, or almost, in one of four directions."""
+    part, direction = rng.choice([1.0, 0.9999, 1.0001]), rng.randrange(4)
+    if isinstance(area, Box):
+        lon, lat = rng.choice([area.west, area.east]), rng.choice([area.south, area.north])
+        return rng.choice([(lon, lat), (-lon, lat)]) if abs(lon) == 180 else (lon, lat)
+    reach = part * area.metres if area.metres < 100 else part * math.degrees(area.metres / EARTH)
+    if direction < 2:
+        return area.lon, max(-90.0, min(90.0, area.lat + (reach, -reach)[direction]))
+    lon = area.lon + (reach, -reach)[direction - 2]
+    return (lon - 360 * round(lon / 360) if abs(lon) > 180 else lon), area.lat
 
 
 def shapes_of(drawn: Sequence[Area]) -> Shapes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import numpy as np
@@ -19,6 +18,7 @@ from support.places import (
     holds,
     lists_of,
     message_places,
+    place_at_edge,
     places_of,
     random_area,
     random_place,
@@ -53,28 +53,28 @@ def assert_holding(
 @one_fixture
 @given(data=st.data(), plane=st.booleans(), group_count=st.integers(1, 5))
 def test_finds_what_brute_force_finds(data: st.DataObject, plane: bool, group_count: int) -> None:
+    """Of few areas, and where others are, so that the tree has several levels."""
     group = st.integers(0, group_count - 1)
-    stored = data.draw(st.lists(st.tuples(group, areas(plane=plane)), max_size=60))
+    rng = random.Random(1)
+    others = [
+        (rng.randrange(group_count), random_area(rng, plane)) for _ in range(data.draw(st.sampled_from([0, 400])))
+    ]
+    stored = others + data.draw(st.lists(st.tuples(group, areas(plane=plane)), max_size=40))
     asked = st.lists(group, unique=True)
-    messages = data.draw(st.lists(st.tuples(message_places(plane=plane), asked), max_size=40))
+    messages = data.draw(st.lists(st.tuples(message_places(plane=plane), asked), max_size=20))
     assert_holding(stored, group_count, messages, plane=plane)
-
-
-def _edge(area: Area, rng: random.Random) -> Place:
-    """A place that is on the edge of an area, or about there."""
-    if isinstance(area, Box):
-        return rng.choice([area.west, area.east]), rng.choice([area.south, area.north])
-    return area.lon, max(-90.0, min(90.0, area.lat + math.degrees(area.metres / 6371008.8)))
 
 
 @pytest.mark.parametrize("plane", [True, False], ids=["plane", "sphere"])
 @pytest.mark.parametrize("group_count", [1, 3, 400])
 def test_thousands_in_groups(rng: random.Random, plane: bool, group_count: int) -> None:
-    stored = [(rng.randrange(group_count), random_area(rng, plane)) for _ in range(4000)]
-    asked = [rng.sample(range(group_count), rng.randint(0, min(group_count, 30))) for _ in range(150)]
-    messages = [
-        (rng.choice([random_place(rng, plane), _edge(rng.choice(stored)[1], rng), NOWHERE]), each) for each in asked
-    ]
+    stored = [(rng.randrange(group_count), random_area(rng, plane)) for _ in range(3000)]
+    messages = []
+    for _ in range(250):
+        group, area = rng.choice(stored)
+        others = rng.sample(range(group_count), rng.randint(0, min(group_count, 30)))
+        place = rng.choice([random_place(rng, plane), NOWHERE, *(place_at_edge(rng, area) for _ in range(4))])
+        messages.append((place, list({group, *others})))
     assert assert_holding(stored, group_count, messages, plane=plane) > 0
 
 
@@ -115,7 +115,7 @@ def test_nothing_stored_and_nobody_asks() -> None:
 def test_columns_say_the_same(rng: random.Random, plane: bool) -> None:
     """`circles_have` and `boxes_have`, for all else that asks."""
     drawn = [random_area(rng, plane) for _ in range(3000)]
-    asked = [rng.choice([random_place(rng, plane), _edge(area, rng)]) for area in drawn]
+    asked = [rng.choice([random_place(rng, plane), place_at_edge(rng, area)]) for area in drawn]
     for kind, ask in ((Circle, circles_have), (Box, boxes_have)):
         pairs = [(area, place) for area, place in zip(drawn, asked, strict=True) if isinstance(area, kind)]
         values = np.array([area.values[: 3 if kind is Circle else 4] for area, _ in pairs]).T
