@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from tagmatch.changing import Changing
 from tagmatch.contents import every_set, explained, is_among, pairs, schema_of
-from tagmatch.locations import coordinates, locations_of_table, without_locations
+from tagmatch.locations import are_there, coordinates, locations_of_table, without_locations
 from tagmatch.messages import message, messages_in
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
@@ -276,17 +277,19 @@ class Engine:
         """Matching sets with their keys."""
         snapshot, parts, matcher = self.current.answering
         if place.is_given:
-            query = self._message(tags, attributes, place)
-            ids = matcher.set_ids(one_row(query), 0, 1).values
+            ids = matcher.set_ids(one_row(self._message(tags, attributes, place)), 0, 1).values
         else:
-            query, ids = None, _set_ids(matcher, tags, attributes)
-        sets = list(explained(snapshot, ids, [partial(_paths_of, part) for part in parts]))
-        if query is None:
-            return sets
-        # Of a set that asks for what is near the client, and of any set where clients must be within an area, only
-        # some keys are answers
-        keys = set(self._pipeline.match_in_packet(self._matcher_for(place), query, unique=True))
-        return [(stored, some) for stored, every in sets if (some := tuple(key for key in every if key in keys))]
+            ids = _set_ids(matcher, tags, attributes)
+        sets = explained(snapshot, ids, [partial(_paths_of, part) for part in parts])
+        if not place.is_given:
+            return list(sets)
+        return [(stored, some) for stored, keys in sets if (some := self._there(stored, keys, place))]
+
+    def _there(self, stored: frozenset[str], keys: tuple[Any, ...], place: Place) -> tuple[Any, ...]:
+        """Those keys of a set that was found whose clients are where the set and the message want them."""
+        plane = self._options.plane
+        lon, lat = self.clients.where(KEY_CHECKS[self._key_type].many(list(keys), "keys"))
+        return tuple(itertools.compress(keys, are_there(stored, lon, lat, place, plane=plane)))
 
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
         """Have clients be elsewhere."""

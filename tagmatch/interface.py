@@ -870,8 +870,8 @@ class TagMatch(Generic[K]):
             Of the snapshot: `sets`, `keys` (of all sets together), `key_type`, `tags` (different ones), `partitions`
             (clusters that have sets, in the layout `rarest`), `segments`, `deleted` (rows of them that do not count any
             more), `to_merge` (segments that are best merged, as is done in the background), `with_conditions` (rows
-            of sets with conditions, also those that do not count any more, by `Where.path`), `with_areas` (rows of those
-            with areas, whatever other conditions they have), `positions` (clients that are anywhere), `layout`,
+            of sets with conditions, also those that do not count any more, by `Where.path`), `with_areas` (rows of
+            those with areas, whatever else they ask for), `positions` (clients that are anywhere), `layout`,
             `max_partition_size`, `seed`, `number` (of the snapshot as it was saved, else `None`); `staged` changes that
             are not in it yet, also those that a program that ended has left; `path`, or the URI without passwords;
             `reload_error`: what went wrong when `auto_reload` last looked for a newer snapshot, `None` if nothing did.

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import F64Array
+from tagmatch.model.arrays import BoolArray, F64Array
 from tagmatch.model.columns import shown
 from tagmatch.model.conditions.areas import shapes_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.model.filters.areas import MAX_LAT, MAX_LON
+from tagmatch.model.filters.areas import MAX_LAT, MAX_LON, Box, Circle, Near
+from tagmatch.model.filters.language import constraint_of
+from tagmatch.model.filters.locations import checked_location
+from tagmatch.model.filters.where import Where
 from tagmatch.model.kernels.locations import Locations
+from tagmatch.model.kernels.sphere import boxes_have, circles_have
+from tagmatch.model.place import Place
 
 LOCATION, WITHIN = "location", "within"
 _NAMES = {True: ("x", "y"), False: ("lon", "lat")}
@@ -44,6 +50,42 @@ def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Arra
     if half.any():
         raise InvalidValueError(f"{' and '.join(_NAMES[plane])}: row {int(np.argmax(half))} has only one of both")
     return columns[0], columns[1]
+
+
+def are_there(stored: frozenset[str], lon: F64Array, lat: F64Array, place: Place, *, plane: bool) -> BoolArray:
+    """Of clients who have a set and are at these places, whether they are near and within, as set and message want.
+
+    Parameters
+    ----------
+    stored : frozenset of str
+        The set, whose conditions are `Where`.
+    lon, lat : float64 arrays
+        NaN for clients who are nowhere.
+    place : Place
+        Of a message, which has been checked.
+    plane : bool
+    """
+    there = np.ones(len(lon), np.bool_)
+
+    def same(values: Iterable[Any]) -> list[F64Array]:
+        return [np.full(len(lon), float(value)) for value in values]
+
+    if isinstance(place.within, Circle):
+        circle = place.within
+        middle_lon, middle_lat, metres = same((circle.lon, circle.lat, circle.metres))
+        there &= circles_have(middle_lon, middle_lat, metres, lon, lat, plane=plane)
+    elif isinstance(place.within, Box):
+        box = place.within
+        west, south, east, north = same((box.west, box.south, box.east, box.north))
+        there &= boxes_have(west, south, east, north, lon, lat, plane=plane)
+    if place.location is not None:
+        at_lon, at_lat = same(checked_location(place.location, plane=plane))
+        for condition in stored:
+            area = constraint_of(condition).area if isinstance(condition, Where) else None
+            if isinstance(area, Near):
+                (metres,) = same([area.metres])
+                there &= circles_have(lon, lat, metres, at_lon, at_lat, plane=plane)
+    return there
 
 
 def _plain(given: Any, name: str) -> Any:
