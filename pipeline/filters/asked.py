@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, F64Array, I64Array, U32Array, offsets_of
+from tagmatch.model.arrays import BoolArray, F64Array, I64Array, U32Array, frozen, offsets_of
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.attributes import Constraints
@@ -39,6 +39,10 @@ class Asked:
     owners: I64Array
     ranks: U32Array
     numbers: I64Array
+
+    def __post_init__(self) -> None:
+        # Be it the segment's own memory or not: kernels are compiled for one of both
+        object.__setattr__(self, "ranks", frozen(self.ranks))
 
     def __len__(self) -> int:
         return len(self.rows)
