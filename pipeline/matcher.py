@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array, UIntArray
 from tagmatch.model.columns import joined_tags
 from tagmatch.model.deletions import Deletions
+from tagmatch.model.filters.locations import NO_PLACE
 from tagmatch.model.kernels.packed_attributes import NO_ATTRIBUTES, packed
 from tagmatch.model.tables import KeyTable
 
@@ -88,21 +89,40 @@ class PacketSize:
     per_device: bool = False
 
 
-class OneQuery(Protocol):
-    """Answers single queries in the calling thread, by one call of a kernel each."""
+class Single(NamedTuple):
+    """One query as bytes, which kernels read.
 
-    def keys(self, text: bytes, count: int, attributes: bytes, unique: bool, counts: I64Array) -> U64Array:
+    Attributes
+    ----------
+    text : bytes
+        Its tags, UTF-8, with a zero byte between each and the next.
+    tag_count : int
+        How many there are.
+    attributes : bytes
+        As of `packed`.
+    place : bytes
+        As of `packed_place`.
+    """
+
+    text: bytes
+    tag_count: int
+    attributes: bytes
+    place: bytes
+
+
+class OneQuery(Protocol):
+    """Answers single queries in the calling thread, by few calls of kernels."""
+
+    def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
         """Keys of the sets that a query contains, ascending and each once if `unique`.
 
-        `text` has the query's `count` tags, UTF-8, with a zero byte between each and the next, and `attributes` its
-        attributes, as of `packed`. To `counts`, int64[4], queries, keys, sets found and candidates turned away are
-        added.
+        To `counts`, int64[4], queries, keys, sets found and candidates turned away are added.
         """
 
-    def brief_keys(self, text: bytes, count: int, attributes: bytes, unique: bool, counts: I64Array) -> U64Array | None:
+    def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
         """As `keys`, where that takes less time than to have another thread do it; else `None`, uncounted."""
 
-    def set_ids(self, text: bytes, count: int, attributes: bytes) -> U32Array:
+    def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets that a query contains."""
 
 
@@ -165,14 +185,16 @@ class SegmentMatcher(Matcher, Protocol):
         """The matcher of the same tables, which both share, with these rows deleted."""
 
 
-def alone(matcher: Matcher, tags: object, attributes: object = None) -> tuple[OneQuery, bytes, int, bytes] | None:
+def alone(
+    matcher: Matcher, tags: object, attributes: object = None, place: bytes = NO_PLACE
+) -> tuple[OneQuery, Single] | None:
     """What answers one query without a packet, and the query as it takes it; `None` if it needs a packet."""
     one = matcher.one_query
     joined = None if one is None else joined_tags(tags)
     if one is None or joined is None:
         return None
     given = NO_ATTRIBUTES if attributes is None else packed(attributes)
-    return None if given is None else (one, *joined, given)
+    return None if given is None else (one, Single(*joined, given, place))
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,8 @@ class Pipeline:
         """The answer, by the calling thread, to a query for which waking another would take longer; else `None`."""
         if (asked := alone(matcher, tags)) is None:
             return None
-        one, text, count, given = asked
-        found = one.brief_keys(text, count, given, unique, self._counts.of_kernels)
+        one, query = asked
+        found = one.brief_keys(query, unique, self._counts.of_kernels)
         return None if found is None else _as_asked(matcher, found, unique)
 
     def _ask_all(self, queries: list[Query]) -> None:
@@ -122,16 +122,16 @@ class Pipeline:
         if not self._stages.first.nudge():
             self._stages.limits.leave(self._stages.intake.cancel())
 
-    def match(self, matcher: Matcher, tags: Iterable[str], attributes: object, *, unique: bool) -> Any:
+    def match(self, matcher: Matcher, tags: Iterable[str], attributes: object, place: bytes, *, unique: bool) -> Any:
         """Ask one query and wait for its keys; `None` where it needs a packet (`match_in_packet`).
 
         The calling thread does it all.
         """
-        asked = alone(matcher, tags, attributes)
+        asked = alone(matcher, tags, attributes, place)
         if asked is None:
             return None
-        one, text, count, given = asked
-        return _as_asked(matcher, one.keys(text, count, given, unique, self._counts.of_kernels), unique)
+        one, query = asked
+        return _as_asked(matcher, one.keys(query, unique, self._counts.of_kernels), unique)
 
     def match_in_packet(self, matcher: Matcher, tags: list[str], *, unique: bool) -> Any:
         """As `submit`; meanwhile the calling thread does the work for which another would have to be woken.

@@ -28,11 +28,11 @@ from tagmatch.model.conditions.rows import conditions_of, keys_of, with_areas, w
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import ClosedError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
 from tagmatch.model.expiry import expiry_time, expiry_times
-from tagmatch.model.filters.locations import location_tags
+from tagmatch.model.filters.locations import location_tags, packed_place
 from tagmatch.model.filters.where import Where
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
-from tagmatch.model.place import Place
+from tagmatch.model.place import NOWHERE, Place
 from tagmatch.model.storage.location import Location, location_of, open_with
 from tagmatch.model.storage.positions import POSITIONS, open_positions, save_positions
 from tagmatch.model.tables import Snapshot
@@ -235,7 +235,7 @@ class Engine:
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
         """Keys of one query."""
         matcher = self._matcher_for(place)
-        keys = None if place.is_given else self._pipeline.match(matcher, tags, attributes, unique=unique)
+        keys = self._pipeline.match(matcher, tags, attributes, self._packed(place), unique=unique)
         if keys is None:
             keys = self._pipeline.match_in_packet(matcher, self._message(tags, attributes, place), unique=unique)
         return keys
@@ -276,10 +276,7 @@ class Engine:
     def explain(self, tags: Iterable[str], attributes: object, place: Place) -> list[Any]:
         """Matching sets with their keys."""
         snapshot, parts, matcher = self.current.answering
-        if place.is_given:
-            ids = matcher.set_ids(one_row(self._message(tags, attributes, place)), 0, 1).values
-        else:
-            ids = _set_ids(matcher, tags, attributes)
+        ids = self._set_ids(matcher, tags, attributes, place)
         sets = explained(snapshot, ids, [partial(_paths_of, part) for part in parts])
         if not place.is_given:
             return list(sets)
@@ -318,6 +315,19 @@ class Engine:
         query = tag_list(tags) if attributes is None else message(tags, attributes)
         return [*query, *location_tags(place.location, place.within, plane=self._options.plane)]
 
+    def _packed(self, place: Place) -> bytes:
+        return packed_place(place.location, place.within, plane=self._options.plane)
+
+    def _set_ids(
+        self, matcher: Matcher, tags: Iterable[str], attributes: object = None, place: Place = NOWHERE
+    ) -> UIntArray:
+        """Ids of the sets that one query contains."""
+        asked = alone(matcher, tags, attributes, self._packed(place))
+        if asked is None:
+            return matcher.set_ids(one_row(self._message(tags, attributes, place)), 0, 1).values
+        one, query = asked
+        return one.set_ids(query)
+
     def _matcher_for(self, place: Place) -> Matcher:
         matcher = self.current.matcher
         return matcher if place.within is None else self._within(matcher)
@@ -338,7 +348,7 @@ class Engine:
         snapshot, _, matcher = self.current.answering
         query = tag_list(tags)
         if Where not in map(type, query):
-            return is_among(snapshot, _set_ids(matcher, query), frozenset(query))
+            return is_among(snapshot, self._set_ids(matcher, query), frozenset(query))
         rows = rows_of_tags([sorted(set(row)) for row in alternatives(query, None, plane=self._options.plane)])
         sets = Lists(rows.offsets, np.arange(len(rows.tags), dtype=np.uint32))
         # No set has an `or` within; and matchers do not look up the tags of constraints
@@ -471,16 +481,6 @@ def _end_staging(staging: Staging, location: Location | None) -> None:
             StagedChangesWarning,
             stacklevel=5,
         )
-
-
-def _set_ids(matcher: Matcher, tags: Iterable[str], attributes: object = None) -> UIntArray:
-    """Ids of the sets that one query contains."""
-    asked = alone(matcher, tags, attributes)
-    if asked is None:
-        query = tag_list(tags) if attributes is None else message(tags, attributes)
-        return matcher.set_ids(one_row(query), 0, 1).values
-    one, text, count, given = asked
-    return one.set_ids(text, count, given)
 
 
 def _list_array(answers: Lists, keys: Keys, *, unique: bool) -> pa.ListArray:

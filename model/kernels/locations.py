@@ -69,6 +69,12 @@ def _read(rows, indices, offsets, data, first, last, places, kinds, shapes):
     return has_place, has_shape
 
 
+def locations_in(place: bytes) -> Locations:
+    """Where the one message is of which this is the packed place."""
+    numbers = np.frombuffer(place)
+    return Locations(numbers[0:1], numbers[1:2], numbers[2:3].astype(np.uint8), numbers[3:].reshape(1, MOST_NUMBERS))
+
+
 def locations_of(tags: TagLists, first: int, last: int) -> Locations | None:
     """Where messages `first` to `last` are; `None` if no message says anything of it."""
     if tags.locations is not None:

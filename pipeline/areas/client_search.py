@@ -202,7 +202,7 @@ def _read(
 
     Or `_CHANGED`, if cells were changed meanwhile, or `_NO_ROOM`, if there was none.
     """
-    words, numbers, following, _, _, _ = chunks
+    words, numbers, following = chunks
     versions, all_lon, all_lat = positions
     point = middle = point_like(origin, 0.0, 0.0)
     limit, box = 0.0, (0.0, 0.0, 0.0, 0.0)

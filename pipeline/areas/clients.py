@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, frozen, offsets_of, pooled
+from tagmatch.model.kernels.prepared import Prepared
 from tagmatch.model.kernels.sphere import limits, points
 from tagmatch.pipeline.areas.cells import AVAILABLE, NEVER_USED, PER_CELL, clear_all, cut, divide, join_all
 from tagmatch.pipeline.areas.cells import FLAT as FLAT_SPACE
@@ -27,6 +28,12 @@ _PAUSE_S = 0.0001
 _FEW_MORE, _PART_OF_CELLS, _PATIENCE, _MOST_PATIENCE = 16, 0.5, 0.5, 16.0
 # What helps leaves less than such a part of the chunks beside the first ones
 _HELPS = 0.75
+
+#: Types of the arrays of `ClientCells.prepared`; the last is written to
+PREPARED = (
+    np.float64, np.uint32, np.int32, np.int64, np.float64, np.float64, np.int64, np.float64, np.uint8, np.float64,
+    np.int64, np.uint32, np.int64,
+)  # fmt: skip
 
 _NO_SHAPES = Shapes(np.empty(0, np.uint8), np.empty((0, 4)))
 _NO_PLACES = Places(np.empty(0), np.empty(0))
@@ -89,7 +96,7 @@ class _Cells:
     that is not in use yet is not taken.
     """
 
-    def __init__(self, entries: _Entries, lon: F64Array, lat: F64Array) -> None:
+    def __init__(self, entries: _Entries, lon: F64Array, lat: F64Array, asks: I64Array) -> None:
         count = len(entries.spaces)
         sizes = np.bincount(entries.spaces, minlength=len(entries.space_limits))
         cell_offsets = offsets_of(np.where(sizes <= FLAT_SPACE, 1, -(-sizes // PER_CELL)))
@@ -106,6 +113,10 @@ class _Cells:
         self.versions = np.zeros(STRIPES, np.int64)
         at = entries.spaces, entries.clients, entries.limits, lon, lat
         join_all(self.chunks, self.count, *at, entries.plane, *self.tree)
+        self.prepared = Prepared(
+            *self.chunks[:3], *self.positions, *self.tree, entries.space_limits, entries.group_spaces, entries.clients,
+            asks,
+        )  # fmt: skip
         # of spaces that have one cell, whatever there is
         self.more_in_any_case = int((np.maximum(sizes[sizes <= FLAT_SPACE] - 1, 0) // SLOTS).sum())
 
@@ -163,10 +174,10 @@ class ClientCells:
 
     def __init__(self, entries: _Entries, lon: F64Array, lat: F64Array) -> None:
         self._entries = entries
-        self._cells = _Cells(entries, lon, lat)
+        self._asks = np.zeros(1, np.int64)
+        self._cells = _Cells(entries, lon, lat, self._asks)
         self._moving = threading.Lock()
         self._moved, self._patience = 0, _PATIENCE
-        self._asks = np.zeros(1, np.int64)
         most = int(np.diff(entries.client_offsets).max(initial=0))
         self._new_cells, self._marked = np.empty(most, np.int64), np.empty(STRIPES, np.int64)
 
@@ -203,6 +214,11 @@ class ClientCells:
     def nbytes(self) -> int:
         """Bytes of memory."""
         return self._entries.nbytes + self._cells.nbytes
+
+    @property
+    def prepared(self) -> Prepared:
+        """What a search gets (`PREPARED`) that begins now, of all in it until it ends."""
+        return self._cells.prepared
 
     def near(self, places: Places, groups: Lists) -> Lists:
         """Entries whose client is within their radius of each message's place, in no order.
@@ -250,7 +266,7 @@ class ClientCells:
         origin = (0.0, 0.0) if entries.plane else (0.0, 0.0, 0.0)
         while messages:
             done = find_clients(
-                way(), origin, cells.chunks, cells.positions, cells.tree, entries.space_limits,
+                way(), origin, cells.chunks[:3], cells.positions, cells.tree, entries.space_limits,
                 entries.group_spaces, entries.clients, shapes.kinds, shapes.values, places.lon, places.lat, offsets,
                 groups.values, done, out, ends, self._asks,
             )  # fmt: skip
@@ -297,7 +313,7 @@ class ClientCells:
         cells = self._cells
         most = cells.more_in_any_case + _FEW_MORE + _PART_OF_CELLS * cells.count
         if cells.more > most and self._moved > self._patience * len(self._entries.spaces):
-            self._cells = _Cells(self._entries, cells.lon.copy(), cells.lat.copy())
+            self._cells = _Cells(self._entries, cells.lon.copy(), cells.lat.copy(), self._asks)
             helps = self._cells.more < _HELPS * cells.more
             self._patience = _PATIENCE if helps else min(2 * self._patience, _MOST_PATIENCE)
             self._moved = 0

@@ -237,7 +237,7 @@ def _test(way, origin, circles, boxes, lon, lat, begin, of_circles, circle_ends,
 
 
 @kernel
-def _find(way, origin, circles, boxes, lon, lat, group_offsets, groups, begin, out, ends):
+def find_fixed(way, origin, circles, boxes, lon, lat, group_offsets, groups, begin, out, ends):
     """Write which areas have each message's place, and where each message's end, from a message on while there is room.
 
     Returns the message for which there was none, and how much more that needs.
@@ -353,7 +353,7 @@ class FixedAreas:
         origin = (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)
         ends, out = np.zeros(messages + 1, np.int64), pooled(FIRST_ROOM * (messages + SLOTS), np.uint32)
         while messages:
-            done, more = _find(
+            done, more = find_fixed(
                 way(), origin, self.circles.arrays, self.boxes.arrays, places.lon, places.lat, offsets,
                 groups.values, done, out, ends,
             )  # fmt: skip

@@ -10,16 +10,17 @@ from tagmatch.model.arrays import BoolArray, IntArray, Lists, TagLists, U32Array
 from tagmatch.model.deletions import Deletions
 from tagmatch.model.kernels.area_shapes import BOX as BOX_LETTER
 from tagmatch.model.kernels.area_shapes import TO_PLANE
-from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.kernels.locations import Locations, locations_of
-from tagmatch.model.kernels.sphere import is_in_box, is_near, limit_of, point_of
 from tagmatch.model.tables import KeyTable, Segment
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.index import AreaIndex
+from tagmatch.pipeline.areas.one_located import one_located
+from tagmatch.pipeline.areas.rows import keep_tested, spread_rows
 from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
 from tagmatch.pipeline.cpu.key_lookup import live_sets
 from tagmatch.pipeline.cpu.matcher import SetIds
+from tagmatch.pipeline.cpu.one_query import OfSeveralTypes, OneQuery, one_of_all
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.filters.matcher import rows_found
 from tagmatch.pipeline.filters.messages import messages_of
@@ -46,10 +47,17 @@ class AreaMatcher:
 
     def __init__(self, segment: Segment, others: SegmentMatcher, tags: TagIndex, index: AreaIndex) -> None:
         self._segment, self._others, self._tags, self.index = segment, others, tags, index
-        # Messages that say where they are come in packets; what has no place satisfies no set that must have one
-        self.one_query = others.one_query if not len(index.loose.values) else None
+        self._has_others = len(index) < len(segment)
+        self.one_query = self._of_both(others.one_query)
         self.devices, self.notes = others.devices, others.notes
         self.packet_size: PacketSize = others.packet_size
+
+    def _of_both(self, others: object) -> OneQuery | OfSeveralTypes | None:
+        """What answers single messages, if the other matcher has what does so for the others."""
+        if not isinstance(others, OneQuery | OfSeveralTypes):
+            return None
+        own = one_located(self._segment, self._tags, self.index)
+        return one_of_all([others, own], [0, 0], [0, 0]) if self._has_others else own
 
     @property
     def keys(self) -> KeyTable:
@@ -80,16 +88,16 @@ class AreaMatcher:
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> _Both:
         """Where messages `first` to `last` are, and the contents that each has."""
+        others = self._others.preprocess(tags, first, last) if self._has_others else None
         return _Both(
-            self._others.preprocess(tags, first, last), self._contents(tags, first, last),
-            locations_of(tags, first, last), self.index, self._segment,
-        )  # fmt: skip
+            others, self._contents(tags, first, last), locations_of(tags, first, last), self.index, self._segment
+        )
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of messages `first` to `last` satisfies, for one client at least."""
         contents, locations = self._contents(tags, first, last), locations_of(tags, first, last)
         found = _found(self.index, self._segment, contents, locations)
-        parts = [self._others.set_ids(tags, first, last), found.sets]
+        parts = [self._others.set_ids(tags, first, last), found.sets] if self._has_others else [found.sets]
         if found.entries is not None and self.index.followers is not None:
             parts.append(_each_once(found.entries.offsets, self.index.followers.rows[found.entries.values]))
         return side_by_side(parts)
@@ -110,7 +118,7 @@ class AreaMatcher:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Both:
-    others: Preprocessed
+    others: Preprocessed | None
     contents: Lists
     locations: Locations | None
     index: AreaIndex
@@ -119,7 +127,8 @@ class _Both:
     def subset_match(self) -> _FoundInBoth:
         found = _found(self.index, self.segment, self.contents, self.locations)
         sets = SetIds(found.sets, self.segment.keys)
-        return _FoundInBoth(self.others.subset_match(), sets, self._keys_of(found.entries))
+        others = None if self.others is None else self.others.subset_match()
+        return _FoundInBoth(others, sets, self._keys_of(found.entries))
 
     def _keys_of(self, entries: Lists | None) -> Lists | None:
         """The keys that these entries are."""
@@ -131,22 +140,23 @@ class _Both:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FoundInBoth:
-    others: Matched
+    others: Matched | None
     sets: SetIds
     keys: Lists | None
 
     @property
     def found(self) -> int:
-        return self.others.found + self.sets.found + (0 if self.keys is None else len(self.keys.values))
+        others = 0 if self.others is None else self.others.found
+        return others + self.sets.found + (0 if self.keys is None else len(self.keys.values))
 
     @property
     def rejected(self) -> int:
-        return self.others.rejected
+        return 0 if self.others is None else self.others.rejected
 
     def key_lookup(self, space: Space = no_space) -> Lists:
-        looked_up = [each for each in (self.others, self.sets) if each.found]
+        looked_up = [each for each in (self.others, self.sets) if each is not None and each.found]
         if self.keys is None and len(looked_up) < 2:
-            return (looked_up or [self.others])[0].key_lookup(space)
+            return (looked_up or [self.sets])[0].key_lookup(space)
         parts = [each.key_lookup() for each in looked_up]
         return side_by_side(parts if self.keys is None else [*parts, self.keys], space)
 
@@ -200,52 +210,14 @@ def _only(lists: Lists, chosen: BoolArray) -> Lists:
     return Lists(offsets_of(np.where(chosen, lengths, 0)), lists.values[np.repeat(chosen, lengths)])
 
 
-@kernel
-def _spread_rows(offsets, values, content_offsets, contents, ends, out):
-    used = 0
-    for message in range(len(ends) - 1):
-        for i in range(content_offsets[message], content_offsets[message + 1]):
-            for place in range(offsets[np.int64(contents[i])], offsets[np.int64(contents[i]) + 1]):
-                if len(out):
-                    out[used] = values[place]
-                used += 1
-        ends[message + 1] = used
-    return used
-
-
 def _spread(rows: Lists, contents: Lists) -> Lists:
     """The rows of all contents of each message."""
     ends, none = np.zeros(len(contents) + 1, np.int64), np.zeros(0, np.uint32)
     arrays = (rows.offsets, rows.values, contents.offsets, contents.values, ends)
-    out = np.empty(_spread_rows(*arrays, none), np.uint32)
+    out = np.empty(spread_rows(*arrays, none), np.uint32)
     if len(out):
-        _spread_rows(*arrays, out)
+        spread_rows(*arrays, out)
     return Lists(ends, out)
-
-
-@kernel
-def _keep_tested(offsets, values, rows, of_rows, test_offsets, kinds, shapes, negated, lon, lat, plane, ends, out):
-    used = 0
-    for message in range(len(ends) - 1):
-        for i in range(offsets[message], offsets[message + 1]):
-            number, holds = of_rows[np.int64(rows[i])], True
-            if number >= 0:
-                for test in range(test_offsets[number], test_offsets[number + 1]):
-                    shape = shapes[test]
-                    if np.isnan(lon[message]):
-                        has = False
-                    elif kinds[test] == BOX:
-                        has = is_in_box(shape[0], shape[2], shape[1], shape[3], lon[message], lat[message], plane)
-                    else:
-                        x, y, z = point_of(shape[0], shape[1], plane)
-                        px, py, pz = point_of(lon[message], lat[message], plane)
-                        has = is_near(x, y, z, limit_of(shape[2], plane), px, py, pz)
-                    holds &= has != negated[test]
-            if holds:
-                out[used] = values[i]
-                used += 1
-        ends[message + 1] = used
-    return used
 
 
 def _tested(index: AreaIndex, found: Lists, rows: U32Array, places: Places) -> Lists:
@@ -254,7 +226,7 @@ def _tested(index: AreaIndex, found: Lists, rows: U32Array, places: Places) -> L
     if not len(tests.of_rows) or not len(found.values):
         return found
     ends, out = np.zeros(len(found) + 1, np.int64), np.empty(len(found.values), np.uint32)
-    used = _keep_tested(
+    used = keep_tested(
         found.offsets, found.values, rows, tests.of_rows, tests.offsets, tests.shapes.kinds, tests.shapes.values,
         tests.negated, places.lon, places.lat, index.plane, ends, out,
     )  # fmt: skip

@@ -11,13 +11,28 @@ import pyarrow as pa
 from tagmatch.model.arrays import F64Array, I64Array, Strings, U64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import strings_in
+from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, find_all
-from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.kernels.xxh64 import hash_strings, xxh64
 from tagmatch.model.storage.positions import Positions
 from tagmatch.pipeline.areas.clients import ClientCells
 
 _KEY_BYTES = 8
 _FEWEST = 1024
+
+
+@kernel
+def _look_up(offsets, data, slots, known_offsets, known_data, all_lon, all_lat, lon, lat):
+    """Write where clients with these names are, NaN for those that are not known."""
+    hashes, numbers = np.empty(len(lon), np.uint64), np.empty(len(lon), np.uint32)
+    for i in range(len(lon)):
+        hashes[i] = xxh64(data, offsets[i], offsets[i + 1], np.uint64(0))
+    find_all(hashes, offsets, data, 0, slots, known_offsets, known_data, numbers)
+    for i in range(len(lon)):
+        is_known = numbers[i] != UNKNOWN
+        number = np.int64(numbers[i]) if is_known else 0
+        lon[i] = all_lon[number] if is_known else np.nan
+        lat[i] = all_lat[number] if is_known else np.nan
 
 
 class Clients:
@@ -87,23 +102,13 @@ class Clients:
     def where(self, keys: U64Array | Strings) -> tuple[F64Array, F64Array]:
         """Where clients are: `lon` and `lat`, NaN where that is not known; all at one time."""
         strings = self._strings(keys)
-        numbers = np.empty(len(strings), np.uint32)
+        lon, lat = np.empty(len(strings)), np.empty(len(strings))
         with self.lock:
-            names = self._numbers.strings()
-            find_all(
-                hash_strings(strings),
-                strings.offsets,
-                strings.data,
-                0,
-                self._numbers.slots,
-                names.offsets,
-                names.data,
-                numbers,
-            )
-            unknown = numbers == UNKNOWN
-            numbers[unknown] = 0
-            lon, lat = self._lon[numbers], self._lat[numbers]
-        lon[unknown] = lat[unknown] = np.nan
+            known = self._numbers.strings()
+            _look_up(
+                strings.offsets, strings.data, self._numbers.slots, known.offsets, known.data, self._lon, self._lat,
+                lon, lat,
+            )  # fmt: skip
         return lon, lat
 
     def positions(self) -> Positions:

@@ -6,14 +6,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tagmatch.model.arrays import Lists, TagLists, U64Array
+from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array
 from tagmatch.model.arrow_input import strings_in
 from tagmatch.model.kernels.area_shapes import BOX, TO_PLANE
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.locations import Locations, locations_of
+from tagmatch.model.kernels.locations import Locations, locations_in, locations_of
 from tagmatch.model.kernels.sphere import is_in_box, is_near, limit_of, point_of
 from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.matcher import Keys, Matched, Matcher, PacketSize, Preprocessed, Space, no_space
+from tagmatch.pipeline.cpu.one_query import MATCHES, add_counts
+from tagmatch.pipeline.matcher import (
+    Keys,
+    Matched,
+    Matcher,
+    OneQuery,
+    PacketSize,
+    Preprocessed,
+    Single,
+    Space,
+    no_space,
+)
 
 
 class WithinAreas:
@@ -27,12 +38,17 @@ class WithinAreas:
     """
 
     by_partition = None
-    one_query = None
 
     def __init__(self, matcher: Matcher, clients: Clients, *, plane: bool) -> None:
         self._matcher, self._clients, self._plane = matcher, clients, plane
         self.devices, self.notes = matcher.devices, matcher.notes
         self.packet_size: PacketSize = matcher.packet_size
+
+    @property
+    def one_query(self) -> OneQuery | None:
+        """As of `Matcher`."""
+        one = self._matcher.one_query
+        return None if one is None else _OneWithin(one, self)
 
     @property
     def keys(self) -> Keys:
@@ -75,6 +91,30 @@ class WithinAreas:
         ends, out = np.zeros(len(found) + 1, np.int64), np.empty(len(found.values), found.values.dtype)
         used = _keep(found.offsets, found.values, lon, lat, locations.kinds, locations.values, self._plane, ends, out)
         return Lists(ends, out[:used])
+
+
+class _OneWithin:
+    """Answers single messages as another one does, but for keys whose clients are elsewhere."""
+
+    def __init__(self, one: OneQuery, matcher: WithinAreas) -> None:
+        self._one, self._matcher = one, matcher
+
+    def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
+        """As of `OneQuery`."""
+        own = np.zeros(len(counts), np.int64)
+        found = self._one.keys(query, unique, own)
+        if len(found):
+            found = self._matcher.kept(Lists(np.array([0, len(found)]), found), locations_in(query.place)).values
+        own[MATCHES] = len(found)
+        add_counts(counts, own)
+        return found
+
+    def brief_keys(self, *_: object) -> None:
+        """No message that is for clients within an area is brief."""
+
+    def set_ids(self, query: Single) -> U32Array:
+        """As of `WithinAreas`."""
+        return self._one.set_ids(query)
 
 
 @kernel

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import I64Array, U8Array, U32Array, U64Array
+from tagmatch.model.kernels.growing import with_room
 from tagmatch.model.kernels.jit import brief_kernel, kernel
 from tagmatch.model.kernels.prepared import Prepared, array_at, count_up
 from tagmatch.model.kernels.rows import ascending_row
@@ -25,6 +26,7 @@ from tagmatch.model.kernels.xxh64 import xxh64
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.key_lookup import copy_keys, keep_live, key_ends, unique_keys
 from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.matcher import Single
 
 # Places of what all layouts need in `Prepared`; what a layout adds follows
 _SCALARS, _SLOTS, _TAG_OFFSETS, _TAG_DATA, RANK_OFFSETS, RANKS, _KEY_OFFSETS, _KEYS, _DELETED = range(9)
@@ -134,9 +136,15 @@ def ranks_of(tables, tags, tag_offset):
 
 
 @kernel
+def deleted_in(tables):
+    """The bits of the rows that are deleted, as of `Deletions`; none if no row is."""
+    return array_at(tables, _DELETED, np.uint8)
+
+
+@kernel
 def live_of(tables, sets):
     """The sets that are not deleted."""
-    deleted = array_at(tables, _DELETED, np.uint8)
+    deleted = deleted_in(tables)
     if len(deleted) == 0:
         return sets
     ends, new_ends = np.zeros(2, np.int64), np.zeros(2, np.int64)
@@ -165,15 +173,23 @@ def add_keys(tables, sets, most, found, used, key_offset, key):
     total = used + places[1]
     if total > most:
         return found, -1
-    if total > len(found):
-        before = found
-        found = np.empty(total, np.uint64)
-        found[:used] = before[:used]
+    found = with_room(found, used, total - used)
     copy_keys(sets, offsets, keys, found[used:total])
     first_key = tables[_FIRST_KEY]
     if first_key:
         found[used:total] += first_key
     return found, total
+
+
+@kernel
+def add_keys_at(tables, places, found, used, key):
+    """As `add_keys`, of the keys that stand at some places of the key table."""
+    keys, first_key = array_at(tables, _KEYS, key), np.uint64(tables[_FIRST_KEY])
+    found = with_room(found, used, len(places))
+    for place in places:
+        found[used] = np.uint64(keys[place]) + first_key
+        used += 1
+    return found, used
 
 
 @kernel
@@ -215,7 +231,7 @@ class Kernels(NamedTuple):
 class OneQuery:
     """Answers single queries about segments with arrays of the same types; any number of threads may share it.
 
-    Attributes mean nothing to sets without constraints.
+    Attributes mean nothing to sets without constraints, nor does a place to sets without areas.
 
     Parameters
     ----------
@@ -243,42 +259,35 @@ class OneQuery:
         """Itself."""
         return (self,)
 
-    def keys(self, text: bytes, count: int, attributes: bytes, unique: bool, counts: I64Array) -> U64Array:
+    @property
+    def needs_place(self) -> bool:
+        """Whether no query without a place has an answer."""
+        return False
+
+    def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
         """Keys of the sets that a query contains.
 
         Parameters
         ----------
-        text : bytes
-            The query's tags, UTF-8, with a zero byte between each and the next.
-        count : int
-            How many there are.
-        attributes : bytes
-            As of `packed`.
+        query : Single
         unique : bool
             Ascending and each once.
         counts : int64[4] array
             Of queries, keys, sets found and candidates turned away; added to.
         """
-        keys = self.brief_keys(text, count, attributes, unique, counts)
-        return self._kernels.keys(self._tables, text, count, unique, counts) if keys is None else keys
+        keys = self.brief_keys(query, unique, counts)
+        return self._kernels.keys(self._tables, query.text, query.tag_count, unique, counts) if keys is None else keys
 
-    def brief_keys(
-        self,
-        text: bytes,
-        count: int,
-        attributes: bytes,  # noqa: ARG002 - as in the protocol
-        unique: bool,
-        counts: I64Array,
-    ) -> U64Array | None:
+    def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
         """As `keys`, of a query that has few tags, candidates and keys; `None`, and nothing is counted, of others."""
         few_keys = self._kernels.few_keys
-        if few_keys is None or count > _FEW_TAGS:
+        if few_keys is None or query.tag_count > _FEW_TAGS:
             return None
-        return few_keys(self._tables, text, count, unique, counts)
+        return few_keys(self._tables, query.text, query.tag_count, unique, counts)
 
-    def set_ids(self, text: bytes, count: int, attributes: bytes) -> U32Array:  # noqa: ARG002 - as in the protocol
+    def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets that a query contains."""
-        return self._kernels.sets(self._tables, text, count)
+        return self._kernels.sets(self._tables, query.text, query.tag_count)
 
 
 def one_of_all(
@@ -302,7 +311,8 @@ def one_of_all(
 
 
 @brief_kernel
-def _add(counts, more):
+def add_counts(counts, more):
+    """Add these counts to others, whatever other threads add."""
     for place in range(len(more)):
         count_up(counts, place, more[place])
 
@@ -312,25 +322,33 @@ class OfSeveralTypes:
 
     def __init__(self, parts: Sequence[OneQuery]) -> None:
         self.parts = parts
+        self._of_nowhere = [part for part in parts if not part.needs_place] or parts[:1]
 
-    def keys(self, text: bytes, count: int, attributes: bytes, unique: bool, counts: I64Array) -> U64Array:
+    def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
         """As of `OneQuery`."""
+        parts = self._asked(query)
+        if len(parts) == 1:
+            return parts[0].keys(query, unique, counts)
         own = np.zeros(len(counts), np.int64)
-        return _together([part.keys(text, count, attributes, unique, own) for part in self.parts], unique, own, counts)
+        return _together([part.keys(query, unique, own) for part in parts], unique, own, counts)
 
-    def brief_keys(self, text: bytes, count: int, attributes: bytes, unique: bool, counts: I64Array) -> U64Array | None:
+    def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
         """As of `OneQuery`; `None` where one of the parts would take long."""
         own, found = np.zeros(len(counts), np.int64), []
-        for part in self.parts:
-            keys = part.brief_keys(text, count, attributes, unique, own)
+        for part in self._asked(query):
+            keys = part.brief_keys(query, unique, own)
             if keys is None:
                 return None
             found.append(keys)
         return _together(found, unique, own, counts)
 
-    def set_ids(self, text: bytes, count: int, attributes: bytes) -> U32Array:
+    def set_ids(self, query: Single) -> U32Array:
         """As of `OneQuery`."""
-        return np.concatenate([part.set_ids(text, count, attributes) for part in self.parts])
+        return np.concatenate([part.set_ids(query) for part in self._asked(query)])
+
+    def _asked(self, query: Single) -> Sequence[OneQuery]:
+        """The parts that may have an answer; one at least, which counts the query."""
+        return self.parts if query.place else self._of_nowhere
 
 
 def _together(found: list[U64Array], unique: bool, own: I64Array, counts: I64Array) -> U64Array:
@@ -340,7 +358,7 @@ def _together(found: list[U64Array], unique: bool, own: I64Array, counts: I64Arr
     if unique and len(some) > 1:
         keys = np.unique(keys)
     own[QUERIES], own[MATCHES] = 1, len(keys)
-    _add(counts, own)
+    add_counts(counts, own)
     return keys
 
 

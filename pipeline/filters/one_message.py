@@ -39,6 +39,7 @@ from tagmatch.pipeline.filters.line_match import match_in_lines
 from tagmatch.pipeline.filters.messages import encode_one
 from tagmatch.pipeline.filters.presence import count_messages
 from tagmatch.pipeline.filters.subset_match import match_in_trie
+from tagmatch.pipeline.matcher import Single
 
 _I32, _I64, _U8, _U16, _U32, _U64, _BOOL = np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, np.bool_
 
@@ -60,6 +61,9 @@ _NAMES, _ABSENT, _CONSTANTS, _PATTERNS, _CONSTRAINTS, _SEEN, _TRIE, _LINES = (
 )
 _ATTRIBUTES, _FIRST_ABSENT, _HAS_TRIE, _FIRST_TAG, _HAS_LINES = range(LAYOUT_SCALAR, LAYOUT_SCALAR + 5)
 
+#: Places of the first array, and of the first scalar, behind those of an index
+BEHIND, SCALAR_BEHIND = LAYOUT + sum(map(len, _GROUPS)), LAYOUT_SCALAR + 5
+
 # The seed with which names, and tags that must not be there, are hashed
 _SEED = 0
 # Values for which there is room at first
@@ -67,7 +71,7 @@ _FEW_VALUES = 32
 
 
 @kernel
-def _values_of(data):
+def values_of(data):
     """The values of packed attributes."""
     values = np.empty((_FEW_VALUES, COLUMNS), np.int64)
     count = read_values(data, values)
@@ -130,8 +134,8 @@ def _from_lines(tables, rank_ends, ranks, value_ends, attributes, codes, constra
 
 
 @kernel
-def _in_segment(tables, tags, data, values, tag_offset):
-    """Sets of a segment that the message satisfies and that are not deleted; how many candidates were turned away."""
+def rows_for(tables, tags, data, values, tag_offset):
+    """Rows of an index that the message satisfies; how many candidates were turned away."""
     ranks = ranks_of(tables, tags, tag_offset)
     attributes, codes = _encoded(tables, tags, data, values)
     rank_ends, value_ends = np.array([0, len(ranks)]), np.array([0, len(attributes)])
@@ -147,6 +151,13 @@ def _in_segment(tables, tags, data, values, tag_offset):
             tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends
         )
         sets, rejected = np.append(sets, more) if len(sets) else more, rejected + turned_away
+    return sets, rejected
+
+
+@kernel
+def _in_segment(tables, tags, data, values, tag_offset):
+    """Sets of a segment that the message satisfies and that are not deleted; how many candidates were turned away."""
+    sets, rejected = rows_for(tables, tags, data, values, tag_offset)
     return live_of(tables, sets), rejected
 
 
@@ -157,7 +168,7 @@ def _one_message(dtypes: DTypes) -> Kernels:
     @kernel
     def keys(tables, text, count, attributes, unique, counts):
         tags, data = tags_in(tables[0], text, count), np.frombuffer(attributes, np.uint8)
-        values = _values_of(data)
+        values = values_of(data)
         found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
         for segment in range(len(tables)):
             sets, more = _in_segment(tables[segment], tags, data, values, tag_offset)
@@ -168,7 +179,7 @@ def _one_message(dtypes: DTypes) -> Kernels:
     @kernel
     def sets(tables, text, count, attributes):
         tags, data = tags_in(tables[0], text, count), np.frombuffer(attributes, np.uint8)
-        values = _values_of(data)
+        values = values_of(data)
         found = np.empty(0, np.uint32)
         for segment in range(len(tables)):
             more = _in_segment(tables[segment], tags, data, values, tag_offset)[0]
@@ -181,22 +192,32 @@ def _one_message(dtypes: DTypes) -> Kernels:
 class OneMessage(OneQuery):
     """Answers single messages about the sets with constraints of segments."""
 
-    def keys(self, text: bytes, count: int, attributes: bytes, unique: bool, counts: I64Array) -> U64Array:
+    def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
         """As of `OneQuery`: keys of the sets with constraints that the message satisfies."""
+        text, count, attributes, _ = query
         found: U64Array = self._kernels.keys(self._tables, text, count, attributes, unique, counts)
         return found
 
     def brief_keys(self, *_: object) -> None:
         """No message is brief."""
 
-    def set_ids(self, text: bytes, count: int, attributes: bytes) -> U32Array:
+    def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets with constraints that the message satisfies."""
-        found: U32Array = self._kernels.sets(self._tables, text, count, attributes)
+        found: U32Array = self._kernels.sets(self._tables, query.text, query.tag_count, query.attributes)
         return found
 
 
 def one_message(segment: Segment, tags: TagIndex, index: FilterIndex) -> OneMessage:
     """What answers single messages about the sets of a segment that have constraints."""
+    prepared, dtypes = prepare(segment, tags, *arrays_of(index))
+    # How wide the offsets of ranks are does not matter
+    return OneMessage([prepared], _one_message(dtypes._replace(rank_offset=np.int64)))
+
+
+def arrays_of(index: FilterIndex | None) -> tuple[list[Any], list[int]]:
+    """Arrays and scalars of an index, as `rows_for` needs them; `None` has as many, of which there is no use."""
+    if index is None:
+        return [np.zeros(0, dtype) for group in _GROUPS for dtype in group], [0] * (SCALAR_BEHIND - LAYOUT_SCALAR)
     attributes, trie, lines = index.attributes, index.trie, index.lines
     number_starts, (halves, doubles), *others = attributes.constants.arrays
     arrays: list[Any] = [*attributes.names.arrays, *attributes.absent_tags.arrays]
@@ -216,6 +237,4 @@ def one_message(segment: Segment, tags: TagIndex, index: FilterIndex) -> OneMess
     assert [array.dtype for array in arrays] == [np.dtype(each) for group in _GROUPS for each in group]
     scalars = [attributes.count, attributes.first_tag]
     scalars += [trie is not None, 0 if trie is None else trie.cells.first_tag, lines is not None]
-    prepared, dtypes = prepare(segment, tags, arrays, scalars)
-    # How wide the offsets of ranks are does not matter
-    return OneMessage([prepared], _one_message(dtypes._replace(rank_offset=np.int64)))
+    return arrays, scalars

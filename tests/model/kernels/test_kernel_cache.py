@@ -75,6 +75,17 @@ with TagMatch(device="cpu") as tm:
     assert all(tm.stats()["with_conditions"].values())
     tm.match_many(pa.table({"tags": [["t1"]], "price": [601], "name": ["ab"]}))
     tm.match(["t1"], {"price": [1, 2.5], "name": "b"}), tm.explain(["t1"], {"price": 5})
+for key_type, plane, keys in (("integer", False, [1, 2**50]), ("string", True, ["ana", "bo"])):
+    with TagMatch(device="cpu", key_type=key_type, plane=plane) as tm:
+        tm.add_sets([["t1"], ["t2"]], keys, area=tagmatch.Circle(9, 45, 10))
+        tm.add_sets([["t1"], []], keys, area=tagmatch.Near(10), where="not within box(1, 1, 2, 2)")
+        tm.consolidate()
+        tm.move(keys, 9, 45)
+        for within in (None, tagmatch.Box(8, 44, 10, 46)):
+            assert len(tm.match(["t1", "t2"], location=(9, 45), within=within)) == 4
+            tm.match_unique(["t1", "t2"], location=(9, 45), within=within)
+            assert len(tm.explain(["t1", "t2"], location=(9, 45), within=within)) == 4
+        tm.match(["t1", "t2"]), tm.match(["t1"], within=tagmatch.Circle(9, 45, 10))
 """
 
 

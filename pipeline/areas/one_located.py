@@ -1,0 +1,315 @@
+"""One message that says where it is, from its tags, attributes and place to the keys of sets with areas.
+
+As `tagmatch.pipeline.cpu.one_query`, which says why; it is the kernels of packets that are called here, too. There are
+two calls: one finds sets, and entries of clients, and the other one looks up their keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tagmatch.model.arrays import I64Array, U32Array, U64Array
+from tagmatch.model.deletions import is_deleted
+from tagmatch.model.kernels.area_shapes import BOX as BOX_LETTER
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.prepared import Prepared, array_at, arrays_at, own_array_at
+from tagmatch.model.tables import Segment
+from tagmatch.pipeline.areas.chunks import way
+from tagmatch.pipeline.areas.client_search import find_clients
+from tagmatch.pipeline.areas.clients import PREPARED
+from tagmatch.pipeline.areas.fixed import find_fixed
+from tagmatch.pipeline.areas.index import AreaIndex
+from tagmatch.pipeline.areas.rows import keep_tested, spread_rows
+from tagmatch.pipeline.areas.shapes import BOX, CIRCLE
+from tagmatch.pipeline.cpu.one_query import (
+    ALL,
+    DTypes,
+    Kernels,
+    OneQuery,
+    add_keys,
+    add_keys_at,
+    answer,
+    deleted_in,
+    live_of,
+    prepare,
+    scalar,
+    tags_in,
+)
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.filters.one_message import BEHIND, SCALAR_BEHIND, arrays_of, rows_for, values_of
+from tagmatch.pipeline.matcher import Single
+
+_F32, _F64, _I64, _U8, _U32, _BOOL = np.float32, np.float64, np.int64, np.uint8, np.uint32, np.bool_
+
+# The arrays of an index, in the order in which they are prepared
+_OF_PACKED = (_I64, _F64, _U32, _F32, _I64)
+_OF_LOOSE = (_I64, _U32)
+_OF_TESTS = (_I64, _I64, _U8, _F64, _BOOL)
+_OF_FOLLOWERS = (_U32, _I64)
+_GROUPS = (_OF_PACKED, _OF_PACKED, (_U32,), _OF_LOOSE, _OF_TESTS, _OF_FOLLOWERS)
+_CIRCLES, _BOXES, _FIXED_ROWS, _LOOSE, _TESTS, _FOLLOWER_ROWS = (
+    BEHIND + sum(map(len, _GROUPS[:place])) for place in range(len(_GROUPS))
+)
+_FOLLOWER_PLACES = _FOLLOWER_ROWS + 1
+_HAS_FILTERS, _HAS_NOTHING, _OF_NOTHING = range(SCALAR_BEHIND, SCALAR_BEHIND + 3)
+
+# Arrays of cells that are only read, and where the other one is
+_OF_CELLS, _ASKS = PREPARED[:-1], len(PREPARED) - 1
+
+# Numbers of a packed place, and which of these are what
+_NUMBERS, _KIND, _SHAPE = 7, 2, 3
+# Areas, and entries, for which there is room at first
+_ROOM = 256
+
+
+@kernel
+def _contents_of(tables, tags, data, values, tag_offset):
+    """The contents that a message has."""
+    found = np.empty(0, np.uint32)
+    if scalar(tables, _HAS_FILTERS):
+        found = rows_for(tables, tags, data, values, tag_offset)[0]
+    if scalar(tables, _HAS_NOTHING):
+        found = np.append(found, np.uint32(scalar(tables, _OF_NOTHING)))
+    return found
+
+
+@kernel
+def _fixed_rows(way, origin, tables, lon, lat, contents):
+    """The rows, of these contents, of whose areas one has the place."""
+    rows = array_at(tables, _FIXED_ROWS, np.uint32)
+    circles, boxes = arrays_at(tables, _CIRCLES, _OF_PACKED), arrays_at(tables, _BOXES, _OF_PACKED)
+    offsets, ends, out = np.array([0, len(contents)]), np.zeros(2, np.int64), np.empty(_ROOM, np.uint32)
+    while True:
+        done, more = find_fixed(way, origin, circles, boxes, lon, lat, offsets, contents, 0, out, ends)
+        if done:
+            break
+        out = np.empty(more, np.uint32)
+    found = out[: ends[1]]
+    for i in range(len(found)):
+        found[i] = rows[found[i]]
+    return found
+
+
+@kernel
+def _loose_rows(tables, contents):
+    """The rows, of these contents, that have no area which a message's place must be in."""
+    rows, values = arrays_at(tables, _LOOSE, _OF_LOOSE)
+    offsets, ends = np.array([0, len(contents)]), np.zeros(2, np.int64)
+    out = np.empty(spread_rows(rows, values, offsets, contents, ends, np.empty(0, np.uint32)), np.uint32)
+    spread_rows(rows, values, offsets, contents, ends, out)
+    return out
+
+
+@kernel
+def _tested(plane, tables, found, rows, lon, lat):
+    """What was found, whose rows are these, without those whose other areas say no."""
+    of_rows, offsets, kinds, shapes, negated = arrays_at(tables, _TESTS, _OF_TESTS)
+    if len(of_rows) == 0 or len(found) == 0:
+        return found
+    ends, out = np.zeros(2, np.int64), np.empty(len(found), np.uint32)
+    used = keep_tested(
+        np.array([0, len(found)]), found, rows, of_rows, offsets, kinds, shapes.reshape((-1, 4)), negated, lon, lat,
+        plane, ends, out,
+    )  # fmt: skip
+    return out[:used]
+
+
+@kernel
+def _sets_of(way, origin, tables, lon, lat, contents):
+    """The sets, of these contents, that a message in this place satisfies."""
+    sets = np.empty(0, np.uint32)
+    if len(array_at(tables, _FIXED_ROWS, np.uint32)) and not np.isnan(lon[0]):
+        sets = _fixed_rows(way, origin, tables, lon, lat, contents)
+    if len(array_at(tables, _LOOSE + 1, np.uint32)):
+        sets = np.append(sets, _loose_rows(tables, contents))
+    return live_of(tables, _tested(len(origin) == 2, tables, sets, sets, lon, lat))
+
+
+@kernel
+def _entries_near(way, origin, cells, numbers, contents):
+    """The entries, of these contents, of clients near the message's place, and within its area, whichever it has."""
+    (
+        words, cell_numbers, following, versions, all_lon, all_lat, space_cells, cuts, axes, limits, group_spaces,
+        clients,
+    ) = arrays_at(cells, 0, _OF_CELLS)  # fmt: skip
+    has_place, has_area = not np.isnan(numbers[0]), numbers[_KIND] != 0
+    lon, lat = numbers[: int(has_place)], numbers[1 : 1 + int(has_place)]
+    kinds = np.full(int(has_area), BOX if numbers[_KIND] == BOX_LETTER else CIRCLE, np.uint8)
+    shape = numbers[_SHAPE:].reshape((1, 4))
+    offsets, ends, out = np.array([0, len(contents)]), np.zeros(2, np.int64), np.empty(_ROOM, np.uint32)
+    while not find_clients(
+        way, origin, (words, cell_numbers, following), (versions, all_lon, all_lat), (space_cells, cuts, axes), limits,
+        group_spaces, clients, kinds, shape, lon, lat, offsets, contents, 0, out, ends,
+        own_array_at(cells, _ASKS, np.int64),
+    ):  # fmt: skip
+        out = np.empty(2 * len(out), np.uint32)
+    return out[: ends[1]]
+
+
+@kernel
+def _rows_at(rows, entries):
+    found = np.empty(len(entries), np.uint32)
+    for i in range(len(entries)):
+        found[i] = rows[entries[i]]
+    return found
+
+
+@kernel
+def _entries_of(way, origin, tables, cells, numbers, contents):
+    """The entries of clients that a message is for, whose sets it satisfies."""
+    rows, deleted = array_at(tables, _FOLLOWER_ROWS, np.uint32), deleted_in(tables)
+    entries = _entries_near(way, origin, cells, numbers, contents)
+    lon, lat = numbers[:1], numbers[1:2]
+    entries = _tested(len(origin) == 2, tables, entries, _rows_at(rows, entries), lon, lat)
+    used = np.int64(0)
+    for i in range(len(entries)):
+        entry = entries[i]
+        entries[used] = entry
+        used += np.int64(1) - np.int64(is_deleted(deleted, rows[entry]))
+    return entries[:used]
+
+
+@cache
+def _find(dtypes: DTypes, *, plane: bool) -> Any:
+    """What finds sets and entries.
+
+    It writes, one segment's after the other's, sets and then entries, and where each end.
+    """
+    tag_offset = dtypes.tag_offset
+    origin, vector = (0.0, 0.0) if plane else (0.0, 0.0, 0.0), way()
+
+    @kernel
+    def find(tables, cells, text, count, attributes, place):
+        numbers = np.full(_NUMBERS, np.nan)
+        numbers[_KIND] = 0
+        if len(place):
+            numbers[:] = np.frombuffer(place, np.float64)
+        lon, lat = numbers[:1], numbers[1:2]
+        tags, data = tags_in(tables[0], text, count), np.frombuffer(attributes, np.uint8)
+        values = values_of(data)
+        found, ends = np.empty(0, np.uint32), np.zeros(2 * len(tables) + 1, np.int64)
+        for segment in range(len(tables)):
+            table = tables[segment]
+            ends[2 * segment + 1] = ends[2 * segment + 2] = ends[2 * segment]
+            is_asked = len(place) > 0 or len(array_at(table, _LOOSE + 1, np.uint32)) > 0
+            contents = np.empty(0, np.uint32)
+            if is_asked:
+                contents = _contents_of(table, tags, data, values, tag_offset)
+            if len(contents) == 0:
+                continue
+            found = np.append(found, _sets_of(vector, origin, table, lon, lat, contents))
+            ends[2 * segment + 1] = len(found)
+            if len(place) and len(array_at(table, _FOLLOWER_ROWS, np.uint32)):
+                found = np.append(found, _entries_of(vector, origin, table, cells[segment], numbers, contents))
+            ends[2 * segment + 2] = len(found)
+        return found, ends
+
+    return find
+
+
+@cache
+def _look_up(dtypes: DTypes) -> Any:
+    """What looks up the keys of sets and entries."""
+    *_, key_offset, key = dtypes
+
+    @kernel
+    def look_up(tables, sets_and_entries, ends, unique, counts):
+        found, used = np.empty(0, np.uint64), 0
+        for segment in range(len(tables)):
+            begin, middle, end = ends[2 * segment], ends[2 * segment + 1], ends[2 * segment + 2]
+            sets, entries = sets_and_entries[begin:middle], sets_and_entries[middle:end]
+            found, used = add_keys(tables[segment], sets, ALL, found, used, key_offset, key)
+            if len(entries):
+                all_places = array_at(tables[segment], _FOLLOWER_PLACES, np.int64)
+                places = np.empty(len(entries), np.int64)
+                for i in range(len(entries)):
+                    places[i] = all_places[entries[i]]
+                found, used = add_keys_at(tables[segment], places, found, used, key)
+        return answer(found[:used], unique, len(sets_and_entries), 0, counts)
+
+    return look_up
+
+
+class _OfSegment(Prepared):
+    """The prepared arrays of a segment, and the index that they are of."""
+
+    def __init__(self, prepared: Prepared, index: AreaIndex) -> None:
+        self.arrays, self.addresses, self.index = prepared.arrays, prepared.addresses, index
+
+
+class OneLocated(OneQuery):
+    """Answers single messages about the sets with areas of segments."""
+
+    def __init__(
+        self,
+        segments: Sequence[_OfSegment],
+        kernels: Kernels,
+        first_rows: Sequence[int] = (0,),
+        first_keys: Sequence[int] = (0,),
+    ) -> None:
+        super().__init__(segments, kernels, first_rows, first_keys)
+        self._first_rows = first_rows
+        self._followers = [segment.index.followers for segment in segments]
+        self._no_cells = np.zeros((len(segments), 2 * len(PREPARED)), np.uint64)
+        self._needs_place = not any(len(segment.index.loose.values) for segment in segments)
+
+    @property
+    def needs_place(self) -> bool:
+        """As of `OneQuery`."""
+        return self._needs_place
+
+    def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
+        """As of `OneQuery`: keys of the sets with areas that the message satisfies."""
+        keys: U64Array = self._kernels.keys(self._tables, *self._found(query), unique, counts)
+        return keys
+
+    def brief_keys(self, *_: object) -> None:
+        """No message that says where it is is brief."""
+
+    def set_ids(self, query: Single) -> U32Array:
+        """Ids of the sets with areas that the message satisfies, for one client at least."""
+        found, ends = self._found(query)
+        parts = []
+        for i, (first, followers) in enumerate(zip(self._first_rows, self._followers, strict=True)):
+            begin, middle, end = ends[2 * i : 2 * i + 3]
+            parts.append(found[begin:middle] + np.uint32(first))
+            if followers is not None:
+                parts.append(np.unique(followers.rows[found[middle:end]]) + np.uint32(first))
+        return np.concatenate(parts)
+
+    def _found(self, query: Single) -> tuple[U32Array, I64Array]:
+        # Which stay where they are as long as this does
+        cells = [None if each is None else each.cells.prepared for each in self._followers]
+        addresses = self._no_cells
+        if len(cells) == 1:
+            addresses = addresses if cells[0] is None else cells[0].addresses.reshape(1, -1)
+        elif any(cells):
+            rows = zip(cells, addresses, strict=True)
+            addresses = np.stack([row if each is None else each.addresses for each, row in rows])
+        find: Any = self._kernels.sets
+        found, ends = find(self._tables, addresses, *query)
+        return found, ends
+
+
+def one_located(segment: Segment, tags: TagIndex, index: AreaIndex) -> OneLocated:
+    """What answers single messages about the sets of a segment that have areas."""
+    arrays, scalars = arrays_of(index.filters)
+    tests, followers = index.tests, index.followers
+    own = [*index.fixed.circles.arrays, *index.fixed.boxes.arrays, index.fixed_rows]
+    own += [index.loose.offsets.astype(np.int64, copy=False), index.loose.values]
+    own += [tests.of_rows, tests.offsets, tests.shapes.kinds, tests.shapes.values, tests.negated]
+    if followers is None:
+        own += [np.zeros(0, dtype) for dtype in _OF_FOLLOWERS]
+    else:
+        own += [followers.rows, followers.places]
+    assert [array.dtype for array in own] == [np.dtype(each) for group in _GROUPS for each in group]
+    scalars += [index.filters is not None, index.of_nothing >= 0, max(index.of_nothing, 0)]
+    prepared, dtypes = prepare(segment, tags, [*arrays, *own], scalars)
+    # Of other types there is no need of other kernels
+    find = _find(dtypes._replace(rank_offset=_I64, key_offset=_I64, key=_I64), plane=index.plane)
+    kernels = Kernels(_look_up(dtypes._replace(tag_offset=_I64, rank_offset=_I64)), find)
+    return OneLocated([_OfSegment(prepared, index)], kernels)

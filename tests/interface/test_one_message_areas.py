@@ -1,0 +1,211 @@
+"""One message that says where it is, or where the clients are that it is for: asked alone, and in a packet."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import places
+from support.expiring import BEGIN, set_clock, wait_until
+from support.located import CLIENTS, TAGS, Subscription, finite_areas, keys_of, located, public, subscriptions, tag_sets
+
+from tagmatch import Box, Circle, Near, TagMatch
+from tagmatch.pipeline.service import Pipeline
+
+COUNTED = ("queries", "matches", "verified", "rejected")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_segments() -> Iterator[None]:
+    """Even few sets stay in a segment of their own, and are deleted there."""
+    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0), patch("tagmatch.merging.Merging.begin"):
+        yield
+
+
+def asked(tm: TagMatch[Any], tags: list[str], attributes: Any = None, **place: Any) -> tuple[Any, ...]:
+    """The answers to a message, and what was counted."""
+    before = tm.stats()
+    keys, once = sorted(tm.match(tags, attributes, **place)), tm.match_unique(tags, attributes, **place)
+    after = tm.stats()
+    sets = sorted(
+        (str(sorted(map(str, stored))), sorted(some)) for stored, some in tm.explain(tags, attributes, **place)
+    )
+    return keys, once, sets, [after[name] - before[name] for name in COUNTED]
+
+
+def both_ways(tm: TagMatch[Any], tags: Any, attributes: Any = None, **place: Any) -> list[Any]:
+    """The keys of a message, which are the same in a packet: there goes what has a tag with a zero byte."""
+    with patch.object(Pipeline, "match_in_packet", autospec=True, side_effect=Pipeline.match_in_packet) as in_packet:
+        found = asked(tm, list(tags), attributes, **place)
+        assert not in_packet.called
+        assert found == asked(tm, [*tags, "\0"], attributes, **place)
+        assert in_packet.called
+    keys: list[Any] = found[0]
+    assert set(keys) == found[1]
+    return keys
+
+
+@given(data=st.data(), plane=st.booleans(), layout=st.sampled_from(["rarest", "balanced"]), has_strings=st.booleans())
+def test_as_in_a_packet(data: st.DataObject, plane: bool, layout: Any, has_strings: bool) -> None:
+    """Keys, sets and counts, of segments of which some rows are deleted, while clients move."""
+    drawn = data.draw(st.lists(subscriptions(plane=plane), min_size=1, max_size=8))
+    removed = data.draw(st.sets(st.sampled_from(drawn)))
+    name = str if has_strings else int
+    options: dict[str, Any] = {"key_type": "string" if has_strings else "integer", "layout": layout, "plane": plane}
+    at: dict[int, Any] = {}
+    with TagMatch[Any](device="cpu", threads=1, **options) as tm:
+        for place, each in enumerate(drawn):
+            tm.add_set(each.tags, name(each.client), where=each.where, area=each.area)
+            # Another subscriber of every other set, and one whose set has no area, in the same segment
+            if place % 2:
+                tm.add_set(each.tags, name(CLIENTS), where=each.where, area=each.area)
+                tm.add_set(each.tags, name(CLIENTS + 1))
+            if place % 3 == 2:
+                tm.consolidate()
+        tm.consolidate()
+        for left in (drawn, [each for each in drawn if each not in removed]):
+            for _ in range(2):
+                move(tm, data, at, name, plane=plane)
+                ask_and_check(tm, data, left, at, name, plane=plane)
+            for each in removed:
+                tm.remove_set(each.tags, name(each.client), where=each.where, area=each.area)
+                tm.remove_set(each.tags, name(CLIENTS), where=each.where, area=each.area)
+            tm.consolidate()
+
+
+def move(tm: TagMatch[Any], data: st.DataObject, at: dict[int, Any], name: Any, *, plane: bool) -> None:
+    somewhere = places.places(plane=plane).filter(lambda place: all(map(math.isfinite, place)))
+    moved = data.draw(st.dictionaries(st.integers(0, CLIENTS - 1), somewhere))
+    lon, lat = ([place[axis] for place in moved.values()] for axis in (0, 1))
+    tm.move([name(key) for key in moved], lon, lat)
+    at.update(moved)
+
+
+def ask_and_check(
+    tm: TagMatch[Any], data: st.DataObject, left: list[Subscription], at: dict[int, Any], name: Any, *, plane: bool
+) -> None:
+    tags = data.draw(tag_sets | st.just(set(TAGS)))
+    attributes = data.draw(st.none() | st.fixed_dictionaries({}, optional={"x": st.integers(0, 5)}))
+    location, within = data.draw(located(plane=plane)), data.draw(st.none() | finite_areas(plane=plane))
+    area = None if within is None else public(within)
+    found = set(both_ways(tm, sorted(tags), attributes, location=location, within=area))
+    surely, perhaps = keys_of(left, tags, attributes or {}, location, within, at, plane=plane)
+    assert set(map(name, surely)) <= found
+    assert found <= {*map(name, perhaps), name(CLIENTS), name(CLIENTS + 1)}
+
+
+@pytest.mark.parametrize("key_type", ["integer", "string"])
+def test_more_than_there_is_room_for_at_first(key_type: Any) -> None:
+    """Of each kind of area, in two segments, of which some sets are deleted; and of sets without areas."""
+    name = (lambda key: key) if key_type == "integer" else (lambda key: f"é{key}" * (1 + key % 7))
+    count = 1500
+    keys = [name(key) for key in range(count)]
+    with TagMatch[Any](key_type=key_type, device="cpu", threads=1) as tm:
+        for _ in range(2):
+            tags = [[f"{_}"]] * count
+            tm.add_sets(tags, keys, area=Near(1000))
+            tm.add_sets([["a", *row] for row in tags], keys, area=Near(10))
+            for key in range(count):
+                tm.add_set([f"{_}"], keys[key], area=Circle(9, 45, key))
+                tm.add_set([f"{_}"], keys[key], area=Box(9, 45, 10, 46 + key / count))
+                tm.add_set([f"{_}", f"{key % 50}"], keys[key], where=f"not within circle(7, 7, {key})")
+            tm.add_sets([["a", *row] for row in tags], keys)
+            tm.consolidate()
+        tm.remove_sets([["1"]] * 7, keys[:7], area=Near(1000))
+        for key in range(20, 30):
+            tm.remove_set(["0"], keys[key], area=Circle(9, 45, key))
+        tm.consolidate()
+        tm.move(keys, [9 + key / 100 for key in range(count)], [45] * count)
+        assert tm.stats()["segments"] == 2
+        assert tm.stats()["deleted"] > 0
+        all_tags = ["0", "1", "a", *map(str, range(2, 50))]
+        found = both_ways(tm, all_tags, location=(9, 45))
+        assert len(found) > 7 * count
+        assert len(both_ways(tm, all_tags, location=(9, 45), within=Circle(9, 45, 50_000))) > 300
+        assert len(both_ways(tm, all_tags, within=Box(8.9, 44, 15, 46))) > 1000
+        assert len(both_ways(tm, all_tags)) > 2 * count
+        assert both_ways(tm, ["b"], location=(9, 45)) == []
+
+
+def test_clients_that_move_much_are_found_where_they_are() -> None:
+    """So often that their cells are made anew, and all to few places."""
+    count = 3000
+    with TagMatch(device="cpu", threads=1) as tm:
+        tm.add_sets([["a"]] * count, range(count), area=Near(1000))
+        tm.consolidate()
+        for turn in range(8):
+            lon = [(key * (turn + 1)) % 40 if turn % 3 else 0 for key in range(count)]
+            tm.move(range(count), lon, 45)
+            for place in (0, 1, 7, 39):
+                expected = [key for key in range(count) if lon[key] == place]
+                assert both_ways(tm, ["a"], location=(place, 45)) == expected
+                assert both_ways(tm, ["a"], within=Circle(place, 45, 1000)) == expected
+
+
+def test_clients_are_either_here_or_there() -> None:
+    """While they move between two places, both of which are near the message."""
+    count = 200
+    with TagMatch(device="cpu", threads=1) as tm:
+        tm.add_sets([["a"]] * count, range(count), area=Near(100_000))
+        tm.consolidate()
+        tm.move(range(count), 9, 45)
+        done = threading.Event()
+
+        def go_to_and_fro() -> None:
+            for turn in range(400):
+                tm.move(range(count), 9 + turn % 2 / 10, 45)
+            done.set()
+
+        mover = threading.Thread(target=go_to_and_fro)
+        mover.start()
+        try:
+            while not done.is_set():
+                assert tm.match_unique(["a"], location=(9.05, 45)) == set(range(count))
+        finally:
+            mover.join()
+
+
+@pytest.mark.parametrize("key_type", ["integer", "string"])
+def test_keys_that_expire(key_type: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of a set's, and all of one, of each kind of area."""
+    clock = set_clock(monkeypatch)
+    keys: list[Any] = [1, 2, 3, 4] if key_type == "integer" else ["ana", "bo", "", "cy"]
+    soon = BEGIN + timedelta(seconds=5)
+    with TagMatch[Any](key_type=key_type, device="cpu", threads=1) as tm:
+        for area, where in (
+            (Circle(9, 45, 10), None), (Near(10), None), (None, "not within box(7, 7, 8, 8)"), (Near(20), "x < 3")
+        ):  # fmt: skip
+            tm.add_set(["a"], keys[0], area=area, where=where, expires=soon)
+            tm.add_set(["a"], keys[1], area=area, where=where)
+            tm.add_set(["a", "b"], keys[2], area=area, where=where, expires=soon)
+            tm.add_set(["b"], keys[3], area=area, where=where)
+        tm.consolidate()
+        tm.move(keys, 9, 45)
+        for place in ({"location": (9, 45)}, {"within": Circle(9, 45, 10)}):
+            assert set(both_ways(tm, ["a", "b"], {"x": 1}, **place)) == set(keys)
+        clock.pass_by(6)
+        wait_until(lambda: len(tm) == 8)
+        for place in ({"location": (9, 45)}, {"within": Circle(9, 45, 10)}):
+            assert set(both_ways(tm, ["a", "b"], {"x": 1}, **place)) == {keys[1], keys[3]}
+        assert len(both_ways(tm, ["a", "b"], {"x": 1}, location=(9, 45))) == 8
+
+
+def test_a_set_that_must_not_have_the_place_and_messages_without_one() -> None:
+    with TagMatch(device="cpu", threads=1) as tm:
+        tm.add_set(["a"], 1, where="not within circle(9, 45, 10)")
+        tm.add_set(["a"], 2, where="not within circle(9, 45, 10) and x = 1")
+        tm.add_set([], 3, where="not within circle(9, 45, 10)")
+        tm.add_set(["a"], 4)
+        tm.consolidate()
+        assert both_ways(tm, ["a"]) == [1, 3, 4]
+        assert both_ways(tm, ["a"], {"x": 1}) == [1, 2, 3, 4]
+        assert both_ways(tm, ["a"], {"x": 1}, location=(9, 45)) == [4]
+        assert both_ways(tm, ["b"], location=(9, 46)) == [3]
+        assert tm.submit(["a"]).result() == tm.match(["a"])
