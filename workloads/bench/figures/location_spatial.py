@@ -57,9 +57,7 @@ def spatial(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
             for size in sizes:
                 options = bench.options
                 with bench.doing(f"location: generating {size:,} {what}"):
-                    scenario = circles(
-                        f"{size:,} {what}", size, options.queries, options.seed, distribution, coverage
-                    )
+                    scenario = circles(f"{size:,} {what}", size, options.queries, options.seed, distribution, coverage)
                 with ExitStack() as stack:
                     systems, taken = {}, {}
                     for name, system, seconds in built(bench, result, scenario, stack):

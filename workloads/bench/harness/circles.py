@@ -84,7 +84,9 @@ class CircleScenario:
 def circles_with(circles: Circles, x: F64Array, y: F64Array) -> Found:
     """The circles that have each point, by brute force."""
     squares = circles.radius**2
-    ids = [np.flatnonzero((px - circles.x) ** 2 + (py - circles.y) ** 2 <= squares) for px, py in zip(x, y, strict=True)]
+    ids = [
+        np.flatnonzero((px - circles.x) ** 2 + (py - circles.y) ** 2 <= squares) for px, py in zip(x, y, strict=True)
+    ]
     lengths = np.array([len(each) for each in ids], np.int64)
     return Found(offsets_of(lengths), np.concatenate([np.zeros(0, np.uint32), *ids]).astype(np.uint32))
 

@@ -69,7 +69,9 @@ class LocatedScenario:
     def for_others(self) -> tuple[pa.Table, pa.Table]:
         """What CLCB takes, and is asked."""
         if self.compared_subscriptions is None or self.compared_messages is None:
-            return self.subscriptions, self.messages.drop_columns([_TAGS] if _TAGS in self.messages.column_names else [])
+            return self.subscriptions, self.messages.drop_columns(
+                [_TAGS] if _TAGS in self.messages.column_names else []
+            )
         return self.compared_subscriptions, self.compared_messages
 
     @cached_property
@@ -100,7 +102,10 @@ class LocatedScenario:
     @cached_property
     def right(self) -> list[U64Array]:
         """Right answers to the first messages, each key once."""
-        keys, rows = self.subscriptions["key"].to_numpy(), [np.flatnonzero(self.inside(0))] if len(self.messages) else []
+        keys, rows = (
+            self.subscriptions["key"].to_numpy(),
+            [np.flatnonzero(self.inside(0))] if len(self.messages) else [],
+        )
         each = max(len(rows[0]) if rows else 0, 1)
         count = min(max(int(min(_COMPARED / max(len(keys), 1), _FOUND / each)), _FEWEST), _MOST, len(self.messages))
         rows += [np.flatnonzero(self.inside(message)) for message in range(1, count)]
@@ -197,12 +202,12 @@ def timed(
         return systems[name].match_many(prepared[name][:count], unique=True)
 
     sizes = {name: CallSize(whole=each.packet_size) for name, each in prepared.items() if hasattr(each, "packet_size")}
-    sizes |= {name: CallSize(most=_MOST_CALLS) for name, system in systems.items() if isinstance(system, LocatedOneByOne)}
+    sizes |= {
+        name: CallSize(most=_MOST_CALLS) for name, system in systems.items() if isinstance(system, LocatedOneByOne)
+    }
     with bench.doing(f"{result.name}: matching, {scenario.name}"):
         works = {name: partial(ask, name) for name in systems}
-        found = rates(
-            works, len(scenario.messages), rounds=options.rounds, seconds=options.seconds, sizes=sizes
-        )
+        found = rates(works, len(scenario.messages), rounds=options.rounds, seconds=options.seconds, sizes=sizes)
     with bench.doing(f"{result.name}: checking, {scenario.name}"):
         keys = _compare(result, scenario, works, {name: each.items for name, each in found.items()}, single)
     micros = {name: Samples(tuple(1e6 / rate for rate in each.values), each.items) for name, each in found.items()}
@@ -260,4 +265,3 @@ def _off_edges(scenario: LocatedScenario, given: list[list[int]], right: list[li
         wrong += len(off & set(have))
         missing += len(off & set(due))
     return wrong, missing
-
