@@ -47,7 +47,10 @@ def test_own_systems(content: Any, degrees: float, seed: int) -> None:
             assert unique(given) == right[:count]
             assert all(len(set(keys)) == len(keys) for keys in given)
         assert system.nbytes() > 0
-        system.close()
+    for other in (LocatedMatching(whole), LocatedOneByOne(whole)):
+        other.close()
+    assert len(whole.index) > 0, "they leave it open"
+    whole.close()
     assert sum(map(len, right)) > (3 if content == "both" else 300)
 
 

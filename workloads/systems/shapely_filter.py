@@ -67,7 +67,8 @@ class ShapelyFilter:
 
     def prepare(self, messages: pa.Table) -> list[dict[str, Any]]:
         """Messages as Python has them."""
-        return messages.to_pylist()
+        rows: list[dict[str, Any]] = messages.to_pylist()
+        return rows
 
     def match_many(self, messages: list[dict[str, Any]], *, unique: bool = False) -> list[list[int]]:
         """Return the keys of the subscriptions that each message satisfies."""

@@ -18,13 +18,14 @@ from tagmatch.workloads.bench.harness.timing import Samples, rates, seconds_of
 from tagmatch.workloads.location.as_constraints import areas_as_constraints, positions_as_attributes
 from tagmatch.workloads.location.generate import ContentKind
 from tagmatch.workloads.systems.catalogue import CONTENT, LOCATED, LOCATED_GPU
-from tagmatch.workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.matcher import CallSize, UnavailableError
 from tagmatch.workloads.systems.tagmatch_content import TagmatchContent, TagmatchMatching
 from tagmatch.workloads.systems.tagmatch_located import TagmatchLocated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from tagmatch.model.arrays import F64Array
     from tagmatch.workloads.bench.harness.bench import Bench
     from tagmatch.workloads.bench.harness.located import Located
     from tagmatch.workloads.bench.harness.results import Panel, Result
@@ -158,7 +159,8 @@ def _update(bench: Bench, result: Result, scenario: LocatedScenario) -> None:
     with ExitStack() as stack:
         works = _update_systems(bench, result, scenario, stack)
         with bench.doing("location: moving, CLCB Table 2"):
-            found = rates(works, _MOVED, rounds=options.rounds, seconds=options.seconds)
+            sizes = {name: work.size for name, work in works.items()}
+            found = rates(works, _MOVED, rounds=options.rounds, seconds=options.seconds, sizes=sizes)
     for name, moves in found.items():
         panel.add(name, DEFAULT, Samples(tuple(1e3 / rate for rate in moves.values)))
     if "SFF" not in options.skip:
@@ -167,13 +169,12 @@ def _update(bench: Bench, result: Result, scenario: LocatedScenario) -> None:
             panel.add("SFF", DEFAULT, 1e3 * seconds_of(lambda: CONTENT["SFF"](stored, 1).close()))
 
 
-def _update_systems(
-    bench: Bench, result: Result, scenario: LocatedScenario, stack: ExitStack
-) -> dict[str, Callable[[int], object]]:
+def _update_systems(bench: Bench, result: Result, scenario: LocatedScenario, stack: ExitStack) -> dict[str, _Moves]:
     random = np.random.default_rng(bench.options.seed)
-    works: dict[str, Callable[[int], object]] = {}
+    works: dict[str, _Moves] = {}
     rows = random.permutation(len(scenario.subscriptions)).astype(np.uint32)
-    x, y = random.random((2, 2 * _MOVED))
+    # A little more than twice as many, so that nobody goes where they are
+    x, y = random.random((2, 2 * _MOVED + 7919))
     for name, system in {**LOCATED, **LOCATED_GPU}.items():
         if name in bench.options.skip:
             continue
@@ -183,24 +184,25 @@ def _update_systems(
             result.unavailable[name] = str(error)
             continue
         stack.callback(matcher.close)
-        works[name] = _mover(matcher.move, rows, x, y)
+        works[name] = _Moves(matcher.move, rows, x, y)
     keys = np.unique(scenario.subscriptions["key"].to_numpy())
     near = TagmatchContent(clients(scenario.subscriptions), plane=True)
     stack.callback(near.close)
     near.index.move(keys, *random.random((2, len(keys))))
-    works["tagmatch, clients, end to end"] = _mover(near.index.move, random.permutation(keys), x, y)
+    works["tagmatch, clients, end to end"] = _Moves(near.index.move, random.permutation(keys), x, y)
     return works
 
 
-def _mover(move: Callable[..., object], whom: Any, x: Any, y: Any) -> Callable[[int], object]:
-    """Moves of those that come next, to places that come next."""
-    at = 0
+class _Moves:
+    """Moves of those that come next, to places that come next; `move` gets keys or rows, x and y."""
 
-    def work(count: int) -> None:
-        nonlocal at
-        first, to = at % max(len(whom) - count, 1), at % _MOVED
-        some = whom[first : first + count]
-        at += count
-        move(some, x[to : to + len(some)], y[to : to + len(some)])
+    def __init__(self, move: Callable[..., object], whom: Any, x: F64Array, y: F64Array) -> None:
+        self._move, self._whom, self._x, self._y = move, whom, x, y
+        self._at = 0
+        self.size = CallSize(most=len(whom))
 
-    return work
+    def __call__(self, count: int) -> None:
+        """Move so many, each once."""
+        first, to = self._at % max(len(self._whom) - count, 1), self._at % (len(self._x) - count)
+        self._at += count
+        self._move(self._whom[first : first + count], self._x[to : to + count], self._y[to : to + count])

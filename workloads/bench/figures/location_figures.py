@@ -55,8 +55,14 @@ def messages(bench: Bench, result: Result, number: int, filters: int) -> None:
             name = f"{title}, {size // _EACH:,} subscriptions"
             with bench.doing(f"location: generating {name}"):
                 alone = circles(name, size, options.queries, options.seed, distribution, percent / 100)
-                changes = {"scenario": DISTRIBUTIONS[distribution], "coverage": percent / 100}
-                both = located(f"{name}, with content", size, options.queries, options.seed, **changes)
+                both = located(
+                    f"{name}, with content",
+                    size,
+                    options.queries,
+                    options.seed,
+                    scenario=DISTRIBUTIONS[distribution],
+                    coverage=percent / 100,
+                )
             with ExitStack() as stack:
                 systems = {each: made for each, made, _ in built_circles(bench, result, alone, stack, (R_TREE, AREAS))}
                 micros = time_messages(bench, result, alone, systems)

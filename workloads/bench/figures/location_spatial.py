@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tagmatch.workloads.bench.figures.location_scenarios import DISTRIBUTIONS, circles
@@ -15,7 +16,7 @@ from tagmatch.workloads.systems.circles import Stabs
 from tagmatch.workloads.systems.matcher import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tagmatch.workloads.bench.harness.bench import Bench
     from tagmatch.workloads.bench.harness.circles import CircleScenario
@@ -86,14 +87,19 @@ def built(
             result.unavailable[name] = "skipped"
             continue
         made: list[Any] = []
+        build = partial(ALL[name].build, scenario.circles, 1)
         with bench.doing(f"location: building {name}, {scenario.name}"):
             try:
-                seconds = seconds_of(lambda name=name, made=made: made.append(ALL[name].build(scenario.circles, 1)))
+                seconds = seconds_of(partial(_append, made, build))
             except UnavailableError as error:
                 result.unavailable[name] = str(error)
                 continue
         stack.callback(made[0].close)
         yield name, made[0], seconds
+
+
+def _append(made: list[Any], build: Callable[[], Any]) -> None:
+    made.append(build())
 
 
 def _shown(name: str, system: Any) -> str:
