@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from support.circle_systems import PLACES, RADII, Case, cases, check, one_radius, random_case
 
-from tagmatch.workloads.systems.catalogue import CIRCLES, System
+from tagmatch.workloads.systems.catalogue import CIRCLES, OWN_CIRCLES, System
 from tagmatch.workloads.systems.circles import Circles, Dual, Moves, Stabs
 from tagmatch.workloads.systems.clcb_tables import without_constraints
 from tagmatch.workloads.systems.scipy_tree import ScipyTree
 
 SINGLE = {"CLCB, CPU"}
-SYSTEMS = {name: system for name, system in CIRCLES.items() if system.needs is None}
+SYSTEMS = {name: system for name, system in {**CIRCLES, **OWN_CIRCLES}.items() if system.needs is None}
 #: What each can do, beside nothing
 ABILITIES = {
     "CLCB, CPU": {Stabs, Moves},
@@ -24,6 +24,10 @@ ABILITIES = {
     "SciPy cKDTree": {Stabs, Dual},
     "H3 cells in a dict": {Stabs, Dual, Moves},
     "DuckDB, bounds": {Stabs, Dual, Moves},
+    "tagmatch, areas": {Stabs},
+    "tagmatch, clients": {Stabs, Moves},
+    "tagmatch, end to end": {Stabs},
+    "tagmatch, clients, end to end": {Stabs, Moves},
 }
 
 

@@ -19,6 +19,7 @@ from tagmatch.workloads.bench.figures.figure import FIGURES
 from tagmatch.workloads.commands.bench_broker import broker
 from tagmatch.workloads.commands.bench_ccm import ccm
 from tagmatch.workloads.commands.bench_content import content
+from tagmatch.workloads.commands.bench_location import location
 from tagmatch.workloads.commands.bench_pcm import pcm
 from tagmatch.workloads.commands.measuring import (
     AllowChanges,
@@ -202,6 +203,7 @@ app.command("content")(content)
 app.command("pcm")(pcm)
 app.command("ccm")(ccm)
 app.command("broker")(broker)
+app.command("location")(location)
 
 
 @app.command()

@@ -1,14 +1,15 @@
-"""Areas as constraints on attributes, and positions as attributes, for systems that know nothing else (CLCB §5).
+"""Areas and tags as constraints on attributes, positions and tags as attributes, for systems that know nothing else.
 
-The paper does not say what its "special constraint" of an area is. Here it is two intervals, of the least square around
-the circle: a square has 27 % more area, so that these filters find all that the circles find, and more. Numbers are
-double, as coordinates are.
+Areas: CLCB §5. The paper does not say what its "special constraint" of an area is. Here it is two intervals, of the
+least square around the circle: a square has 27 % more area, so that these filters find all that the circles find, and
+more. Numbers are double, as coordinates are.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tagmatch.model.arrays import offsets_of
 
@@ -57,3 +58,26 @@ def positions_as_attributes(messages: pa.Table) -> pa.Table:
     location = messages["location"].combine_chunks()
     columns = {name: messages[name].cast(pa.float64()) for name in names}
     return pa.table(columns | {X: location.field("x"), Y: location.field("y")})
+
+
+def tags_as_constraints(subscriptions: pa.Table) -> pa.Table:
+    """Return `key`, `constraints` and `area` of subscriptions, with a constraint for each tag instead: that it is 1."""
+    tags = subscriptions["tags"].combine_chunks()
+    flat = tags.flatten()
+    count = len(flat)
+    columns = [flat, *(pa.repeat(pa.scalar(each), count) for each in ("=", 1)), pa.nulls(count, pa.int64())]
+    asked = pa.StructArray.from_arrays(columns, ["attr", "op", "value", "upper"])
+    offsets = offsets_of(tags.value_lengths().to_numpy().astype(np.int64), np.int32)
+    constraints = pa.ListArray.from_arrays(pa.array(offsets), asked)
+    return pa.table({"key": subscriptions["key"], "constraints": constraints, "area": subscriptions["area"]})
+
+
+def tags_as_attributes(messages: pa.Table) -> pa.Table:
+    """Return `location` of messages, and an attribute for each tag, which is 1 where a message has it."""
+    tags = messages["tags"].combine_chunks()
+    encoded = tags.flatten().dictionary_encode()
+    there = np.zeros((len(encoded.dictionary), len(tags)), np.bool_)
+    there[encoded.indices.to_numpy(), pc.list_parent_indices(tags).to_numpy()] = True
+    ones = np.ones(len(tags), np.int64)
+    columns = {name: pa.array(ones, mask=~row) for name, row in zip(encoded.dictionary.to_pylist(), there, strict=True)}
+    return pa.table({"location": messages["location"]} | columns)

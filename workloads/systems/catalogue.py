@@ -130,6 +130,8 @@ ENCODED: Mapping[str, System] = {
 LOCATED: Mapping[str, System] = {"CLCB, CPU": System("clcb:Clcb")}
 #: The same on a CUDA device
 LOCATED_GPU: Mapping[str, System] = {"CLCB": System("clcb_cuda:ClcbCuda", needs="gpu")}
+#: Those that match tags, one constraint and areas on the sphere, as a Python user would write it
+ALERTS: Mapping[str, System] = {"Shapely STRtree and Python": System("shapely_filter:ShapelyFilter")}
 #: Those that match areas alone: `build` takes `Circles`, and gives a `CircleSystem` (`circles.py`)
 CIRCLES: Mapping[str, System] = {
     "CLCB, CPU": System("clcb:areas_alone"),
@@ -141,7 +143,14 @@ CIRCLES: Mapping[str, System] = {
     "PostGIS": System("postgis:PostGis", needs="server"),
     "Redis GEO": System("redis_geo:RedisGeo", needs="server"),
 }
-#: The same on a CUDA device
+#: Our own structures of areas, which get positions as those do, and whole indexes, which get Arrow tables
+OWN_CIRCLES: Mapping[str, System] = {
+    "tagmatch, areas": System("tagmatch_circles:FixedCircles"),
+    "tagmatch, clients": System("tagmatch_circles:ClientCircles"),
+    "tagmatch, end to end": System("tagmatch_circles:CirclesInIndex"),
+    "tagmatch, clients, end to end": System("tagmatch_circles:ClientsInIndex"),
+}
+#: Those that match areas alone on a CUDA device
 CIRCLES_GPU: Mapping[str, System] = {"CLCB": System("clcb_cuda:areas_alone", needs="gpu")}
 
 

@@ -28,12 +28,14 @@ class TagmatchContent:
     ----------
     subscriptions : pyarrow.Table
     threads : int
+    plane : bool
+        Whether areas are on the plane.
     """
 
     exact = True
 
-    def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:
-        self.index: TagMatch = TagMatch(threads=threads, device="cpu")
+    def __init__(self, subscriptions: pa.Table, *, threads: int = 1, plane: bool = False) -> None:
+        self.index: TagMatch = TagMatch(threads=threads, device="cpu", plane=plane)
         self.index.add_subscriptions(subscriptions)
         self.index.consolidate()
 
