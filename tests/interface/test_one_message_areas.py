@@ -56,7 +56,7 @@ def both_ways(tm: TagMatch[Any], tags: Any, attributes: Any = None, **place: Any
 def test_as_in_a_packet(data: st.DataObject, plane: bool, layout: Any, has_strings: bool) -> None:
     """Keys, sets and counts, of segments of which some rows are deleted, while clients move."""
     drawn = data.draw(st.lists(subscriptions(plane=plane), min_size=1, max_size=8))
-    removed = data.draw(st.sets(st.sampled_from(drawn)))
+    removed = data.draw(st.sets(st.sampled_from(drawn), min_size=1))
     name = str if has_strings else int
     options: dict[str, Any] = {"key_type": "string" if has_strings else "integer", "layout": layout, "plane": plane}
     at: dict[int, Any] = {}
@@ -91,7 +91,7 @@ def move(tm: TagMatch[Any], data: st.DataObject, at: dict[int, Any], name: Any, 
 def ask_and_check(
     tm: TagMatch[Any], data: st.DataObject, left: list[Subscription], at: dict[int, Any], name: Any, *, plane: bool
 ) -> None:
-    tags = data.draw(tag_sets | st.just(set(TAGS)))
+    tags = data.draw(st.just(set(TAGS)) | tag_sets)
     attributes = data.draw(st.none() | st.fixed_dictionaries({}, optional={"x": st.integers(0, 5)}))
     location, within = data.draw(located(plane=plane)), data.draw(st.none() | finite_areas(plane=plane))
     area = None if within is None else public(within)
