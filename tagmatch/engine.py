@@ -461,7 +461,7 @@ def _paths_of(part: Part, rows: Any) -> list[str | None]:
     """How messages get to the sets in these rows; `None` for those without conditions."""
     paths: list[str | None] = list(paths_of(part.filters, rows))
     if part.areas is not None:
-        for place in np.flatnonzero(np.isin(rows, part.areas.rows)):
+        for place in np.flatnonzero(part.areas.among(rows)):
             paths[place] = "areas"
     return paths
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U8Array, U32Array, offsets_of
+from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U8Array, U32Array, UIntArray, offsets_of
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels import area_shapes
 from tagmatch.model.kernels.reserved import areas_among, constraints_among
@@ -52,7 +52,7 @@ class Followers:
     ----------
     cells : ClientCells
     rows : uint32 array
-        The row of each entry.
+        The row of each entry, ascending.
     places : int64 array
         Where in the key table its key stands.
     """
@@ -78,7 +78,7 @@ class AreaIndex:
     fixed : FixedAreas
         One area of each set that has one which stays where it is.
     fixed_rows : uint32 array
-        The row of each of these.
+        The row of each of these, ascending.
     loose : Lists
         Of each content, the rows that have no area which a message's place must be in.
     tests : Tests
@@ -100,13 +100,14 @@ class AreaIndex:
         rows = 0 if self.followers is None else len(np.unique(self.followers.rows))
         return len(self.fixed_rows) + len(self.loose.values) + rows
 
-    @property
-    def rows(self) -> U32Array:
-        """All rows of the segment that have areas."""
-        parts = [self.fixed_rows, self.loose.values]
-        if self.followers is not None:
-            parts.append(self.followers.rows)
-        return np.unique(np.concatenate(parts))
+    def among(self, rows: UIntArray) -> BoolArray:
+        """Which of some rows of the segment have areas."""
+        found: BoolArray = np.isin(rows, self.loose.values)
+        for ascending in (self.fixed_rows, *(() if self.followers is None else (self.followers.rows,))):
+            if len(ascending):
+                places = np.searchsorted(ascending, rows)
+                found |= ascending[np.minimum(places, len(ascending) - 1)] == rows
+        return found
 
     @property
     def nbytes(self) -> int:

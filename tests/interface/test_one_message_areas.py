@@ -16,7 +16,7 @@ from support import places
 from support.expiring import BEGIN, set_clock, wait_until
 from support.located import CLIENTS, TAGS, Subscription, finite_areas, keys_of, located, public, subscriptions, tag_sets
 
-from tagmatch import Box, Circle, Near, TagMatch
+from tagmatch import Box, Circle, Near, TagMatch, Where
 from tagmatch.pipeline.service import Pipeline
 
 COUNTED = ("queries", "matches", "verified", "rejected")
@@ -56,7 +56,7 @@ def both_ways(tm: TagMatch[Any], tags: Any, attributes: Any = None, **place: Any
 def test_as_in_a_packet(data: st.DataObject, plane: bool, layout: Any, has_strings: bool) -> None:
     """Keys, sets and counts, of segments of which some rows are deleted, while clients move."""
     drawn = data.draw(st.lists(subscriptions(plane=plane), min_size=1, max_size=8))
-    removed = data.draw(st.sets(st.sampled_from(drawn)))
+    removed = data.draw(st.sets(st.sampled_from(drawn), min_size=1))
     name = str if has_strings else int
     options: dict[str, Any] = {"key_type": "string" if has_strings else "integer", "layout": layout, "plane": plane}
     at: dict[int, Any] = {}
@@ -91,7 +91,7 @@ def move(tm: TagMatch[Any], data: st.DataObject, at: dict[int, Any], name: Any, 
 def ask_and_check(
     tm: TagMatch[Any], data: st.DataObject, left: list[Subscription], at: dict[int, Any], name: Any, *, plane: bool
 ) -> None:
-    tags = data.draw(tag_sets | st.just(set(TAGS)))
+    tags = data.draw(st.just(set(TAGS)) | tag_sets)
     attributes = data.draw(st.none() | st.fixed_dictionaries({}, optional={"x": st.integers(0, 5)}))
     location, within = data.draw(located(plane=plane)), data.draw(st.none() | finite_areas(plane=plane))
     area = None if within is None else public(within)
@@ -209,3 +209,17 @@ def test_a_set_that_must_not_have_the_place_and_messages_without_one() -> None:
         assert both_ways(tm, ["a"], {"x": 1}, location=(9, 45)) == [4]
         assert both_ways(tm, ["b"], location=(9, 46)) == [3]
         assert tm.submit(["a"]).result() == tm.match(["a"])
+
+
+def test_sets_with_areas_say_so() -> None:
+    """Of each kind, beside sets that have none."""
+    with TagMatch(device="cpu", threads=1) as tm:
+        for area in (Circle(9, 45, 10), Box(8, 44, 10, 46), Near(10)):
+            tm.add_set(["a"], 1, area=area)
+            tm.add_set(["b"], 1, where="x < 3")
+        tm.add_set(["c"], 1, where="not within circle(7, 7, 1)")
+        tm.consolidate()
+        tm.move([1], 9, 45)
+        explained = tm.explain(["a", "b", "c"], {"x": 1}, location=(9, 45))
+        paths = {tag: tag.path for tags, _ in explained for tag in tags if isinstance(tag, Where)}
+        assert sorted(map(str, paths.values())) == ["areas"] * 4 + ["trie"]
