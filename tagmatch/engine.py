@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -15,6 +16,7 @@ from typing import Any, ParamSpec, Self, TypeVar, get_args
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.background import renew_in_forks
 from tagmatch.changing import Changing
 from tagmatch.contents import every_set, explained, is_among, pairs, schema_of
 from tagmatch.locations import coordinates, locations_of_table, without_locations
@@ -33,7 +35,7 @@ from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.place import Place
 from tagmatch.model.storage.location import Location, location_of, open_with
-from tagmatch.model.storage.positions import POSITIONS, open_positions, save_positions
+from tagmatch.model.storage.positions import open_positions, save_positions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
 from tagmatch.pipeline.areas.positions import Clients
@@ -94,9 +96,10 @@ class Engine:
         options: MatchOptions,
     ) -> None:
         self._location, self._options, self._key_type = location, options, snapshot.key_type
-        self._staging = Staging(location, self._key_type, staging, options.threads)
-        self.clients = _clients_of(location, self._key_type)
-        self._positions_saved = self.clients.version
+        self._staging = Staging(location, self._key_type, staging, options.threads, plane=options.plane)
+        self.clients = _clients_of(location, self._key_type, plane=options.plane)
+        self._positions_saved, self._saving = self.clients.version, threading.Lock()
+        renew_in_forks(self, "_saving")
         self.changing = Changing(
             location, snapshot, self._staging, layout_options, options, staging.keep_snapshots, self.clients
         )
@@ -218,10 +221,11 @@ class Engine:
 
     @_interrupted_plainly
     def consolidate(self, *, full: bool) -> None:
-        """Make staged changes take effect; save where clients are."""
+        """Make staged changes take effect; before that, save where clients are: what fails then changes nothing."""
+        _ = self.current.answering
+        if self.clients.version != self._positions_saved and self._positions_folder is not None:
+            self._save_positions(self._positions_folder)
         self.changing.consolidate(full=full)
-        if self.clients.version != self._positions_saved and self._positions_file is not None:
-            self.save_positions()
 
     @_interrupted_plainly
     def reload(self) -> bool:
@@ -285,30 +289,38 @@ class Engine:
             return sets
         # Of a set that asks for what is near the client, and of any set where clients must be within an area, only
         # some keys are answers
-        keys = set(self._pipeline.match_in_packet(self._matcher_for(place), query, unique=True))
+        keys = set(self._pipeline.match_in_packet(self._for_place(matcher, place), query, unique=True))
         return [(stored, some) for stored, every in sets if (some := tuple(key for key in every if key in keys))]
 
+    @_interrupted_plainly
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
         """Have clients be elsewhere."""
         _ = self.current.answering
         keys = KEY_CHECKS[self._key_type].many(clients, "clients")
         self.clients.move(keys, *coordinates(lon, lat, len(keys), plane=self._options.plane))
 
+    @_interrupted_plainly
     def save_positions(self) -> None:
         """Save where clients are."""
         _ = self.current.answering
-        file = self._positions_file
-        if file is None:
+        folder = self._positions_folder
+        if folder is None:
             raise InvalidValueError(
                 "there is no folder to save positions to: this TagMatch is in memory only, or its index is read-only"
             )
-        version = self.clients.version
-        save_positions(file, self.clients.positions())
-        self._positions_saved = version
+        self._save_positions(folder)
+
+    def _save_positions(self, folder: Path) -> None:
+        with self._saving:  # so that none replaces later ones
+            version = self.clients.version
+            assert self._location is not None
+            self._location.has_index()
+            save_positions(folder, self.clients.positions(), plane=self._options.plane)
+            self._positions_saved = version
 
     @property
-    def _positions_file(self) -> Path | None:
-        return _positions_file(self._location)
+    def _positions_folder(self) -> Path | None:
+        return None if self._location is None else self._location.log_folder
 
     def _message(self, tags: Iterable[str], attributes: object, place: Place) -> list[str]:
         """One query with its attributes and its place as tags."""
@@ -316,7 +328,9 @@ class Engine:
         return [*query, *location_tags(place.location, place.within, plane=self._options.plane)]
 
     def _matcher_for(self, place: Place) -> Matcher:
-        matcher = self.current.matcher
+        return self._for_place(self.current.matcher, place)
+
+    def _for_place(self, matcher: Matcher, place: Place) -> Matcher:
         return matcher if place.within is None else self._within(matcher)
 
     def _within(self, matcher: Matcher) -> Matcher:
@@ -431,16 +445,11 @@ class Engine:
         return f"<TagMatch {where}, {len(snapshot)} sets{staged}, layout {self.current.layout_options.layout}>"
 
 
-def _positions_file(location: Location | None) -> Path | None:
-    folder = None if location is None else location.log_folder
-    return None if folder is None else folder / POSITIONS
-
-
-def _clients_of(location: Location | None, key_type: KeyType) -> Clients:
+def _clients_of(location: Location | None, key_type: KeyType, *, plane: bool) -> Clients:
     """Clients, where they were when that was saved."""
     clients = Clients(has_strings=key_type == "string")
-    file = _positions_file(location)
-    saved = None if file is None else open_positions(file, key_type)
+    folder = None if location is None else location.log_folder
+    saved = None if folder is None else open_positions(folder, key_type, plane=plane)
     if saved is not None:
         clients.place(saved)
     return clients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -47,19 +48,21 @@ def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Arra
 
 
 def _plain(given: Any, name: str) -> Any:
-    """Numbers as NumPy takes them."""
-    if isinstance(given, pa.Array | pa.ChunkedArray):
-        if not (pa.types.is_floating(given.type) or pa.types.is_integer(given.type)):
-            raise InvalidTypeError(f"{name} must be numbers, not {given.type}")
-        return (
-            given.cast(pa.float64()).to_numpy()
-            if isinstance(given, pa.ChunkedArray)
-            else given.cast(pa.float64()).to_numpy(zero_copy_only=False)
-        )
-    values = np.asarray(given)
-    if values.dtype.kind not in "iuf":
-        raise InvalidTypeError(f"{name} must be numbers, not {shown(given)}")
-    return values
+    """Numbers as NumPy takes them, NaN for nulls."""
+    values = given if isinstance(given, pa.Array | pa.ChunkedArray) else np.asarray(np.nan if given is None else given)
+    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
+        with contextlib.suppress(pa.ArrowException, OverflowError):  # some may be `None`
+            values = pa.array(given)
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind not in "iuf":
+            raise InvalidTypeError(f"{name} must be numbers, not {shown(given)}")
+        return values
+    kind = values.type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise InvalidTypeError(f"{name} must be numbers, not {kind if values is given else shown(given)}")
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
 
 def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool) -> list[Locations] | None:
@@ -78,7 +81,7 @@ def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool) -> list
     for batch in batches:
         lon = lat = np.full(len(batch), np.nan)
         if is_place_column(batch.schema, LOCATION):
-            lon, lat = _places(batch.column(LOCATION), plane=plane, first_row=first_row)
+            lon, lat = places_in(batch.column(LOCATION), f"column {LOCATION!r}", plane=plane, first_row=first_row)
         kinds, values = np.zeros(0, np.uint8), np.zeros((0, 4))
         if is_place_column(batch.schema, WITHIN):
             kinds, values = shapes_in(batch.column(WITHIN), f"column {WITHIN!r}", plane=plane, first_row=first_row)
@@ -92,6 +95,11 @@ def without_locations(table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordB
     return table.drop_columns([name for name in (LOCATION, WITHIN) if is_place_column(table.schema, name)])
 
 
+def names_of_places(*, plane: bool) -> tuple[str, str]:
+    """What both numbers of a place are called."""
+    return _NAMES[plane]
+
+
 def is_place_column(schema: pa.Schema, name: str) -> bool:
     """Whether there is a column of this name that says where messages are."""
     place = schema.get_field_index(name)
@@ -102,52 +110,62 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _places(column: pa.Array, *, plane: bool, first_row: int) -> tuple[F64Array, F64Array]:
+def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tuple[F64Array, F64Array]:
+    """Places of rows, NaN where there are none; messages of errors begin with `name`.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError, NullError
+        As `locations_of_table`.
+    """
     names, there = _NAMES[plane], column.is_valid()
+    if pa.types.is_null(column.type):
+        return np.full(len(column), np.nan), np.full(len(column), np.nan)
     if pa.types.is_struct(column.type):
         fields = [column.type.field(i).name for i in range(column.type.num_fields)]
         if sorted(fields) != sorted(names):
-            raise InvalidTypeError(f"column {LOCATION!r} must have the fields {' and '.join(names)}, not {fields}")
-        parts = [column.field(name) for name in names]
+            raise InvalidTypeError(f"{name} must have the fields {' and '.join(names)}, not {fields}")
+        parts = [column.field(field) for field in names]
     else:
         lengths = pc.list_value_length(column)
         wrong = pc.and_(there, pc.not_equal(lengths, 2)).fill_null(False).to_numpy(zero_copy_only=False)
         if wrong.any():
             raise InvalidValueError(
-                f"column {LOCATION!r}: row {first_row + int(np.argmax(wrong))} must have two numbers, "
-                f"{' and '.join(names)}"
+                f"{name}: row {first_row + int(np.argmax(wrong))} must have two numbers, {' and '.join(names)}"
             )
         begins = np.cumsum(np.append(0, np.where(there.to_numpy(zero_copy_only=False), 2, 0)))[:-1]
         flat = column.flatten() if not pa.types.is_fixed_size_list(column.type) else pc.list_flatten(column)
         places = pa.array(begins, mask=~there.to_numpy(zero_copy_only=False))
         parts = [flat.take(places), flat.take(pc.add(places, 1))]
-    return _numbers(parts[0], names[0], MAX_LON, there, plane, first_row), _numbers(
-        parts[1], names[1], MAX_LAT, there, plane, first_row
+    lon, lat = (
+        _numbers(part, name, field, limit, there, plane, first_row)
+        for part, field, limit in zip(parts, names, (MAX_LON, MAX_LAT), strict=True)
     )
+    return lon, lat
 
 
-def _numbers(values: pa.Array, name: str, limit: float, there: pa.Array, plane: bool, first_row: int) -> F64Array:
+def _numbers(
+    values: pa.Array, column: str, name: str, limit: float, there: pa.Array, plane: bool, first_row: int
+) -> F64Array:
     """One number of each place, NaN where there is no place."""
     kind = values.type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        raise InvalidTypeError(f"column {LOCATION!r}: {name} must be numbers, not {values.type}")
+        raise InvalidTypeError(f"{column}: {name} must be numbers, not {values.type}")
     is_there = there.to_numpy(zero_copy_only=False)
     missing = is_there & ~values.is_valid().to_numpy(zero_copy_only=False)
     if missing.any():
-        raise NullError(f"column {LOCATION!r}: row {first_row + int(np.argmax(missing))} has no {name}")
+        raise NullError(f"{column}: row {first_row + int(np.argmax(missing))} has no {name}")
     numbers: F64Array = values.cast(pa.float64()).fill_null(np.nan).to_numpy().copy()
     wrong = is_there & ~np.isfinite(numbers)
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise InvalidValueError(
-            f"column {LOCATION!r}: row {first_row + row}: {name} must be finite, not {numbers[row]}"
-        )
+        raise InvalidValueError(f"{column}: row {first_row + row}: {name} must be finite, not {numbers[row]}")
     if not plane:
         wrong = is_there & (np.abs(numbers) > limit)
         if wrong.any():
             row = int(np.argmax(wrong))
             raise InvalidValueError(
-                f"column {LOCATION!r}: row {first_row + row}: {name} must be from -{limit:.0f} to {limit:.0f}, "
+                f"{column}: row {first_row + row}: {name} must be from -{limit:.0f} to {limit:.0f}, "
                 f"not {float(numbers[row])!r}"
             )
     numbers[~is_there] = np.nan
