@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar, get_args
 
@@ -19,7 +20,7 @@ import pyarrow as pa
 from tagmatch.background import renew_in_forks
 from tagmatch.changing import Changing
 from tagmatch.contents import every_set, explained, is_among, pairs, schema_of
-from tagmatch.locations import coordinates, locations_of_table, without_locations
+from tagmatch.locations import area_has, coordinates, locations_of_table, without_locations
 from tagmatch.messages import message, messages_in
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
@@ -29,6 +30,7 @@ from tagmatch.model.conditions.rows import conditions_of, keys_of, with_areas, w
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import ClosedError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
 from tagmatch.model.expiry import expiry_time, expiry_times
+from tagmatch.model.filters.areas import Circle
 from tagmatch.model.filters.locations import location_tags
 from tagmatch.model.filters.where import Where
 from tagmatch.model.layouts import rules_of
@@ -45,7 +47,7 @@ from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Staging
-from tagmatch.subscriptions import alternatives, located_conditions
+from tagmatch.subscriptions import alternatives, located_conditions, nears_of
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
@@ -289,8 +291,20 @@ class Engine:
             return sets
         # Of a set that asks for what is near the client, and of any set where clients must be within an area, only
         # some keys are answers
-        keys = set(self._pipeline.match_in_packet(self._for_place(matcher, place), query, unique=True))
-        return [(stored, some) for stored, every in sets if (some := tuple(key for key in every if key in keys))]
+        return [(stored, some) for stored, every in sets if (some := self._keys_there(stored, every, place))]
+
+    def _keys_there(self, stored: frozenset[str], keys: tuple[Any, ...], place: Place) -> tuple[Any, ...]:
+        """Of the keys of a set, those whose clients are where the set, or the message, says that they must be."""
+        areas = [place.within] if place.within is not None else []
+        if place.location is not None:
+            areas += [Circle(*place.location, metres) for metres in nears_of(stored)]  # type: ignore[misc]
+        if not areas:
+            return keys
+        lon, lat = self.clients.where(KEY_CHECKS[self._key_type].many(list(keys), "keys"))
+        there = ~np.isnan(lon)
+        for area in areas:
+            there &= area_has(area, lon, lat, plane=self._options.plane)
+        return tuple(compress(keys, there))
 
     @_interrupted_plainly
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
@@ -328,9 +342,7 @@ class Engine:
         return [*query, *location_tags(place.location, place.within, plane=self._options.plane)]
 
     def _matcher_for(self, place: Place) -> Matcher:
-        return self._for_place(self.current.matcher, place)
-
-    def _for_place(self, matcher: Matcher, place: Place) -> Matcher:
+        matcher = self.current.matcher
         return matcher if place.within is None else self._within(matcher)
 
     def _within(self, matcher: Matcher) -> Matcher:

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import F64Array
+from tagmatch.model.arrays import BoolArray, F64Array
 from tagmatch.model.columns import shown
 from tagmatch.model.conditions.areas import shapes_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.model.filters.areas import MAX_LAT, MAX_LON
+from tagmatch.model.filters.areas import MAX_LAT, MAX_LON, Box, Circle
 from tagmatch.model.kernels.locations import Locations
+from tagmatch.model.kernels.sphere import boxes_have, circles_have
 
 LOCATION, WITHIN = "location", "within"
 _NAMES = {True: ("x", "y"), False: ("lon", "lat")}
@@ -45,6 +46,16 @@ def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Arra
     if half.any():
         raise InvalidValueError(f"{' and '.join(_NAMES[plane])}: row {int(np.argmax(half))} has only one of both")
     return columns[0], columns[1]
+
+
+def area_has(area: object, lon: F64Array, lat: F64Array, *, plane: bool) -> BoolArray:
+    """Whether an area, which is a circle or a box, has each of some places."""
+    if isinstance(area, Box):
+        edges = (area.west, area.south, area.east, area.north)
+        return boxes_have(*(np.full(len(lon), edge) for edge in edges), lon, lat, plane=plane)
+    assert isinstance(area, Circle)
+    fields = (area.lon, area.lat, area.metres)
+    return circles_have(*(np.full(len(lon), field) for field in fields), lon, lat, plane=plane)
 
 
 def _plain(given: Any, name: str) -> Any:

@@ -15,7 +15,7 @@ from tagmatch.model.arrays import F64Array, I64Array, Strings, U64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import strings_in
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, find_all
+from tagmatch.model.kernels.tag_table import TagInterner, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.storage.positions import Positions
 from tagmatch.pipeline.areas.clients import ClientCells, Moves
@@ -144,8 +144,8 @@ class Clients:
                 names.data,
                 numbers,
             )
-            # There may be numbers for which there was no more memory
-            unknown = numbers >= min(UNKNOWN, len(self._lon))
+            # Those that nobody knows are beyond, and perhaps some for which there was no more memory
+            unknown = numbers >= len(self._lon)
             numbers[unknown] = 0
             lon, lat = self._lon[numbers], self._lat[numbers]
         lon[unknown] = lat[unknown] = np.nan
