@@ -67,13 +67,13 @@ def save_positions(folder: Path, positions: Positions, *, plane: bool) -> None:
     schema = pa.schema([(name, column.type) for name, column in zip(_names(plane=plane), columns, strict=True)])
     schema = schema.with_metadata({_CHECKSUM: _checksum(*columns)})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.record_batch(columns, schema=schema))
     try:
+        with pa.ipc.new_file(sink, schema) as writer:
+            writer.write_batch(pa.record_batch(columns, schema=schema))
         make_folder(folder)
         with locked(folder / LOCK):
             replace_file(folder / POSITIONS, sink.getvalue().to_pybytes())
-    except OSError as error:
+    except (OSError, pa.ArrowException) as error:
         raise TagMatchError(f"cannot write the positions to {folder / POSITIONS}: {error}") from error
 
 

@@ -162,7 +162,7 @@ def explain(
     """Write each stored set that one query contains, with its keys, as a line of JSON."""
     note_compilation()
     with TagMatch.open(index, snapshot=snapshot, device="cpu", plane=plane) as tm:
-        for stored, keys in tm.explain(tags, attributes, location=location and location.place):
+        for stored, keys in tm.explain(tags, attributes, location=None if location is None else location.place):
             conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
             record: dict[str, Any] = {"tags": sorted(tag for tag in stored if not isinstance(tag, Where)), "keys": keys}
             if conditions:
