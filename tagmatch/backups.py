@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 def backup(
     path: str | os.PathLike[str], target: str | os.PathLike[str], *, keep_snapshots: int | None = None
 ) -> Copied:
-    """Copy the index at `path`, with the changes that are staged in its log, to `target`.
+    """Copy the index at `path`, with the changes that are staged in its log, to `target`; and where clients are.
 
     Programs may change the index meanwhile: the copy has what it had at one moment, with all changes of calls that have
     returned before this one began, but for those with `durability="none"`, which are nowhere but in memory. The copy is
-    an index, in which these changes are staged. When this returns, it survives a crash of the machine; until then,
-    `target` has what it had before, wholly. Files that an earlier backup there has are not copied again: in a folder,
-    their checksums are verified; on a store, their sizes.
+    an index, in which these changes are staged, with the positions of clients that were last saved. When this returns,
+    it survives a crash of the machine; until then, `target` has what it had before, wholly. Files that an earlier
+    backup there has are not copied again: in a folder, their checksums are verified; on a store, their sizes.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def restore(
     snapshot: int | None = None,
     replace: bool = False,
 ) -> Copied:
-    """Make the index at `path` that of which `backup` is a copy, with the changes that were staged.
+    """Make the index at `path` that of which `backup` is a copy, with the changes that were staged, and positions.
 
     First, all files of a backup in a folder are read, and must have the checksums that they were written with; those on
     a store, as they are copied. Then `path` has the copy, in one step, as its next snapshot. Programs that have the
@@ -93,7 +93,8 @@ def restore(
     backup, path : str or Path
         Folders, or URIs on a store, as of `TagMatch.open`. `backup` may be any index, also the one at `path`.
     snapshot : int, optional
-        Number of the snapshot to restore, of those that `TagMatch.snapshots` lists, without what was staged then.
+        Number of the snapshot to restore, of those that `TagMatch.snapshots` lists, without what was staged then, or
+        where clients were.
         Default: the current one.
     replace : bool
         Take the place of an index that is at `path`, with what is staged in it; damaged ones, too.

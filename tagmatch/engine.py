@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import functools
-import itertools
+import threading
 import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.background import renew_in_forks
 from tagmatch.changing import Changing
 from tagmatch.contents import every_set, explained, is_among, pairs, schema_of
-from tagmatch.locations import are_there, coordinates, locations_of_table, without_locations
+from tagmatch.locations import area_has, coordinates, locations_of_table, without_locations
 from tagmatch.messages import message, messages_in
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
@@ -28,13 +30,14 @@ from tagmatch.model.conditions.rows import conditions_of, keys_of, with_areas, w
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import ClosedError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
 from tagmatch.model.expiry import expiry_time, expiry_times
-from tagmatch.model.filters.locations import location_tags, packed_place
+from tagmatch.model.filters.areas import Circle
+from tagmatch.model.filters.locations import checked_location, location_tags, packed_place
 from tagmatch.model.filters.where import Where
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.place import NOWHERE, Place
 from tagmatch.model.storage.location import Location, location_of, open_with
-from tagmatch.model.storage.positions import POSITIONS, open_positions, save_positions
+from tagmatch.model.storage.positions import open_positions, save_positions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
 from tagmatch.pipeline.areas.positions import Clients
@@ -44,7 +47,7 @@ from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Staging
-from tagmatch.subscriptions import alternatives, located_conditions
+from tagmatch.subscriptions import alternatives, located_conditions, nears_of
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
@@ -95,9 +98,10 @@ class Engine:
         options: MatchOptions,
     ) -> None:
         self._location, self._options, self._key_type = location, options, snapshot.key_type
-        self._staging = Staging(location, self._key_type, staging, options.threads)
-        self.clients = _clients_of(location, self._key_type)
-        self._positions_saved = self.clients.version
+        self._staging = Staging(location, self._key_type, staging, options.threads, plane=options.plane)
+        self.clients = _clients_of(location, self._key_type, plane=options.plane)
+        self._positions_saved, self._saving = self.clients.version, threading.Lock()
+        renew_in_forks(self, "_saving")
         self.changing = Changing(
             location, snapshot, self._staging, layout_options, options, staging.keep_snapshots, self.clients
         )
@@ -219,10 +223,11 @@ class Engine:
 
     @_interrupted_plainly
     def consolidate(self, *, full: bool) -> None:
-        """Make staged changes take effect; save where clients are."""
+        """Make staged changes take effect; before that, save where clients are: what fails then changes nothing."""
+        _ = self.current.answering
+        if self.clients.version != self._positions_saved and self._positions_folder is not None:
+            self._save_positions(self._positions_folder)
         self.changing.consolidate(full=full)
-        if self.clients.version != self._positions_saved and self._positions_file is not None:
-            self.save_positions()
 
     @_interrupted_plainly
     def reload(self) -> bool:
@@ -280,35 +285,53 @@ class Engine:
         sets = explained(snapshot, ids, [partial(_paths_of, part) for part in parts])
         if not place.is_given:
             return list(sets)
-        return [(stored, some) for stored, keys in sets if (some := self._there(stored, keys, place))]
+        # Of a set that asks for what is near the client, and of any set where clients must be within an area, only
+        # some keys are answers
+        return [(stored, some) for stored, every in sets if (some := self._keys_there(stored, every, place))]
 
-    def _there(self, stored: frozenset[str], keys: tuple[Any, ...], place: Place) -> tuple[Any, ...]:
-        """Those keys of a set that was found whose clients are where the set and the message want them."""
-        plane = self._options.plane
-        lon, lat = self.clients.where(KEY_CHECKS[self._key_type].many(list(keys), "keys"))
-        return tuple(itertools.compress(keys, are_there(stored, lon, lat, place, plane=plane)))
+    def _keys_there(self, stored: frozenset[str], keys: tuple[Any, ...], place: Place) -> tuple[Any, ...]:
+        """Of the keys of a set, those whose clients are where the set, or the message, says that they must be."""
+        areas = [place.within] if place.within is not None else []
+        if place.location is not None:
+            lon, lat = checked_location(place.location, plane=self._options.plane)
+            areas += [Circle(lon, lat, metres) for metres in nears_of(stored)]
+        if not areas:
+            return keys
+        lons, lats = self.clients.where(KEY_CHECKS[self._key_type].many(list(keys), "keys"))
+        there = ~np.isnan(lons)
+        for area in areas:
+            there &= area_has(area, lons, lats, plane=self._options.plane)
+        return tuple(compress(keys, there))
 
+    @_interrupted_plainly
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
         """Have clients be elsewhere."""
         _ = self.current.answering
         keys = KEY_CHECKS[self._key_type].many(clients, "clients")
         self.clients.move(keys, *coordinates(lon, lat, len(keys), plane=self._options.plane))
 
+    @_interrupted_plainly
     def save_positions(self) -> None:
         """Save where clients are."""
         _ = self.current.answering
-        file = self._positions_file
-        if file is None:
+        folder = self._positions_folder
+        if folder is None:
             raise InvalidValueError(
                 "there is no folder to save positions to: this TagMatch is in memory only, or its index is read-only"
             )
-        version = self.clients.version
-        save_positions(file, self.clients.positions())
-        self._positions_saved = version
+        self._save_positions(folder)
+
+    def _save_positions(self, folder: Path) -> None:
+        with self._saving:  # so that none replaces later ones
+            version = self.clients.version
+            assert self._location is not None
+            self._location.has_index()
+            save_positions(folder, self.clients.positions(), plane=self._options.plane)
+            self._positions_saved = version
 
     @property
-    def _positions_file(self) -> Path | None:
-        return _positions_file(self._location)
+    def _positions_folder(self) -> Path | None:
+        return None if self._location is None else self._location.log_folder
 
     def _message(self, tags: Iterable[str], attributes: object, place: Place) -> list[str]:
         """One query with its attributes and its place as tags."""
@@ -442,16 +465,11 @@ class Engine:
         return f"<TagMatch {where}, {len(snapshot)} sets{staged}, layout {self.current.layout_options.layout}>"
 
 
-def _positions_file(location: Location | None) -> Path | None:
-    folder = None if location is None else location.log_folder
-    return None if folder is None else folder / POSITIONS
-
-
-def _clients_of(location: Location | None, key_type: KeyType) -> Clients:
+def _clients_of(location: Location | None, key_type: KeyType, *, plane: bool) -> Clients:
     """Clients, where they were when that was saved."""
     clients = Clients(has_strings=key_type == "string")
-    file = _positions_file(location)
-    saved = None if file is None else open_positions(file, key_type)
+    folder = None if location is None else location.log_folder
+    saved = None if folder is None else open_positions(folder, key_type, plane=plane)
     if saved is not None:
         clients.place(saved)
     return clients

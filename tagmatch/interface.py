@@ -754,7 +754,8 @@ class TagMatch(Generic[K]):
         Raises
         ------
         TypeError, ValueError
-            A key is none, or a number is not finite or out of range; the message names the row. No client moves then.
+            A key is none, or a number is not finite or out of range; the message names the row. No client moves then,
+            nor where there is no memory; after Ctrl-C, all have moved, or none.
 
         Examples
         --------
@@ -771,13 +772,16 @@ class TagMatch(Generic[K]):
     def save_positions(self) -> None:
         """Save where clients are to the folder of the index, in one step; `open` finds them there.
 
-        `consolidate` does the same, where clients have moved since. A crash loses the moves since then. Programs that
-        have the index open each have positions of their own: the last that saves them counts.
+        `consolidate` does the same before anything else, where clients have moved. `close` or a crash loses the moves
+        since then. Programs that have the index open each have positions of their own: the last that saves them counts.
+        `save` does not write them.
 
         Raises
         ------
         InvalidValueError
             There is no folder: the index is in memory, on a store, or was opened at a snapshot by its number.
+        IndexExistsError
+            The folder has something else in it.
         TagMatchError
             The file cannot be written.
         """

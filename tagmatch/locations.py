@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,9 @@ from tagmatch.model.arrays import BoolArray, F64Array
 from tagmatch.model.columns import shown
 from tagmatch.model.conditions.areas import shapes_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.model.filters.areas import MAX_LAT, MAX_LON, Box, Circle, Near
-from tagmatch.model.filters.language import constraint_of
-from tagmatch.model.filters.locations import checked_location
-from tagmatch.model.filters.where import Where
+from tagmatch.model.filters.areas import MAX_LAT, MAX_LON, Box, Circle
 from tagmatch.model.kernels.locations import Locations
 from tagmatch.model.kernels.sphere import boxes_have, circles_have
-from tagmatch.model.place import Place
 
 LOCATION, WITHIN = "location", "within"
 _NAMES = {True: ("x", "y"), False: ("lon", "lat")}
@@ -52,56 +48,32 @@ def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Arra
     return columns[0], columns[1]
 
 
-def are_there(stored: frozenset[str], lon: F64Array, lat: F64Array, place: Place, *, plane: bool) -> BoolArray:
-    """Of clients who have a set and are at these places, whether they are near and within, as set and message want.
-
-    Parameters
-    ----------
-    stored : frozenset of str
-        The set, whose conditions are `Where`.
-    lon, lat : float64 arrays
-        NaN for clients who are nowhere.
-    place : Place
-        Of a message, which has been checked.
-    plane : bool
-    """
-    there = np.ones(len(lon), np.bool_)
-
-    def same(values: Iterable[Any]) -> list[F64Array]:
-        return [np.full(len(lon), float(value)) for value in values]
-
-    if isinstance(place.within, Circle):
-        circle = place.within
-        middle_lon, middle_lat, metres = same((circle.lon, circle.lat, circle.metres))
-        there &= circles_have(middle_lon, middle_lat, metres, lon, lat, plane=plane)
-    elif isinstance(place.within, Box):
-        box = place.within
-        west, south, east, north = same((box.west, box.south, box.east, box.north))
-        there &= boxes_have(west, south, east, north, lon, lat, plane=plane)
-    if place.location is not None:
-        at_lon, at_lat = same(checked_location(place.location, plane=plane))
-        for condition in stored:
-            area = constraint_of(condition).area if isinstance(condition, Where) else None
-            if isinstance(area, Near):
-                (metres,) = same([area.metres])
-                there &= circles_have(lon, lat, metres, at_lon, at_lat, plane=plane)
-    return there
+def area_has(area: object, lon: F64Array, lat: F64Array, *, plane: bool) -> BoolArray:
+    """Whether an area, which is a circle or a box, has each of some places."""
+    if isinstance(area, Box):
+        west, south, east, north = (np.full(len(lon), edge) for edge in (area.west, area.south, area.east, area.north))
+        return boxes_have(west, south, east, north, lon, lat, plane=plane)
+    assert isinstance(area, Circle)
+    middle_lon, middle_lat, metres = (np.full(len(lon), field) for field in (area.lon, area.lat, area.metres))
+    return circles_have(middle_lon, middle_lat, metres, lon, lat, plane=plane)
 
 
 def _plain(given: Any, name: str) -> Any:
-    """Numbers as NumPy takes them."""
-    if isinstance(given, pa.Array | pa.ChunkedArray):
-        if not (pa.types.is_floating(given.type) or pa.types.is_integer(given.type)):
-            raise InvalidTypeError(f"{name} must be numbers, not {given.type}")
-        return (
-            given.cast(pa.float64()).to_numpy()
-            if isinstance(given, pa.ChunkedArray)
-            else given.cast(pa.float64()).to_numpy(zero_copy_only=False)
-        )
-    values = np.asarray(given)
-    if values.dtype.kind not in "iuf":
-        raise InvalidTypeError(f"{name} must be numbers, not {shown(given)}")
-    return values
+    """Numbers as NumPy takes them, NaN for nulls."""
+    values = given if isinstance(given, pa.Array | pa.ChunkedArray) else np.asarray(np.nan if given is None else given)
+    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
+        with contextlib.suppress(pa.ArrowException, OverflowError):  # some may be `None`
+            values = pa.array(given)
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind not in "iuf":
+            raise InvalidTypeError(f"{name} must be numbers, not {shown(given)}")
+        return values
+    kind = values.type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise InvalidTypeError(f"{name} must be numbers, not {kind if values is given else shown(given)}")
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
 
 def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool) -> list[Locations] | None:
@@ -120,7 +92,7 @@ def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool) -> list
     for batch in batches:
         lon = lat = np.full(len(batch), np.nan)
         if is_place_column(batch.schema, LOCATION):
-            lon, lat = _places(batch.column(LOCATION), plane=plane, first_row=first_row)
+            lon, lat = places_in(batch.column(LOCATION), f"column {LOCATION!r}", plane=plane, first_row=first_row)
         kinds, values = np.zeros(0, np.uint8), np.zeros((0, 4))
         if is_place_column(batch.schema, WITHIN):
             kinds, values = shapes_in(batch.column(WITHIN), f"column {WITHIN!r}", plane=plane, first_row=first_row)
@@ -134,6 +106,11 @@ def without_locations(table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordB
     return table.drop_columns([name for name in (LOCATION, WITHIN) if is_place_column(table.schema, name)])
 
 
+def names_of_places(*, plane: bool) -> tuple[str, str]:
+    """What both numbers of a place are called."""
+    return _NAMES[plane]
+
+
 def is_place_column(schema: pa.Schema, name: str) -> bool:
     """Whether there is a column of this name that says where messages are."""
     place = schema.get_field_index(name)
@@ -144,52 +121,62 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _places(column: pa.Array, *, plane: bool, first_row: int) -> tuple[F64Array, F64Array]:
+def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tuple[F64Array, F64Array]:
+    """Places of rows, NaN where there are none; messages of errors begin with `name`.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError, NullError
+        As `locations_of_table`.
+    """
     names, there = _NAMES[plane], column.is_valid()
+    if pa.types.is_null(column.type):
+        return np.full(len(column), np.nan), np.full(len(column), np.nan)
     if pa.types.is_struct(column.type):
         fields = [column.type.field(i).name for i in range(column.type.num_fields)]
         if sorted(fields) != sorted(names):
-            raise InvalidTypeError(f"column {LOCATION!r} must have the fields {' and '.join(names)}, not {fields}")
-        parts = [column.field(name) for name in names]
+            raise InvalidTypeError(f"{name} must have the fields {' and '.join(names)}, not {fields}")
+        parts = [column.field(field) for field in names]
     else:
         lengths = pc.list_value_length(column)
         wrong = pc.and_(there, pc.not_equal(lengths, 2)).fill_null(False).to_numpy(zero_copy_only=False)
         if wrong.any():
             raise InvalidValueError(
-                f"column {LOCATION!r}: row {first_row + int(np.argmax(wrong))} must have two numbers, "
-                f"{' and '.join(names)}"
+                f"{name}: row {first_row + int(np.argmax(wrong))} must have two numbers, {' and '.join(names)}"
             )
         begins = np.cumsum(np.append(0, np.where(there.to_numpy(zero_copy_only=False), 2, 0)))[:-1]
         flat = column.flatten() if not pa.types.is_fixed_size_list(column.type) else pc.list_flatten(column)
         places = pa.array(begins, mask=~there.to_numpy(zero_copy_only=False))
         parts = [flat.take(places), flat.take(pc.add(places, 1))]
-    return _numbers(parts[0], names[0], MAX_LON, there, plane, first_row), _numbers(
-        parts[1], names[1], MAX_LAT, there, plane, first_row
+    lon, lat = (
+        _numbers(part, name, field, limit, there, plane, first_row)
+        for part, field, limit in zip(parts, names, (MAX_LON, MAX_LAT), strict=True)
     )
+    return lon, lat
 
 
-def _numbers(values: pa.Array, name: str, limit: float, there: pa.Array, plane: bool, first_row: int) -> F64Array:
+def _numbers(
+    values: pa.Array, column: str, name: str, limit: float, there: pa.Array, plane: bool, first_row: int
+) -> F64Array:
     """One number of each place, NaN where there is no place."""
     kind = values.type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        raise InvalidTypeError(f"column {LOCATION!r}: {name} must be numbers, not {values.type}")
+        raise InvalidTypeError(f"{column}: {name} must be numbers, not {values.type}")
     is_there = there.to_numpy(zero_copy_only=False)
     missing = is_there & ~values.is_valid().to_numpy(zero_copy_only=False)
     if missing.any():
-        raise NullError(f"column {LOCATION!r}: row {first_row + int(np.argmax(missing))} has no {name}")
+        raise NullError(f"{column}: row {first_row + int(np.argmax(missing))} has no {name}")
     numbers: F64Array = values.cast(pa.float64()).fill_null(np.nan).to_numpy().copy()
     wrong = is_there & ~np.isfinite(numbers)
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise InvalidValueError(
-            f"column {LOCATION!r}: row {first_row + row}: {name} must be finite, not {numbers[row]}"
-        )
+        raise InvalidValueError(f"{column}: row {first_row + row}: {name} must be finite, not {numbers[row]}")
     if not plane:
         wrong = is_there & (np.abs(numbers) > limit)
         if wrong.any():
             row = int(np.argmax(wrong))
             raise InvalidValueError(
-                f"column {LOCATION!r}: row {first_row + row}: {name} must be from -{limit:.0f} to {limit:.0f}, "
+                f"{column}: row {first_row + row}: {name} must be from -{limit:.0f} to {limit:.0f}, "
                 f"not {float(numbers[row])!r}"
             )
     numbers[~is_there] = np.nan

@@ -7,9 +7,13 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from tagmatch.background import renew_in_forks
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
 from tagmatch.model.errors import ClosedError, IndexNotFoundError, InvalidValueError
+from tagmatch.model.kernels.area_shapes import check_geometry, shapes_of
+from tagmatch.model.kernels.reserved import areas_among
 from tagmatch.model.options import Durability, KeyType, StagingOptions
 from tagmatch.model.storage.format import Manifest, first_log_of, staged_of
 from tagmatch.model.storage.journal.changes import changes_in
@@ -35,6 +39,8 @@ class Staging:
     key_type : {"integer", "string"}
     options : StagingOptions
     threads : int
+    plane : bool
+        Whether areas are on the plane.
 
     Attributes
     ----------
@@ -42,12 +48,20 @@ class Staging:
         Is held while changes are staged, and by who has something happen between them.
     """
 
-    def __init__(self, location: Location | None, key_type: KeyType, options: StagingOptions, threads: int) -> None:
+    def __init__(
+        self,
+        location: Location | None,
+        key_type: KeyType,
+        options: StagingOptions,
+        threads: int,
+        *,
+        plane: bool = False,
+    ) -> None:
         self.lock = threading.Lock()
         renew_in_forks(self, "lock")
         self._location, self._key_type, self._options = location, key_type, options
         self._folder: Path | None = None if location is None else location.log_folder
-        self._threads, self._changes = threads, StagedChanges(threads)
+        self._threads, self._plane, self._changes = threads, plane, StagedChanges(threads)
         self._journal: Journal | None = None
         self._closed = False
         # What another program has left, if that is not taken yet
@@ -166,6 +180,13 @@ class Staging:
                     raise InvalidValueError(
                         f"the changes that are staged in {self._folder} are of an index with another type of keys; "
                         "remove the files staged-*.log there"
+                    )
+                for chunk in chunks:
+                    places = np.flatnonzero(areas_among(chunk.tags)).astype(np.uint32)
+                    check_geometry(
+                        shapes_of(chunk.tags, places).kinds,
+                        f"the changes that are staged in {self._folder} have areas",
+                        plane=self._plane,
                     )
                 left.extend(chunks, keys, removed=removed, expires=expires)
             if len(left):

@@ -13,7 +13,7 @@ from tagmatch.model.columns import shown, stored_tag_list
 from tagmatch.model.conditions.areas import area_tag
 from tagmatch.model.conditions.rows import Alternatives, Conditions
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
-from tagmatch.model.filters.areas import check, on_plane
+from tagmatch.model.filters.areas import Near, check, on_plane
 from tagmatch.model.filters.constraints import AREA_TAGS, Constraint
 from tagmatch.model.filters.language import rows_of
 from tagmatch.model.filters.where import Where
@@ -70,6 +70,20 @@ def located(rows: Alternatives, *, plane: bool) -> Alternatives:
     if not any(tag.startswith(AREA_TAGS) for row in rows for tag in row):
         return rows
     return [[_located(tag, plane) if tag.startswith(AREA_TAGS) else tag for tag in row] for row in rows]
+
+
+def nears_of(stored: Iterable[str]) -> list[float]:
+    """How far away what is near may be, of each condition of a set, as users see it, that asks for that.
+
+    Examples
+    --------
+    >>> nears_of(["fr", Where("within near(500)"), Where("x = 1")])
+    [500.0]
+    """
+    conditions = [row for each in stored if isinstance(each, Where) for row in rows_of(each)]
+    constraints = [tag for row in conditions for tag in row.constraints]
+    areas = [Constraint.of_tag(tag).area for tag in constraints if tag.startswith(AREA_TAGS)]
+    return [area.metres for area in areas if isinstance(area, Near)]
 
 
 def _located(tag: str, plane: bool) -> str:

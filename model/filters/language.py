@@ -125,19 +125,6 @@ def rows_of(text: str) -> list[Row]:
     return normal_rows(parse(text))
 
 
-def constraint_of(where: str) -> Constraint:
-    """The constraint of which this is the text, as `Constraint.text` gives it.
-
-    Examples
-    --------
-    >>> constraint_of("price < 10").attribute
-    'price'
-    """
-    (row,) = rows_of(str(where))
-    (tag,) = row.constraints
-    return Constraint.of_tag(tag)
-
-
 def parse(text: str) -> Expression:
     """The expression as a tree, in which `and` and `or` have as many parts as are written beside each other.
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, F64Array, Strings, TagLists, U8Array, U32Array, frozen, offsets_of
+from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.parallel import even_ranges, run_rows
 
@@ -109,6 +110,23 @@ def shapes_of(tags: Strings, ranks: U32Array) -> Shapes:
     bits = np.zeros((count, MOST_NUMBERS), np.uint64)
     _read(tags.offsets, tags.data, frozen(ranks.astype(np.uint32, copy=False)), kinds, negated, bits)
     return Shapes(kinds, negated, bits.view(np.float64))
+
+
+def check_geometry(kinds: U8Array, what: str, *, plane: bool) -> None:
+    """See that areas are on the plane, or on the sphere; those of no kind are neither.
+
+    Raises
+    ------
+    InvalidValueError
+        One is not; the message begins with what they are.
+    """
+    known = kinds[kinds != 0]
+    # Letters of the plane are capitals
+    if ((known < ord("a")) != plane).any():
+        raise InvalidValueError(
+            f"{what} on the {'sphere' if plane else 'plane'}: open the index with plane={not plane} "
+            f"({'without' if plane else 'commands:'} --plane)"
+        )
 
 
 @kernel

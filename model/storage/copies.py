@@ -1,8 +1,11 @@
-"""Safety copies of an index, and the way back: its snapshot, and what is staged in it.
+"""Safety copies of an index, and the way back: its snapshot, what is staged in it, and where clients are.
 
 Changes that are staged go, as their logs have them, to files that the manifest of the copy names. So the manifest says
 all that there is, and when it replaces another one, in one step, the place has the copy instead of what it had before.
 They are staged when the copy is opened, before those that its own logs have.
+
+Positions, which no snapshot has, are a file beside it, made ready before that step and put in its place right after it.
+What is copied without them, such as an earlier snapshot, takes away those that there were.
 
 An index in a folder is copied while programs write to it. Its files are opened first, and the manifest is read before
 and after that: if it is the same, they are files of one moment, and stay readable though a newer snapshot removes them.
@@ -25,11 +28,12 @@ from tagmatch.model.errors import (
     IndexLockedError,
     TagMatchError,
 )
-from tagmatch.model.storage.durable import sync
+from tagmatch.model.storage.durable import remove, sync, write_file
 from tagmatch.model.storage.file_lock import lock_at_once
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import (
     ADVICE,
+    POSITIONS,
     WRITER,
     Entry,
     Manifest,
@@ -48,6 +52,7 @@ from tagmatch.model.storage.journal.changes import logs_as_files
 from tagmatch.model.storage.journal.folder import remove_logs
 from tagmatch.model.storage.journal.scan import generations_in, log_path
 from tagmatch.model.storage.location import Location
+from tagmatch.model.storage.positions import check_positions
 from tagmatch.model.storage.shared_files import folder_for_copies
 from tagmatch.model.storage.store import Store
 from tagmatch.model.storage.store_folder import in_a_line
@@ -155,6 +160,9 @@ def _copy(original: _Original, target: Location, terms: Callable[[_Place, Manife
                 sync(place.unfinished / name)
             place.put(name, own)
             new += nbytes
+        if original.positions is not None:
+            check_positions(original.positions, f"the positions in {original.name}/{POSITIONS}")
+            new += len(original.positions)
         logged = logs_as_files(original.logs, first_log_of(found), place.unfinished, original.name)
         for entry in logged:
             place.put(entry["name"], {entry["name"]: entry})
@@ -163,7 +171,9 @@ def _copy(original: _Original, target: Location, terms: Callable[[_Place, Manife
         manifest |= marks
         if staged := [*staged_of(found), *logged]:
             manifest["staged"] = staged
+        place.ready_positions(original.positions)
         place.commit(manifest, kept)
+        place.put_positions(original.positions)
     return Copied(manifest["number"], manifest["sets"], sum(entry["changes"] for entry in staged), new, old)
 
 
@@ -195,6 +205,8 @@ class _Original:
         Copies the file with this path within the index to a file of this machine.
     logs : sequence of (str, file)
         Names and contents of the logs that count.
+    positions : bytes, optional
+        The file that says where clients are.
     """
 
     name: str
@@ -202,6 +214,7 @@ class _Original:
     check: Callable[[], None]
     fetch: Callable[[str, Path], None]
     logs: Sequence[tuple[str, BinaryIO]]
+    positions: bytes | None
 
 
 def _original(location: Location) -> contextlib.AbstractContextManager[_Original]:
@@ -245,7 +258,8 @@ def _in_folder(folder: Folder) -> Iterator[_Original]:
             with file.open("wb") as to:
                 shutil.copyfileobj(files[path], to, _BLOCK)
 
-        yield _Original(str(folder), manifest, check, fetch, logs)
+        positions = _if_there(lambda: folder.read(POSITIONS)) if folder.number is None else None
+        yield _Original(str(folder), manifest, check, fetch, logs, positions)
 
 
 @contextlib.contextmanager
@@ -259,7 +273,15 @@ def _on_store(store: Store) -> Iterator[_Original]:
             raise IndexCorruptError(f"{store} lacks a file: {in_a_line(error)}") from None
 
     manifest = store.manifest()
-    yield _Original(str(store), manifest, lambda: None, fetch, [])
+    positions = _if_there(lambda: store.folder.read(POSITIONS)) if store.number is None else None
+    yield _Original(str(store), manifest, lambda: None, fetch, [], positions)
+
+
+def _if_there(read: Callable[[], bytes]) -> bytes | None:
+    try:
+        return read()
+    except FileNotFoundError:
+        return None
 
 
 # -- where it is copied to ---------------------------------------------------------------------------------------------
@@ -294,6 +316,12 @@ class _Place(Protocol):
     def commit(self, manifest: Manifest, kept: dict[str, bytes]) -> None:
         """Have this manifest, in one step, and drop what it does not name."""
 
+    def ready_positions(self, text: bytes | None) -> None:
+        """Take what `put_positions` is to put there."""
+
+    def put_positions(self, text: bytes | None) -> None:
+        """Have this file of positions, or none."""
+
 
 @contextlib.contextmanager
 def _place(location: Location) -> Iterator[_Place]:
@@ -303,7 +331,10 @@ def _place(location: Location) -> Iterator[_Place]:
             if lock is None:
                 raise IndexLockedError(f"a program has changes staged for the index {location}; close it there")
             with lock:
-                yield _InFolder(location, unfinished)
+                try:
+                    yield _InFolder(location, unfinished)
+                finally:
+                    remove(location.path / f"{POSITIONS}.new")
     else:
         assert isinstance(location, Store)
         try:
@@ -337,6 +368,18 @@ class _InFolder:
         self._folder.commit(self.unfinished, manifest, kept)
         remove_logs(self._folder.path, log)
 
+    def ready_positions(self, text: bytes | None) -> None:
+        if text is not None:
+            write_file(self._folder.path / f"{POSITIONS}.new", text)
+
+    def put_positions(self, text: bytes | None) -> None:
+        file = self._folder.path / POSITIONS
+        if text is not None:
+            file.with_name(f"{POSITIONS}.new").replace(file)
+        else:
+            file.unlink(missing_ok=True)
+        sync(self._folder.path)
+
 
 class _OnStore:
     def __init__(self, store: Store, unfinished: Path) -> None:
@@ -356,3 +399,12 @@ class _OnStore:
 
     def commit(self, manifest: Manifest, kept: dict[str, bytes]) -> None:
         self._store.commit(manifest, kept)
+
+    def ready_positions(self, text: bytes | None) -> None:
+        """Nothing: a store has files whole or not at all."""
+
+    def put_positions(self, text: bytes | None) -> None:
+        if text is not None:
+            self._store.folder.write(POSITIONS, text)
+        else:
+            self._store.folder.folder(POSITIONS).try_to_remove()

@@ -28,6 +28,7 @@ from tagmatch.model.storage.format import (
     LOCK,
     MANIFEST,
     OF_SNAPSHOTS,
+    POSITIONS,
     SCRATCH_PREFIX,
     UNFINISHED_PREFIX,
     WRITER,
@@ -302,6 +303,7 @@ class Folder:
         for left in self.path.glob(f"{UNFINISHED_PREFIX}*"):
             if not left.name.startswith(SCRATCH_PREFIX) and left not in _in_use and _is_abandoned(left):
                 shutil.rmtree(left, ignore_errors=True)
+        remove(self.path / f"{POSITIONS}.new")
 
     @contextlib.contextmanager
     def unfinished(self, prefix: str = UNFINISHED_PREFIX) -> Iterator[Path]:

@@ -58,6 +58,8 @@ CONSTRAINTS = "constraints"
 AREAS = "areas"
 #: Its lock is held by a writer; readers need none
 LOCK = "LOCK"
+#: Where clients are, which no snapshot has
+POSITIONS = "POSITIONS.arrow"
 #: Its lock is held by a program for as long as it may stage changes that last
 WRITER = "WRITER"
 STAGED_PREFIX = "staged-"
@@ -89,7 +91,7 @@ def reject_other_files(path: object, names: Iterable[str]) -> None:
     IndexExistsError
         It has.
     """
-    ours = (f"{MANIFEST}.new", *OF_SNAPSHOTS, UNFINISHED_PREFIX, STAGED_PREFIX, LOCK, WRITER)
+    ours = (f"{MANIFEST}.new", *OF_SNAPSHOTS, UNFINISHED_PREFIX, STAGED_PREFIX, LOCK, WRITER, POSITIONS)
     if not all(name.startswith(ours) for name in names):
         raise IndexExistsError(f"{path} is a folder with other files in it; choose an empty or a new folder")
 

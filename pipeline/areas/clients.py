@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,17 @@ PREPARED = (
 
 _NO_SHAPES = Shapes(np.empty(0, np.uint8), np.empty((0, 4)))
 _NO_PLACES = Places(np.empty(0), np.empty(0))
+
+
+class Moves(NamedTuple):
+    """Clients with where each is to be, one after the other."""
+
+    clients: I64Array
+    lon: F64Array
+    lat: F64Array
+    x: F64Array
+    y: F64Array
+    z: F64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -289,24 +301,37 @@ class ClientCells:
         IndexError
             There is no such client; then none is moved.
         """
+        self.make(self.ready(clients, lon, lat))
+
+    def ready(self, clients: I64Array, lon: F64Array, lat: F64Array) -> Moves:
+        """What `make` needs to move clients: whatever memory that takes. Parameters and errors as `move`."""
         if len(clients) and not (int(clients.min()) >= 0 and int(clients.max()) < len(self._cells.lon)):
             raise IndexError(
                 f"clients are numbered from 0 to {len(self._cells.lon) - 1}; to move others, make new cells"
             )
         clients, lon, lat = frozen(clients), frozen(lon), frozen(lat)
-        point = points(lon, lat, plane=self._entries.plane)
+        return Moves(clients, lon, lat, *points(lon, lat, plane=self._entries.plane))
+
+    def make(self, moves: Moves) -> None:
+        """Make moves. If this is interrupted, call it once more."""
         with self._moving:
             done = 0
-            while done < len(clients):
+            while done < len(moves.clients):
                 cells = self._cells
                 done = move_clients(
-                    self._entries.for_moves, cells.chunks, cells.positions, cells.tree, cells.count, clients, lon, lat,
-                    *point, done, self._asks, self._new_cells, self._marked,
+                    self._entries.for_moves, cells.chunks, cells.positions, cells.tree, cells.count, *moves, done,
+                    self._asks, self._new_cells, self._marked,
                 )  # fmt: skip
                 while self._asks[0] > 0:
                     time.sleep(_PAUSE_S)
-            self._moved += len(clients)
-            self._even_out()
+            self._moved += len(moves.clients)
+            with contextlib.suppress(MemoryError):  # it does not have to be now
+                self._even_out()
+
+    def begin_anew(self) -> None:
+        """Be as after a fork, of which nobody moves clients: no search asks for a pause."""
+        self._asks[0] = 0
+        self._moving = threading.Lock()
 
     def _even_out(self) -> None:
         """Make new cells if those that there are have become too full; searches under way go on with the old ones."""

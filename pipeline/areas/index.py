@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U8Array, U32Array, UIntArray, offsets_of
-from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels import area_shapes
 from tagmatch.model.kernels.reserved import areas_among, constraints_among
 from tagmatch.model.tables import Segment
@@ -188,11 +187,7 @@ def _asked(segment: Segment, is_area: BoolArray, *, plane: bool) -> _Asked:
     rows, owners = np.unique(of_places, return_inverse=True)
     shapes = area_shapes.shapes_of(segment.vocabulary.tags, ranks.values[places])
     known = shapes.kinds != 0
-    # Letters of the plane are capitals
-    if ((shapes.kinds[known] < ord("a")) != plane).any():
-        raise InvalidValueError(
-            f"there are areas on the {'sphere' if plane else 'plane'}: open the index with plane={not plane}"
-        )
+    area_shapes.check_geometry(shapes.kinds, "there are areas", plane=plane)
     # What only begins like an area never holds
     has_way = np.ones(len(rows), np.bool_)
     has_way[owners[~known]] = False

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +15,10 @@ from tagmatch.model.arrays import F64Array, I64Array, Strings, U64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import strings_in
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, find_all
+from tagmatch.model.kernels.tag_table import TagInterner, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings, xxh64
 from tagmatch.model.storage.positions import Positions
-from tagmatch.pipeline.areas.clients import ClientCells
+from tagmatch.pipeline.areas.clients import ClientCells, Moves
 
 _KEY_BYTES = 8
 _FEWEST = 1024
@@ -29,10 +32,27 @@ def _look_up(offsets, data, slots, known_offsets, known_data, all_lon, all_lat, 
         hashes[i] = xxh64(data, offsets[i], offsets[i + 1], np.uint64(0))
     find_all(hashes, offsets, data, 0, slots, known_offsets, known_data, numbers)
     for i in range(len(lon)):
-        is_known = numbers[i] != UNKNOWN
+        # Those that nobody knows are beyond, and perhaps some for which there was no more memory
+        is_known = np.int64(numbers[i]) < len(all_lon)
         number = np.int64(numbers[i]) if is_known else 0
         lon[i] = all_lon[number] if is_known else np.nan
         lat[i] = all_lat[number] if is_known else np.nan
+
+
+@dataclass(slots=True)
+class _Begun:
+    """Moves that have everything they need: where clients are to be, and what is to be done for that."""
+
+    numbers: I64Array
+    lon: F64Array
+    lat: F64Array
+    left: list[tuple[ClientCells, Moves]] = field(default_factory=list)
+
+
+@kernel
+def _put(numbers, lon, lat, all_lon, all_lat):
+    for i in range(len(numbers)):
+        all_lon[numbers[i]], all_lat[numbers[i]] = lon[i], lat[i]
 
 
 class Clients:
@@ -57,6 +77,9 @@ class Clients:
         self._lon, self._lat = np.full(_FEWEST, np.nan), np.full(_FEWEST, np.nan)
         # How many clients each knows
         self._followers: weakref.WeakKeyDictionary[ClientCells, int] = weakref.WeakKeyDictionary()
+        # What was interrupted
+        self._begun: _Begun | None = None
+        _all.add(self)
 
     def __len__(self) -> int:
         """How many clients have a position."""
@@ -64,18 +87,37 @@ class Clients:
             return int(np.count_nonzero(~np.isnan(self._lon)))
 
     def move(self, keys: U64Array | Strings, lon: F64Array, lat: F64Array) -> None:
-        """Have clients be elsewhere, one after the other; NaN: nowhere. In effect when this returns."""
+        """Have clients be elsewhere, one after the other; NaN: nowhere. In effect when this returns.
+
+        Where there is no memory, none moves. If this is interrupted, they move now, or as the next method is called.
+        """
         strings = self._strings(keys)
         with self.lock:
-            numbers = self._known(strings)
-            self._lon[numbers], self._lat[numbers] = lon, lat
-            self.version += 1
+            self._finish()
+            begun = _Begun(self._known(strings), lon, lat)
             for cells, known in list(self._followers.items()):
-                some = numbers < known
-                if some.all():
-                    cells.move(numbers, lon, lat)
-                else:
-                    cells.move(numbers[some], lon[some], lat[some])
+                some = begun.numbers < known
+                which = slice(None) if some.all() else some
+                begun.left.append((cells, cells.ready(begun.numbers[which], lon[which], lat[which])))
+            try:
+                self._begun = begun
+                self._finish()
+            except BaseException:
+                self._finish()
+                raise
+
+    def _finish(self) -> None:
+        """Make the moves that have begun. What was done already may be done again, as nothing comes between."""
+        begun = self._begun
+        if begun is None:
+            return
+        _put(begun.numbers, begun.lon, begun.lat, self._lon, self._lat)
+        self.version += 1
+        while begun.left:
+            cells, moves = begun.left[-1]
+            cells.make(moves)
+            begun.left.pop()
+        self._begun = None
 
     def place(self, positions: Positions) -> None:
         """Have clients be where they were."""
@@ -91,6 +133,7 @@ class Clients:
         """
         strings = self._strings(keys.to_numpy() if not self._has_strings else strings_in(keys.cast(pa.large_string())))
         with self.lock:
+            self._finish()
             numbers = self._known(strings)
             known = len(self._numbers)
             cells = ClientCells.of(
@@ -104,6 +147,7 @@ class Clients:
         strings = self._strings(keys)
         lon, lat = np.empty(len(strings)), np.empty(len(strings))
         with self.lock:
+            self._finish()
             known = self._numbers.strings()
             _look_up(
                 strings.offsets, strings.data, self._numbers.slots, known.offsets, known.data, self._lon, self._lat,
@@ -114,6 +158,7 @@ class Clients:
     def positions(self) -> Positions:
         """Where all clients are that are anywhere."""
         with self.lock:
+            self._finish()
             there = np.flatnonzero(~np.isnan(self._lon[: len(self._numbers)]))
             lon, lat, names = self._lon[there], self._lat[there], self._numbers.strings()
         if self._has_strings:
@@ -127,7 +172,8 @@ class Clients:
         numbers = self._numbers.intern(strings, hash_strings(strings)).astype(np.int64)
         if len(self._numbers) > len(self._lon):
             room = np.full(max(len(self._numbers), 2 * len(self._lon)) - len(self._lon), np.nan)
-            self._lon, self._lat = np.concatenate([self._lon, room]), np.concatenate([self._lat, room])
+            longer = np.concatenate([self._lon, room]), np.concatenate([self._lat, room])
+            self._lon, self._lat = longer
         return numbers
 
     @staticmethod
@@ -137,3 +183,38 @@ class Clients:
             return keys
         whole = np.ascontiguousarray(keys, np.uint64)
         return Strings(_KEY_BYTES * np.arange(len(whole) + 1), whole.view(np.uint8))
+
+
+_all: weakref.WeakSet[Clients] = weakref.WeakSet()
+# One thread forks at a time, and holds all these
+_forking = threading.Lock()
+_held: list[tuple[Clients, ExitStack]] = []
+
+
+def _hold() -> None:
+    """Wait until no client moves: in a forked child, nobody would finish that, and searches would wait for it."""
+    _forking.acquire()
+    for clients in list(_all):
+        stack = ExitStack()
+        stack.enter_context(clients.lock)
+        _held.append((clients, stack))
+
+
+def _let_go() -> None:
+    while _held:
+        _held.pop()[1].close()
+    _forking.release()
+
+
+def _begin_anew() -> None:
+    """Searches of the parent's, which may ask for pauses of moves, do not go on in a child."""
+    for clients, _ in _held:
+        clients.lock = threading.RLock()
+        for cells in list(clients._followers):
+            cells.begin_anew()
+    _held.clear()
+    _forking.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_begin_anew)

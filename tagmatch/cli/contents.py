@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tagmatch.cli.arguments import Index, SnapshotNumber, Threads, user_path
+from tagmatch.cli.arguments import Index, Plane, SnapshotNumber, Threads, user_path
 from tagmatch.cli.progress import is_terminal_of_messages, status, with_progress
 from tagmatch.files.formats import STANDARD_STREAM, FormatName
 from tagmatch.interface import TagMatch
@@ -68,6 +68,7 @@ def export(
 def info(
     index: Index,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    plane: Plane = False,
     snapshot: SnapshotNumber = None,
 ) -> None:
     """Show what an index holds, which segments it has, and which snapshots can be opened by their numbers."""
@@ -77,7 +78,7 @@ def info(
     from tagmatch.model.storage.format import files_nbytes
     from tagmatch.model.storage.location import location_of
 
-    with TagMatch.open(index, snapshot=snapshot) as tm:
+    with TagMatch.open(index, snapshot=snapshot, plane=plane) as tm:
         stats, segments = tm.stats(), tm.snapshot.segments
     shown: dict[str, Any] = {name: stats[name] for name in _SHOWN}
     shown["file_bytes"] = files_nbytes(location_of(index, "INDEX", snapshot).manifest())
@@ -102,11 +103,11 @@ def info(
     Console().print(table)
 
 
-def check(index: Index, threads: Threads = None, snapshot: SnapshotNumber = None) -> None:
+def check(index: Index, plane: Plane = False, threads: Threads = None, snapshot: SnapshotNumber = None) -> None:
     """Verify the checksums and every invariant of an index, and the checksums of earlier snapshots that it keeps."""
     from tagmatch.model.storage.location import location_of
 
-    with TagMatch.open(index, snapshot=snapshot, threads=threads) as tm:
+    with TagMatch.open(index, snapshot=snapshot, plane=plane, threads=threads) as tm:
         with status("checking"):
             tm.check()
             location_of(index, "INDEX").check_kept()

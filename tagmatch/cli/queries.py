@@ -9,7 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from tagmatch.cli.arguments import Index, InputFormat, SkipInvalid, SnapshotNumber, Threads, input_argument, user_path
+from tagmatch.cli.arguments import (
+    Index,
+    InputFormat,
+    Plane,
+    SkipInvalid,
+    SnapshotNumber,
+    Threads,
+    input_argument,
+    user_path,
+)
 from tagmatch.cli.progress import in_steps, invalid_rows, is_terminal_of_messages, note_compilation
 from tagmatch.files.formats import FormatName
 from tagmatch.interface import TagMatch
@@ -25,6 +34,20 @@ def _attributes(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise typer.BadParameter(f"{text!r} is no object of JSON")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Location:
+    place: tuple[float, float]
+
+
+def _location(text: str) -> _Location:
+    """Two numbers with a comma between."""
+    try:
+        lon, lat = map(float, text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no place: give two numbers, as in 9.19,45.46") from None
+    return _Location((lon, lat))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +72,10 @@ def _columns(text: str) -> _Columns:
 
 def match(
     index: Index,
-    queries: Annotated[str, input_argument("QUERIES", "columns `tags` or `attributes` or both, and optionally `id`")],
+    queries: Annotated[
+        str,
+        input_argument("QUERIES", "columns `tags` or `attributes` or both, and optionally `id`, `location`, `within`"),
+    ],
     output: Annotated[
         str,
         typer.Option(
@@ -67,7 +93,7 @@ def match(
             parser=_columns,
             metavar="NAME,...",
             help="Columns of a Parquet or CSV file that are an attribute each, in the place of `attributes`; '*' for "
-            "every one but `tags` and `id`.",
+            "every one but `tags`, `id`, `location` and `within`.",
             show_default=False,
         ),
     ] = None,
@@ -81,6 +107,7 @@ def match(
     exact: Annotated[
         bool, typer.Option("--exact/--no-exact", help="Verify matches, or answer by signature (layout balanced).")
     ] = True,
+    plane: Plane = False,
     threads: Threads = None,
 ) -> None:
     """Write, for each query, its id (or, where it has none, its row number) and the keys of all sets that it contains.
@@ -94,13 +121,15 @@ def match(
     note_compilation()
     with (
         invalid_rows(skip=skip_invalid) as invalid,
-        TagMatch.open(index, snapshot=snapshot, exact=exact, threads=threads) as tm,
+        TagMatch.open(index, snapshot=snapshot, exact=exact, plane=plane, threads=threads) as tm,
         answer_writer(output, tm.match_many([]).type, output_format) as writer,
     ):
-        batches = read_queries(queries, form, invalid, attributes.names if attributes else ())
+        batches = read_queries(queries, form, invalid, attributes.names if attributes else (), plane=plane)
         shown = sys.stderr.isatty() and not is_terminal_of_messages(output)
         for batch in in_steps("matching", batches, rows_in(queries, form) if shown else None, shown=shown):
-            writer.write(batch["row"], batch["id"], tm.match_many(batch["tags"], unique=unique))
+            # What says where messages are comes in tables
+            queries_of_batch = batch.drop_columns(["row", "id"]) if batch.num_columns > 3 else batch["tags"]
+            writer.write(batch["row"], batch["id"], tm.match_many(queries_of_batch, unique=unique))
 
 
 def explain(
@@ -118,12 +147,22 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    location: Annotated[
+        _Location | None,
+        typer.Option(
+            parser=_location,
+            metavar="LON,LAT",
+            help="Where the query is, as two numbers: 9.19,45.46.  [default: nowhere]",
+            show_default=False,
+        ),
+    ] = None,
+    plane: Plane = False,
     snapshot: SnapshotNumber = None,
 ) -> None:
     """Write each stored set that one query contains, with its keys, as a line of JSON."""
     note_compilation()
-    with TagMatch.open(index, snapshot=snapshot, device="cpu") as tm:
-        for stored, keys in tm.explain(tags, attributes):
+    with TagMatch.open(index, snapshot=snapshot, device="cpu", plane=plane) as tm:
+        for stored, keys in tm.explain(tags, attributes, location=None if location is None else location.place):
             conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
             record: dict[str, Any] = {"tags": sorted(tag for tag in stored if not isinstance(tag, Where)), "keys": keys}
             if conditions:

@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from tagmatch.files.areas import AREA_STRUCTS, check_area
 from tagmatch.files.constraints import CONSTRAINT_LISTS, check_constraints
+from tagmatch.files.places import check_location, check_locations, check_within, check_withins, place_structs
+from tagmatch.locations import LOCATION, WITHIN
 from tagmatch.messages import TAGS, message, messages_in, side_by_side
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import from_strings
@@ -310,6 +312,26 @@ def conditions(*, plane: bool) -> tuple[Column, ...]:
     )
 
 
+def places(*, plane: bool) -> tuple[Column, ...]:
+    """Of queries: where they are, and the area in which clients must be."""
+    return (
+        Column(
+            LOCATION,
+            (place_structs(plane=plane),),
+            partial(check_locations, plane=plane),
+            partial(check_location, plane=plane),
+            is_optional=True,
+        ),
+        Column(
+            WITHIN,
+            (AREA_STRUCTS,),
+            partial(check_withins, plane=plane),
+            partial(check_within, plane=plane),
+            is_optional=True,
+        ),
+    )
+
+
 #: Of queries
 ATTRIBUTES = Column("attributes", (ATTRIBUTE_TAGS,), _check_attributes, _check_attributes_of_one, is_optional=True)
 #: Of stored sets: when the key expires
@@ -354,7 +376,7 @@ def attribute_columns(names: tuple[str, ...], found: list[str], path: str, *, ar
             "leave out that column, or --attributes"
         )
     if names == EVERY_COLUMN:
-        names = tuple(name for name in found if name not in (TAGS, ID.name))
+        names = tuple(name for name in found if name not in (TAGS, ID.name, LOCATION, WITHIN))
     for name in names:
         if found.count(name) > 1:
             raise InputFileError(f"{path} has {found.count(name)} columns {name!r}; an attribute must be one")

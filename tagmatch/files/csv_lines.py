@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from tagmatch.files.columns import ATTRIBUTE_TAGS, EXPIRES, ID, Column, attribute_lists
-from tagmatch.files.json_lines import OBJECTS, JsonLines, concatenated, json_values, time_texts
+from tagmatch.files.json_lines import OBJECTS, JsonLines, concatenated, json_values, objects_of, time_texts
+from tagmatch.locations import LOCATION
 from tagmatch.messages import TAGS
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.expiry import TIME
@@ -33,9 +34,9 @@ class CsvLines:
 
     A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags. An empty one cannot be
     used, unless the row has conditions or attributes: a value may be missing, or the empty set may be meant, which
-    every query contains. Ids are strings; an empty
-    cell has none, nor a condition or a time. Attributes and areas are a JSON object, constraints a JSON list. Cells of
-    a column that is one attribute are as `value_in` says.
+    every query contains. Ids are strings; an empty cell has none, nor a condition or a time. Attributes, areas and
+    locations are a JSON object, constraints a JSON list. Cells of a column that is one attribute are as `value_in`
+    says.
     """
 
     name = "a line of CSV"
@@ -81,8 +82,8 @@ class CsvLines:
             record[TAGS] = None
         for name in self._optional:
             record[name] = record[name] or None
-        for name in OBJECTS:
-            if record.get(name):
+        for name in (*OBJECTS, LOCATION):
+            if name not in self._attributes and record.get(name):
                 record[name] = json.loads(record[name])
         for name in self._attributes:
             try:
@@ -100,11 +101,6 @@ def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if field.name not in cells.schema.names:
         return pa.nulls(len(cells), field.type)
     texts = cells[field.name]
-    if field.name in OBJECTS:
-        try:
-            return OBJECTS[field.name]([json.loads(text) if text else None for text in texts.to_pylist()])
-        except json.JSONDecodeError as error:
-            raise pa.ArrowInvalid(str(error)) from None
     if _is_attribute(field.name, field.type):
         cells = texts.dictionary_encode()
         try:
@@ -112,6 +108,11 @@ def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
         except ValueError as error:
             raise pa.ArrowInvalid(str(error)) from None
         return attribute_lists(rows).take(cells.indices)
+    if field.name in (*OBJECTS, LOCATION):
+        try:
+            return objects_of([json.loads(text) if text else None for text in texts.to_pylist()], field)
+        except json.JSONDecodeError as error:
+            raise pa.ArrowInvalid(str(error)) from None
     if pa.types.is_list(field.type):
         return _tags(texts, field.type)
     if field.name in (ID.name, WHERE, EXPIRES.name):

@@ -24,6 +24,7 @@ from tagmatch.files.columns import (
     attribute_columns,
     beside,
     conditions,
+    places,
     with_attributes,
 )
 from tagmatch.files.csv_lines import CsvLines, header_of, require_columns
@@ -33,6 +34,7 @@ from tagmatch.files.json_lines import JsonLines
 from tagmatch.files.lines import LineReader, first_line
 from tagmatch.files.parquet import parquet_rows
 from tagmatch.files.streams import Read, at_hand, input_descriptor, input_name, whole_lines
+from tagmatch.messages import TAGS
 from tagmatch.model.errors import InputFileError
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import MANIFEST
@@ -81,25 +83,39 @@ def read_sets(
 
 
 def read_queries(
-    path: str, form: str | None = None, invalid: InvalidRows | None = None, attributes: tuple[str, ...] = ()
+    path: str,
+    form: str | None = None,
+    invalid: InvalidRows | None = None,
+    attributes: tuple[str, ...] = (),
+    *,
+    plane: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `row`, the number of the row from 0, `id`, null where there is none, and `tags`.
+
+    Where some rows say where they are, there are columns `location` and `within` as well, as `TagMatch.match_many`
+    takes them.
 
     The attributes of queries are among their tags, as the tags that stand for them. Queries that have attributes need
     have no tags.
 
     Parameters and errors as `read_sets`, but for keys. Batches of a stream hold the lines that have arrived.
     `attributes` names columns of Parquet or CSV that are an attribute each, in the place of a column `attributes`;
-    `EVERY_COLUMN` is all but `tags` and `id`.
+    `EVERY_COLUMN` is all but `tags`, `id`, `location` and `within`.
     """
-    columns = (QUERY_TAGS, ID, *([] if attributes else [ATTRIBUTES]))
+    where = [column for column in places(plane=plane) if column.name not in attributes]
+    columns = (QUERY_TAGS, ID, *where, *([] if attributes else [ATTRIBUTES]))
+    own = [TAGS, ID.name, *(column.name for column in where)]
     for batch, numbers in _read(path, form, columns, invalid or InvalidRows(), attributes):
         ids = batch[ID.name] if ID.name in batch.schema.names else pa.nulls(len(batch), pa.int64())
-        tags, others = batch["tags"], [name for name in batch.schema.names if name not in ("tags", ID.name)]
+        tags, others = batch[TAGS], [name for name in batch.schema.names if name not in own]
         given = {name: batch[name] for name in others if batch[name].null_count < len(batch)}
         if given:
             tags = with_attributes(tags, given)
-        yield pa.record_batch([pa.array(numbers), ids, tags], names=["row", "id", "tags"])
+        found = {"row": pa.array(numbers), "id": ids, TAGS: tags}
+        for name in (column.name for column in where):
+            if name in batch.schema.names and batch[name].null_count < len(batch):
+                found[name] = batch[name]
+        yield pa.record_batch(found)
 
 
 def rows_in(path: str, form: str | None = None) -> int | None:

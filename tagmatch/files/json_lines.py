@@ -14,6 +14,8 @@ import pyarrow.json as pa_json
 from tagmatch.files.areas import area_structs
 from tagmatch.files.columns import ATTRIBUTES, CONSTRAINTS, attribute_lists
 from tagmatch.files.constraints import constraint_lists
+from tagmatch.files.places import locations_of_json
+from tagmatch.locations import LOCATION, WITHIN
 from tagmatch.model.expiry import TIME
 from tagmatch.subscriptions import AREA
 
@@ -24,6 +26,7 @@ OBJECTS: dict[str, Callable[[list[Any]], pa.Array]] = {
     ATTRIBUTES.name: attribute_lists,
     CONSTRAINTS.name: constraint_lists,
     AREA: area_structs,
+    WITHIN: area_structs,
 }
 _NEEDS_ESCAPES = r'[\x00-\x1f"\\]'
 
@@ -36,7 +39,7 @@ class JsonLines:
 
     def batch(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
         """As `LineFormat` says."""
-        for name in OBJECTS:
+        for name in (*OBJECTS, LOCATION):
             if name in schema.names:
                 place = schema.get_field_index(name)
                 others = self.batch(block, schema.remove(place))
@@ -66,7 +69,12 @@ def _objects(block: bytes, rows: int, field: pa.Field) -> pa.Array:
     found = [json.loads(line).get(field.name) for line in block.splitlines() if line.strip()]
     if len(found) != rows:
         raise pa.ArrowInvalid("a row must be on one line, and alone on it")
-    return OBJECTS[field.name](found)
+    return objects_of(found, field)
+
+
+def objects_of(values: list[Any], field: pa.Field) -> pa.Array:
+    """A column of `OBJECTS` or of locations, of what JSON has."""
+    return locations_of_json(values, field.type) if field.name == LOCATION else OBJECTS[field.name](values)
 
 
 def json_values(values: pa.Array) -> pa.Array:

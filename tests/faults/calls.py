@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
+from support.areas_and_moves import NEARS, PLACES, SHAPES, At, located_table
 from support.conditions import any_attributes, any_expression
 from support.expiring import pairs_in
 from support.expressions import values_of
@@ -75,11 +76,18 @@ SINGLE = ["new", "new" * 5000]
 
 @dataclass(frozen=True)
 class State:
-    """What can be seen of an index: changes that are staged, sets that are stored, the answers to `MESSAGES`."""
+    """What can be seen of an index: changes staged, sets stored, the answers to `MESSAGES`, and clients that are near.
+
+    Attributes
+    ----------
+    near : tuple of tuple of int
+        Of each of `PLACES`, the keys of the clients that are near there, and of those whose area is around.
+    """
 
     staged: int
     sets: int
     answers: Answers
+    near: tuple[tuple[int, ...], ...] = ()
 
     def __repr__(self) -> str:
         return f"{self.staged} staged, {self.sets} stored, {len(self.answers) // 8} keys found"
@@ -215,6 +223,15 @@ def _oracle_answers(oracle: Oracle) -> Answers:
     return _known[sets]
 
 
+def _near(database: Any) -> tuple[tuple[int, ...], ...]:
+    asked = [*({"location": place} for place in PLACES), {"within": SHAPES[5]}]
+    return tuple(tuple(sorted(database.match(["near"], **at))) for at in asked)
+
+
+#: Clients, half of them with an area that follows them
+CLIENTS = range(3000, 3100)
+_LON = [9.0 if number % 2 else 20.0 for number in CLIENTS]
+_LAT = [45.0 if number % 2 else 0.0 for number in CLIENTS]
 _BULK_KEYS = range(7000, 7000 + len(BULK))
 _STORED_KEYS = range(len(STORED))
 _FILTERED_KEYS = range(3000, 3000 + len(WHERE))
@@ -256,6 +273,26 @@ CALLS: dict[str, Call] = {
     "backup": Call(lambda case: backup(case.tm.stats()["path"], case.path), _oracle_staged, _copied, saved=True),
     "restore": Call(
         lambda case: restore(case.tm.stats()["path"], case.path, replace=True), _oracle_staged, _copied, saved=True
+    ),
+    "move": _change("move", CLIENTS, _LON, _LAT),
+    "move, clients that are new": _change("move", range(2000, 9000), [9.0] * 7000, [45.0] * 7000),
+    "move, several segments": Call(
+        lambda case: case.tm.move(CLIENTS, _LON, _LAT),
+        lambda oracle: oracle.move(CLIENTS, _LON, _LAT),
+        saved=True,
+        segments=True,
+    ),
+    "save_positions": Call(lambda case: case.tm.save_positions(), lambda oracle: oracle.save_positions(), saved=True),
+    "match, where": Call(lambda case: _near(case.tm), _near),
+    "match_many, where": Call(
+        lambda case: case.tm.match_many(located_table([(["near"], At(place, SHAPES[5])) for place in PLACES])),
+        lambda oracle: [oracle.match(["near"], location=place, within=SHAPES[5]) for place in PLACES],
+        _lists,
+    ),
+    "explain, where": Call(
+        lambda case: case.tm.explain(["near"], location=PLACES[0]),
+        lambda oracle: dict(oracle.explain(["near"], location=PLACES[0])),
+        lambda _, explained: dict(explained),
     ),
     "match": Call(lambda case: case.tm.match(QUERY), lambda oracle: oracle.match(QUERY), lambda _, keys: sorted(keys)),
     "match_unique": Call(lambda case: case.tm.match_unique(QUERY), lambda oracle: oracle.match_unique(QUERY)),
@@ -309,6 +346,9 @@ CALLS: dict[str, Call] = {
 def _store(database: Any) -> None:
     database.add_sets(STORED, _STORED_KEYS)
     database.add_sets(STORED[: len(WHERE)], _FILTERED_KEYS, where=WHERE)
+    database.add_sets([["near"]] * 50, CLIENTS[:50], area=NEARS[1])
+    database.add_sets([["near"]] * 50, CLIENTS[50:], area=SHAPES[1])
+    database.move(CLIENTS[:80], [9.01] * 80, [45.0] * 80)
     database.consolidate()
 
 
@@ -319,6 +359,10 @@ def _store_in_segments(path: Path, options: dict[str, Any]) -> None:
             tm.add_sets(STORED[first:last], _STORED_KEYS[first:last])
             of_part = slice(first, min(last, len(WHERE)))
             tm.add_sets(STORED[of_part], _FILTERED_KEYS[of_part], where=WHERE[of_part])
+            if first < 350:
+                some = slice(first // 5, first // 5 + 50)  # one half, then the other
+                tm.add_sets([["near"]] * 50, CLIENTS[some], area=NEARS[1] if not first else SHAPES[1])
+            tm.move(CLIENTS[:80], [9.01] * 80, [45.0] * 80)
             tm.consolidate()
         stats = tm.stats()
         assert stats["segments"] > 1, stats
@@ -397,10 +441,10 @@ class Cases:
 
 
 def _oracle_state(oracle: Oracle) -> State:
-    return State(oracle.staged, len(oracle), _oracle_answers(oracle))
+    return State(oracle.staged, len(oracle), _oracle_answers(oracle), _near(oracle))
 
 
 def state_of(tm: TagMatch) -> State:
     """Return what is to be seen of an index, which must be sound."""
     tm.check()
-    return State(tm.stats()["staged"], len(tm), _answers(tm))
+    return State(tm.stats()["staged"], len(tm), _answers(tm), _near(tm))

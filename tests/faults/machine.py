@@ -32,6 +32,7 @@ from faults.interrupts import Interrupt, interrupted, signalled
 from faults.memory import ALL, begin_under_library, failing, spare_numpy
 from faults.sweep import Report, run_isolated
 from faults.trial import ERRORS, describe, no_error_is_lost, wait_until_answered
+from support.areas_and_moves import AREAS, PLACES, any_at, located_table
 from support.conditions import Expression, Message, any_attributes, any_expression, any_message, in_tables
 from support.expiring import Clock, set_clock, times_of, wait_until
 from support.oracle import Oracle
@@ -79,15 +80,17 @@ class Walk:
             self.change: 8, self.change_many: 8, self.consolidate: 4, self.lay_out_anew: 1, self.merge: 2, self.ask: 4,
             self.ask_many: 4, self.ask_a_table: 2, self.submit: 2, self.explain: 1, self.check: 1, self.save: 1,
             self.reopen: 1, self.crash: 1, self.read: 2, self.let_time_pass: 3,
+            self.move: 4, self.save_positions: 1, self.ask_where: 3,
         }  # fmt: skip
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def change(self) -> None:
         if self.rng.random() < 1 / 3:
-            self._change("remove_set", self._tags(), self._key(), where=self._where())
+            self._change("remove_set", self._tags(), self._key(), where=self._where(), area=self._area())
         else:
-            self._change("add_set", self._tags(), self._key(), where=self._where(), expires=self._time())
+            where, area = self._where(), self._area()
+            self._change("add_set", self._tags(), self._key(), where=where, area=area, expires=self._time())
 
     def change_many(self) -> None:
         count = self.rng.choice([1, 10, 100, 300])
@@ -98,6 +101,25 @@ class Walk:
             self._change("remove_sets", sets, keys, where=where)
         else:
             self._change("add_sets", sets, keys, where=where, expires=[self._time() for _ in sets])
+
+    def move(self) -> None:
+        """Have clients be elsewhere, some of them several times, or nowhere."""
+        clients = [self._key() for _ in range(self.rng.choice([1, 10, 100]))]
+        places = [self.rng.choice([(None, None), *PLACES]) for _ in clients]
+        self._change("move", clients, [lon for lon, _ in places], [lat for _, lat in places])
+
+    def save_positions(self) -> None:
+        self._change("save_positions")
+
+    def ask_where(self) -> None:
+        asked = [(self._query(), any_at(self.rng)) for _ in range(self.rng.choice([1, 30]))]
+        answers = self._call(lambda: self.tm.match_many(located_table(asked)))
+        if answers is not None:
+            expected = [self.oracle.match(tags, **at.options) for tags, at in asked]
+            assert list(map(sorted, answers.to_pylist())) == expected, "wrong answers"
+        tags, at = asked[0]
+        found = self._call(lambda: dict(self.tm.explain(tags, **at.options)))
+        assert found in (None, dict(self.oracle.explain(tags, **at.options))), "wrong explanation"
 
     def consolidate(self) -> None:
         self._change("consolidate")
@@ -205,6 +227,9 @@ class Walk:
     def _open(self) -> None:
         """Open the index, in which there must be something that may be on the disk."""
         self.tm = self._call(self._index) or self._index()
+        self.on_disk = [deepcopy(oracle) for oracle in self.on_disk]
+        for oracle in self.on_disk:
+            oracle.forget_positions()
         may_be = list(filter(self._is_like, self.on_disk))
         if len(may_be) > 1:  # which of the changes are staged, nothing shows
             self.tm.consolidate()
@@ -234,6 +259,9 @@ class Walk:
     def _where(self) -> Expression | None:
         return self.rng.choice(self.expressions) if self.rng.random() < 0.3 else None
 
+    def _area(self) -> Any:
+        return self.rng.choice(AREAS) if self.rng.random() < 0.3 else None
+
     def _message(self) -> Message:
         return any_message(self.rng, self._query())
 
@@ -249,16 +277,20 @@ class Walk:
             return after
 
         before, after = self.oracle, changed(self.oracle)
-        is_logged = name != "consolidate" and self.durability != "none"
+        is_logged = name not in ("consolidate", "save_positions", "move") and self.durability != "none"
+        is_saved = name in ("consolidate", "save_positions")
         on_disk = [after] if name == "consolidate" else self.on_disk
-        if is_logged:
+        if is_logged or name in ("save_positions", "move"):
             on_disk = [after if oracle is before else changed(oracle) for oracle in self.on_disk]
         call = functools.partial(getattr(self.tm, name), *arguments, **options)
-        outcome = self._call(lambda: call() or True, disk=is_logged or name == "consolidate")
+        outcome = self._call(lambda: call() or True, disk=is_logged or is_saved)
         if outcome:
             self.oracle, self.on_disk = after, on_disk
         else:
-            self.on_disk = _different([*self.on_disk, *on_disk])
+            first = [deepcopy(oracle) for oracle in self.on_disk]  # positions are saved before the rest
+            for oracle in first if is_saved else ():
+                oracle.save_positions()
+            self.on_disk = _different([*self.on_disk, *first, *on_disk])
             if not self._is_like(before):
                 # Ctrl-C may come when all is done, but for the letting go of what was staged
                 done = [after, before.staged_again()] if isinstance(self.last_error, KeyboardInterrupt) else []
@@ -269,7 +301,17 @@ class Walk:
 
     def _is_like(self, oracle: Oracle) -> bool:
         found, expected = (dict(database.explain(self.tags, _ATTRIBUTES)) for database in (self.tm, oracle))
-        return self.tm.stats()["staged"] == oracle.staged and found == expected and times_of(self.tm) == oracle.times()
+        return (
+            self.tm.stats()["staged"] == oracle.staged
+            and found == expected
+            and times_of(self.tm) == oracle.times()
+            and self._positions() == oracle.positions
+        )
+
+    def _positions(self) -> dict[Any, Any]:
+        positions = self.tm._engine.clients.positions()
+        places = zip(positions.lon.tolist(), positions.lat.tolist(), strict=True)
+        return dict(zip(positions.keys.to_pylist(), places, strict=True))
 
     @staticmethod
     def _size(staged: int, database: TagMatch | Oracle) -> str:

@@ -28,7 +28,7 @@ from faults.disk_states import Disk
 from faults.preloads import compiled, preloading
 from faults.recording import State, write_state
 from faults.rounds import Report, main_of
-from faults.runs import Contents, Recording, at_number
+from faults.runs import CLIENTS, Contents, Recording, at_number
 from faults.sweep import Report as Trials
 from faults.sweep import run_isolated
 
@@ -104,6 +104,13 @@ def cases_of(recording: Recording, rounds: int, rng: random.Random) -> list[Case
     return list(found.values())
 
 
+def with_positions(tm: TagMatch[Any]) -> dict[frozenset[str], tuple[Any, ...]]:
+    """The sets of an index and, under a name that none has, where clients are."""
+    positions = tm._engine.clients.positions()
+    places = zip(positions.keys.to_pylist(), positions.lon.tolist(), positions.lat.tolist(), strict=True)
+    return {**dict(tm), **({CLIENTS: tuple(sorted(places))} if len(positions.keys) else {})}
+
+
 def contents_of(path: Path, number: int | None = None, *, staged: bool = False) -> Contents:
     """What an index has, or a snapshot of it, which must be sound, with the changes that are staged if these count."""
     try:
@@ -113,7 +120,7 @@ def contents_of(path: Path, number: int | None = None, *, staged: bool = False) 
                     warnings.simplefilter("ignore", StagedChangesWarning)  # of a call that never returned
                     tm.consolidate()
             tm.check()
-            return dict(tm)
+            return with_positions(tm)
     except IndexNotFoundError:
         return None
 
@@ -160,6 +167,8 @@ def _go_on(path: Path, contents: Contents, key_type: Any) -> None:
         with location_of(str(path), "path").scratch():
             pass  # What a job has left goes with the next one
     found = contents_of(path)
+    if contents is None and found is not None:  # clients may be somewhere before there is an index
+        found.pop(CLIENTS, None)
     assert found == {**(contents or {}), _MORE: (key,)}, (
         f"wrong: after another change: {_described({path.name: found})}"
     )
@@ -171,6 +180,7 @@ def _go_on(path: Path, contents: Contents, key_type: Any) -> None:
         "LOCK",
         "WRITER",
         "MANIFEST.json",
+        "POSITIONS.arrow",
     }
     left = [name for name in names if f'"{name}"' not in manifest]
     assert not left, f"wrong: left behind: {left}"

@@ -13,6 +13,8 @@ from faults.recording import Record, State, mark, recorded, records_of, state_of
 
 #: The sets of an index, or `None` where there is none
 Contents = dict[frozenset[str], tuple[Any, ...]] | None
+#: Under which contents have where clients are: key, longitude and latitude of each, in order
+CLIENTS = frozenset(["where clients are"])
 
 
 def at_number(name: str) -> tuple[str, int | None]:

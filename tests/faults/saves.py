@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from faults.runs import Contents, Run
+from faults.runs import CLIENTS, Contents, Run
 from support.command import as_json_lines, done
 from support.conditions import any_expression
 from support.oracle import Oracle
@@ -143,6 +143,39 @@ def conditions(run: Run) -> None:
                 oracle.consolidate()
             with run.step({"index": dict(oracle)}):
                 change(tm) if change is not None else tm.consolidate()
+
+
+def positions(run: Run) -> None:
+    """Save where clients are, before there is an index; consolidate, which saves them first; save others and none."""
+    path = "new/index"
+
+    def at(*places: tuple[int, float, float]) -> Contents:
+        return {**(_contents("integer", _store) or {}), CLIENTS: places}
+
+    run.start({path: None})
+    with TagMatch(run.path / path, **_OPTIONS) as tm:
+        tm.move([1], 1, 2)
+        with run.step({}):  # no index, as nothing is consolidated
+            tm.save_positions()
+        tm.move([1, 7], [3, 5], [4, 6])
+        tm.add_sets(*STORED)
+        with run.step({path: at((1, 3, 4), (7, 5, 6))}):
+            tm.consolidate()
+        for number in range(3):
+            tm.move([1], number, 0)
+            with run.step({path: at((1, number, 0), (7, 5, 6))}):
+                tm.save_positions()
+
+
+def copied_positions(run: Run) -> None:
+    """Back up an index with positions, to where nothing is; they come right after the copy."""
+    stored = _contents("integer", _store) or {}
+    with _stored_index(run.path / "index") as tm:
+        tm.move([7], 5, 6)
+        tm.save_positions()
+        run.start({"copy": None})
+        with run.step({"copy": stored}), run.step({"copy": {**stored, CLIENTS: ((7, 5, 6),)}}):
+            backup(run.path / "index", run.path / "copy")
 
 
 def segments(run: Run) -> None:
@@ -362,8 +395,9 @@ def killed_and_again(run: Run) -> None:
 
 
 OPERATIONS: tuple[Callable[[Run], None], ...] = (
-    first_consolidation, consolidations, segments, staged_changes, conditions, save_over_another, other_layout,
-    string_keys, build_command, save_as_jobs_do, append_as_jobs_do, kept_snapshots, backups, restores, killed_and_again,
+    first_consolidation, consolidations, segments, staged_changes, conditions, positions, copied_positions,
+    save_over_another, other_layout, string_keys, build_command, save_as_jobs_do, append_as_jobs_do, kept_snapshots,
+    backups, restores, killed_and_again,
 )  # fmt: skip
 
 

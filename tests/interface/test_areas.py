@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,17 @@ from support.located import (
     tag_sets,
 )
 
-from tagmatch import Box, IndexCorruptError, InvalidTypeError, InvalidValueError, Near, NullError, TagMatch
+from tagmatch import (
+    Box,
+    IndexCorruptError,
+    IndexExistsError,
+    InvalidTypeError,
+    InvalidValueError,
+    Near,
+    NullError,
+    TagMatch,
+    TagMatchError,
+)
 from tagmatch.model.storage.positions import open_positions
 
 
@@ -117,6 +128,32 @@ def test_keys_that_are_strings_move():
         assert sorted(tm.match(["a"], within=Box(8, 44, 10, 46))) == ["cy"]
         assert tm.match(["a"]) == ["dee"]
         assert tm.stats()["positions"] == 1
+
+
+@pytest.mark.parametrize(
+    "nowhere",
+    [None, math.nan, [None], [math.nan], np.array([math.nan]), pa.array([None]), pa.array([None], pa.float32()),
+     pa.chunked_array([[None]], pa.int64()), pa.chunked_array([], pa.null())],
+)  # fmt: skip
+def test_ways_to_leave(nowhere):
+    """Nulls, as Arrow and as Python have them, and NaN."""
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([[], []], [1, 2], area=Near(10))
+        tm.consolidate()
+        tm.move([1, 2], [9.0, 9.0], [45, 45])
+        some = isinstance(nowhere, pa.ChunkedArray) and not len(nowhere)
+        tm.move([] if some else [1], nowhere, nowhere)
+        assert sorted(tm.match([], location=(9, 45))) == ([1, 2] if some else [2])
+        tm.move([1, 2], [None, 9.5], [None, 45])
+        assert (tm.match([], location=(9, 45)), tm.match([], location=(9.5, 45))) == ([], [2])
+
+
+@pytest.mark.parametrize("wrong", [[True], ["1"], [1j], "1", object(), [None, "1"], pa.array(["1"]), [[1]], [10**400]])
+def test_no_numbers_to_move_to(wrong):
+    with TagMatch(device="cpu") as tm:
+        with pytest.raises((InvalidTypeError, InvalidValueError), match=r"^lon must "):
+            tm.move([1], wrong, [1.0])
+        assert tm.stats()["positions"] == 0
 
 
 def test_clients_that_move_before_they_subscribe():
@@ -238,7 +275,7 @@ def test_damaged_positions_are_noticed(tmp_path):
         damaged[place] ^= 1
         file.write_bytes(damaged)
         try:
-            found = open_positions(file, "integer")
+            found = open_positions(file.parent, "integer", plane=False)
         except IndexCorruptError:
             noticed += 1
         else:
@@ -247,6 +284,78 @@ def test_damaged_positions_are_noticed(tmp_path):
     file.write_bytes(b"x")
     with pytest.raises(IndexCorruptError, match="remove the file to go on without them"):
         TagMatch.open(tmp_path / "index")
+
+
+def test_positions_are_saved_before_anything_else(tmp_path):
+    """The folder is made for them, and may be that of an index then; nothing else is written over."""
+    with TagMatch(tmp_path / "new" / "index") as tm:
+        tm.move([7], 9, 45)
+        tm.save_positions()
+    with TagMatch(tmp_path / "new" / "index") as tm:
+        tm.add_set([], 7, area=Near(10))
+        tm.consolidate()
+        assert tm.match([], location=(9, 45)) == [7]
+    (tmp_path / "other").mkdir()
+    with TagMatch(tmp_path / "other") as tm:
+        tm.move([7], 9, 45)
+        (tmp_path / "other" / "letter.txt").touch()
+        for save in (tm.save_positions, tm.consolidate):
+            with pytest.raises(IndexExistsError):
+                save()
+    assert [file.name for file in (tmp_path / "other").iterdir()] == ["letter.txt"]
+
+
+def test_a_consolidation_that_cannot_save_positions_changes_nothing(tmp_path, monkeypatch):
+    with TagMatch(tmp_path / "index") as tm:
+        tm.add_set([], 7, area=Near(10))
+        tm.move([7], 9, 45)
+
+        def failing(*_):
+            raise OSError("no space")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("tagmatch.model.storage.positions.replace_file", failing)
+            with pytest.raises(TagMatchError, match="cannot write the positions"):
+                tm.consolidate()
+        assert (tm.stats()["staged"], len(tm)) == (1, 0)
+        tm.consolidate()
+    with TagMatch.open(tmp_path / "index") as tm:
+        assert tm.match([], location=(9, 45)) == [7]
+
+
+def test_positions_are_saved_by_several_at_once(tmp_path):
+    """Threads, and objects that have positions of their own: each time there is a whole file, of one of them."""
+    path, failures = tmp_path / "index", []
+    with TagMatch(path, device="cpu") as tm:
+        tm.consolidate()
+
+    def save(number):
+        try:
+            with TagMatch(path, device="cpu") as tm:
+                for _ in range(10):
+                    tm.move(range(1000), number, number)
+                    tm.save_positions()
+                    saved = open_positions(path, "integer", plane=False)
+                    assert len(set(saved.lon.tolist())) == 1
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=save, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert not list(path.glob("*.new"))
+
+
+def test_positions_of_a_writer_that_was_killed_go(tmp_path):
+    with TagMatch(tmp_path / "index") as tm:
+        tm.consolidate()
+        (tmp_path / "index" / "POSITIONS.arrow.new").write_bytes(b"half")
+        tm.add_set([], 1)
+        tm.consolidate()
+    assert not (tmp_path / "index" / "POSITIONS.arrow.new").exists()
 
 
 def test_positions_in_memory_cannot_be_saved():

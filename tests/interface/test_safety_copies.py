@@ -28,6 +28,7 @@ from tagmatch import (
     IndexNotFoundError,
     InvalidTypeError,
     InvalidValueError,
+    Near,
     TagMatch,
     TagMatchError,
     backup,
@@ -518,3 +519,74 @@ def test_a_store_with_damage(index: Path, tmp_path: Path, bucket: Any, uri: str)
 
 def test_the_package_has_them() -> None:
     assert {"backup", "restore"} <= set(tagmatch.__all__)
+
+
+def _positions(path: Any) -> dict[str, float]:
+    """Clients by where they are, of those that ask for what is near."""
+    with TagMatch.open(path, **OPTIONS) as tm:
+        return {key: lon for lon in (1.0, 2.0, 3.0) for key in tm.match(["a"], location=(lon, 0))}
+
+
+def _moving(path: Path) -> TagMatch[str]:
+    tm: TagMatch[str] = TagMatch(path, key_type="string", **OPTIONS)
+    tm.add_sets([["a"], ["a"]], ["ana", "bo"], area=Near(10))
+    tm.move(["ana", "bo"], [1, 2], 0)
+    tm.consolidate()
+    return tm
+
+
+def test_positions_come_with_copies(tmp_path: Path) -> None:
+    """Those that were saved last; what is restored over an index has none but these."""
+    index, copy, other = tmp_path / "index", tmp_path / "backup", tmp_path / "other"
+    with _moving(index) as tm:
+        first = backup(index, copy)
+        assert _positions(copy) == {"ana": 1, "bo": 2}
+        tm.move(["ana"], 3, 0)
+        backup(index, copy)
+        assert _positions(copy) == {"ana": 1, "bo": 2}
+        tm.save_positions()
+        second = backup(index, copy, keep_snapshots=1)
+        assert _positions(copy) == {"ana": 3, "bo": 2}
+        assert first.new_bytes > second.new_bytes > 0
+    restore(copy, other)
+    assert _positions(other) == {"ana": 3, "bo": 2}
+    restore(copy, other, snapshot=TagMatch.snapshots(copy)[0].number, replace=True)
+    assert _positions(other) == {}
+    assert not list(other.glob("POSITIONS*"))
+    restore(copy, other, replace=True)
+    assert _positions(other) == {"ana": 3, "bo": 2}
+
+
+def test_positions_that_cannot_be_copied_change_nothing(tmp_path: Path) -> None:
+    index, copy, other = tmp_path / "index", tmp_path / "backup", tmp_path / "other"
+    with _moving(index) as tm:
+        backup(index, copy)
+        tm.move(["ana"], 3, 0)
+        tm.save_positions()
+        backup(index, other)
+    before = contents_of(copy)
+    with (
+        patch("tagmatch.model.storage.folder.replace_file", side_effect=OSError("no space")),
+        pytest.raises(TagMatchError, match="no space"),
+    ):
+        restore(other, copy, replace=True)
+    assert contents_of(copy) == before
+    file = other / "POSITIONS.arrow"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(IndexCorruptError, match=f"the positions in {file} are damaged"):
+        restore(other, copy, replace=True)
+    assert contents_of(copy) == before
+
+
+def test_positions_go_to_stores_and_back(tmp_path: Path, bucket: Any, uri: str) -> None:
+    with _moving(tmp_path / "index") as tm:
+        backup(tmp_path / "index", uri)
+        restore(uri, tmp_path / "restored")
+        assert _positions(tmp_path / "restored") == {"ana": 1, "bo": 2}
+        backup(tmp_path / "index", uri)
+        tm.move(["ana"], 3, 0)
+        tm.consolidate()
+        backup(tmp_path / "index", uri)
+        restore(uri, tmp_path / "restored", replace=True)
+    assert _positions(tmp_path / "restored") == {"ana": 3, "bo": 2}
+    assert [path for path in _paths(bucket) if "POSITIONS" in path] == ["folder/index/POSITIONS.arrow"]

@@ -1,6 +1,7 @@
-"""Any order of changes, consolidations, merges, questions, reopenings and crashes, between which time passes.
+"""Any order of changes, consolidations, merges, moves, questions, reopenings and crashes, between which time passes.
 
-Keys of sets expire as it does. Some sets have conditions, and messages attributes. Another object reads meanwhile.
+Keys of sets expire as it does. Some sets have conditions, or areas, and messages attributes, or a place. Another object
+reads meanwhile.
 
 `STEPS=1000 pytest tests/interface/test_state_machine.py --hypothesis-seed 7` is a long form: of each kind of index so
 many calls, a hundred of one index.
@@ -37,6 +38,7 @@ from hypothesis.stateful import (
 )
 from support import filters, strategies
 from support.agreement import assert_agree, assert_keys
+from support.areas_and_moves import AREAS, PLACES, SHAPES, At, located_table
 from support.conditions import Expression, Message, in_tables
 from support.expiring import BEGIN, set_clock, times_of, wait_until
 from support.oracle import Oracle, is_condition
@@ -71,6 +73,12 @@ AWAY = st.integers(0, 12)
 UNITS = st.sampled_from(["s", "ms", "us", "ns"])
 #: Calls of an index; in the long form, of an index and of all of a kind
 CALLS, MANY_CALLS, CALLS_OF_A_KIND = 20, 100, int(os.environ.get("STEPS", "0"))
+
+
+#: Where messages are, and clients that some are for
+ATS = st.builds(At, st.none() | st.sampled_from(PLACES), st.none() | st.sampled_from(SHAPES))
+#: Where clients go; some, nowhere
+MOVES = st.lists(st.tuples(st.sampled_from([*FEW_NAMES]), st.none() | st.sampled_from(PLACES)), max_size=6)
 
 
 class Subscription(NamedTuple):
@@ -134,6 +142,7 @@ class Index(RuleBasedStateMachine):
         """Open the index with what lasts of it."""
         self.durability = durability
         self.oracle.forget_staged(self.lasting)
+        self.oracle.forget_positions()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StagedChangesWarning)
             self.tm = TagMatch(
@@ -146,6 +155,7 @@ class Index(RuleBasedStateMachine):
         if self.tm is not None:
             times, stats = self.oracle.times(), self.tm.stats()
             assert (stats["staged"], stats["keys"]) == (self.oracle.staged, len(times))
+            assert stats["positions"] == len(self.oracle.positions)
             assert times_of(self.tm) == times
             columns = self.tm.to_arrow().schema.names
             assert ("expires" in columns) == any(at is not None for at in times.values())
@@ -222,6 +232,54 @@ class Index(RuleBasedStateMachine):
     def remove_sets(self, removed):
         tags, keys, where = self.columns(removed)
         self.change("remove_sets", tags, keys, where=where)
+
+    @rule(target=subscriptions, one=subscriptions | NEW, area=st.sampled_from(AREAS), seconds=SECONDS)
+    def add_set_with_area(self, one, area, seconds):
+        expires = None if seconds is None else self.clock.after(seconds)
+        self.change("add_set", one.tags, self.key(one.key), where=one.where, area=area, expires=expires)
+        return one
+
+    @rule(target=subscriptions, added=st.lists(st.tuples(FEW_PAIRS, st.sampled_from(AREAS)), max_size=8))
+    def add_sets_with_areas(self, added):
+        """With a column of areas; the oracle has one after the other."""
+        pairs = [pair for pair, _ in added]
+        sets, keys = [tags for tags, _ in pairs], [self.key(key) for _, key in pairs]
+        self.tm.add_sets(sets, keys, area=[area for _, area in added])
+        for tags, key, (_, area) in zip(sets, keys, added, strict=True):
+            self.oracle.add_set(tags, key, area=area)
+        self.note_lasting()
+        return multiple(*(Subscription(*pair, None) for pair in pairs))
+
+    @rule(one=subscriptions | NEW, area=st.sampled_from(AREAS))
+    def remove_set_with_area(self, one, area):
+        self.change("remove_set", one.tags, self.key(one.key), where=one.where, area=area)
+
+    @rule(moves=MOVES)
+    def move(self, moves):
+        clients, places = [self.key(key) for key, _ in moves], [place or (None, None) for _, place in moves]
+        for database in (self.tm, self.oracle):
+            database.move(clients, [lon for lon, _ in places], [lat for _, lat in places])
+
+    @precondition(on_disk)
+    @rule()
+    def save_positions(self):
+        for database in (self.tm, self.oracle):
+            database.save_positions()
+
+    @rule(some=st.lists(st.tuples(subscriptions, ATS), max_size=6), data=st.data(), unique=st.booleans())
+    def ask_where(self, some, data, unique):
+        """Of messages that say where they are, and are for clients within areas; in tables, they have no attributes."""
+        table = located_table([(one.tags, at) for one, at in some])
+        ask = self.oracle.match_unique if unique else self.oracle.match
+        expected = [sorted(ask(one.tags, **at.options)) for one, at in some]
+        assert_keys(self.tm.match_many(table, unique=unique), expected, self.key_type)
+        for one, at in some:
+            message = message_for(data, one, [])
+            assert sorted(self.tm.match(*message, **at.options)) == self.oracle.match(*message, **at.options)
+            expected = self.oracle.match_unique(*message, **at.options)
+            assert self.tm.match_unique(*message, **at.options) == expected
+            assert self.tm.submit(*message, **at.options, unique=True).result(60) == expected
+            assert dict(self.tm.explain(*message, **at.options)) == dict(self.oracle.explain(*message, **at.options))
 
     @rule(full=st.booleans())
     def consolidate(self, full=False):

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from tagmatch import Box, Circle, Near
 
+#: Names of all numbers of circles and boxes
+FIELDS = ("lon", "lat", "metres", "west", "south", "east", "north")
 #: Also what doubles and text have trouble with
 finite = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, 5e-324, 1e16, 1e22, 0.1, -180.0])
 metres = st.floats(0, allow_infinity=False) | st.sampled_from([0.0, 500.0, 30e6])

@@ -24,7 +24,8 @@ def unnamed_in(path: Path) -> list[str]:
     """Names in an index without staged changes that belong to nothing: the manifest has none of them."""
     manifest = (path / "MANIFEST.json").read_text()
     names = {part for entry in path.rglob("*") for part in entry.relative_to(path).parts}
-    return sorted(name for name in names - {"LOCK", "WRITER", "MANIFEST.json"} if f'"{name}"' not in manifest)
+    always = {"LOCK", "WRITER", "MANIFEST.json", "POSITIONS.arrow"}
+    return sorted(name for name in names - always if f'"{name}"' not in manifest)
 
 
 def manifest_as_first(path: Path) -> bytes:

@@ -1,4 +1,7 @@
-"""The right answers, from Python sets alone; shares nothing with the library, so none of its mistakes either."""
+"""The right answers, from Python sets alone; shares nothing with the library, so none of its mistakes either.
+
+Areas and where clients are, which `support.areas_and_moves` knows, are on the sphere.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any
+
+from support.areas_and_moves import condition_of, has
 
 #: Integers, or strings
 Key = Any
@@ -23,9 +28,9 @@ def system_time() -> datetime:
     return datetime.now(UTC)
 
 
-def rows_of(tags: Iterable[str], where: Any) -> list[Row]:
+def rows_of(tags: Iterable[str], where: Any, area: Any = None) -> list[Row]:
     """What is stored: a row for each alternative of an expression."""
-    plain = frozenset(tags)
+    plain = frozenset(tags) if area is None else frozenset([*tags, condition_of(area)])
     return [plain] if where is None else [plain | row for row in where.alternatives]
 
 
@@ -64,14 +69,18 @@ class Oracle:
         self._groups: dict[str | None, dict[Row, dict[Key, Time]]] = {}
         self._staged: list[tuple[bool, Row, Key, Time]] = []
         self._some_expire = False
+        self.positions: dict[Key, Any] = {}
+        self._saved: dict[Key, Any] = {}
 
-    def add_set(self, tags: Iterable[str], key: Key, *, where: Any = None, expires: Time | timedelta = None) -> None:
+    def add_set(
+        self, tags: Iterable[str], key: Key, *, where: Any = None, area: Any = None, expires: Time | timedelta = None
+    ) -> None:
         at = self._now() + expires if isinstance(expires, timedelta) else expires
         self._some_expire |= at is not None
-        self._staged += [(True, row, key, at) for row in rows_of(tags, where)]
+        self._staged += [(True, row, key, at) for row in rows_of(tags, where, area)]
 
-    def remove_set(self, tags: Iterable[str], key: Key, *, where: Any = None) -> None:
-        self._staged += [(False, row, key, None) for row in rows_of(tags, where)]
+    def remove_set(self, tags: Iterable[str], key: Key, *, where: Any = None, area: Any = None) -> None:
+        self._staged += [(False, row, key, None) for row in rows_of(tags, where, area)]
 
     def add_sets(
         self,
@@ -79,18 +88,21 @@ class Oracle:
         keys: Iterable[Key],
         *,
         where: Any = None,
+        area: Any = None,
         expires: Iterable[Time | timedelta] | Time | timedelta = None,
     ) -> None:
         is_one = expires is None or isinstance(expires, datetime | timedelta)
         pairs = list(zip(tags, keys, strict=True))
         times = repeat(expires, len(pairs)) if is_one else expires
         for (row, key), each, at in zip(pairs, _for_each(where, len(pairs)), times, strict=True):
-            self.add_set(row, key, where=each, expires=at)
+            self.add_set(row, key, where=each, area=area, expires=at)
 
-    def remove_sets(self, tags: Iterable[Iterable[str]], keys: Iterable[Key], *, where: Any = None) -> None:
+    def remove_sets(
+        self, tags: Iterable[Iterable[str]], keys: Iterable[Key], *, where: Any = None, area: Any = None
+    ) -> None:
         pairs = list(zip(tags, keys, strict=True))
         for (row, key), each in zip(pairs, _for_each(where, len(pairs)), strict=True):
-            self.remove_set(row, key, where=each)
+            self.remove_set(row, key, where=each, area=area)
 
     def consolidate(self, *, full: bool = False) -> None:  # noqa: ARG002
         for added, tags, key, at in self._staged:
@@ -103,14 +115,29 @@ class Oracle:
             if not keys:
                 del group[tags]
         self._staged.clear()
+        self.save_positions()
+
+    def move(self, clients: Iterable[Key], lon: Iterable[float | None], lat: Iterable[float | None]) -> None:
+        for client, *place in zip(clients, lon, lat, strict=True):
+            self.positions.pop(client, None)
+            if place[0] is not None:
+                self.positions[client] = tuple(place)
+
+    def save_positions(self) -> None:
+        self._saved = dict(self.positions)
+
+    def forget_positions(self) -> None:
+        """Let go of moves since positions were saved."""
+        self.positions = dict(self._saved)
 
     def forget_staged(self, first: int = 0) -> None:
         """Let go of the staged changes from number `first` on."""
         del self._staged[first:]
 
     def is_like(self, other: Oracle) -> bool:
-        """Whether both have the same sets, with the same times, and the same staged changes."""
-        return self._staged == other._staged and self.times() == other.times()
+        """Whether both have the same sets, with the same times, the same staged changes, and clients where they are."""
+        mine, others = ((each._staged, each.times(), each.positions, each._saved) for each in (self, other))
+        return mine == others
 
     def staged_again(self) -> Oracle:
         """What there is when the staged changes have taken effect, and are staged still: they change nothing more."""
@@ -119,14 +146,16 @@ class Oracle:
         again._staged = list(self._staged)
         return again
 
-    def match(self, tags: Iterable[str], attributes: Attributes = NONE) -> list[Key]:
-        return sorted(key for _, keys in self._matching(tags, attributes) for key in keys)
+    def match(self, tags: Iterable[str], attributes: Attributes = NONE, **at: Any) -> list[Key]:
+        return sorted(key for _, keys in self._matching(tags, attributes, **at) for key in keys)
 
-    def match_unique(self, tags: Iterable[str], attributes: Attributes = NONE) -> set[Key]:
-        return set(self.match(tags, attributes))
+    def match_unique(self, tags: Iterable[str], attributes: Attributes = NONE, **at: Any) -> set[Key]:
+        return set(self.match(tags, attributes, **at))
 
-    def explain(self, tags: Iterable[str], attributes: Attributes = NONE) -> list[tuple[Row, tuple[Key, ...]]]:
-        return [(stored, tuple(sorted(keys))) for stored, keys in self._matching(tags, attributes)]
+    def explain(
+        self, tags: Iterable[str], attributes: Attributes = NONE, **at: Any
+    ) -> list[tuple[Row, tuple[Key, ...]]]:
+        return [(stored, tuple(sorted(keys))) for stored, keys in self._matching(tags, attributes, **at)]
 
     def times(self) -> dict[tuple[Row, Key], Time]:
         """When each key of each set expires."""
@@ -154,12 +183,26 @@ class Oracle:
     def __len__(self) -> int:
         return sum(1 for group in self._groups.values() for _ in self._live(group))
 
-    def _matching(self, tags: Iterable[str], attributes: Attributes) -> Iterator[Stored]:
+    def _matching(
+        self, tags: Iterable[str], attributes: Attributes, location: Any = None, within: Any = None
+    ) -> Iterator[Stored]:
         query = frozenset(tags)
         for group in (None, *query):
             for stored, keys in self._live(self._groups.get(group, {})):
                 if holds_for(stored, query, attributes):
-                    yield stored, keys
+                    areas = [each for each in stored if hasattr(each, "holds_at")]
+                    some = keys if not areas and within is None else [
+                        key for key in keys if self._is_for(key, areas, location, within)
+                    ]  # fmt: skip
+                    if some:
+                        yield stored, some
+
+    def _is_for(self, key: Key, areas: Iterable[Any], location: Any, within: Any) -> bool:
+        """Whether a message that is there, for clients that are within an area, is for one."""
+        client = self.positions.get(key)
+        if within is not None and not (client is not None and has(within, client)):
+            return False
+        return all(area.holds_at(location, within, client) for area in areas)
 
     def _live(self, group: dict[Row, dict[Key, Time]]) -> Iterable[Stored]:
         """The sets of a group that have keys which have not expired, with these."""

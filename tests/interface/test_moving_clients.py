@@ -1,0 +1,331 @@
+"""Clients jump while others ask, and sets change: each message that covers all their places finds each client once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tagmatch import Box, Circle, Near, TagMatch
+from tagmatch.partitioner.consolidation import FEW_SETS
+from tagmatch.pipeline.areas.clients import ClientCells
+
+# Two far places on the equator, and one between them; whoever asks for what is so near finds what is said there
+LEFT, RIGHT, BETWEEN = (0.0, 0.0), (20.0, 0.0), (10.0, 0.0)
+METRES = 2e6
+BOTH = Box(-5, -5, 25, 5)
+AROUND = {LEFT: Box(-5, -5, 5, 5), RIGHT: Circle(*RIGHT, 500_000)}
+TIMEOUT = 300
+
+
+class Jumping:
+    """Clients of several threads, which jump between two places; all have two sets, of which one asks for what is near.
+
+    Keys from `count` on come and go; those before are stored all the time, in one segment or another.
+    """
+
+    def __init__(self, tm: TagMatch, count: int, movers: int, seed: int) -> None:
+        self.tm, self.count, self.movers, self.seed = tm, count, movers, seed
+        self.keys = list(range(count))
+        self.moved = [0] * movers
+        self.asked, self.found, self.stored_anew = Counter[str](), Counter[str](), Counter[str]()
+        self.stop = threading.Event()
+        self.failures: list[BaseException] = []
+        self.at = np.zeros(count, np.bool_)
+        for keys in np.array_split(np.arange(count), 3):
+            self._add(keys.tolist())
+            tm.consolidate()
+        tm.move(self.keys, *LEFT)
+
+    def _add(self, keys: list[int]) -> None:
+        self.tm.add_sets([["near"]] * len(keys), keys, area=Near(METRES))
+        self.tm.add_sets([["plain"]] * len(keys), keys)
+
+    def _remove(self, keys: list[int]) -> None:
+        self.tm.remove_sets([["near"]] * len(keys), keys, area=Near(METRES))
+        self.tm.remove_sets([["plain"]] * len(keys), keys)
+
+    # -- threads -----------------------------------------------------------------------------------------------------
+
+    def move(self, number: int, moves: int, batch: int) -> None:
+        """Move clients of this thread alone; who asks afterwards finds them there, and not where they were."""
+        rng = np.random.default_rng([self.seed, number])
+        own = np.arange(number, self.count, self.movers)
+        while self.moved[number] < moves and not self.failures:
+            clients, is_right = rng.choice(own, batch), rng.random(batch) < 0.5
+            self.tm.move(clients, np.where(is_right, RIGHT[0], LEFT[0]), np.zeros(batch))
+            self.moved[number] += batch
+            self.at[clients] = is_right  # NumPy, too, has the last of several count
+            self.check_where(own)
+
+    def check_where(self, own: Any) -> None:
+        for place, tag in ((LEFT, "near"), (RIGHT, "plain")):
+            found = np.array(self.tm.match([tag], within=AROUND[place]), np.int64)
+            expected = own[self.at[own] == (place == RIGHT)]
+            assert sorted(found[np.isin(found, own)].tolist()) == expected.tolist(), "a move is lost"
+
+    def change(self) -> None:
+        """Store some clients anew, which gives their sets to another segment; others come and go."""
+        rng = np.random.default_rng([self.seed, 99])
+        for number in range(1_000_000):
+            if self.stop.is_set() or self.failures:
+                break
+            some = rng.choice(self.count, self.count // 3, replace=False).tolist()
+            others = list(range(self.count, self.count + int(rng.integers(1, 20))))
+            self._remove(some)
+            self._add([*some, *others])
+            self.tm.move(others, *LEFT)
+            self.tm.consolidate(full=number % 3 == 2)
+            self._remove(others)
+            self.tm.consolidate()
+            self.tm._engine.changing.merge()
+            self.stored_anew["full" if number % 3 == 2 else "in part"] += len(some)
+
+    def ask(self, name: str, way: Callable[[TagMatch], Iterator[list[int]]]) -> None:
+        while not self.stop.is_set() and not self.failures:
+            for keys in way(self.tm):
+                lasting = [key for key in keys if key < self.count]
+                assert len(lasting) == len(set(lasting)), f"{name}: twice"
+                assert len(lasting) == self.count, f"{name}: nowhere"
+                assert len(keys) == len(set(keys)), f"{name}: one that comes and goes, twice"
+                self.asked[name] += 1
+                self.found[name] += len(lasting)
+
+    # -- all of them -------------------------------------------------------------------------------------------------
+
+    def run(self, moves: int, batch: int) -> None:
+        def guarded(work: Callable[[], None]) -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.failures.append(error)
+
+        ways = list(WAYS.items())
+        movers = [partial(self.move, number, moves // self.movers, batch) for number in range(self.movers)]
+        others = [partial(self.ask, *ways[number % len(ways)]) for number in range(max(self.movers, len(ways)))]
+        threads = [threading.Thread(target=guarded, args=[work]) for work in (*movers, *others, self.change)]
+        for thread in threads:
+            thread.start()
+        for thread in threads[: len(movers)]:
+            thread.join(TIMEOUT)
+        self._wait_for_all_to_have_asked(len(ways))
+        self.stop.set()
+        for thread in threads:
+            thread.join(TIMEOUT)
+        assert not any(thread.is_alive() for thread in threads)
+        if self.failures:
+            raise self.failures[0]
+        assert sum(self.moved) >= moves
+        assert all(self.found[name] == self.asked[name] * self.count for name in WAYS)
+        self.tm.check()
+        self.check_where(np.arange(self.count))
+        assert len(self.tm.match(["near", "plain"], location=BETWEEN)) == 2 * self.count
+        assert self.tm.stats()["positions"] == self.count + len(self._gone())
+
+    def _gone(self) -> list[int]:
+        """Clients that have no sets any more, but are somewhere."""
+        lon, _ = self.tm._engine.clients.where(np.arange(self.count, self.count + 20, dtype=np.uint64))
+        return np.flatnonzero(~np.isnan(lon)).tolist()
+
+    def _wait_for_all_to_have_asked(self, ways: int) -> None:
+        deadline = time.monotonic() + TIMEOUT
+        while not self.failures and (len(self.asked) < ways or len(self.stored_anew) < 2):
+            assert time.monotonic() < deadline, (self.asked, self.stored_anew)
+            time.sleep(0.01)
+
+
+def _table() -> pa.Table:
+    """Messages that find each client by one of its two sets, and in each way once."""
+    area = {"kind": "box", "west": BOTH.west, "south": BOTH.south, "east": BOTH.east, "north": BOTH.north}
+    rows = [(["near"], list(BETWEEN), None), (["near"], None, area), (["plain"], None, area),
+            (["near"], list(BETWEEN), area), (["plain"], list(LEFT), area)]  # fmt: skip
+    tags, location, within = zip(*rows * 5, strict=True)
+    return pa.table({"tags": tags, "location": pa.array(location, pa.list_(pa.float64(), 2)), "within": within})
+
+
+TABLE = _table()
+WITHIN = TABLE.filter(TABLE["within"].is_valid()).drop_columns(["location"])
+WAYS: dict[str, Callable[[TagMatch], Iterator[list[int]]]] = {
+    "match_many": lambda tm: iter(tm.match_many(TABLE).to_pylist()),
+    "match_many within": lambda tm: iter(tm.match_many(WITHIN).to_pylist()),
+    "match": lambda tm: iter([tm.match(["near"], location=BETWEEN)]),
+    "match within": lambda tm: iter([tm.match(["near"], within=BOTH)]),
+    "match plain within": lambda tm: iter([tm.match(["plain"], within=BOTH)]),
+    "match near and within": lambda tm: iter([tm.match(["near"], location=BETWEEN, within=BOTH)]),
+    "submit": lambda tm: iter([tm.submit(["near"], location=BETWEEN).result(TIMEOUT)]),
+    "explain": lambda tm: (list(keys) for _, keys in tm.explain(["near"], within=BOTH)),
+}
+
+
+def test_each_client_is_found_once_wherever_it_jumps(seed: int, layout: Any) -> None:
+    with TagMatch(device="cpu", layout=layout, threads=2) as tm:
+        Jumping(tm, 30, 2, seed).run(4_000, 400)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("few", [0, FEW_SETS])
+def test_each_of_many_clients_is_found_once_wherever_it_jumps(
+    seed: int, layout: Any, few: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """With `few` as 0, sets stay in their segments until these are merged in the background."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
+    with TagMatch(tmp_path / "index", device="cpu", layout=layout, threads=2) as tm:
+        Jumping(tm, 1000, 8, seed).run(4_000_000, 10_000)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_no_move_is_lost_between_the_building_of_cells_and_their_taking_over(
+    full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A move that comes as soon as new cells are built waits until they follow it."""
+    built, moved = threading.Event(), threading.Event()
+    of = ClientCells.of
+
+    def slow(*arguments: Any, **options: Any) -> ClientCells:
+        cells = of(*arguments, **options)
+        built.set()
+        moved.wait(0.3)  # in vain, as whoever moves has to wait
+        return cells
+
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([["a"], ["b"]], [1, 2], area=Near(10))
+        tm.consolidate()
+        tm.move([1, 2], *LEFT)
+        tm.add_set(["c"], 1, area=Near(10))
+        monkeypatch.setattr(ClientCells, "of", slow)
+        thread = threading.Thread(target=tm.consolidate, kwargs={"full": full})
+        thread.start()
+        assert built.wait(TIMEOUT)
+        tm.move([1, 2], *RIGHT)
+        moved.set()
+        thread.join()
+        assert tm.match(["a", "b", "c"], location=LEFT) == []
+        assert sorted(tm.match(["a", "b", "c"], location=RIGHT)) == [1, 1, 2]
+
+
+def test_no_move_is_lost_before_cells_that_follow_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that moves between the building of its cells and their answering moves in both."""
+    with TagMatch(device="cpu") as tm:
+        tm.add_set(["a"], 1, area=Near(10))
+        tm.consolidate()
+        tm.move([1], *LEFT)
+        take_over = tm._engine.changing._take_over
+
+        def moved_before(*arguments: Any) -> Any:
+            tm.move([1], *RIGHT)
+            assert tm.match(["a"], location=RIGHT) == [1]
+            return take_over(*arguments)
+
+        monkeypatch.setattr(tm._engine.changing, "_take_over", moved_before)
+        tm.consolidate(full=True)
+        assert (tm.match(["a"], location=LEFT), tm.match(["a"], location=RIGHT)) == ([], [1])
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+@pytest.mark.parametrize("number", [0, 1])
+def test_moves_that_fail_in_the_midst_are_made_wholly(
+    error: type[BaseException], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all segments, of which each has cells of its own."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([["other", str(key)] for key in range(50)], range(50))  # else the second segment takes it in
+        for tag in ("a", "b"):
+            tm.add_set([tag], 1, area=Near(10))
+            tm.consolidate()
+        assert tm.stats()["segments"] == 2
+        tm.move([1], *LEFT)
+        calls, make = iter(range(100)), ClientCells.make
+
+        def failing(cells: ClientCells, moves: Any) -> None:
+            if next(calls) == number:
+                raise error
+            make(cells, moves)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ClientCells, "make", failing)
+            with pytest.raises(error):
+                tm.move([1], *RIGHT)
+        assert tm.match(["a", "b"], location=LEFT) == []
+        assert tm.match(["a", "b"], location=RIGHT) == [1, 1]
+        assert tm.match(["a", "b"], within=AROUND[RIGHT]) == [1, 1]
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_moves_for_which_there_is_no_memory_are_not_made(error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with TagMatch(device="cpu") as tm:
+        tm.add_set(["a"], 1, area=Near(10))
+        tm.consolidate()
+        tm.move([1], *LEFT)
+
+        def failing(*_: Any) -> None:
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ClientCells, "ready", failing)
+            with pytest.raises(error):
+                tm.move([1, 2], *RIGHT)
+        with monkeypatch.context() as patched:
+            patched.setattr("tagmatch.pipeline.areas.positions.np.concatenate", failing)
+            with pytest.raises(error):
+                tm.move(range(5000), *RIGHT)
+        assert tm.match(["a"], location=LEFT) == tm.match(["a"], within=AROUND[LEFT]) == [1]
+        assert tm._engine.clients.where(np.array([4999], np.uint64))[0].tolist() != [RIGHT[0]]
+        tm.move(range(5000), *RIGHT)
+        assert tm.stats()["positions"] == 5000
+        assert tm.match(["a"], location=RIGHT) == [1]
+
+
+FORKS = """
+import os, sys, threading
+from tagmatch import Box, Near, TagMatch
+tm = TagMatch(device="cpu", threads=1)
+tm.add_sets([["a"]] * 500, range(500), area=Near(10))
+tm.consolidate()
+tm.move(range(500), 0, 0)
+stop = threading.Event()
+def move():
+    while not stop.is_set():
+        for lon in (0, 20):
+            tm.move(range(500), lon, 0)
+threads = [threading.Thread(target=move) for _ in range(2)]
+for thread in threads:
+    thread.start()
+codes = []
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            found = [len(tm.match(["a"], location=(lon, 0))) for lon in (0, 20)]
+            tm.move(range(500), 10, 0)
+            assert sum(found) == 500, found
+            assert len(tm.match(["a"], location=(10, 0))) == len(tm.match(["a"], within=Box(9, -1, 11, 1))) == 500
+            tm.add_set(["a"], 1000, area=Near(10))
+            tm.consolidate()
+            code = 0
+        finally:
+            os._exit(code)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+stop.set()
+for thread in threads:
+    thread.join()
+assert codes == [0] * 20, codes
+"""
+
+
+def test_forked_children_find_and_move_clients_whatever_their_parent_did() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=dict(os.environ))
+    assert (done.returncode, done.stderr) == (0, "")
