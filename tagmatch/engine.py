@@ -31,7 +31,7 @@ from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import ClosedError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
 from tagmatch.model.expiry import expiry_time, expiry_times
 from tagmatch.model.filters.areas import Circle
-from tagmatch.model.filters.locations import location_tags
+from tagmatch.model.filters.locations import checked_location, location_tags
 from tagmatch.model.filters.where import Where
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
@@ -295,15 +295,16 @@ class Engine:
 
     def _keys_there(self, stored: frozenset[str], keys: tuple[Any, ...], place: Place) -> tuple[Any, ...]:
         """Of the keys of a set, those whose clients are where the set, or the message, says that they must be."""
-        areas = [place.within] if place.within is not None else []
+        areas: list[Any] = [place.within] if place.within is not None else []
         if place.location is not None:
-            areas += [Circle(*place.location, metres) for metres in nears_of(stored)]  # type: ignore[misc]
+            lon, lat = checked_location(place.location, plane=self._options.plane)
+            areas += [Circle(lon, lat, metres) for metres in nears_of(stored)]
         if not areas:
             return keys
-        lon, lat = self.clients.where(KEY_CHECKS[self._key_type].many(list(keys), "keys"))
-        there = ~np.isnan(lon)
+        at_lon, at_lat = self.clients.where(KEY_CHECKS[self._key_type].many(list(keys), "keys"))
+        there = ~np.isnan(at_lon)
         for area in areas:
-            there &= area_has(area, lon, lat, plane=self._options.plane)
+            there &= area_has(area, at_lon, at_lat, plane=self._options.plane)
         return tuple(compress(keys, there))
 
     @_interrupted_plainly

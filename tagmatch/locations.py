@@ -51,11 +51,11 @@ def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Arra
 def area_has(area: object, lon: F64Array, lat: F64Array, *, plane: bool) -> BoolArray:
     """Whether an area, which is a circle or a box, has each of some places."""
     if isinstance(area, Box):
-        edges = (area.west, area.south, area.east, area.north)
-        return boxes_have(*(np.full(len(lon), edge) for edge in edges), lon, lat, plane=plane)
+        west, south, east, north = (np.full(len(lon), edge) for edge in (area.west, area.south, area.east, area.north))
+        return boxes_have(west, south, east, north, lon, lat, plane=plane)
     assert isinstance(area, Circle)
-    fields = (area.lon, area.lat, area.metres)
-    return circles_have(*(np.full(len(lon), field) for field in fields), lon, lat, plane=plane)
+    middle_lon, middle_lat, metres = (np.full(len(lon), field) for field in (area.lon, area.lat, area.metres))
+    return circles_have(middle_lon, middle_lat, metres, lon, lat, plane=plane)
 
 
 def _plain(given: Any, name: str) -> Any:
