@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import sys
 from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from support import areas, places
+from support import areas, oracle, places
 
 from tagmatch import Box, Circle, Near, Where
 from tagmatch.model.filters.language import rows_of
@@ -101,3 +102,6 @@ def located_table(asked: list[tuple[list[str], At]]) -> pa.Table:
 def _struct(area: Circle | Box) -> dict[str, Any]:
     fields = {name: getattr(area, name) for name in areas.FIELDS if hasattr(area, name)}
     return {"kind": type(area).__name__.lower(), **fields}
+
+
+oracle.ask_of_areas(sys.modules[__name__])

@@ -11,8 +11,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import repeat
 from typing import Any
 
-from support.areas_and_moves import condition_of, has
-
 #: Integers, or strings
 Key = Any
 #: When a key expires; `None`: never
@@ -28,9 +26,19 @@ def system_time() -> datetime:
     return datetime.now(UTC)
 
 
+# What knows areas; this module shares nothing with the library, whose areas they are
+_areas: Any = None
+
+
+def ask_of_areas(module: Any) -> None:
+    """Have a module say which condition stands for an area (`condition_of`), and whether it has a place (`has`)."""
+    global _areas
+    _areas = module
+
+
 def rows_of(tags: Iterable[str], where: Any, area: Any = None) -> list[Row]:
     """What is stored: a row for each alternative of an expression."""
-    plain = frozenset(tags) if area is None else frozenset([*tags, condition_of(area)])
+    plain = frozenset(tags) if area is None else frozenset([*tags, _areas.condition_of(area)])
     return [plain] if where is None else [plain | row for row in where.alternatives]
 
 
@@ -200,7 +208,7 @@ class Oracle:
     def _is_for(self, key: Key, areas: Iterable[Any], location: Any, within: Any) -> bool:
         """Whether a message that is there, for clients that are within an area, is for one."""
         client = self.positions.get(key)
-        if within is not None and not (client is not None and has(within, client)):
+        if within is not None and not (client is not None and _areas.has(within, client)):
             return False
         return all(area.holds_at(location, within, client) for area in areas)
 
