@@ -78,6 +78,7 @@ def _go_all_ways(folder: str, step: int) -> None:
         _go_through(Path(folder, str(number)), layout, exact, last_key, keys_a_set, step)
     for last_key in _LAST_KEYS[::step]:
         _use_constraints(Path(folder, f"constraints-{last_key}"), step, last_key)
+    _use_names(Path(folder, "names"))
     for plane in (False, True)[::step]:
         _use_areas(Path(folder, f"areas-{plane}"), step, plane=plane)
 
@@ -101,6 +102,15 @@ def _use_constraints(path: Path, step: int, last_key: int) -> None:
         message = ["en", *attribute_tags(attributes)]
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))
         _use(tm, [[message], *_as_arrow([message])][::step])
+
+
+def _use_names(path: Path) -> None:
+    """Have keys that are strings, on disk and in memory."""
+    for place in (path, None):
+        with TagMatch(place, key_type="string", device="cpu", threads=2) as tm:
+            tm.add_sets([["en"], ["fr"], ["en"]], ["ana", "bo", "bo"])
+            tm.consolidate()
+            tm.match_many([["en", "fr"]], unique=True)
 
 
 def _use_areas(path: Path, step: int, *, plane: bool) -> None:

@@ -98,6 +98,7 @@ def test_every_experiment_is_a_command() -> None:
         "gpu",
         "host",
         "latency",
+        "location",
         "paper",
         "pcm",
         "spark",
