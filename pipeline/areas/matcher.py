@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, IntArray, Lists, TagLists, U32Array, U64Array, offsets_of
+from tagmatch.model.arrays import BoolArray, IntArray, Lists, TagLists, U32Array, offsets_of
 from tagmatch.model.deletions import Deletions
 from tagmatch.model.kernels.area_shapes import BOX as BOX_LETTER
 from tagmatch.model.kernels.area_shapes import TO_PLANE
 from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.kernels.locations import Locations, locations_of
-from tagmatch.model.tables import KeyTable, Segment
+from tagmatch.model.tables import Segment
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.index import AreaIndex
 from tagmatch.pipeline.areas.one_located import one_located
@@ -22,12 +22,12 @@ from tagmatch.pipeline.cpu.key_lookup import live_sets
 from tagmatch.pipeline.cpu.matcher import SetIds
 from tagmatch.pipeline.cpu.one_query import OfSeveralTypes, OneQuery, one_of_all
 from tagmatch.pipeline.cpu.preprocess import TagIndex
-from tagmatch.pipeline.filters.matcher import rows_found
+from tagmatch.pipeline.filters.matcher import Beside, rows_found
 from tagmatch.pipeline.filters.messages import messages_of
-from tagmatch.pipeline.matcher import Matched, PacketSize, Preprocessed, SegmentMatcher, Space, no_space
+from tagmatch.pipeline.matcher import Matched, Preprocessed, SegmentMatcher, Space, no_space
 
 
-class AreaMatcher:
+class AreaMatcher(Beside[SegmentMatcher, AreaIndex]):
     """Two matchers of one segment: no set with areas is a subset of tags, so the other one never finds it.
 
     Areas are matched by the CPU, whatever matches the others.
@@ -43,14 +43,10 @@ class AreaMatcher:
         Of sets with areas.
     """
 
-    by_partition = None
-
     def __init__(self, segment: Segment, others: SegmentMatcher, tags: TagIndex, index: AreaIndex) -> None:
-        self._segment, self._others, self._tags, self.index = segment, others, tags, index
-        self._has_others = len(index) < len(segment)
+        super().__init__(segment, others, index)
+        self._tags = tags
         self.one_query = self._of_both(others.one_query)
-        self.devices, self.notes = others.devices, others.notes
-        self.packet_size: PacketSize = others.packet_size
 
     def _of_both(self, others: object) -> OneQuery | OfSeveralTypes | None:
         """What answers single messages, if the other matcher has what does so for the others."""
@@ -58,28 +54,6 @@ class AreaMatcher:
             return None
         own = one_located(self._segment, self._tags, self.index)
         return one_of_all([others, own], [0, 0], [0, 0]) if self._has_others else own
-
-    @property
-    def keys(self) -> KeyTable:
-        """As of `SegmentMatcher`."""
-        return self._segment.keys
-
-    def __len__(self) -> int:
-        return len(self._segment)
-
-    @property
-    def nbytes(self) -> int:
-        """As of `Matcher`."""
-        return self._others.nbytes + self.index.nbytes
-
-    @property
-    def matched_by(self) -> dict[str, int]:
-        """As of `Matcher`."""
-        return self._others.matched_by
-
-    def memory(self, count: int) -> U64Array | None:
-        """As of `Matcher`."""
-        return self._others.memory(count)
 
     def without(self, deletions: Deletions) -> AreaMatcher:
         """As of `SegmentMatcher`."""

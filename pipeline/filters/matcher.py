@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Generic, Protocol, TypeVar
 
 from tagmatch.model.arrays import Lists, TagLists, U64Array
 from tagmatch.model.deletions import Deletions
@@ -17,31 +18,38 @@ from tagmatch.pipeline.filters.line_match import match_lines
 from tagmatch.pipeline.filters.messages import Messages, messages_of
 from tagmatch.pipeline.filters.one_message import one_message
 from tagmatch.pipeline.filters.subset_match import match_filters
-from tagmatch.pipeline.matcher import Matched, PacketSize, Preprocessed, QueryBatch, Space, no_space
+from tagmatch.pipeline.matcher import Matched, PacketSize, Preprocessed, QueryBatch, SegmentMatcher, Space, no_space
+
+Others = TypeVar("Others", bound=SegmentMatcher)
+Index = TypeVar("Index", bound="HasBytes")
 
 
-class FilterMatcher:
-    """Two matchers of one segment: no set with constraints is a subset of tags, so the other one never finds it.
+class HasBytes(Protocol):
+    """An index of some sets of a segment."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+
+
+class Beside(Generic[Others, Index]):
+    """What a matcher of some sets of a segment has from the one of the others, beside which it stands.
 
     Parameters
     ----------
     segment : Segment
-    others : CpuMatcher
-        Answers for sets without constraints.
-    index : FilterIndex
-        Of those with constraints.
+    others : SegmentMatcher
+    index : HasBytes
+        Of the sets that are not the other one's.
     """
 
     by_partition = None
 
-    def __init__(self, segment: Segment, others: CpuMatcher, index: FilterIndex) -> None:
+    def __init__(self, segment: Segment, others: Others, index: Index) -> None:
         self._segment, self._others, self.index = segment, others, index
-        self._tag_index = others.tag_index
-        own = one_message(segment, self._tag_index, index)
         self._has_others = len(index) < len(segment)
-        # Whoever asks for brief answers learns from the first that there are none
-        each = [own, others.one_query] if self._has_others else [own]
-        self.one_query = one_of_all(each, [0] * len(each), [0] * len(each))
         self.devices, self.notes = others.devices, others.notes
         self.packet_size: PacketSize = others.packet_size
 
@@ -66,6 +74,27 @@ class FilterMatcher:
     def memory(self, count: int) -> U64Array | None:
         """As of `Matcher`."""
         return self._others.memory(count)
+
+
+class FilterMatcher(Beside[CpuMatcher, FilterIndex]):
+    """Two matchers of one segment: no set with constraints is a subset of tags, so the other one never finds it.
+
+    Parameters
+    ----------
+    segment : Segment
+    others : CpuMatcher
+        Answers for sets without constraints.
+    index : FilterIndex
+        Of those with constraints.
+    """
+
+    def __init__(self, segment: Segment, others: CpuMatcher, index: FilterIndex) -> None:
+        super().__init__(segment, others, index)
+        self._tag_index = others.tag_index
+        own = one_message(segment, self._tag_index, index)
+        # Whoever asks for brief answers learns from the first that there are none
+        each = [own, others.one_query] if self._has_others else [own]
+        self.one_query = one_of_all(each, [0] * len(each), [0] * len(each))
 
     def without(self, deletions: Deletions) -> FilterMatcher:
         """As of `SegmentMatcher`."""
