@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U8Array, U32Array, UIntArray, offsets_of
+from tagmatch.model.arrays import (
+    BoolArray,
+    F64Array,
+    I64Array,
+    Lists,
+    U8Array,
+    U32Array,
+    UIntArray,
+    frozen,
+    offsets_of,
+)
 from tagmatch.model.kernels import area_shapes
 from tagmatch.model.kernels.reserved import areas_among, constraints_among
 from tagmatch.model.tables import Segment
@@ -15,12 +25,17 @@ from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.contents import Contents, contents_of, rows_by_content
 from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Shapes
-from tagmatch.pipeline.filters.index import FilterIndex, index_of
+from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
+from tagmatch.pipeline.areas.token_groups import TokenGroups, areas_come_first, token_groups
+from tagmatch.pipeline.filters.index import FilterIndex, Requirements, index_of, requirements_of
 from tagmatch.pipeline.filters.parsing import parsed
 
 # In the place of a number
 _NONE = -1
+# How likely a message is near one of the clients of a set, of which nothing is known
+_OF_CLIENTS = 0.01
+# So many areas are compared with each other
+_SAMPLE = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,26 +83,26 @@ class AreaIndex:
     Attributes
     ----------
     plane : bool
-    contents : int
-        How many different contents there are.
     filters : FilterIndex, optional
-        Of those contents that ask something.
-    of_nothing : int
-        As of `Contents`.
+        Of those contents that are found first, which ask something: what it finds are their groups.
+    of_tokens : TokenGroups, optional
+        The groups of the others, whose areas are found first.
+    every : uint32 array
+        Groups that every message has.
     fixed : FixedAreas
         One area of each set that has one which stays where it is.
     fixed_rows : uint32 array
         The row of each of these, ascending.
     loose : Lists
-        Of each content, the rows that have no area which a message's place must be in.
+        Of each group, the rows that have no area which a message's place must be in.
     tests : Tests
     followers : Followers, optional
     """
 
     plane: bool
-    contents: int
     filters: FilterIndex | None
-    of_nothing: int
+    of_tokens: TokenGroups | None
+    every: U32Array
     fixed: FixedAreas
     fixed_rows: U32Array
     loose: Lists
@@ -111,7 +126,7 @@ class AreaIndex:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        found = 0 if self.filters is None else self.filters.nbytes
+        found = sum(part.nbytes for part in (self.filters, self.of_tokens) if part is not None)
         found += self.fixed.nbytes + self.fixed_rows.nbytes + self.loose.nbytes
         found += sum(each.nbytes for each in (self.tests.of_rows, self.tests.offsets, self.tests.negated))
         found += self.tests.shapes.values.nbytes + self.tests.shapes.kinds.nbytes
@@ -149,10 +164,6 @@ def areas_of(
     is_constraint = constraints_among(tags)
     found = parsed(tags, is_constraint)
     contents = contents_of(segment.tagsets.ranks, asked.rows, is_area, found, is_constraint)
-    filters = None
-    if len(contents.asked):
-        seen = [index.filters.seen for index in before if index is not None and index.filters is not None]
-        filters = index_of(contents.asked, found, segment.vocabulary, seen)
     count = len(asked.rows)
     is_near = _is(asked.kinds, area_shapes.NEAR)
     is_fixed = ~is_near & ~asked.negated
@@ -164,15 +175,81 @@ def areas_of(
     some = np.flatnonzero(chosen >= 0)
     left = ~is_near
     left[chosen[some]] = False
-    fixed = FixedAreas.of(contents.numbers[some], contents.count, _shapes(asked, chosen[some]), plane=plane)
     loose = np.flatnonzero((chosen < 0) & ~follows)
+    shapes = _shapes(asked, chosen[some])
+    likely = np.where(follows, _OF_CLIENTS, 1.0)
+    likely[some] = _at_a_place(shapes, plane=plane)
+    seen = [index.filters.seen for index in before if index is not None and index.filters is not None]
+    groups = _groups(segment, asked, contents, requirements_of(contents.asked, found, segment.vocabulary, seen), likely)
     rows = asked.rows.astype(np.uint32)
     return AreaIndex(
-        plane, contents.count, filters, contents.of_nothing, fixed, rows[some],
-        rows_by_content(contents.numbers[loose], contents.count, rows[loose]),
+        plane, groups.filters, groups.of_tokens, groups.every,
+        FixedAreas.of(groups.numbers[some], groups.count, shapes, plane=plane), rows[some],
+        rows_by_content(groups.numbers[loose], groups.count, rows[loose]),
         _tests(asked, np.flatnonzero(left), len(segment)),
-        _followers(segment, asked, contents, np.flatnonzero(is_near), clients, plane=plane) if follows.any() else None,
+        _followers(segment, asked, groups, np.flatnonzero(is_near), clients, plane=plane) if follows.any() else None,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Groups:
+    """The group of each set, and how messages get to groups; as of `AreaIndex`."""
+
+    count: int
+    numbers: I64Array
+    filters: FilterIndex | None
+    of_tokens: TokenGroups | None
+    every: U32Array
+
+
+def _groups(segment: Segment, asked: _Asked, contents: Contents, required: Requirements, likely: F64Array) -> _Groups:
+    """Group sets; `likely` says how likely a message's place is in the area of each."""
+    at_a_place = np.bincount(contents.numbers, weights=likely, minlength=contents.count).astype(np.float64, copy=False)
+    later = np.zeros(contents.count, np.bool_)
+    later[contents.asked.rows] = areas_come_first(required, at_a_place[contents.asked.rows])
+    number_of = np.cumsum(~later) - 1
+    first = int(np.count_nonzero(~later))
+    every = [] if contents.of_nothing < 0 else [number_of[contents.of_nothing]]
+    filters = of_tokens = None
+    count = first
+    if len(required):
+        found_first = required.only(~later[contents.asked.rows])
+        found_first = replace(found_first, asked=replace(found_first.asked, rows=number_of[found_first.asked.rows]))
+        filters = index_of(found_first)
+    if later.any():
+        some = required.only(later[contents.asked.rows])
+        number = np.full(contents.count, _NONE)
+        number[some.asked.rows] = np.arange(len(some))
+        of_rows = np.full(len(segment), _NONE)
+        of_rows[asked.rows] = number[contents.numbers]
+        of_tokens, number_of[some.asked.rows] = token_groups(some, first, of_rows)
+        count += of_tokens.count
+        if (number_of[some.asked.rows] == first).any():
+            every.append(np.int64(first))
+    return _Groups(count, number_of[contents.numbers], filters, of_tokens, frozen(np.array(every, np.uint32)))
+
+
+def _at_a_place(shapes: Shapes, *, plane: bool) -> float:
+    """How likely the place of a message is in one of these areas, if messages come from where areas are."""
+    if len(shapes) < 2:
+        return 1.0
+    random = np.random.default_rng(len(shapes))
+    some = np.sort(random.choice(len(shapes), min(len(shapes), _SAMPLE), replace=False))
+    kinds, values = shapes.kinds[some], shapes.values[some]
+    lon, lat = values[:, 0].copy(), values[:, 1].copy()
+    is_box = kinds == BOX
+    west, south, east, north = values[is_box].T
+    # A box may go across the anti-meridian
+    east = np.where((east < west) & (not plane), east + 360.0, east)
+    middle = west + (east - west) / 2
+    lon[is_box] = np.where((middle > 180.0) & (not plane), middle - 360.0, middle)
+    lat[is_box] = south + (north - south) / 2
+    count = len(some)
+    sample = FixedAreas.of(np.zeros(count, np.int64), 1, Shapes(kinds, values), plane=plane)
+    every = Lists(np.arange(count + 1), np.zeros(count, np.uint32))
+    found = len(sample.holding(Places(lon, lat), every).values)
+    # Each has its own middle
+    return max(found - count, 1) / (count * (count - 1))
 
 
 def _is(kinds: U8Array, kind: int) -> BoolArray:
@@ -226,7 +303,7 @@ def _tests(asked: _Asked, left: I64Array, count: int) -> Tests:
 
 
 def _followers(
-    segment: Segment, asked: _Asked, contents: Contents, near: I64Array, clients: Clients, *, plane: bool
+    segment: Segment, asked: _Asked, groups: _Groups, near: I64Array, clients: Clients, *, plane: bool
 ) -> Followers:
     """Entries for all keys of the sets that ask for what is near: the least distance, where a set has several."""
     metres = np.full(len(asked.rows), np.inf)
@@ -238,6 +315,6 @@ def _followers(
     starts = offsets_of(sizes)
     places = np.arange(int(starts[-1])) + np.repeat(offsets[rows] - starts[:-1], sizes)
     keys = segment.keys.column(segment.keys.keys.values[places])
-    groups = np.repeat(contents.numbers[sets], sizes)
-    cells = clients.cells_of(keys, groups, contents.count, np.repeat(metres[sets], sizes), plane=plane)
+    numbers = np.repeat(groups.numbers[sets], sizes)
+    cells = clients.cells_of(keys, numbers, groups.count, np.repeat(metres[sets], sizes), plane=plane)
     return Followers(cells, np.repeat(rows, sizes).astype(np.uint32), places)

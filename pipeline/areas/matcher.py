@@ -23,8 +23,8 @@ from tagmatch.pipeline.cpu.matcher import SetIds
 from tagmatch.pipeline.cpu.one_query import OfSeveralTypes, OneQuery, one_of_all
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.filters.matcher import Beside, rows_found
-from tagmatch.pipeline.filters.messages import messages_of
-from tagmatch.pipeline.matcher import Matched, Preprocessed, SegmentMatcher, Space, no_space
+from tagmatch.pipeline.filters.messages import Messages, messages_of
+from tagmatch.pipeline.matcher import Matched, Preprocessed, QueryBatch, SegmentMatcher, Space, no_space
 
 
 class AreaMatcher(Beside[SegmentMatcher, AreaIndex]):
@@ -61,45 +61,67 @@ class AreaMatcher(Beside[SegmentMatcher, AreaIndex]):
         return AreaMatcher(segment, self._others.without(deletions), self._tags, self.index)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> _Both:
-        """Where messages `first` to `last` are, and the contents that each has."""
+        """Where messages `first` to `last` are, and the groups whose areas each is looked for in."""
         others = self._others.preprocess(tags, first, last) if self._has_others else None
         return _Both(
-            others, self._contents(tags, first, last), locations_of(tags, first, last), self.index, self._segment
+            others, self._sought(tags, first, last), locations_of(tags, first, last), self.index, self._segment
         )
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of messages `first` to `last` satisfies, for one client at least."""
-        contents, locations = self._contents(tags, first, last), locations_of(tags, first, last)
-        found = _found(self.index, self._segment, contents, locations)
+        sought, locations = self._sought(tags, first, last), locations_of(tags, first, last)
+        found = _found(self.index, self._segment, sought, locations)
         parts = [self._others.set_ids(tags, first, last), found.sets] if self._has_others else [found.sets]
         if found.entries is not None and self.index.followers is not None:
             parts.append(_each_once(found.entries.offsets, self.index.followers.rows[found.entries.values]))
         return side_by_side(parts)
 
-    def _contents(self, tags: TagLists, first: int, last: int) -> Lists:
-        index = self.index
-        found = Lists(np.zeros(last - first + 1, np.int64), np.zeros(0, np.uint32))
-        if index.filters is not None:
-            messages = messages_of(tags, first, last, index.filters.attributes)
-            index.filters.seen.count(messages)
-            found = rows_found(index.filters, self._tags.ranks(tags, first, last), messages).sets
-        if index.of_nothing >= 0:
-            count = last - first
-            every = np.full(count, index.of_nothing, np.uint32)
-            found = side_by_side([found, Lists(np.arange(count + 1), every)])
-        return found
+    def _sought(self, tags: TagLists, first: int, last: int) -> Sought:
+        filters = self.index.filters
+        if filters is None:
+            none = np.zeros(last - first + 1, np.int64), np.zeros(0, np.uint32)
+            return sought(self.index, QueryBatch(*none), Messages(*none, none[1]))
+        messages = messages_of(tags, first, last, filters.attributes)
+        filters.seen.count(messages)
+        return sought(self.index, self._tags.ranks(tags, first, last), messages)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sought:
+    """In which groups the areas of each message are looked for, and the messages, of which sets may ask more."""
+
+    groups: Lists
+    queries: QueryBatch
+    messages: Messages
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
+def sought(index: AreaIndex, queries: QueryBatch, messages: Messages) -> Sought:
+    """The contents of messages that are found first, and the groups of their tokens."""
+    count = len(messages)
+    contents = Lists(np.zeros(count + 1, np.int64), np.zeros(0, np.uint32))
+    if index.filters is not None:
+        contents = rows_found(index.filters, queries, messages).sets
+    if index.of_tokens is not None:
+        contents = index.of_tokens.groups(contents, index.every, queries, messages)
+    elif len(index.every):
+        each = Lists(np.arange(0, (count + 1) * len(index.every), len(index.every)), np.tile(index.every, count))
+        contents = side_by_side([contents, each])
+    return Sought(contents, queries, messages)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Both:
     others: Preprocessed | None
-    contents: Lists
+    sought: Sought
     locations: Locations | None
     index: AreaIndex
     segment: Segment
 
     def subset_match(self) -> _FoundInBoth:
-        found = _found(self.index, self.segment, self.contents, self.locations)
+        found = _found(self.index, self.segment, self.sought, self.locations)
         sets = SetIds(found.sets, self.segment.keys)
         others = None if self.others is None else self.others.subset_match()
         return _FoundInBoth(others, sets, self._keys_of(found.entries))
@@ -143,39 +165,38 @@ class _Found:
     entries: Lists | None
 
 
-def _found(index: AreaIndex, segment: Segment, contents: Lists, locations: Locations | None) -> _Found:
-    count = len(contents)
+def _found(index: AreaIndex, segment: Segment, sought: Sought, locations: Locations | None) -> _Found:
+    groups, count = sought.groups, len(sought)
     nowhere = np.full(count, np.nan)
     places = Places(nowhere, nowhere) if locations is None else Places(locations.lon, locations.lat)
     parts = []
     if len(index.fixed_rows):
-        entries = index.fixed.holding(places, contents)
+        entries = index.fixed.holding(places, groups)
         parts.append(Lists(entries.offsets, index.fixed_rows[entries.values]))
     if len(index.loose.values):
-        parts.append(_spread(index.loose, contents))
+        parts.append(_spread(index.loose, groups))
     none = Lists(np.zeros(count + 1, np.int64), np.zeros(0, np.uint32))
     sets = side_by_side(parts) if len(parts) > 1 else (parts or [none])[0]
-    sets = live_sets(_tested(index, sets, sets.values, places), segment.deletions)
+    sets = live_sets(_tested(index, sought, sets, None, places), segment.deletions)
     if index.followers is None or locations is None:
         return _Found(sets, None)
     followers = index.followers
-    entries = _entries_of(followers.cells, places, locations, contents)
-    return _Found(
-        sets, _live(_tested(index, entries, followers.rows[entries.values], places), followers.rows, segment.deletions)
-    )
+    entries = _entries_of(followers.cells, places, locations, groups)
+    entries = _tested(index, sought, entries, followers.rows, places)
+    return _Found(sets, _live(entries, followers.rows, segment.deletions))
 
 
-def _entries_of(cells: ClientCells, places: Places, locations: Locations, contents: Lists) -> Lists:
+def _entries_of(cells: ClientCells, places: Places, locations: Locations, groups: Lists) -> Lists:
     """Entries of clients that a message is for: near its place, and within its area, whichever it has."""
     if not locations.kinds.any():
-        return cells.near(places, contents)
+        return cells.near(places, groups)
     has_area = locations.kinds != 0
     is_box = (locations.kinds == BOX_LETTER) | (locations.kinds == BOX_LETTER + TO_PLANE)
     shapes = Shapes(np.where(is_box, BOX, CIRCLE).astype(np.uint8), locations.values)
     has_place = ~np.isnan(locations.lon)
-    within = cells.inside(shapes, None, _only(contents, has_area & ~has_place))
-    near_and_within = cells.inside(shapes, places, _only(contents, has_area & has_place))
-    return side_by_side([within, near_and_within, cells.near(places, _only(contents, ~has_area))])
+    within = cells.inside(shapes, None, _only(groups, has_area & ~has_place))
+    near_and_within = cells.inside(shapes, places, _only(groups, has_area & has_place))
+    return side_by_side([within, near_and_within, cells.near(places, _only(groups, ~has_area))])
 
 
 def _only(lists: Lists, chosen: BoolArray) -> Lists:
@@ -184,27 +205,34 @@ def _only(lists: Lists, chosen: BoolArray) -> Lists:
     return Lists(offsets_of(np.where(chosen, lengths, 0)), lists.values[np.repeat(chosen, lengths)])
 
 
-def _spread(rows: Lists, contents: Lists) -> Lists:
-    """The rows of all contents of each message."""
-    ends, none = np.zeros(len(contents) + 1, np.int64), np.zeros(0, np.uint32)
-    arrays = (rows.offsets, rows.values, contents.offsets, contents.values, ends)
+def _spread(rows: Lists, groups: Lists) -> Lists:
+    """The rows of all groups of each message."""
+    ends, none = np.zeros(len(groups) + 1, np.int64), np.zeros(0, np.uint32)
+    arrays = (rows.offsets, rows.values, groups.offsets, groups.values, ends)
     out = np.empty(spread_rows(*arrays, none), np.uint32)
     if len(out):
         spread_rows(*arrays, out)
     return Lists(ends, out)
 
 
-def _tested(index: AreaIndex, found: Lists, rows: U32Array, places: Places) -> Lists:
-    """What was found, whose rows are these, without those whose other areas say no."""
+def _tested(index: AreaIndex, sought: Sought, found: Lists, rows: U32Array | None, places: Places) -> Lists:
+    """What was found, which are rows or have these, without what other areas say no to, or that asks for more."""
     tests = index.tests
-    if not len(tests.of_rows) or not len(found.values):
-        return found
-    ends, out = np.zeros(len(found) + 1, np.int64), np.empty(len(found.values), np.uint32)
-    used = keep_tested(
-        found.offsets, found.values, rows, tests.of_rows, tests.offsets, tests.shapes.kinds, tests.shapes.values,
-        tests.negated, places.lon, places.lat, index.plane, ends, out,
-    )  # fmt: skip
-    return Lists(ends, out[:used])
+    if len(tests.of_rows) and len(found.values):
+        ends, out = np.zeros(len(found) + 1, np.int64), np.empty(len(found.values), np.uint32)
+        used = keep_tested(
+            found.offsets, found.values, _rows_at(rows, found), tests.of_rows, tests.offsets, tests.shapes.kinds,
+            tests.shapes.values, tests.negated, places.lon, places.lat, index.plane, ends, out,
+        )  # fmt: skip
+        found = Lists(ends, out[:used])
+    if index.of_tokens is not None and index.filters is not None and len(found.values):
+        attributes = index.filters.attributes.count
+        found = index.of_tokens.kept(found, _rows_at(rows, found), attributes, sought.queries, sought.messages)
+    return found
+
+
+def _rows_at(rows: U32Array | None, found: Lists) -> U32Array:
+    return found.values if rows is None else rows[found.values]
 
 
 def _live(entries: Lists, rows: U32Array, deletions: Deletions | None) -> Lists:

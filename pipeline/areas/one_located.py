@@ -25,6 +25,7 @@ from tagmatch.pipeline.areas.fixed import find_fixed
 from tagmatch.pipeline.areas.index import AreaIndex
 from tagmatch.pipeline.areas.rows import keep_tested, spread_rows
 from tagmatch.pipeline.areas.shapes import BOX, CIRCLE
+from tagmatch.pipeline.areas.token_groups import keep_asked, write_groups
 from tagmatch.pipeline.cpu.one_query import (
     ALL,
     DTypes,
@@ -40,22 +41,34 @@ from tagmatch.pipeline.cpu.one_query import (
     tags_in,
 )
 from tagmatch.pipeline.cpu.preprocess import TagIndex
-from tagmatch.pipeline.filters.one_message import BEHIND, SCALAR_BEHIND, arrays_of, rows_for, values_of
+from tagmatch.pipeline.filters.one_message import (
+    BEHIND,
+    SCALAR_BEHIND,
+    arrays_of,
+    constraints_in,
+    encoded_in,
+    no_codes,
+    rows_for,
+    values_of,
+)
 from tagmatch.pipeline.matcher import Single
 
-_F32, _F64, _I64, _U8, _U32, _BOOL = np.float32, np.float64, np.int64, np.uint8, np.uint32, np.bool_
+_F32, _F64, _I64, _U8, _U32, _U64, _BOOL = (
+    np.float32, np.float64, np.int64, np.uint8, np.uint32, np.uint64, np.bool_
+)  # fmt: skip
 
 # The arrays of an index, in the order in which they are prepared
 _OF_PACKED = (_I64, _F64, _U32, _F32, _I64)
 _OF_LOOSE = (_I64, _U32)
 _OF_TESTS = (_I64, _I64, _U8, _F64, _BOOL)
 _OF_FOLLOWERS = (_U32, _I64)
-_GROUPS = (_OF_PACKED, _OF_PACKED, (_U32,), _OF_LOOSE, _OF_TESTS, _OF_FOLLOWERS)
-_CIRCLES, _BOXES, _FIXED_ROWS, _LOOSE, _TESTS, _FOLLOWER_ROWS = (
+_OF_TOKENS = (_I64, _I64, _U64, _U32, _I64, _I64, _U32)
+_GROUPS = (_OF_PACKED, _OF_PACKED, (_U32,), _OF_LOOSE, _OF_TESTS, _OF_FOLLOWERS, (_U32,), _OF_TOKENS)
+_CIRCLES, _BOXES, _FIXED_ROWS, _LOOSE, _TESTS, _FOLLOWER_ROWS, _EVERY, _TOKENS = (
     BEHIND + sum(map(len, _GROUPS[:place])) for place in range(len(_GROUPS))
 )
 _FOLLOWER_PLACES = _FOLLOWER_ROWS + 1
-_HAS_FILTERS, _HAS_NOTHING, _OF_NOTHING = range(SCALAR_BEHIND, SCALAR_BEHIND + 3)
+_HAS_FILTERS, _HAS_TOKENS, _FIRST_GROUP, _FIRST_TAG = range(SCALAR_BEHIND, SCALAR_BEHIND + 4)
 
 # Arrays of cells that are only read, and where the other one is
 _OF_CELLS, _ASKS = PREPARED[:-1], len(PREPARED) - 1
@@ -67,24 +80,53 @@ _ROOM = 256
 
 
 @kernel
-def _contents_of(tables, tags, data, values, tag_offset):
-    """The contents that a message has."""
-    found = np.empty(0, np.uint32)
-    if scalar(tables, _HAS_FILTERS):
-        found = rows_for(tables, tags, data, values, tag_offset)[0]
-    if scalar(tables, _HAS_NOTHING):
-        found = np.append(found, np.uint32(scalar(tables, _OF_NOTHING)))
-    return found
+def _not_encoded():
+    """What stands for the ranks, attributes and codes of a message where nobody asks for any."""
+    return np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(0, np.uint32)
 
 
 @kernel
-def _fixed_rows(way, origin, tables, lon, lat, contents):
-    """The rows, of these contents, of whose areas one has the place."""
+def _groups_of(tables, ranks, attributes, codes):
+    """The groups in which areas are looked for, of a message that is encoded."""
+    found, every = np.empty(0, np.uint32), array_at(tables, _EVERY, np.uint32)
+    if scalar(tables, _HAS_FILTERS):
+        found = rows_for(tables, ranks, attributes, codes)[0]
+    if not scalar(tables, _HAS_TOKENS):
+        return np.append(found, every)
+    first_cells, bits, levels, known, _, _, _ = arrays_at(tables, _TOKENS, _OF_TOKENS)
+    ends = np.zeros(2, np.int64)
+    out = write_groups(
+        np.array([0, len(found)]), found, every, scalar(tables, _FIRST_GROUP), np.array([0, len(ranks)]), ranks,
+        np.array([0, len(attributes)]), attributes, codes, first_cells, bits, levels, known,
+        scalar(tables, _FIRST_TAG), ends,
+    )  # fmt: skip
+    return out[: ends[1]]
+
+
+@kernel
+def _asked_of(tables, encoded, found, rows):
+    """What was found, whose rows are these, without those that ask more than the message has."""
+    if len(found) == 0 or not scalar(tables, _HAS_TOKENS):
+        return found
+    ranks, attributes, codes = encoded
+    _, _, _, _, of_rows, record_offsets, records = arrays_at(tables, _TOKENS, _OF_TOKENS)
+    ends, out = np.zeros(2, np.int64), np.empty(len(found), np.uint32)
+    used, _ = keep_asked(
+        np.array([0, len(found)]), found, rows, of_rows, np.array([0, len(ranks)]), ranks,
+        np.array([0, len(attributes)]), attributes, codes, constraints_in(tables), record_offsets,
+        records.reshape((-1, 3)), no_codes(tables), ends, out,
+    )  # fmt: skip
+    return out[:used]
+
+
+@kernel
+def _fixed_rows(way, origin, tables, lon, lat, groups):
+    """The rows, of these groups, of whose areas one has the place."""
     rows = array_at(tables, _FIXED_ROWS, np.uint32)
     circles, boxes = arrays_at(tables, _CIRCLES, _OF_PACKED), arrays_at(tables, _BOXES, _OF_PACKED)
-    offsets, ends, out = np.array([0, len(contents)]), np.zeros(2, np.int64), np.empty(_ROOM, np.uint32)
+    offsets, ends, out = np.array([0, len(groups)]), np.zeros(2, np.int64), np.empty(_ROOM, np.uint32)
     while True:
-        done, more = find_fixed(way, origin, circles, boxes, lon, lat, offsets, contents, 0, out, ends)
+        done, more = find_fixed(way, origin, circles, boxes, lon, lat, offsets, groups, 0, out, ends)
         if done:
             break
         out = np.empty(more, np.uint32)
@@ -95,12 +137,12 @@ def _fixed_rows(way, origin, tables, lon, lat, contents):
 
 
 @kernel
-def _loose_rows(tables, contents):
-    """The rows, of these contents, that have no area which a message's place must be in."""
+def _loose_rows(tables, groups):
+    """The rows, of these groups, that have no area which a message's place must be in."""
     rows, values = arrays_at(tables, _LOOSE, _OF_LOOSE)
-    offsets, ends = np.array([0, len(contents)]), np.zeros(2, np.int64)
-    out = np.empty(spread_rows(rows, values, offsets, contents, ends, np.empty(0, np.uint32)), np.uint32)
-    spread_rows(rows, values, offsets, contents, ends, out)
+    offsets, ends = np.array([0, len(groups)]), np.zeros(2, np.int64)
+    out = np.empty(spread_rows(rows, values, offsets, groups, ends, np.empty(0, np.uint32)), np.uint32)
+    spread_rows(rows, values, offsets, groups, ends, out)
     return out
 
 
@@ -119,19 +161,20 @@ def _tested(plane, tables, found, rows, lon, lat):
 
 
 @kernel
-def _sets_of(way, origin, tables, lon, lat, contents):
-    """The sets, of these contents, that a message in this place satisfies."""
+def _sets_of(way, origin, tables, lon, lat, groups, encoded):
+    """The sets, of these groups, that a message in this place satisfies."""
     sets = np.empty(0, np.uint32)
     if len(array_at(tables, _FIXED_ROWS, np.uint32)) and not np.isnan(lon[0]):
-        sets = _fixed_rows(way, origin, tables, lon, lat, contents)
+        sets = _fixed_rows(way, origin, tables, lon, lat, groups)
     if len(array_at(tables, _LOOSE + 1, np.uint32)):
-        sets = np.append(sets, _loose_rows(tables, contents))
-    return live_of(tables, _tested(len(origin) == 2, tables, sets, sets, lon, lat))
+        sets = np.append(sets, _loose_rows(tables, groups))
+    sets = _tested(len(origin) == 2, tables, sets, sets, lon, lat)
+    return live_of(tables, _asked_of(tables, encoded, sets, sets))
 
 
 @kernel
-def _entries_near(way, origin, cells, numbers, contents):
-    """The entries, of these contents, of clients near the message's place, and within its area, whichever it has."""
+def _entries_near(way, origin, cells, numbers, groups):
+    """The entries, of these groups, of clients near the message's place, and within its area, whichever it has."""
     (
         words, cell_numbers, following, versions, all_lon, all_lat, space_cells, cuts, axes, limits, group_spaces,
         clients,
@@ -140,10 +183,10 @@ def _entries_near(way, origin, cells, numbers, contents):
     lon, lat = numbers[: int(has_place)], numbers[1 : 1 + int(has_place)]
     kinds = np.full(int(has_area), BOX if numbers[_KIND] == BOX_LETTER else CIRCLE, np.uint8)
     shape = numbers[_SHAPE:].reshape((1, 4))
-    offsets, ends, out = np.array([0, len(contents)]), np.zeros(2, np.int64), np.empty(_ROOM, np.uint32)
+    offsets, ends, out = np.array([0, len(groups)]), np.zeros(2, np.int64), np.empty(_ROOM, np.uint32)
     while not find_clients(
         way, origin, (words, cell_numbers, following), (versions, all_lon, all_lat), (space_cells, cuts, axes), limits,
-        group_spaces, clients, kinds, shape, lon, lat, offsets, contents, 0, out, ends,
+        group_spaces, clients, kinds, shape, lon, lat, offsets, groups, 0, out, ends,
         own_array_at(cells, _ASKS, np.int64),
     ):  # fmt: skip
         out = np.empty(2 * len(out), np.uint32)
@@ -159,12 +202,13 @@ def _rows_at(rows, entries):
 
 
 @kernel
-def _entries_of(way, origin, tables, cells, numbers, contents):
+def _entries_of(way, origin, tables, cells, numbers, groups, encoded):
     """The entries of clients that a message is for, whose sets it satisfies."""
     rows, deleted = array_at(tables, _FOLLOWER_ROWS, np.uint32), deleted_in(tables)
-    entries = _entries_near(way, origin, cells, numbers, contents)
+    entries = _entries_near(way, origin, cells, numbers, groups)
     lon, lat = numbers[:1], numbers[1:2]
     entries = _tested(len(origin) == 2, tables, entries, _rows_at(rows, entries), lon, lat)
+    entries = _asked_of(tables, encoded, entries, _rows_at(rows, entries))
     used = np.int64(0)
     for i in range(len(entries)):
         entry = entries[i]
@@ -196,15 +240,17 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
             table = tables[segment]
             ends[2 * segment + 1] = ends[2 * segment + 2] = ends[2 * segment]
             is_asked = len(place) > 0 or len(array_at(table, _LOOSE + 1, np.uint32)) > 0
-            contents = np.empty(0, np.uint32)
+            groups, encoded = np.empty(0, np.uint32), _not_encoded()
             if is_asked:
-                contents = _contents_of(table, tags, data, values, tag_offset)
-            if len(contents) == 0:
+                if scalar(table, _HAS_FILTERS):
+                    encoded = encoded_in(table, tags, data, values, tag_offset)
+                groups = _groups_of(table, *encoded)
+            if len(groups) == 0:
                 continue
-            found = np.append(found, _sets_of(vector, origin, table, lon, lat, contents))
+            found = np.append(found, _sets_of(vector, origin, table, lon, lat, groups, encoded))
             ends[2 * segment + 1] = len(found)
             if len(place) and len(array_at(table, _FOLLOWER_ROWS, np.uint32)):
-                found = np.append(found, _entries_of(vector, origin, table, cells[segment], numbers, contents))
+                found = np.append(found, _entries_of(vector, origin, table, cells[segment], numbers, groups, encoded))
             ends[2 * segment + 2] = len(found)
         return found, ends
 
@@ -306,8 +352,16 @@ def one_located(segment: Segment, tags: TagIndex, index: AreaIndex) -> OneLocate
         own += [np.zeros(0, dtype) for dtype in _OF_FOLLOWERS]
     else:
         own += [followers.rows, followers.places]
+    of_tokens = index.of_tokens
+    own.append(index.every)
+    if of_tokens is None:
+        own += [np.zeros(0, dtype) for dtype in _OF_TOKENS]
+        scalars += [index.filters is not None, False, 0, 0]
+    else:
+        *arrays_of_cells, first_tag = of_tokens.of_tokens
+        own += [*arrays_of_cells, of_tokens.of_rows, of_tokens.record_offsets, of_tokens.records]
+        scalars += [index.filters is not None, True, of_tokens.first, first_tag]
     assert [array.dtype for array in own] == [np.dtype(each) for group in _GROUPS for each in group]
-    scalars += [index.filters is not None, index.of_nothing >= 0, max(index.of_nothing, 0)]
     prepared, dtypes = prepare(segment, tags, [*arrays, *own], scalars)
     # Of other types there is no need of other kernels
     find = _find(dtypes._replace(rank_offset=_I64, key_offset=_I64, key=_I64), plane=index.plane)

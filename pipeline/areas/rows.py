@@ -1,4 +1,4 @@
-"""Rows that contents have, and those whose other areas say yes, too."""
+"""Rows that groups have, and those whose other areas say yes, too."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tagmatch.pipeline.areas.shapes import BOX
 
 
 @kernel
-def spread_rows(offsets, values, content_offsets, contents, ends, out):
-    """Write the rows of all contents of each message, if there is room, and where each message's end; how many."""
+def spread_rows(offsets, values, group_offsets, groups, ends, out):
+    """Write the rows of all groups of each message, if there is room, and where each message's end; how many."""
     used = 0
     for message in range(len(ends) - 1):
-        for i in range(content_offsets[message], content_offsets[message + 1]):
-            for place in range(offsets[np.int64(contents[i])], offsets[np.int64(contents[i]) + 1]):
+        for i in range(group_offsets[message], group_offsets[message + 1]):
+            for place in range(offsets[np.int64(groups[i])], offsets[np.int64(groups[i]) + 1]):
                 if len(out):
                     out[used] = values[place]
                 used += 1

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tagmatch.model.arrays import BoolArray
 from tagmatch.model.kernels.reserved import areas_among, constraints_among
 from tagmatch.model.tables import Segment, Vocabulary
-from tagmatch.pipeline.filters.asked import Asked, asked_in, tests_of
+from tagmatch.pipeline.filters.asked import Asked, Tests, asked_in, tests_of
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, attributes_of
 from tagmatch.pipeline.filters.line_blocks import BLOCK
 from tagmatch.pipeline.filters.lines import LineIndex, line_index
@@ -111,37 +111,72 @@ def filter_index(segment: Segment, before: Sequence[Seen] = (), path: Path | Non
     """
     is_constraint = constraints_among(segment.vocabulary.tags)
     found = parsed(segment.vocabulary.tags, is_constraint)
-    return index_of(asked_in(segment, found, is_constraint), found, segment.vocabulary, before, path)
+    return index_of(requirements_of(asked_in(segment, found, is_constraint), found, segment.vocabulary, before), path)
 
 
-def index_of(
-    asked: Asked, found: Parsed, vocabulary: Vocabulary, before: Sequence[Seen] = (), path: Path | None = None
-) -> FilterIndex:
-    """Index what asks these things, which `found` are the constraints of; the rest as of `filter_index`."""
-    tags = vocabulary.tags
-    attributes, constraints = attributes_of(tags, found)
-    tests = tests_of(constraints, attributes.constants.last_codes)
+@dataclass(frozen=True, slots=True, eq=False)
+class Requirements:
+    """What some sets ask, and how likely messages have it.
+
+    Attributes
+    ----------
+    asked : Asked
+    attributes, constraints, tests
+        Of all constraints of the vocabulary.
+    likely : Likelihoods
+        Of what these sets ask.
+    ranks : int
+        Of the vocabulary.
+    seen : Seen
+        Counts the messages that come.
+    """
+
+    asked: Asked
+    attributes: Attributes
+    constraints: Constraints
+    tests: Tests
+    likely: Likelihoods
+    ranks: int
+    seen: Seen
+
+    def __len__(self) -> int:
+        return len(self.asked)
+
+    def only(self, chosen: BoolArray) -> Requirements:
+        """Those of some of the sets."""
+        return replace(self, asked=self.asked.only(chosen), likely=self.likely.of(chosen[self.asked.owners]))
+
+
+def requirements_of(asked: Asked, found: Parsed, vocabulary: Vocabulary, before: Sequence[Seen] = ()) -> Requirements:
+    """What sets ask, which `found` are the constraints of; `before` as of `filter_index`."""
+    attributes, constraints = attributes_of(vocabulary.tags, found)
     seen = Seen(attributes.names, before)
     # Where nothing is known of messages, they are taken to be as sets are
     presence = presence_among(asked, constraints, attributes.count)
     learned = seen.presence
     presence[: len(learned)] = np.where(np.isnan(learned), presence[: len(learned)], learned)
     likely = likelihoods(asked, constraints, attributes, presence, vocabulary.frequencies)
-    in_lines = _in_lines(asked, likely) if path is None else np.full(len(asked), path == "lines")
+    tests = tests_of(constraints, attributes.constants.last_codes)
+    return Requirements(asked, attributes, constraints, tests, likely, len(vocabulary.tags), seen)
+
+
+def index_of(required: Requirements, path: Path | None = None) -> FilterIndex:
+    """Index the sets that ask for this, all of them in `path` if that is given."""
+    in_lines = _in_lines(required) if path is None else np.full(len(required), path == "lines")
     trie = lines = None
+    attributes, constraints, tests = required.attributes, required.constraints, required.tests
     if in_lines.any():
-        some = likely.of(in_lines[asked.owners])
-        lines = line_index(asked.only(in_lines), attributes, constraints, tests, some.chances)
-    if lines is None or len(lines) < len(asked):
-        chosen = ~in_lines
-        some = likely.of(chosen[asked.owners])
-        trie = trie_index(asked.only(chosen), attributes, constraints, tests, some, len(tags))
-    return FilterIndex(attributes, tests.complexes, trie, lines, seen)
+        some = required.only(in_lines)
+        lines = line_index(some.asked, attributes, constraints, tests, some.likely.chances)
+    if not in_lines.all():
+        some = required.only(~in_lines)
+        trie = trie_index(some.asked, attributes, constraints, tests, some.likely, required.ranks)
+    return FilterIndex(attributes, tests.complexes, trie, lines, required.seen)
 
 
-def _in_lines(asked: Asked, likely: Likelihoods) -> BoolArray:
+def _in_lines(required: Requirements) -> BoolArray:
     """Which sets lines reach sooner than the trie: those of which messages are likely to have each token."""
-    least = np.ones(len(asked))
-    np.minimum.at(least, asked.owners, likely.chances)
+    least = np.ones(len(required))
+    np.minimum.at(least, required.asked.owners, required.likely.chances)
     likely_all = least >= _LIKELY
     return likely_all & (np.count_nonzero(likely_all) >= _FEW)

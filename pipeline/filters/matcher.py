@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
+
 from tagmatch.model.arrays import Lists, TagLists, U64Array
 from tagmatch.model.deletions import Deletions
 from tagmatch.model.kernels.lists import side_by_side
@@ -128,6 +130,8 @@ def rows_found(index: FilterIndex, queries: QueryBatch, messages: Messages) -> M
         parts.append(match_lines(index.lines, queries, messages))
     if len(parts) == 1:
         return parts[0]
+    if not parts:
+        return Matches(Lists(np.zeros(len(messages) + 1, np.int64), np.zeros(0, np.uint32)), 0)
     return Matches(side_by_side([part.sets for part in parts]), sum(part.rejected for part in parts))
 
 

@@ -134,13 +134,30 @@ def _from_lines(tables, rank_ends, ranks, value_ends, attributes, codes, constra
 
 
 @kernel
-def rows_for(tables, tags, data, values, tag_offset):
-    """Rows of an index that the message satisfies; how many candidates were turned away."""
+def constraints_in(tables):
+    """The constraints that are more than an interval, as `verified` takes them."""
+    return arrays_at(tables, _CONSTRAINTS, _OF_CONSTRAINTS)
+
+
+@kernel
+def no_codes(tables):
+    """A zero for each attribute."""
+    return np.zeros(scalar(tables, _ATTRIBUTES), np.uint32)
+
+
+@kernel
+def encoded_in(tables, tags, data, values, tag_offset):
+    """A message's ranks, and its attributes and codes, as the index of `tables` knows them; it is counted."""
     ranks = ranks_of(tables, tags, tag_offset)
     attributes, codes = _encoded(tables, tags, data, values)
+    return ranks, attributes, codes
+
+
+@kernel
+def rows_for(tables, ranks, attributes, codes):
+    """Rows of an index that the encoded message satisfies; how many candidates were turned away."""
     rank_ends, value_ends = np.array([0, len(ranks)]), np.array([0, len(attributes)])
-    constraints = arrays_at(tables, _CONSTRAINTS, _OF_CONSTRAINTS)
-    first_codes, ends = np.zeros(scalar(tables, _ATTRIBUTES), np.uint32), np.zeros(2, np.int64)
+    constraints, first_codes, ends = constraints_in(tables), no_codes(tables), np.zeros(2, np.int64)
     sets, rejected = np.empty(0, np.uint32), 0
     if scalar(tables, _HAS_TRIE):
         sets, rejected = _from_trie(
@@ -157,7 +174,7 @@ def rows_for(tables, tags, data, values, tag_offset):
 @kernel
 def _in_segment(tables, tags, data, values, tag_offset):
     """Sets of a segment that the message satisfies and that are not deleted; how many candidates were turned away."""
-    sets, rejected = rows_for(tables, tags, data, values, tag_offset)
+    sets, rejected = rows_for(tables, *encoded_in(tables, tags, data, values, tag_offset))
     return live_of(tables, sets), rejected
 
 

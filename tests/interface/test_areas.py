@@ -37,8 +37,20 @@ from tagmatch import (
     TagMatchError,
 )
 from tagmatch.model.storage.positions import open_positions
+from tagmatch.pipeline.areas import index
 
 
+@pytest.fixture(scope="module", params=["contents", "areas", "either"])
+def found_first(request):
+    """What of sets with areas is looked for first: all contents, all areas, or what takes less time."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "either":
+            areas = request.param == "areas"
+            patch.setattr(index, "areas_come_first", lambda required, _: np.full(len(required), areas))
+        yield request.param
+
+
+@pytest.mark.usefixtures("found_first")
 @given(data=st.data(), plane=st.booleans(), layout=st.sampled_from(["rarest", "balanced"]))
 def test_any_way_to_ask(data, plane, layout):
     """Every call that takes a query, alone and in a table, while clients move and sets change."""

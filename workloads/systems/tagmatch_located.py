@@ -6,16 +6,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import pyarrow as pa
 
 from tagmatch.locations import locations_of_table, without_locations
 from tagmatch.messages import messages_in
 from tagmatch.model.arrays import Lists
-from tagmatch.model.kernels.lists import join_lists, side_by_side
+from tagmatch.model.kernels.lists import join_lists
+from tagmatch.pipeline.areas.matcher import Sought, sought
 from tagmatch.pipeline.cpu.key_lookup import merge_all
-from tagmatch.pipeline.filters.matcher import rows_found
-from tagmatch.pipeline.filters.messages import messages_of
 from tagmatch.workloads.systems.key_answers import list_array
 from tagmatch.workloads.systems.tagmatch_content import TagmatchContent
 
@@ -86,11 +84,9 @@ class Packet:
     """Some messages, encoded: their tags as ranks and values as codes; where they are; and what is not about areas."""
 
     both: Any
-    ranks: Any
-    messages: Any
 
     def __len__(self) -> int:
-        return len(self.both.contents)
+        return len(self.both.sought)
 
 
 class Packets:
@@ -101,9 +97,7 @@ class Packets:
 
         @cache
         def packet(first: int, last: int) -> Packet:
-            filters = matcher.index.filters
-            codes = None if filters is None else messages_of(rows, first, last, filters.attributes)
-            return Packet(matcher.preprocess(rows, first, last), matcher._tags.ranks(rows, first, last), codes)
+            return Packet(matcher.preprocess(rows, first, last))
 
         def some(count: int) -> list[Packet]:
             return [packet(first, min(first + size, count)) for first in range(0, count, size)]
@@ -126,8 +120,8 @@ class Packets:
 class LocatedMatching:
     """The same index on one thread, asked with messages that are encoded already, as CLCB's are.
 
-    What is left: which contents a message has, which areas of these have its place, key lookup, and where keys are to
-    be unique, merging. A packet of messages goes through each of these together.
+    What is left: which groups a message looks in, which areas of these have its place, whose sets ask no more than it
+    has, key lookup, and where keys are to be unique, merging. A packet of messages goes through each of these together.
     """
 
     exact = True
@@ -145,23 +139,16 @@ class LocatedMatching:
 
     def match_many(self, packets: list[Packet], *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the subscriptions that each message satisfies."""
-        return list_array(_joined([self.keys(self.areas(each, self.contents(each)), unique) for each in packets]))
+        return list_array(_joined([self.keys(self.areas(each, self.groups(each)), unique) for each in packets]))
 
-    def contents(self, packet: Packet) -> Lists:
-        """The contents that each message has."""
-        index, count = self._matcher.index, len(packet)
-        found = Lists(np.zeros(count + 1, np.int64), np.zeros(0, np.uint32))
-        if index.filters is not None:
-            found = rows_found(index.filters, packet.ranks, packet.messages).sets
-        if index.of_nothing >= 0:
-            every = np.full(count, index.of_nothing, np.uint32)
-            found = side_by_side([found, Lists(np.arange(count + 1), every)])
-        return found
+    def groups(self, packet: Packet) -> Sought:
+        """The groups whose areas each message is looked for in: contents that it has, and tokens."""
+        return sought(self._matcher.index, packet.both.sought.queries, packet.both.sought.messages)
 
     @staticmethod
-    def areas(packet: Packet, contents: Lists) -> Any:
-        """The sets of these contents that each message is in the area of."""
-        return replace(packet.both, contents=contents).subset_match()
+    def areas(packet: Packet, groups: Sought) -> Any:
+        """The sets of these groups that each message is in the area of, and what else these ask."""
+        return replace(packet.both, sought=groups).subset_match()
 
     @staticmethod
     def keys(found: Any, unique: bool) -> Lists:

@@ -134,9 +134,9 @@ def _own_parts(
         taken = dict.fromkeys(_PARTS, 0.0)
         for packet in packets:
             times = [time.perf_counter()]
-            contents = system.contents(packet)
+            groups = system.groups(packet)
             times.append(time.perf_counter())
-            areas = system.areas(packet, contents)
+            areas = system.areas(packet, groups)
             times.append(time.perf_counter())
             system.keys(areas, True)
             times.append(time.perf_counter())

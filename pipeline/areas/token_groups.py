@@ -1,0 +1,228 @@
+"""Sets whose content hardly another one has: their areas come first, and their contents are verified afterwards.
+
+To find each of a message's contents would then take longer than to find the areas that have its place. These sets are
+in groups by the least likely token of each (`tagmatch.pipeline.filters.tokens`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U32Array
+from tagmatch.model.kernels.growing import with_room
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.pipeline.filters.asked import Asked, records_of
+from tagmatch.pipeline.filters.attributes import Constraints
+from tagmatch.pipeline.filters.index import Requirements
+from tagmatch.pipeline.filters.message_tokens import most_room, tokens_of
+from tagmatch.pipeline.filters.messages import Messages
+from tagmatch.pipeline.filters.tokens import Cells, cells_of
+from tagmatch.pipeline.filters.verify import verified
+from tagmatch.pipeline.matcher import QueryBatch
+
+# To find a content takes as long as to verify so many sets whose areas have been found
+_WORTH = 4
+# With so few areas of a content at a place, areas come first, whatever else is asked
+_CLEARLY = 1e-3
+
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenGroups:
+    """Groups of sets by a token, and what each of these sets asks.
+
+    Attributes
+    ----------
+    first : int
+        The number of the group of sets without a token, which all messages have; that of token `i` is `first + i`.
+    count : int
+        How many groups there are.
+    cells : Cells
+        The tokens by which sets are grouped, and no others.
+    constraints : Constraints
+        Those that are more than an interval.
+    of_rows : int64 array
+        Of each row of the segment, its number here; -1 for those that are not in these groups.
+    record_offsets, records : int64 and uint32[n, 3] arrays
+        What a set asks of a message, as of `Records`.
+    """
+
+    first: int
+    count: int
+    cells: Cells
+    constraints: Constraints
+    of_rows: I64Array
+    record_offsets: I64Array
+    records: U32Array
+
+    @property
+    def of_tokens(self) -> tuple[Any, ...]:
+        """As `write_groups` takes them."""
+        cells = self.cells
+        return cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, without those of constraints."""
+        return self.cells.nbytes + self.of_rows.nbytes + self.record_offsets.nbytes + self.records.nbytes
+
+    def groups(self, contents: Lists, every: U32Array, queries: QueryBatch, messages: Messages) -> Lists:
+        """The groups of each message, behind its contents and what `every` message has."""
+        ends = np.zeros(len(messages) + 1, np.int64)
+        out = write_groups(
+            contents.offsets, contents.values, every, np.int64(self.first), queries.offsets, queries.ranks,
+            messages.offsets, messages.attributes, messages.codes, *self.of_tokens, ends,
+        )  # fmt: skip
+        return Lists(ends, out[: ends[-1]])
+
+    def kept(self, found: Lists, rows: U32Array, attributes: int, queries: QueryBatch, messages: Messages) -> Lists:
+        """What was found, whose rows are these, without those that ask more than the messages have."""
+        ends, out = np.zeros(len(found) + 1, np.int64), np.empty(len(found.values), np.uint32)
+        used, _ = keep_asked(
+            found.offsets, found.values, rows, self.of_rows, queries.offsets, queries.ranks, messages.offsets,
+            messages.attributes, messages.codes, self.constraints.arrays, self.record_offsets, self.records,
+            np.zeros(attributes, np.uint32), ends, out,
+        )  # fmt: skip
+        return Lists(ends, out[:used])
+
+
+def areas_come_first(required: Requirements, at_a_place: F64Array) -> BoolArray:
+    """For which contents it takes less time to find areas first.
+
+    Parameters
+    ----------
+    required : Requirements
+        What contents ask.
+    at_a_place : float64 array
+        How many of the areas of each content probably have a message's place.
+    """
+    first: BoolArray = at_a_place < _CLEARLY
+    unsure = ~first & (at_a_place < _WORTH)
+    if unsure.any():
+        first[unsure] = at_a_place[unsure] < _WORTH * _with_all(required.only(unsure))
+    return first
+
+
+def _with_all(required: Requirements) -> F64Array:
+    """Of messages that have a content's least likely token, the part that probably has its others, too.
+
+    Messages are taken to be as sets are, and all but the least likely token not to depend on each other.
+    """
+    asked, likely = required.asked, required.likely
+    _, tokens, _ = cells_of(asked, required.constraints, likely, required.attributes.count, required.ranks)
+    owners = asked.owners[likely.has_token]
+    # Tokens are numbered from the least likely one on
+    least = np.full(len(asked), np.iinfo(np.uint32).max, np.uint32)
+    np.minimum.at(least, owners, tokens)
+    of_least = least[owners]
+    pairs = of_least.astype(np.uint64) << np.uint64(32) | tokens
+    _, number_of, counts = np.unique(pairs, return_inverse=True, return_counts=True)
+    _, group_of, sizes = np.unique(least, return_inverse=True, return_counts=True)
+    found = np.ones(len(asked))
+    np.multiply.at(found, owners, np.minimum(counts[number_of] / sizes[group_of[owners]], 1.0))
+    return found
+
+
+def token_groups(required: Requirements, first: int, of_rows: I64Array) -> tuple[TokenGroups, I64Array]:
+    """Group sets, and number groups from `first` on; and the group of each set.
+
+    `of_rows` has the number of the set of each row of the segment, and -1 for others.
+    """
+    asked, likely = required.asked, required.likely
+    least = np.full(len(asked), _NONE)
+    _least_likely(asked.owners, likely.has_token, likely.chances, least)
+    some = np.flatnonzero(least >= 0)
+    things = least[some]
+    only_least = Asked(asked.rows[some], np.arange(len(some)), asked.ranks[things], asked.numbers[things])
+    of_least = replace(likely, has_token=np.ones(len(some), np.bool_), chances=likely.chances[things])
+    cells, tokens, count = cells_of(
+        only_least, required.constraints, of_least, required.attributes.count, required.ranks
+    )
+    groups = np.full(len(asked), first)
+    groups[some] += tokens.astype(np.int64)
+    records = records_of(asked, required.tests, likely.chances, np.arange(len(asked)))
+    complexes = required.tests.complexes
+    return TokenGroups(first, count + 1, cells, complexes, of_rows, records.offsets, records.values), groups
+
+
+@kernel
+def _least_likely(owners, has_token, chances, least):
+    """Write which thing of each owner has the least likely token."""
+    for i in range(len(owners)):
+        if has_token[i] and (least[owners[i]] < 0 or chances[i] < chances[least[owners[i]]]):
+            least[owners[i]] = i
+
+
+@kernel
+def write_groups(
+    content_offsets, contents, every, first, rank_offsets, ranks, message_offsets, attributes, codes,
+    first_cells, bits, levels, known, first_tag, ends,
+):  # fmt: skip
+    """Return the contents of each message, what every message has, and the groups of its tokens; where each's end."""
+    out, used = np.empty(16 * len(ends), np.uint32), np.int64(0)
+    for message in range(len(ends) - 1):
+        ranks_begin, ranks_end = rank_offsets[message], rank_offsets[message + 1]
+        values_begin, values_end = message_offsets[message], message_offsets[message + 1]
+        begin, end = content_offsets[message], content_offsets[message + 1]
+        more = (end - begin) + len(every) + most_room(ranks_end - ranks_begin, values_end - values_begin)
+        out = with_room(out, used, more)
+        for place in range(begin, end):
+            out[used] = contents[place]
+            used += 1
+        for place in range(len(every)):
+            out[used] = every[place]
+            used += 1
+        begin = used
+        used, _ = tokens_of(
+            ranks, ranks_begin, ranks_end, attributes, codes, values_begin, values_end,
+            first_cells, bits, levels, known, first_tag, out, used,
+        )  # fmt: skip
+        for place in range(begin, used):
+            out[place] += np.uint32(first)
+        ends[message + 1] = used
+    return out
+
+
+@kernel
+def keep_asked(
+    offsets, values, rows, of_rows, rank_offsets, ranks, message_offsets, attributes, codes,
+    constraints, record_offsets, records, first_codes, ends, out,
+):  # fmt: skip
+    """Write the values of each message, whose rows are these, of which it has what they ask, and where each's end.
+
+    Returns how many there are. Rows that are in no group ask no more.
+    """
+    count, used, touched = len(values), np.int64(0), np.uint32(0)
+    begins, stops = np.empty(count, np.int64), np.empty(count, np.int64)
+    # Each miss of the cache in a loop of its own: the processor then waits for many at once
+    for i in range(count):
+        begins[i] = of_rows[np.int64(rows[i])]
+    for i in range(count):
+        number = begins[i]
+        begins[i] = record_offsets[max(number, 0)]
+        stops[i] = record_offsets[number + 1] if number >= 0 else begins[i]
+    for i in range(count):
+        touched ^= records[min(begins[i], len(records) - 1), 0]
+    for message in range(len(ends) - 1):
+        begin, end = message_offsets[message], message_offsets[message + 1]
+        if offsets[message] < offsets[message + 1]:
+            several = False
+            for i in range(begin, end):
+                several |= first_codes[attributes[i]] != 0
+                first_codes[attributes[i]] = codes[i]
+            for i in range(offsets[message], offsets[message + 1]):
+                out[used] = values[i]
+                used += np.int64(
+                    verified(
+                        begins[i], stops[i], records, first_codes, several, attributes, codes, begin, end,
+                        ranks, rank_offsets[message], rank_offsets[message + 1], constraints,
+                    )
+                )  # fmt: skip
+            for i in range(begin, end):
+                first_codes[attributes[i]] = 0
+        ends[message + 1] = used
+    return used, touched
