@@ -14,6 +14,7 @@ from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.kernels.locations import Locations, locations_of
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.areas.clients import ClientCells
+from tagmatch.pipeline.areas.finder import Finder, Finders
 from tagmatch.pipeline.areas.index import AreaIndex
 from tagmatch.pipeline.areas.one_located import one_located
 from tagmatch.pipeline.areas.rows import keep_tested, spread_rows
@@ -30,7 +31,7 @@ from tagmatch.pipeline.matcher import Matched, Preprocessed, SegmentMatcher, Spa
 class AreaMatcher(Beside[SegmentMatcher, AreaIndex]):
     """Two matchers of one segment: no set with areas is a subset of tags, so the other one never finds it.
 
-    Areas are matched by the CPU, whatever matches the others.
+    Contents of messages are found by the CPU, areas by it or by a device, whatever matches the others.
 
     Parameters
     ----------
@@ -41,11 +42,25 @@ class AreaMatcher(Beside[SegmentMatcher, AreaIndex]):
         Of the segment.
     index : AreaIndex
         Of sets with areas.
+    finders : Finders, optional
+        Who finds these areas; by default, the CPU.
     """
 
-    def __init__(self, segment: Segment, others: SegmentMatcher, tags: TagIndex, index: AreaIndex) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        others: SegmentMatcher,
+        tags: TagIndex,
+        index: AreaIndex,
+        finders: Finders | None = None,
+    ) -> None:
         super().__init__(segment, others, index)
         self._tags = tags
+        self.finders = Finders(index) if finders is None else finders
+        self.notes = (*others.notes, *self.finders.notes)
+        if self.finders.device is not None:
+            # The CPU has a part in each packet, for which more threads help
+            self.packet_size = replace(self.packet_size, at_once=None)
         self.one_query = self._of_both(others.one_query)
 
     def _of_both(self, others: object) -> OneQuery | OfSeveralTypes | None:
@@ -58,19 +73,37 @@ class AreaMatcher(Beside[SegmentMatcher, AreaIndex]):
     def without(self, deletions: Deletions) -> AreaMatcher:
         """As of `SegmentMatcher`."""
         segment = replace(self._segment, deletions=deletions)
-        return AreaMatcher(segment, self._others.without(deletions), self._tags, self.index)
+        return AreaMatcher(segment, self._others.without(deletions), self._tags, self.index, self.finders)
+
+    @property
+    def nbytes(self) -> int:
+        """As of `Matcher`."""
+        return super().nbytes + self.finders.nbytes
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """As of `Matcher`: messages that the other one got, and those whose areas were looked for."""
+        found = dict(self._others.matched_by)
+        for kind, count in self.finders.matched_by.items():
+            found[kind] = found.get(kind, 0) + count
+        return found
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> _Both:
         """Where messages `first` to `last` are, and the contents that each has."""
         others = self._others.preprocess(tags, first, last) if self._has_others else None
         return _Both(
-            others, self._contents(tags, first, last), locations_of(tags, first, last), self.index, self._segment
+            others,
+            self._contents(tags, first, last),
+            locations_of(tags, first, last),
+            self.index,
+            self._segment,
+            self.finders.of_packet(last - first),
         )
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of messages `first` to `last` satisfies, for one client at least."""
         contents, locations = self._contents(tags, first, last), locations_of(tags, first, last)
-        found = _found(self.index, self._segment, contents, locations)
+        found = _found(self.index, self.finders.cpu, self._segment, contents, locations)
         parts = [self._others.set_ids(tags, first, last), found.sets] if self._has_others else [found.sets]
         if found.entries is not None and self.index.followers is not None:
             parts.append(_each_once(found.entries.offsets, self.index.followers.rows[found.entries.values]))
@@ -97,9 +130,10 @@ class _Both:
     locations: Locations | None
     index: AreaIndex
     segment: Segment
+    finder: Finder
 
     def subset_match(self) -> _FoundInBoth:
-        found = _found(self.index, self.segment, self.contents, self.locations)
+        found = _found(self.index, self.finder, self.segment, self.contents, self.locations)
         sets = SetIds(found.sets, self.segment.keys)
         others = None if self.others is None else self.others.subset_match()
         return _FoundInBoth(others, sets, self._keys_of(found.entries))
@@ -143,13 +177,13 @@ class _Found:
     entries: Lists | None
 
 
-def _found(index: AreaIndex, segment: Segment, contents: Lists, locations: Locations | None) -> _Found:
+def _found(index: AreaIndex, finder: Finder, segment: Segment, contents: Lists, locations: Locations | None) -> _Found:
     count = len(contents)
     nowhere = np.full(count, np.nan)
     places = Places(nowhere, nowhere) if locations is None else Places(locations.lon, locations.lat)
     parts = []
     if len(index.fixed_rows):
-        entries = index.fixed.holding(places, contents)
+        entries = finder.holding(places, contents)
         parts.append(Lists(entries.offsets, index.fixed_rows[entries.values]))
     if len(index.loose.values):
         parts.append(_spread(index.loose, contents))
@@ -159,23 +193,23 @@ def _found(index: AreaIndex, segment: Segment, contents: Lists, locations: Locat
     if index.followers is None or locations is None:
         return _Found(sets, None)
     followers = index.followers
-    entries = _entries_of(followers.cells, places, locations, contents)
+    entries = _entries_of(followers.cells, finder, places, locations, contents)
     return _Found(
         sets, _live(_tested(index, entries, followers.rows[entries.values], places), followers.rows, segment.deletions)
     )
 
 
-def _entries_of(cells: ClientCells, places: Places, locations: Locations, contents: Lists) -> Lists:
+def _entries_of(cells: ClientCells, finder: Finder, places: Places, locations: Locations, contents: Lists) -> Lists:
     """Entries of clients that a message is for: near its place, and within its area, whichever it has."""
     if not locations.kinds.any():
-        return cells.near(places, contents)
+        return finder.near(places, contents)
     has_area = locations.kinds != 0
     is_box = (locations.kinds == BOX_LETTER) | (locations.kinds == BOX_LETTER + TO_PLANE)
     shapes = Shapes(np.where(is_box, BOX, CIRCLE).astype(np.uint8), locations.values)
     has_place = ~np.isnan(locations.lon)
     within = cells.inside(shapes, None, _only(contents, has_area & ~has_place))
     near_and_within = cells.inside(shapes, places, _only(contents, has_area & has_place))
-    return side_by_side([within, near_and_within, cells.near(places, _only(contents, ~has_area))])
+    return side_by_side([within, near_and_within, finder.near(places, _only(contents, ~has_area))])
 
 
 def _only(lists: Lists, chosen: BoolArray) -> Lists:
