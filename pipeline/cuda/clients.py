@@ -149,13 +149,14 @@ class CudaClients:
         self._lock = threading.Lock()
         self._log = MoveLog(self._clients)
         # How many moves there were, and of which tree of cuts the device has a copy
-        self._moves, self._of_tree = 0, None
+        self._moves = 0
+        self._of_tree: tuple[Any, ...] | None = None
         self._levels = levels_over(-(-self._count // SLOTS))
         sizes = np.bincount(entries.spaces, minlength=int(entries.group_spaces[-1]))
         with on_device(device):
             self._workspace = Workspace()
             self._answers = Answers(_FIRST_ROOM)
-            self._entries = tuple(map(to_device, (entries.spaces, entries.clients, entries.limits)))
+            self._entries = tuple(to_device(each) for each in (entries.spaces, entries.clients, entries.limits))
             self._points = tuple(device_array(np.float64, self._clients) for _ in range(3))
             self._last = to_device(np.full(self._clients, -1))
             words = device_array(np.float64, -(-self._count // SLOTS) * WORDS)

@@ -8,6 +8,7 @@ import threading
 import weakref
 from typing import Any, get_args
 
+import numba.cuda
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -42,10 +43,12 @@ from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.matcher import AreaMatcher
 from tagmatch.pipeline.areas.move_log import MoveLog
 from tagmatch.pipeline.cuda.areas import CudaFixedAreas
-from tagmatch.pipeline.cuda.clients import CudaClients
+from tagmatch.pipeline.cuda.clients import CudaClients, mark_last, put_last
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
+
+cuda: Any = numba.cuda
 
 _EXAMPLES = settings(max_examples=30 if SIMULATED else 200, deadline=None)
 both = pytest.mark.parametrize("plane", [True, False], ids=["plane", "sphere"])
@@ -179,6 +182,27 @@ def test_thousands_that_move(rng: random.Random, plane: bool, group_count: int) 
         asked = [rng.sample(range(group_count), rng.randint(1, min(group_count, 4))) for _ in range(6)]
         total += modelled.assert_found([(None, place(), groups) for groups in asked])
     assert total > 0
+
+
+def test_packets_between_moves() -> None:
+    """Each packet sees the moves before it, few of a client or many, none of them twice."""
+    modelled = Modelled([(0, c, 0.5) for c in range(6)], 1, [(0.0, 0.0)] * 6, plane=True, finder=CudaClients)
+    for moves in ([3, 4, 3, 5, 3], [3], [1, 3, 1], [], [5, 5], [0] * 9, [3]):
+        modelled.move([(client, (float(place), 7.0)) for place, client in enumerate(moves)])
+        asked: list[Place] = [(0.0, 0.0), *((float(place), 7.0) for place in range(9))]
+        assert modelled.assert_found([(None, place, [0]) for place in asked]) == 6
+
+
+def test_only_the_last_move_of_a_client_is_made() -> None:
+    """Whichever thread comes first."""
+    clients, x = cuda.to_device(np.array([1, 0, 1], np.uint32)), cuda.to_device(np.array([5.0, 6.0, 7.0]))
+    last, at = cuda.to_device(np.array([-1, 3])), [cuda.to_device(np.zeros(2)) for _ in range(3)]
+    mark_last[2, 2](3, clients, 4, last)
+    assert last.copy_to_host().tolist() == [5, 6]
+    put_last[1, 2](2, clients, x, x, x, 4, last, *at)
+    assert [each.copy_to_host().tolist() for each in at] == [[6.0, 0.0]] * 3
+    put_last[2, 2](3, clients, x, x, x, 4, last, *at)
+    assert [each.copy_to_host().tolist() for each in at] == [[6.0, 7.0]] * 3
 
 
 def test_cells_that_are_made_anew(rng: random.Random) -> None:
