@@ -196,6 +196,19 @@ class CudaClients:
         """Copy messages' places and groups to the device."""
         return Askings.sent(places, groups, workspace, plane=self._plane, of_points=True)
 
+    def launch(self, askings: Askings, *results: Any) -> None:
+        """Append what they find where clients were at the last update, as `pairs.append` takes it."""
+        askings.launch(self._tree, False, *results)
+
+    def update(self) -> None:
+        """Make all moves that wait now, not before the next packet, and wait until they are made."""
+        if not self._count:
+            return
+        with self._lock, on_device(self._device):
+            self._workspace.stream.synchronize()
+            self._update()
+            self._workspace.stream.synchronize()
+
     def _update(self) -> None:
         """Make all moves that wait, and arrange entries by where clients are then."""
         try:
