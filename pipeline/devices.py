@@ -17,10 +17,11 @@ from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Segment, Snapshot, TagsetTable
+from tagmatch.pipeline.areas.finder import Finders, OnCpu
 from tagmatch.pipeline.areas.index import AreaIndex, areas_of
 from tagmatch.pipeline.areas.matcher import AreaMatcher
 from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.break_even import break_even
+from tagmatch.pipeline.break_even import break_even, break_even_of_areas
 from tagmatch.pipeline.combine.hybrid import Hybrid
 from tagmatch.pipeline.combine.several import RoundRobin
 from tagmatch.pipeline.combine.union import CpuUnion, Split, Union
@@ -82,7 +83,8 @@ def _of_segment(segment: Segment, options: MatchOptions, clients: Clients, earli
     areas = areas_of(segment, clients, plane=options.plane, before=[part.areas for part in earlier])
     matcher = _matcher_of(segment, filters, options, earlier)
     if areas is not None:
-        matcher = AreaMatcher(segment, matcher, TagIndex(segment.vocabulary), areas)
+        finders = _finders_of(areas, matcher, options, earlier)
+        matcher = AreaMatcher(segment, matcher, TagIndex(segment.vocabulary), areas, finders)
     return Part(segment, matcher, filters, areas)
 
 
@@ -123,10 +125,43 @@ def _matcher_of(
         return on_cpu(str(error))
 
 
+def _finders_of(areas: AreaIndex, others: SegmentMatcher, options: MatchOptions, earlier: Sequence[Part]) -> Finders:
+    """Who finds areas: the CPU, and beside it the first of the devices that match the other sets, if some do."""
+    kind, _, number = others.devices[0].partition(":")
+    if kind != "cuda" or not (len(areas.fixed_rows) or areas.followers is not None):
+        return Finders(areas)
+    # Importing this needs CUDA
+    from tagmatch.pipeline.cuda.areas import CudaAreas
+
+    try:
+        device = CudaAreas(areas, int(number), options.cuda.streams)
+        fewest = options.cuda.fewest_queries
+        if fewest is None:
+            fewest = _break_even_of_areas(earlier, len(areas))
+        if fewest is None:
+            fewest = break_even_of_areas(device, OnCpu(areas), areas)
+        return Finders(areas, device, fewest)
+    except DeviceError as error:
+        is_small = isinstance(error, DeviceMemoryError)
+        if options.device == "cuda" and not is_small:
+            raise
+        reason = f"{error}; the CPU matches areas"
+        if is_small:
+            warnings.warn(reason, DeviceWarning, stacklevel=4)
+        return Finders(areas, notes=(reason,))
+
+
 def _break_even_of(parts: Sequence[Part], rows: int) -> int | None:
     """What was measured with a larger segment: one of so many rows beside it is not worth another measurement."""
     larger = (part.matcher for part in parts if len(part.segment) > rows)
     return next((matcher.fewest_queries for matcher in larger if isinstance(matcher, Hybrid)), None)
+
+
+def _break_even_of_areas(parts: Sequence[Part], count: int) -> int | None:
+    """As `_break_even_of`, of so many areas."""
+    larger = (part.matcher for part in parts if part.areas is not None and len(part.areas) > count)
+    finders = (matcher.finders for matcher in larger if isinstance(matcher, AreaMatcher))
+    return next((each.fewest_messages for each in finders if each.device is not None), None)
 
 
 def _chosen(options: MatchOptions) -> Sequence[int]:

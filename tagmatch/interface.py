@@ -882,10 +882,11 @@ class TagMatch(Generic[K]):
             Where it is matched: `device`, `devices`, `device_notes` (why not on others), `threads`, `exact`, `plane`;
             with a CUDA device, `matched_by`: how many queries it and the CPU have matched since the last
             `consolidate()`, without those that `match` answers in its own thread ((query, partition) pairs where
-            queries wait by partition); `index_bytes` with, among them, `key_bytes`. Work since the opening: `queries`
-            answered, `matches` (keys that they got), `verified` (sets that were compared with a query and are contained
-            in it), `rejected` (candidates that are not). Now: `queries_in_flight`, `result_bytes_in_flight`, and
-            `stages`, by name, with their queues and times in seconds; what `match` does in its own thread is in none of
+            queries wait by partition; once more where their areas are looked for); `index_bytes` with, among them,
+            `key_bytes`. Work since the opening: `queries` answered, `matches` (keys that they got), `verified` (sets
+            that were compared with a query and are contained in it), `rejected` (candidates that are not). Now:
+            `queries_in_flight`, `result_bytes_in_flight`, and `stages`, by name, with their queues and times in
+            seconds; what `match` does in its own thread is in none of
             these three.
         """
         return self._engine.stats()

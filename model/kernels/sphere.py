@@ -9,6 +9,9 @@ are x and y, and a radius is in their unit.
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -51,11 +54,19 @@ def limit_of(metres, plane):
     return 4 * half_chord * half_chord
 
 
-@lent
-def is_near(x, y, z, limit, px, py, pz):
-    """Whether two points are no farther apart than the root of a limit."""
-    dx, dy, dz = x - px, y - py, z - pz
-    return dx * dx + dy * dy + dz * dz <= limit
+def near_rule(times: Callable[..., Any], plus: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule `is_near` by a product and a sum that are rounded one by one, as all must round to say the same."""
+
+    def is_near(x, y, z, limit, px, py, pz):
+        """Whether two points are no farther apart than the root of a limit."""
+        dx, dy, dz = x - px, y - py, z - pz
+        return plus(plus(times(dx, dx), times(dy, dy)), times(dz, dz)) <= limit
+
+    return is_near
+
+
+#: In a kernel, `is_near(x, y, z, limit, px, py, pz)`: whether two points are no farther apart than the root of a limit
+is_near = lent(near_rule(operator.mul, operator.add))
 
 
 @lent

@@ -226,6 +226,12 @@ def keep(way, numbers, chunk, slots, out, used):
 
 
 @lent
+def reaches(bounds, at, down, up):
+    """Whether bounds on one axis, whose low is at a place, meet what lies from one number to another."""
+    return bounds[at] <= up and bounds[at + SLOTS] >= down
+
+
+@lent
 def hits(way, bounds, first, down, up):
     """Which of 16 bounds in space meet a small one, as bits: 16 lows and 16 highs for each axis, float32."""
     if way is None:
@@ -233,8 +239,7 @@ def hits(way, bounds, first, down, up):
         for slot in range(SLOTS):
             meets = True
             for axis in range(len(down)):
-                at = first + 2 * SLOTS * axis + slot
-                meets &= bounds[at] <= up[axis] and bounds[at + SLOTS] >= down[axis]
+                meets &= reaches(bounds, first + 2 * SLOTS * axis + slot, down[axis], up[axis])
             found |= int(meets) << slot
         return found
     return _hits_by_vector(bounds, first, down, up)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import weakref
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from tagmatch.pipeline.areas.chunks import SLOTS, WORDS, chunks_of, way
 from tagmatch.pipeline.areas.client_moves import STRIPES, move_clients
 from tagmatch.pipeline.areas.client_search import find_clients
 from tagmatch.pipeline.areas.fixed import FIRST_ROOM, longer
+from tagmatch.pipeline.areas.move_log import MoveLog, Moves
 from tagmatch.pipeline.areas.shapes import Places, Shapes
 
 # How long a mover waits until it looks again whether it may go on
@@ -40,20 +42,24 @@ _NO_SHAPES = Shapes(np.empty(0, np.uint8), np.empty((0, 4)))
 _NO_PLACES = Places(np.empty(0), np.empty(0))
 
 
-class Moves(NamedTuple):
-    """Clients with where each is to be, one after the other."""
-
-    clients: I64Array
-    lon: F64Array
-    lat: F64Array
-    x: F64Array
-    y: F64Array
-    z: F64Array
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class _Entries:
-    """What does not change: entries, their spaces, and clients' entries."""
+class Entries:
+    """What does not change: entries, their spaces, and clients' entries.
+
+    Attributes
+    ----------
+    spaces, clients : uint32 arrays
+    limits : float64 array
+        The space of each entry, its client, and the square of how far from it the entry is found.
+    client_offsets : int array
+    client_entries : uint32 array
+        The entries of client `i` are `client_entries[client_offsets[i] : client_offsets[i + 1]]`.
+    group_spaces : int64 array
+        Spaces of group `g` are `group_spaces[g]` to `group_spaces[g + 1]`.
+    space_limits : float64 array
+        The greatest limit in each space.
+    plane : bool
+    """
 
     spaces: U32Array
     clients: U32Array
@@ -67,7 +73,8 @@ class _Entries:
     @classmethod
     def of(
         cls, groups: I64Array, group_count: int, clients: I64Array, metres: F64Array, client_count: int, *, plane: bool
-    ) -> _Entries:
+    ) -> Entries:
+        """Put entries into spaces; parameters as of `ClientCells.of`."""
         limit = limits(metres, plane=plane)
         order = np.lexsort((limit, groups))
         spaces = np.empty(len(groups), np.uint32)
@@ -93,10 +100,12 @@ class _Entries:
 
     @property
     def for_moves(self) -> tuple[Any, ...]:
+        """What moves get."""
         return self.client_offsets, self.client_entries, self.spaces, self.limits
 
     @property
     def nbytes(self) -> int:
+        """Bytes of memory."""
         arrays = (self.clients, self.group_spaces, self.space_limits, *self.for_moves)
         return sum(array.nbytes for array in arrays)
 
@@ -108,7 +117,7 @@ class _Cells:
     that is not in use yet is not taken.
     """
 
-    def __init__(self, entries: _Entries, lon: F64Array, lat: F64Array, asks: I64Array) -> None:
+    def __init__(self, entries: Entries, lon: F64Array, lat: F64Array, asks: I64Array) -> None:
         count = len(entries.spaces)
         sizes = np.bincount(entries.spaces, minlength=len(entries.space_limits))
         cell_offsets = offsets_of(np.where(sizes <= FLAT_SPACE, 1, -(-sizes // PER_CELL)))
@@ -132,7 +141,7 @@ class _Cells:
         # of spaces that have one cell, whatever there is
         self.more_in_any_case = int((np.maximum(sizes[sizes <= FLAT_SPACE] - 1, 0) // SLOTS).sum())
 
-    def _tree(self, entries: _Entries, sizes: I64Array, cell_offsets: I64Array) -> tuple[Any, ...]:
+    def _tree(self, entries: Entries, sizes: I64Array, cell_offsets: I64Array) -> tuple[Any, ...]:
         cuts, axes = np.zeros(self.count), np.zeros(self.count, np.uint8)
         somewhere = ~(np.isnan(self.lon) | np.isnan(self.lat))[entries.clients]
         here = np.flatnonzero(somewhere & (sizes > FLAT_SPACE)[entries.spaces])
@@ -184,11 +193,12 @@ class ClientCells:
     array([1], dtype=uint32)
     """
 
-    def __init__(self, entries: _Entries, lon: F64Array, lat: F64Array) -> None:
+    def __init__(self, entries: Entries, lon: F64Array, lat: F64Array) -> None:
         self._entries = entries
         self._asks = np.zeros(1, np.int64)
         self._cells = _Cells(entries, lon, lat, self._asks)
         self._moving = threading.Lock()
+        self._logs: tuple[weakref.ref[MoveLog], ...] = ()
         self._moved, self._patience = 0, _PATIENCE
         most = int(np.diff(entries.client_offsets).max(initial=0))
         self._new_cells, self._marked = np.empty(most, np.int64), np.empty(STRIPES, np.int64)
@@ -219,7 +229,7 @@ class ClientCells:
         plane : bool
             Whether places are x and y on a plane, not degrees.
         """
-        entries = _Entries.of(groups, group_count, clients, metres, len(lon), plane=plane)
+        entries = Entries.of(groups, group_count, clients, metres, len(lon), plane=plane)
         return cls(entries, lon.astype(np.float64), lat.astype(np.float64))
 
     @property
@@ -325,8 +335,40 @@ class ClientCells:
                 while self._asks[0] > 0:
                     time.sleep(_PAUSE_S)
             self._moved += len(moves.clients)
+            for ref in self._logs:
+                if (log := ref()) is not None:
+                    log.add(moves)
             with contextlib.suppress(MemoryError):  # it does not have to be now
                 self._even_out()
+
+    @property
+    def entries(self) -> Entries:
+        """What is looked for, which never changes."""
+        return self._entries
+
+    @property
+    def tree(self) -> tuple[Any, ...]:
+        """The cells of each space, and cuts and axes between these; another one when cells have been made anew."""
+        return self._cells.tree
+
+    def some(self, count: int) -> tuple[Places, U32Array]:
+        """Places of the clients of some entries, from all over, and the groups of these; none if there are none."""
+        entries, known = self._entries, len(self._entries.spaces)
+        chosen = np.linspace(0, max(known - 1, 0), count if known else 0).astype(np.int64)
+        at = entries.clients[chosen]
+        groups = np.searchsorted(entries.group_spaces, entries.spaces[chosen], side="right") - 1
+        return Places(self._cells.lon[at], self._cells.lat[at]), groups.astype(np.uint32)
+
+    def tell(self, log: MoveLog) -> None:
+        """Have moves in a log from now on, as long as somebody has it."""
+        with self._moving:
+            self._logs = (*(ref for ref in self._logs if ref() is not None), weakref.ref(log))
+
+    def copied(self, log: MoveLog) -> tuple[F64Array, F64Array]:
+        """Where all clients are at one time, from which on a log has the moves."""
+        with self._moving:
+            log.begin()
+            return self._cells.lon.copy(), self._cells.lat.copy()
 
     def begin_anew(self) -> None:
         """Be as after a fork, of which nobody moves clients: no search asks for a pause."""

@@ -23,8 +23,8 @@ from tagmatch.pipeline.areas.packing import (
 )
 from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
 
-# Groups of so many chunks are searched without a look at bounds
-_FLAT = 3
+#: Groups of so many chunks are searched without a look at bounds
+FLAT = 3
 #: Numbers per message for which there is room at first
 FIRST_ROOM = 16
 # How many messages go down the tree together, which have so many groups at most, but for one message
@@ -62,7 +62,7 @@ def _look(bounds, levels, size, place, level, record, i, records, owners, waitin
 def _begin(packed, lanes, groups, group_offsets, begin, downs, ends, origin, records, owners, queue):
     """Begin at the top of the groups of some messages; how many records are to be looked at, and how many chunks wait.
 
-    There is room for two records and `_FLAT` chunks for each group.
+    There is room for two records and `FLAT` chunks for each group.
     """
     slots, words, _, bounds, levels = packed
     size, waiting, queued = len(origin) * AXIS, 0, 0
@@ -76,7 +76,7 @@ def _begin(packed, lanes, groups, group_offsets, begin, downs, ends, origin, rec
             if first == last:
                 continue
             low, high = first // SLOTS, (last - 1) // SLOTS
-            if high - low < _FLAT:
+            if high - low < FLAT:
                 for chunk in range(low, high + 1):
                     queued = _wait(words, lanes, chunk, first, last, place, queue, queued)
                 continue
@@ -140,7 +140,7 @@ def _candidates(
     """
     many = group_offsets[begin + len(ends) - 1] - group_offsets[begin]
     records, owners = with_room(records, 0, 2 * many + SLOTS), with_room(owners, 0, 2 * many + SLOTS)
-    queue = with_room(queue, 0, _FLAT * many + SLOTS)
+    queue = with_room(queue, 0, FLAT * many + SLOTS)
     waiting, queued = _begin(packed, lanes, groups, group_offsets, begin, downs, ends, origin, records, owners, queue)
     looked_at = 0
     while True:
@@ -180,13 +180,19 @@ def _rounded(point):
 
 
 @lent
-def _bounds_of_place(lon, lat, plane):
-    """Those that boxes meet which may have a place: at poles and on the anti-meridian, whatever its longitude is."""
-    down, up = _rounded((lon, lat))
+def meridians(lon, lat, plane):
+    """From where to where boxes reach that may have a place: anywhere, for poles and the anti-meridian."""
     one, other, matters = longitudes(lon, lat, plane)
     if one != other or not matters:
-        return (np.float32(-np.inf), down[1]), (np.float32(np.inf), up[1])
-    return down, up
+        return -np.inf, np.inf
+    return lon, lon
+
+
+@lent
+def _bounds_of_place(lon, lat, plane):
+    """Those that boxes meet which may have a place."""
+    west, east = meridians(lon, lat, plane)
+    return (rounded_down(west), rounded_down(lat)), (rounded_up(east), rounded_up(lat))
 
 
 @lent
@@ -332,6 +338,17 @@ class FixedAreas:
     def nbytes(self) -> int:
         """Bytes of memory."""
         return self.circles.nbytes + self.boxes.nbytes
+
+    def some(self, count: int) -> tuple[Places, U32Array]:
+        """Places that some areas have, from all over, and the group of each of these areas; none if there are none."""
+        packed = self.circles if len(self.circles.numbers) else self.boxes
+        slots = packed.some_slots(count)
+        one, other, *_ = lanes = packed.lanes_of(slots)
+        if packed is self.circles and not self.plane:
+            one, other = np.degrees(np.arctan2(lanes[1], lanes[0])), np.degrees(np.arcsin(np.clip(lanes[2], -1, 1)))
+        elif packed is self.boxes:
+            other = lanes[2]
+        return Places(one, other), packed.groups_of(slots)
 
     def holding(self, places: Places, groups: Lists) -> Lists:
         """Areas that have the place of each message, in no order.

@@ -14,6 +14,7 @@ from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.kernels.locations import Locations, locations_of
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.areas.clients import ClientCells
+from tagmatch.pipeline.areas.finder import Finder, Finders
 from tagmatch.pipeline.areas.index import AreaIndex
 from tagmatch.pipeline.areas.one_located import one_located
 from tagmatch.pipeline.areas.rows import keep_tested, spread_rows
@@ -30,7 +31,7 @@ from tagmatch.pipeline.matcher import Matched, Preprocessed, QueryBatch, Segment
 class AreaMatcher(Beside[SegmentMatcher, AreaIndex]):
     """Two matchers of one segment: no set with areas is a subset of tags, so the other one never finds it.
 
-    Areas are matched by the CPU, whatever matches the others.
+    Contents of messages are found by the CPU, areas by it or by a device, whatever matches the others.
 
     Parameters
     ----------
@@ -41,11 +42,25 @@ class AreaMatcher(Beside[SegmentMatcher, AreaIndex]):
         Of the segment.
     index : AreaIndex
         Of sets with areas.
+    finders : Finders, optional
+        Who finds these areas; by default, the CPU.
     """
 
-    def __init__(self, segment: Segment, others: SegmentMatcher, tags: TagIndex, index: AreaIndex) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        others: SegmentMatcher,
+        tags: TagIndex,
+        index: AreaIndex,
+        finders: Finders | None = None,
+    ) -> None:
         super().__init__(segment, others, index)
         self._tags = tags
+        self.finders = Finders(index) if finders is None else finders
+        self.notes = (*others.notes, *self.finders.notes)
+        if self.finders.device is not None:
+            # The CPU has a part in each packet, for which more threads help
+            self.packet_size = replace(self.packet_size, at_once=None)
         self.one_query = self._of_both(others.one_query)
 
     def _of_both(self, others: object) -> OneQuery | OfSeveralTypes | None:
@@ -58,19 +73,37 @@ class AreaMatcher(Beside[SegmentMatcher, AreaIndex]):
     def without(self, deletions: Deletions) -> AreaMatcher:
         """As of `SegmentMatcher`."""
         segment = replace(self._segment, deletions=deletions)
-        return AreaMatcher(segment, self._others.without(deletions), self._tags, self.index)
+        return AreaMatcher(segment, self._others.without(deletions), self._tags, self.index, self.finders)
+
+    @property
+    def nbytes(self) -> int:
+        """As of `Matcher`."""
+        return super().nbytes + self.finders.nbytes
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """As of `Matcher`: messages that the other one got, and those whose areas were looked for."""
+        found = dict(self._others.matched_by)
+        for kind, count in self.finders.matched_by.items():
+            found[kind] = found.get(kind, 0) + count
+        return found
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> _Both:
         """Where messages `first` to `last` are, and the groups whose areas each is looked for in."""
         others = self._others.preprocess(tags, first, last) if self._has_others else None
         return _Both(
-            others, self._sought(tags, first, last), locations_of(tags, first, last), self.index, self._segment
+            others,
+            self._sought(tags, first, last),
+            locations_of(tags, first, last),
+            self.index,
+            self._segment,
+            self.finders.of_packet(last - first),
         )
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of messages `first` to `last` satisfies, for one client at least."""
         sought, locations = self._sought(tags, first, last), locations_of(tags, first, last)
-        found = _found(self.index, self._segment, sought, locations)
+        found = _found(self.index, self.finders.cpu, self._segment, sought, locations)
         parts = [self._others.set_ids(tags, first, last), found.sets] if self._has_others else [found.sets]
         if found.entries is not None and self.index.followers is not None:
             parts.append(_each_once(found.entries.offsets, self.index.followers.rows[found.entries.values]))
@@ -119,9 +152,10 @@ class _Both:
     locations: Locations | None
     index: AreaIndex
     segment: Segment
+    finder: Finder
 
     def subset_match(self) -> _FoundInBoth:
-        found = _found(self.index, self.segment, self.sought, self.locations)
+        found = _found(self.index, self.finder, self.segment, self.sought, self.locations)
         sets = SetIds(found.sets, self.segment.keys)
         others = None if self.others is None else self.others.subset_match()
         return _FoundInBoth(others, sets, self._keys_of(found.entries))
@@ -165,13 +199,13 @@ class _Found:
     entries: Lists | None
 
 
-def _found(index: AreaIndex, segment: Segment, sought: Sought, locations: Locations | None) -> _Found:
+def _found(index: AreaIndex, finder: Finder, segment: Segment, sought: Sought, locations: Locations | None) -> _Found:
     groups, count = sought.groups, len(sought)
     nowhere = np.full(count, np.nan)
     places = Places(nowhere, nowhere) if locations is None else Places(locations.lon, locations.lat)
     parts = []
     if len(index.fixed_rows):
-        entries = index.fixed.holding(places, groups)
+        entries = finder.holding(places, groups)
         parts.append(Lists(entries.offsets, index.fixed_rows[entries.values]))
     if len(index.loose.values):
         parts.append(_spread(index.loose, groups))
@@ -181,22 +215,22 @@ def _found(index: AreaIndex, segment: Segment, sought: Sought, locations: Locati
     if index.followers is None or locations is None:
         return _Found(sets, None)
     followers = index.followers
-    entries = _entries_of(followers.cells, places, locations, groups)
+    entries = _entries_of(followers.cells, finder, places, locations, groups)
     entries = _tested(index, sought, entries, followers.rows, places)
     return _Found(sets, _live(entries, followers.rows, segment.deletions))
 
 
-def _entries_of(cells: ClientCells, places: Places, locations: Locations, groups: Lists) -> Lists:
+def _entries_of(cells: ClientCells, finder: Finder, places: Places, locations: Locations, groups: Lists) -> Lists:
     """Entries of clients that a message is for: near its place, and within its area, whichever it has."""
     if not locations.kinds.any():
-        return cells.near(places, groups)
+        return finder.near(places, groups)
     has_area = locations.kinds != 0
     is_box = (locations.kinds == BOX_LETTER) | (locations.kinds == BOX_LETTER + TO_PLANE)
     shapes = Shapes(np.where(is_box, BOX, CIRCLE).astype(np.uint8), locations.values)
     has_place = ~np.isnan(locations.lon)
     within = cells.inside(shapes, None, _only(groups, has_area & ~has_place))
     near_and_within = cells.inside(shapes, places, _only(groups, has_area & has_place))
-    return side_by_side([within, near_and_within, cells.near(places, _only(groups, ~has_area))])
+    return side_by_side([within, near_and_within, finder.near(places, _only(groups, ~has_area))])
 
 
 def _only(lists: Lists, chosen: BoolArray) -> Lists:

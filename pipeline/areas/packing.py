@@ -126,10 +126,10 @@ def _bound(bounds, axes, record, child, axis, low, high):
 
 
 @lent
-def _around(middle, reach):
+def around(middle, reach):
     """Bounds of a circle on one axis."""
     reach = reach * _MORE + abs(middle) * _MORE_OF_MIDDLE + _LEAST
-    return rounded_down(middle - reach), rounded_up(middle + reach)
+    return middle - reach, middle + reach
 
 
 @kernel
@@ -147,8 +147,8 @@ def _fill(lanes, ids, circles, axes, words, numbers, bounds, levels):
         if circles:
             reach = np.sqrt(lanes[i, 3])
             for axis in range(axes):
-                low, high = _around(lanes[i, axis], reach)
-                _bound(bounds, axes, record, child, axis, low, high)
+                low, high = around(lanes[i, axis], reach)
+                _bound(bounds, axes, record, child, axis, rounded_down(low), rounded_up(high))
         else:
             west, east, south, north = lanes[i, 0], lanes[i, 1], lanes[i, 2], lanes[i, 3]
             if west <= east:
@@ -201,6 +201,29 @@ class Packed:
         """Bytes of memory."""
         return sum(array.nbytes for array in self.arrays if array is not self.numbers)
 
+    def some_slots(self, count: int) -> I64Array:
+        """So many slots from all over; none if there is none."""
+        slots = int(self.group_offsets[-1])
+        return np.linspace(0, max(slots - 1, 0), count if slots else 0).astype(np.int64)
+
+    def lanes_of(self, slots: I64Array) -> F64Array:
+        """What some slots have in each lane, shape (4, n)."""
+        at = slots // SLOTS * WORDS + slots % SLOTS
+        return np.stack([self.words[at + lane * SLOTS] for lane in range(4)])
+
+    def groups_of(self, slots: I64Array) -> U32Array:
+        """The groups of some slots."""
+        return (np.searchsorted(self.group_offsets, slots, side="right") - 1).astype(np.uint32)
+
+
+def levels_over(chunk_count: int) -> I64Array:
+    """The levels of a tree over so many chunks, as of `Packed`."""
+    records = [-(-chunk_count // SLOTS)]
+    while records[-1] > 1:
+        records.append(-(-records[-1] // SLOTS))
+    levels: I64Array = offsets_of(np.array(records))
+    return levels
+
 
 def packed(
     groups: I64Array, group_count: int, ids: U32Array, lanes: F64Array, keys: F64Array, kind: int, axes: int
@@ -213,10 +236,7 @@ def packed(
     chunk_count = -(-len(groups) // SLOTS)
     words, numbers = chunks_of(chunk_count)
     words[(chunk_count - 1) * WORDS :] = 0.0  # not all slots of the last chunk are used
-    records = [-(-chunk_count // SLOTS)]
-    while records[-1] > 1:
-        records.append(-(-records[-1] // SLOTS))
-    levels = offsets_of(np.array(records))
+    levels = levels_over(chunk_count)
     bounds = aligned(int(levels[-1]) * axes * AXIS, np.float32)
     _fill(lanes[order], ids[order], kind == CIRCLE, axes, words, numbers, bounds, levels)
     return Packed(group_offsets, words, numbers, bounds, levels)

@@ -18,7 +18,8 @@ from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.tag_table import TagInterner, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings, xxh64
 from tagmatch.model.storage.positions import Positions
-from tagmatch.pipeline.areas.clients import ClientCells, Moves
+from tagmatch.pipeline.areas.clients import ClientCells
+from tagmatch.pipeline.areas.move_log import Moves
 
 _KEY_BYTES = 8
 _FEWEST = 1024

@@ -32,7 +32,7 @@ u8, u32, u64, i32, i64, f32, f64 = map(
 words, n, yes = array(t.uint64, 2), t.int64, t.boolean
 halves, flags = array(t.uint32, 2), array(t.boolean)
 
-def kernels(offsets, keys):
+def kernels(offsets, keys, bounds):
     results = (u32, u32, i64)
     return {
         "preprocess": {
@@ -95,6 +95,21 @@ def kernels(offsets, keys):
             "_count_items": (n, i32, n, i32),
             "_make_items": (n, i64, i64, n, u32, i64, i32),
         },
+        "area_search": {
+            "spread_owners": (n, i64, u32),
+            "find_areas": (
+                n, u32, u32, f64, f64, f64, f64, f64, yes, yes, i64, f64, u32, bounds, i64, *results,
+            ),
+        },
+        "clients": {
+            "mark_last": (n, u32, n, i64),
+            "put_last": (n, u32, f64, f64, f64, n, i64, f64, f64, f64),
+            "clear_counts": (n, i32),
+            "count_cells": (n, u32, u32, f64, f64, f64, i64, f64, u8, i32, i32),
+            "fill_chunks": (n, u32, f64, f64, f64, f64, i32, i64, i32, f64, u32),
+            "bound_chunks": (n, n, n, f64, f64),
+            "bound_records": (n, n, n, n, n, f64),
+        },
         "items": {
             "match_items": (
                 u32, i64, i32, u32, words, i64, i64, words, u64, u64, u64,
@@ -136,8 +151,8 @@ PIPELINE, SYSTEMS = tagmatch.pipeline.cuda.__name__ + ".", tagmatch.workloads.sy
 # Once where the type of offsets does not matter
 wanted = {
     (PIPELINE + module, name, signature)
-    for offsets, keys in ((i32, (u32, u32)), (i32, (u32, u64)), (i64, (u64, u64)))
-    for module, found in kernels(offsets, keys).items() for name, signature in found.items()
+    for offsets, keys, bounds in ((i32, (u32, u32), f32), (i32, (u32, u64), f64), (i64, (u64, u64), f64))
+    for module, found in kernels(offsets, keys, bounds).items() for name, signature in found.items()
 } | {
     (SYSTEMS + module, name, signature)
     for xs, operands in ((i64, i32), (i64, i64), (f64, f64))
@@ -148,6 +163,8 @@ for module, name, signature in wanted:
     for major, minor in capabilities:
         ptx, _ = cuda.compile_ptx(function, signature, cc=(major, minor))
         assert f".target sm_{major}{minor}" in ptx, ptx[:1000]
+        # What decides must round as the CPU does
+        assert name != "find_areas" or "fma.rn" not in ptx, ptx
 compiled = {(module, name) for module, name, _ in wanted}
 
 modules = [PIPELINE + module.name for module in pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__)]

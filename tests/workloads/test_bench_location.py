@@ -26,7 +26,7 @@ from tagmatch.workloads.bench.harness.located import WHOLE, LocatedScenario, gre
 from tagmatch.workloads.commands import bench_location
 from tagmatch.workloads.commands.bench import app
 from tagmatch.workloads.content.generate import CONSTRAINT
-from tagmatch.workloads.systems.catalogue import ALERTS, CIRCLES, OWN_CIRCLES
+from tagmatch.workloads.systems.catalogue import ALERTS, CIRCLES, OWN_CIRCLES, OWN_CIRCLES_GPU
 from tagmatch.workloads.systems.circles import Found, Moves
 from tagmatch.workloads.systems.clcb import Clcb
 from tagmatch.workloads.systems.clcb_tables import AreasAlone
@@ -116,7 +116,8 @@ def test_spatial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert with_limits.pop(f"2,000 {what}: memory, {own}") == 80
         assert with_limits.pop(f"2,000 {what}: moves, tagmatch, clients against R*-tree") == 500
     assert not with_limits
-    assert found["unavailable"].keys() == {"R*-tree as Boost has it", "PostGIS", "Redis GEO", "CLCB"}
+    on_gpu = {"CLCB", *OWN_CIRCLES_GPU}
+    assert found["unavailable"].keys() == {"R*-tree as Boost has it", "PostGIS", "Redis GEO", *on_gpu}
     compared = Counter(row["system"] for row in found["answers"] if row["where"].endswith("each, beside brute force"))
     assert compared == dict.fromkeys(SPATIAL, 12)
     compared = Counter(row["system"] for row in found["answers"] if row["where"].endswith("moved, beside brute force"))
@@ -155,7 +156,7 @@ def test_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         **{("brute force", system): 4 for system in LOCATED},
         **{(WHOLE, system): 4 for system in LOCATED - {WHOLE}},
     }
-    assert "CLCB" in found["unavailable"]
+    assert {"CLCB", "tagmatch, contents and areas, GPU"} <= found["unavailable"].keys()
 
 
 def test_table2(tmp_path: Path) -> None:

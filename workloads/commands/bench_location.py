@@ -31,10 +31,18 @@ class Part(StrEnum):
 
 
 def _skippable(names: list[str] | None) -> list[str] | None:
-    from tagmatch.workloads.systems.catalogue import ALERTS, CIRCLES, CIRCLES_GPU, CONTENT, OWN_CIRCLES
+    from tagmatch.workloads.systems.catalogue import (
+        ALERTS,
+        CIRCLES,
+        CIRCLES_GPU,
+        CONTENT,
+        OWN_CIRCLES,
+        OWN_CIRCLES_GPU,
+    )
 
     # What is compared with, and both are sooner without: all but OCM
-    known = [*OWN_CIRCLES, *CIRCLES, *CIRCLES_GPU, *(name for name in CONTENT if name != "OCM"), *ALERTS]
+    known = [*OWN_CIRCLES, *OWN_CIRCLES_GPU, *CIRCLES, *CIRCLES_GPU]
+    known += [*(name for name in CONTENT if name != "OCM"), *ALERTS]
     for name in names or ():
         if name not in known:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(map(repr, known))}")

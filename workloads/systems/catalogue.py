@@ -150,6 +150,11 @@ OWN_CIRCLES: Mapping[str, System] = {
     "tagmatch, end to end": System("tagmatch_circles:CirclesInIndex"),
     "tagmatch, clients, end to end": System("tagmatch_circles:ClientsInIndex"),
 }
+#: Of these, the structures on a CUDA device
+OWN_CIRCLES_GPU: Mapping[str, System] = {
+    "tagmatch, areas, GPU": System("tagmatch_circles_cuda:FixedCirclesOnGpu", needs="gpu"),
+    "tagmatch, clients, GPU": System("tagmatch_circles_cuda:ClientCirclesOnGpu", needs="gpu"),
+}
 #: Those that match areas alone on a CUDA device
 CIRCLES_GPU: Mapping[str, System] = {"CLCB": System("clcb_cuda:areas_alone", needs="gpu")}
 

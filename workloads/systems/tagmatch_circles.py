@@ -32,16 +32,16 @@ class FixedCircles:
         count = len(circles)
         values = np.column_stack([circles.x, circles.y, circles.radius, np.zeros(count)])
         shapes = Shapes(np.full(count, CIRCLE, np.uint8), values)
-        self._areas = FixedAreas.of(np.zeros(count, np.int64), 1, shapes, plane=True)
+        self.areas = FixedAreas.of(np.zeros(count, np.int64), 1, shapes, plane=True)
 
     def stab(self, x: F64Array, y: F64Array) -> Found:
         """Return the circles that have each point."""
-        found = self._areas.holding(Places(x, y), _only_group(len(x)))
+        found = self.areas.holding(Places(x, y), only_group(len(x)))
         return Found(found.offsets.astype(np.int64, copy=False), found.values)
 
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self._areas.nbytes
+        return self.areas.nbytes
 
     def close(self) -> None:
         """Nothing was started."""
@@ -59,22 +59,22 @@ class ClientCircles:
 
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:  # noqa: ARG002
         count = len(circles)
-        self._cells = ClientCells.of(
+        self.cells = ClientCells.of(
             np.zeros(count, np.int64), 1, np.arange(count), circles.radius, circles.x, circles.y, plane=True
         )
 
     def stab(self, x: F64Array, y: F64Array) -> Found:
         """Return the circles that have each point."""
-        found = self._cells.near(Places(x, y), _only_group(len(x)))
+        found = self.cells.near(Places(x, y), only_group(len(x)))
         return Found(found.offsets.astype(np.int64, copy=False), found.values)
 
     def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
         """Give circles new centres."""
-        self._cells.move(ids.astype(np.int64), x, y)
+        self.cells.move(ids.astype(np.int64), x, y)
 
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self._cells.nbytes
+        return self.cells.nbytes
 
     def close(self) -> None:
         """Nothing was started."""
@@ -140,5 +140,6 @@ class ClientsInIndex(CirclesInIndex):
         self.index.move(ids.astype(np.uint64), x, y)
 
 
-def _only_group(messages: int) -> Lists:
+def only_group(messages: int) -> Lists:
+    """The group of each message, which all areas are in."""
     return Lists(np.arange(messages + 1), np.zeros(messages, np.uint32))

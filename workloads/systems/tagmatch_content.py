@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tagmatch import DeviceError, TagMatch
 from tagmatch.messages import messages_in
@@ -39,7 +40,7 @@ class TagmatchContent:
         self.index.add_subscriptions(subscriptions)
         self.index.consolidate()
 
-    def again(self, **options: Any) -> TagmatchContent:
+    def again(self, **options: Any) -> Self:
         """The same tables in an index with other options of `TagMatch`.
 
         Raises
@@ -47,7 +48,7 @@ class TagmatchContent:
         UnavailableError
             The device is not there.
         """
-        other = TagmatchContent.__new__(TagmatchContent)
+        other = copy(self)
         try:
             other.index = open_index(lambda _: self.index.snapshot, **options)
         except DeviceError as error:

@@ -2,83 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.finders import Modelled
 from support.places import (
     NOWHERE,
-    Area,
-    Circle,
     Place,
     areas,
-    holds,
     lists_of,
     message_places,
     places_of,
     radii,
     random_area,
     random_place,
-    rows_of,
-    shapes_of,
 )
-
-from tagmatch.pipeline.areas.clients import ClientCells
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 one_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-Entry = tuple[int, int, float]  # group, client, metres
-
-
-class Modelled:
-    """Cells, and a list of where each client is."""
-
-    def __init__(self, entries: list[Entry], group_count: int, at: list[Place], *, plane: bool) -> None:
-        self.entries, self.at, self.plane = entries, list(at), plane
-        groups, clients = (np.array([entry[i] for entry in entries], np.int64) for i in range(2))
-        metres = np.array([metres for _, _, metres in entries], np.float64)
-        places = places_of(at)
-        self.cells = ClientCells.of(groups, group_count, clients, metres, places.lon, places.lat, plane=plane)
-
-    def move(self, moves: list[tuple[int, Place]]) -> None:
-        places = places_of([place for _, place in moves])
-        self.cells.move(np.array([client for client, _ in moves], np.int64), places.lon, places.lat)
-        for client, place in moves:
-            self.at[client] = place
-
-    def _answer(self, entry: Entry, area: Area | None, place: Place | None) -> bool | None:
-        _, client, metres = entry
-        asked = []
-        if area is not None:
-            asked.append(holds(area, self.at[client], plane=self.plane))
-        if place is not None:
-            here = not math.isnan(sum(self.at[client]))
-            asked.append(here and holds(Circle(*self.at[client], metres), place, plane=self.plane))
-        if False in asked:
-            return False
-        return None if None in asked else True
-
-    def assert_found(self, messages: list[tuple[Area | None, Place | None, list[int]]]) -> int:
-        """Messages all have areas, or none has; likewise places. How many entries they find."""
-        areas, places, groups = [a for a, _, _ in messages], [p for _, p, _ in messages], [g for _, _, g in messages]
-        where = None if places[0] is None else places_of([place for place in places if place is not None])
-        if areas[0] is None:
-            assert where is not None
-            found = self.cells.near(where, lists_of(groups))
-        else:
-            found = self.cells.inside(shapes_of([area for area in areas if area]), where, lists_of(groups))
-        for (area, place, asked), row in zip(messages, rows_of(found), strict=True):
-            answers = {i: self._answer(e, area, place) for i, e in enumerate(self.entries) if e[0] in asked}
-            assert len(row) == len(set(row))
-            assert set(row) <= set(answers)
-            open_ones = {i for i, answer in answers.items() if answer is None}
-            assert set(row) - open_ones == {i for i, answer in answers.items() if answer}
-        return len(found.values)
-
 
 WAYS = [(False, True), (True, False), (True, True)]
 

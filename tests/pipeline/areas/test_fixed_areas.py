@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.finders import assert_holding
 from support.places import (
     NOWHERE,
     Area,
     Box,
     Circle,
-    Place,
     areas,
     holds,
     lists_of,
@@ -31,23 +31,6 @@ from tagmatch.pipeline.areas.fixed import FixedAreas
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 one_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def assert_holding(
-    stored: list[tuple[int, Area]], group_count: int, messages: list[tuple[Place, list[int]]], *, plane: bool
-) -> int:
-    """Each message finds what brute force finds, once; how many in all."""
-    groups = np.array([group for group, _ in stored], np.int64)
-    fixed = FixedAreas.of(groups, group_count, shapes_of([area for _, area in stored]), plane=plane)
-    found = rows_of(fixed.holding(places_of([p for p, _ in messages]), lists_of([g for _, g in messages])))
-    assert len(found) == len(messages)
-    for (place, asked), row in zip(messages, found, strict=True):
-        answers = {i: holds(area, place, plane=plane) for i, (group, area) in enumerate(stored) if group in asked}
-        open_ones = {i for i, answer in answers.items() if answer is None}
-        assert len(row) == len(set(row))
-        assert set(row) - open_ones == {i for i, answer in answers.items() if answer}
-        assert set(row) <= set(answers)
-    return sum(map(len, found))
 
 
 @one_fixture

@@ -53,7 +53,8 @@ def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def nothing_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device gets packets of any size, but where a test says of how many queries they must be."""
-    monkeypatch.setattr(tagmatch.pipeline.devices, "break_even", lambda *_: 0)
+    for name in ("break_even", "break_even_of_areas"):
+        monkeypatch.setattr(tagmatch.pipeline.devices, name, lambda *_: 0)
 
 
 @pytest.fixture(scope="session", autouse=SIMULATED)

@@ -1,27 +1,293 @@
-"""Sets with areas, which the CPU matches beside what a device does."""
+"""Areas and clients that a device finds, against brute force, and beside all else that a device does."""
 
 from __future__ import annotations
 
+import gc
+import random
+import threading
+import weakref
 from typing import Any, get_args
 
+import numba.cuda
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.finders import Modelled, assert_holding
+from support.places import (
+    NOWHERE,
+    Area,
+    Box,
+    Circle,
+    Place,
+    areas,
+    lists_of,
+    message_places,
+    place_at_edge,
+    places_of,
+    radii,
+    random_area,
+    random_place,
+    rows_of,
+    shapes_of,
+)
+from support.simulator import SIMULATED
 
-from tagmatch import Circle, CudaOptions, Near, TagMatch
+from tagmatch import Circle as CircleArea
+from tagmatch import CudaOptions, Near, TagMatch
+from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.model.options import Layout
+from tagmatch.pipeline.areas.clients import ClientCells
+from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.matcher import AreaMatcher
+from tagmatch.pipeline.areas.move_log import MoveLog
+from tagmatch.pipeline.cuda.areas import CudaFixedAreas
+from tagmatch.pipeline.cuda.clients import CudaClients, mark_last, put_last
 
-pytestmark = pytest.mark.gpu
+# Small tables make small grids on purpose
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
+
+cuda: Any = numba.cuda
+
+_EXAMPLES = settings(max_examples=30 if SIMULATED else 200, deadline=None)
+both = pytest.mark.parametrize("plane", [True, False], ids=["plane", "sphere"])
 
 HERE = (9.0, 45.0)
 AROUND = {"west": 8.0, "south": 44.0, "east": 10.0, "north": 46.0}
+
+
+# -- areas that stay ---------------------------------------------------------------------------------------------------
+
+
+@_EXAMPLES
+@given(data=st.data(), plane=st.booleans(), group_count=st.integers(1, 4))
+def test_finds_what_brute_force_finds(data: st.DataObject, plane: bool, group_count: int) -> None:
+    """Of few areas, and where others are, so that the tree has several levels."""
+    group, rng = st.integers(0, group_count - 1), random.Random(1)
+    others = [
+        (rng.randrange(group_count), random_area(rng, plane)) for _ in range(data.draw(st.sampled_from([0, 300])))
+    ]
+    stored = others + data.draw(st.lists(st.tuples(group, areas(plane=plane)), max_size=30))
+    asked = st.lists(group, unique=True)
+    messages = data.draw(st.lists(st.tuples(message_places(plane=plane), asked), max_size=6))
+    assert_holding(stored, group_count, messages, plane=plane, finder=CudaFixedAreas)
+
+
+@both
+@pytest.mark.parametrize("group_count", [1, 3, 400])
+def test_thousands_in_groups(rng: random.Random, plane: bool, group_count: int) -> None:
+    """Four levels, and groups that begin and end within chunks and records of others."""
+    stored = [(rng.randrange(group_count), random_area(rng, plane)) for _ in range(5000)]
+    messages = []
+    for _ in range(25 if SIMULATED else 400):
+        group, area = rng.choice(stored)
+        others = rng.sample(range(group_count), rng.randint(0, min(group_count, 5)))
+        place = rng.choice([random_place(rng, plane), *(place_at_edge(rng, area) for _ in range(4))])
+        messages.append((place, list({group, *others})))
+    found = assert_holding(stored, group_count, [*messages, (NOWHERE, [0])], plane=plane, finder=CudaFixedAreas)
+    assert found > 0 or SIMULATED
+
+
+@both
+def test_on_edges_the_device_says_what_the_cpu_says(rng: random.Random, plane: bool) -> None:
+    """Radii are distances, or the numbers next to them: only rounding decides."""
+    stored: list[tuple[int, Area]] = []
+    messages = []
+    for _ in range(200 if SIMULATED else 3000):
+        middle, place = random_place(rng, plane), random_place(rng, plane)
+        fixed = FixedAreas.of(np.zeros(1, np.int64), 1, shapes_of([Circle(*middle, 0.0)]), plane=plane)
+        apart = fixed.circles.words[:48:16] - np.array(_point(place, plane))
+        reach = float(np.sqrt((apart**2).sum()))
+        metres = reach if plane else 2 * 6371008.8 * float(np.arcsin(min(1.0, reach / 2)))
+        for _ in range(rng.randrange(4)):
+            metres = float(np.nextafter(metres, rng.choice([0.0, np.inf])))
+        stored.append((len(messages), Circle(*middle, metres)))
+        messages.append((place, [len(messages)]))
+    columns = places_of([place for place, _ in messages]), lists_of([groups for _, groups in messages])
+    fixed = FixedAreas.of(np.arange(len(stored)), len(stored), shapes_of([circle for _, circle in stored]), plane=plane)
+    found = CudaFixedAreas(fixed).holding(*columns)
+    assert rows_of(found) == rows_of(fixed.holding(*columns))
+    assert 0 < len(found.values) < len(stored)
+
+
+def _point(place: Place, plane: bool) -> tuple[float, ...]:
+    fixed = FixedAreas.of(np.zeros(1, np.int64), 1, shapes_of([Circle(*place, 0.0)]), plane=plane)
+    return tuple(fixed.circles.words[:48:16].tolist())
+
+
+@both
+def test_more_answers_than_there_is_room_for(rng: random.Random, plane: bool) -> None:
+    """Few messages find nearly all, most nothing; the next packet finds room."""
+    count, messages = (70, 9) if SIMULATED else (20_000, 500)
+    stored: list[tuple[int, Area]] = [(0, Circle(0.0, 0.0, 1e8))] * count + [(0, Box(-180, -90, 180, 90))] * count
+    asked = [((rng.uniform(-80, 80), 0.0), [0] if i % 4 == 1 else [1]) for i in range(messages)]
+    fixed = FixedAreas.of(np.zeros(2 * count, np.int64), 2, shapes_of([area for _, area in stored]), plane=plane)
+    there = CudaFixedAreas(fixed)
+    for _ in range(2):
+        found = there.holding(places_of([place for place, _ in asked]), lists_of([groups for _, groups in asked]))
+        assert found.lengths().tolist() == [2 * count if groups == [0] else 0 for _, groups in asked]
+        for row in rows_of(found):
+            assert sorted(row) in ([], list(range(2 * count)))
+
+
+def test_nothing_stored_and_nobody_asks() -> None:
+    none = CudaFixedAreas(FixedAreas.of(np.zeros(0, np.int64), 3, shapes_of([]), plane=False))
+    assert rows_of(none.holding(places_of([(0.0, 0.0)]), lists_of([[0, 1, 2]]))) == [[]]
+    one = CudaFixedAreas(FixedAreas.of(np.zeros(1, np.int64), 1, shapes_of([Circle(0.0, 0.0, 1.0)]), plane=False))
+    assert rows_of(one.holding(places_of([]), lists_of([]))) == []
+    assert rows_of(one.holding(places_of([(0.0, 0.0)] * 2), lists_of([[], [0]]))) == [[], [0]]
+    assert one.nbytes > none.nbytes
+
+
+# -- clients that move -------------------------------------------------------------------------------------------------
+
+
+@_EXAMPLES
+@given(data=st.data(), plane=st.booleans(), group_count=st.integers(1, 3), client_count=st.integers(1, 9))
+def test_clients_are_where_they_moved_last(
+    data: st.DataObject, plane: bool, group_count: int, client_count: int
+) -> None:
+    """Some come, some leave, some move several times at once, or more often than a log keeps."""
+    group, client = st.integers(0, group_count - 1), st.integers(0, client_count - 1)
+    place = message_places(plane=plane)
+    entries = data.draw(st.lists(st.tuples(group, client, radii(plane=plane)), max_size=40))
+    at = data.draw(st.lists(place, min_size=client_count, max_size=client_count))
+    modelled = Modelled(entries, group_count, at, plane=plane, finder=CudaClients)
+    message = st.tuples(st.none(), place, st.lists(group, unique=True))
+    for _ in range(data.draw(st.integers(1, 3))):
+        modelled.assert_found(data.draw(st.lists(message, min_size=1, max_size=5)))
+        for _ in range(data.draw(st.integers(0, 2))):
+            modelled.move(data.draw(st.lists(st.tuples(client, place), max_size=12)))
+
+
+@both
+@pytest.mark.parametrize("group_count", [1, 40])
+def test_thousands_that_move(rng: random.Random, plane: bool, group_count: int) -> None:
+    """Clients with one entry and with many, radii of all sizes, and hot spots."""
+    client_count, spot = (60, 300)[not SIMULATED], random_place(rng, plane)
+
+    def place() -> Place:
+        return rng.choice([random_place(rng, plane), random_place(rng, plane), spot, NOWHERE])
+
+    owners = [rng.randrange(client_count) for _ in range(300 if SIMULATED else 5000)] + [7] * 100
+    entries = [
+        (rng.randrange(group_count), client, 10 ** (rng.uniform(-5, 0.5) if plane else rng.uniform(0, 7.5)))
+        for client in owners
+    ]
+    modelled = Modelled(entries, group_count, [place() for _ in range(client_count)], plane=plane, finder=CudaClients)
+    total = 0
+    for moves in (0, client_count // 2, 3 * client_count):
+        modelled.move([(rng.choice([7, rng.randrange(client_count)]), place()) for _ in range(moves)])
+        asked = [rng.sample(range(group_count), rng.randint(1, min(group_count, 4))) for _ in range(6)]
+        total += modelled.assert_found([(None, place(), groups) for groups in asked])
+    assert total > 0
+
+
+def test_packets_between_moves() -> None:
+    """Each packet sees the moves before it, few of a client or many, none of them twice."""
+    modelled = Modelled([(0, c, 0.5) for c in range(6)], 1, [(0.0, 0.0)] * 6, plane=True, finder=CudaClients)
+    for moves in ([3, 4, 3, 5, 3], [3], [1, 3, 1], [], [5, 5], [0] * 9, [3]):
+        modelled.move([(client, (float(place), 7.0)) for place, client in enumerate(moves)])
+        asked: list[Place] = [(0.0, 0.0), *((float(place), 7.0) for place in range(9))]
+        assert modelled.assert_found([(None, place, [0]) for place in asked]) == 6
+
+
+def test_only_the_last_move_of_a_client_is_made() -> None:
+    """Whichever thread comes first."""
+    clients, x = cuda.to_device(np.array([1, 0, 1], np.uint32)), cuda.to_device(np.array([5.0, 6.0, 7.0]))
+    last, at = cuda.to_device(np.array([-1, 3])), [cuda.to_device(np.zeros(2)) for _ in range(3)]
+    mark_last[2, 2](3, clients, 4, last)
+    assert last.copy_to_host().tolist() == [5, 6]
+    put_last[1, 2](2, clients, x, x, x, 4, last, *at)
+    assert [each.copy_to_host().tolist() for each in at] == [[6.0, 0.0]] * 3
+    put_last[2, 2](3, clients, x, x, x, 4, last, *at)
+    assert [each.copy_to_host().tolist() for each in at] == [[6.0, 7.0]] * 3
+
+
+def test_cells_that_are_made_anew(rng: random.Random) -> None:
+    """The device follows the CPU, whose cells change as clients gather."""
+    count = 2000
+    modelled = Modelled([(0, client, 0.01) for client in range(count)], 1, [(3.0, 4.0)] * count, plane=True,
+                        finder=CudaClients)  # fmt: skip
+    before = modelled.cells.tree
+    for _ in range(2):
+        modelled.move([(c, (rng.uniform(0, 1), rng.uniform(0, 1))) for c in range(count)])
+        modelled.assert_found([(None, (rng.uniform(0, 1), rng.uniform(0, 1)), [0]) for _ in range(3)])
+    assert modelled.cells.tree is not before
+
+
+def test_nobody_is_lost_while_others_move(seed: int) -> None:
+    """Clients jump between two places; a message that has both in reach finds each client exactly once."""
+    count, asks = (40, 15) if SIMULATED else (5000, 300)
+    clients, both_places = np.arange(count), np.zeros(count)
+    cells = ClientCells.of(
+        np.zeros(count, np.int64), 1, clients, np.full(count, 3000.0), both_places, both_places, plane=True
+    )
+    there, stop, failures = CudaClients(cells), threading.Event(), []
+
+    def jump(number: int) -> None:
+        rng = np.random.default_rng([seed, number])
+        own = clients[number::2]
+        try:
+            while not stop.is_set():
+                some = rng.choice(own, 50)
+                cells.move(some, 1000.0 * rng.integers(0, 2, len(some)), rng.random(len(some)))
+        except BaseException as error:
+            failures.append(error)
+
+    movers = [threading.Thread(target=jump, args=[number]) for number in range(2)]
+    for mover in movers:
+        mover.start()
+    try:
+        for _ in range(asks):
+            for row in rows_of(there.near(places_of([(500.0, 0.0)] * 2), lists_of([[0], [0]]))):
+                assert sorted(row) == clients.tolist()
+    finally:
+        stop.set()
+        for mover in movers:
+            mover.join()
+    assert not failures
+
+
+def test_what_a_device_had_is_given_back() -> None:
+    cells = ClientCells.of(np.zeros(1, np.int64), 1, np.zeros(1, np.int64), np.ones(1), *np.zeros((2, 1)), plane=True)
+    there = CudaClients(cells)
+    gone = weakref.ref(there), weakref.ref(there._log)
+    del there
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+    cells.move(np.zeros(1, np.int64), *np.zeros((2, 1)))
+    cells.tell(log := MoveLog(1))
+    assert len(cells._logs) == 1
+    assert log.take() is None
+
+
+def test_moves_that_failed_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are made later, with all others."""
+    modelled = Modelled([(0, 0, 1.0), (0, 1, 1.0)], 1, [(0.0, 0.0)] * 2, plane=True, finder=CudaClients)
+
+    def fail(*_: Any) -> None:
+        raise DeviceMemoryError("too small")
+
+    modelled.move([(0, (5.0, 5.0))])
+    with monkeypatch.context() as patched:
+        patched.setattr(modelled.finder, "_arrange", fail)
+        with pytest.raises(DeviceMemoryError):
+            modelled.finder.near(places_of([(0.0, 0.0)]), lists_of([[0]]))
+    modelled.move([(1, (7.0, 7.0))])
+    asked: list[tuple[None, Place, list[int]]] = [(None, (x, x), [0]) for x in (0.0, 5.0, 7.0)]
+    assert modelled.assert_found(list(asked)) == 2
+
+
+# -- whole indexes -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("layout", get_args(Layout))
 def test_areas_beside_a_device(layout: Any) -> None:
     with TagMatch(device="cuda", layout=layout, cuda=CudaOptions(fewest_queries=1), threads=1) as tm:
         tm.add_sets([["a"]] * 5, range(5), area=Near(10))
-        tm.add_sets([["b"]] * 5, range(5, 10), area=Circle(*HERE, 10))
+        tm.add_sets([["b"]] * 5, range(5, 10), area=CircleArea(*HERE, 10))
         tm.add_sets([["a"], ["b"]], [20, 21])
         tm.consolidate()
         tm.move([0, 1, 20], *HERE)
@@ -31,9 +297,83 @@ def test_areas_beside_a_device(layout: Any) -> None:
         asked = pa.table({"tags": [["a", "b"], ["a"], ["a", "b"]], "location": location, "within": within})
         found = [sorted(keys) for keys in tm.match_many(asked).to_pylist()]
         assert found == [[0, 1, 5, 6, 7, 8, 9, 20, 21], [0, 1, 20], [0, 1, 20]]
+        assert tm.stats()["matched_by"]["cuda"] == 6
         assert sorted(tm.match(["a", "b"], location=HERE)) == found[0]
         tm.remove_set(["a"], 1, area=Near(10))
         tm.consolidate()
         tm.move([0, 2], [20, HERE[0]], [0, HERE[1]])
         found = [sorted(keys) for keys in tm.match_many(asked).to_pylist()]
         assert found == [[2, 5, 6, 7, 8, 9, 20, 21], [2, 20], [2, 20]]
+
+
+def _index(**cuda: Any) -> TagMatch:
+    tm: TagMatch = TagMatch(device="cuda", cuda=CudaOptions(**cuda), threads=1)
+    tm.add_sets([()] * 3, range(3), area=CircleArea(*HERE, 10))
+    tm.add_sets([["a"]] * 2, range(3, 5), area=Near(10))
+    tm.consolidate()
+    tm.move([3], *HERE)
+    return tm
+
+
+def _ask(tm: TagMatch, count: int) -> None:
+    asked = pa.table({"tags": [["a"]] * count, "location": [list(HERE)] * count})
+    assert [sorted(keys) for keys in tm.match_many(asked).to_pylist()] == [[0, 1, 2, 3]] * count
+
+
+def test_small_packets_are_the_cpus() -> None:
+    with _index(fewest_queries=3) as tm:
+        _ask(tm, 2)
+        assert tm.stats()["matched_by"] == {"cuda": 0, "cpu": 2}
+        _ask(tm, 3)
+        assert tm.stats()["matched_by"] == {"cuda": 3, "cpu": 2}
+        assert any("areas are matched on the CPU for packets of fewer than 3" in n for n in tm.stats()["device_notes"])
+
+
+@pytest.mark.parametrize("error", [DeviceMemoryError, DeviceError])
+def test_the_cpu_goes_on(monkeypatch: pytest.MonkeyPatch, error: type[DeviceError]) -> None:
+    """With a packet that finds too much for the device, or with all if it has failed."""
+    with _index(fewest_queries=1) as tm:
+
+        def fail(*_: Any) -> None:
+            raise error("cannot")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(CudaFixedAreas, "holding", fail)
+            _ask(tm, 2)
+        before = tm.stats()["matched_by"]
+        _ask(tm, 2)
+        after = tm.stats()["matched_by"]
+        kind = "cuda" if error is DeviceMemoryError else "cpu"
+        assert {name: after[name] - before[name] for name in after} == {"cuda": 0, "cpu": 0, kind: 2}
+
+
+def test_no_memory_for_areas(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise DeviceMemoryError("no room")
+
+    monkeypatch.setattr(CudaFixedAreas, "__init__", fail)
+    with pytest.warns(match="no room; the CPU matches areas"):
+        tm = _index(fewest_queries=1)
+    with tm:
+        _ask(tm, 2)
+        assert any("the CPU matches areas" in note for note in tm.stats()["device_notes"])
+
+
+def test_break_even_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With messages in stored areas, or near clients."""
+    from tagmatch.pipeline import break_even, devices
+
+    found: list[int] = []
+
+    def measured(*arguments: Any) -> int:
+        found.append(break_even.break_even_of_areas(*arguments))
+        return 2
+
+    monkeypatch.setattr(break_even, "_MOST_QUERIES", 4)
+    monkeypatch.setattr(devices, "break_even_of_areas", measured)
+    with _index() as tm:
+        assert tm._engine.current.matcher.finders.fewest_messages == 2  # type: ignore[attr-defined]
+        _ask(tm, 2)
+        assert tm.stats()["matched_by"] == {"cuda": 2, "cpu": 0}
+    assert len(found) == 1
+    assert found[0] in (1, 2, 4)

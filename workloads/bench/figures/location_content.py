@@ -12,7 +12,17 @@ from tagmatch.workloads.bench.figures.location_scenarios import clients, located
 from tagmatch.workloads.bench.figures.published_content import DEFAULT, MICROS, against
 from tagmatch.workloads.bench.harness.content import Scenario
 from tagmatch.workloads.bench.harness.content import timed as timed_content
-from tagmatch.workloads.bench.harness.located import CALLED, CLCB, CLCB_CPU, MATCHING, WHOLE, LocatedScenario, measure
+from tagmatch.workloads.bench.harness.located import (
+    ALL,
+    CALLED,
+    CLCB,
+    CLCB_CPU,
+    MATCHING,
+    MATCHING_GPU,
+    WHOLE,
+    LocatedScenario,
+    measure,
+)
 from tagmatch.workloads.bench.harness.results import Target
 from tagmatch.workloads.bench.harness.timing import Samples, rates, seconds_of
 from tagmatch.workloads.location.as_constraints import areas_as_constraints, positions_as_attributes
@@ -36,6 +46,8 @@ assert set(CONTENTS) < set(get_args(ContentKind))
 
 #: Times as fast as CLCB, from so many filters on
 _AGAINST_CLCB, _FROM = Target(2000), 2_500_000
+#: Times as fast as on the CPU, from as many filters on
+_ON_A_GPU = Target(10)
 #: What CLCB has as published: one message after the other
 _ONE_BY_ONE = (CALLED, CLCB_CPU, CLCB)
 #: What Table 2 compares CLCB with; and moves of a call there
@@ -64,7 +76,7 @@ def content(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
             with bench.doing(f"location: generating {size:,} filters with {kind}"):
                 scenario = located(f"{size:,} filters with {kind}", size, options.queries, options.seed, kind)
             with built(bench, scenario) as whole:
-                found = measure(bench, result, scenario, whole)
+                found = measure(bench, result, scenario, whole, (*ALL, MATCHING_GPU))
                 used = whole.matcher.nbytes / size
                 result.add(f"{scenario.name}: memory", used, "B a filter")
                 result.add(f"{scenario.name}: memory, with the stored rows", whole.nbytes() / size, "B a filter")
@@ -74,6 +86,10 @@ def content(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
                 if name != CALLED:
                     throughput.add(name, float(size), Samples(tuple(1e6 / each for each in micros.values)))
             _against_clcb(result, scenario, found, size)
+            if MATCHING_GPU in found.micros:
+                ratio = found.micros[MATCHING].ratios(found.micros[MATCHING_GPU])
+                limit = _ON_A_GPU if size >= _FROM else None
+                result.add(f"{scenario.name}: {against(MATCHING_GPU, MATCHING)}", ratio, "times", limit)
 
 
 def _against_clcb(result: Result, scenario: LocatedScenario, found: Located, size: int) -> None:

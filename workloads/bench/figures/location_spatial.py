@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from tagmatch.workloads.bench.figures.location_scenarios import DISTRIBUTIONS, circles
 from tagmatch.workloads.bench.figures.published_content import MICROS, against
-from tagmatch.workloads.bench.harness.circles import time_messages, time_moves
+from tagmatch.workloads.bench.harness.circles import MOST_FOUND, time_messages, time_moves
 from tagmatch.workloads.bench.harness.results import Target
-from tagmatch.workloads.bench.harness.timing import seconds_of
-from tagmatch.workloads.systems.catalogue import CIRCLES, CIRCLES_GPU, OWN_CIRCLES
+from tagmatch.workloads.bench.harness.timing import Samples, seconds_of
+from tagmatch.workloads.systems.catalogue import CIRCLES, CIRCLES_GPU, OWN_CIRCLES, OWN_CIRCLES_GPU
 from tagmatch.workloads.systems.circles import Stabs
 from tagmatch.workloads.systems.matcher import UnavailableError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tagmatch.workloads.bench.harness.bench import Bench
     from tagmatch.workloads.bench.harness.circles import CircleScenario
     from tagmatch.workloads.bench.harness.results import Result
-    from tagmatch.workloads.bench.harness.timing import Samples
 
 AREAS, CLIENTS = "tagmatch, areas", "tagmatch, clients"
 END_TO_END, CLIENTS_END_TO_END = "tagmatch, end to end", "tagmatch, clients, end to end"
@@ -32,11 +31,15 @@ COVERAGES = (1e-5, 1e-4, 1e-3)
 #: The coverage of which memory and build are shown
 _DEFAULT_COVERAGE = 1e-4
 #: All systems: CLCB without content, too
-ALL = {**OWN_CIRCLES, **CIRCLES, **CIRCLES_GPU}
+ALL = {**OWN_CIRCLES, **OWN_CIRCLES_GPU, **CIRCLES, **CIRCLES_GPU}
+#: Our structures on a device, and what each is compared with
+ON_GPU = dict(zip(OWN_CIRCLES_GPU, (AREAS, CLIENTS), strict=True))
 
 #: Times as fast as libspatialindex's R*-tree
 _MESSAGES, _MOVES = Target(50), Target(500)
 _BYTES = Target(80, at_most=True)
+#: Times as fast as the same on the CPU
+_ON_A_GPU = Target(10)
 #: Areas from which on targets hold
 LARGE = 100_000
 
@@ -71,11 +74,15 @@ def spatial(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
                             if (used := system.nbytes()) is not None:
                                 size_panel.add(name, place, used / size)
                     _memory(result, scenario, systems)
+                    kernels = _kernels(bench, scenario, systems)
                     moved = time_moves(bench, result, scenario, systems)
                 for panel, micros in ((messages, found), (moves, moved)):
                     for name, samples in micros.items():
                         panel.add(_shown(name, systems[name]), float(size), samples)
+                for name, samples in kernels.items():
+                    messages.add(f"{name}, kernel only", float(size), samples)
                 _compare(result, scenario, found, moved)
+                _compare_on_gpu(result, scenario, found)
 
 
 def built(
@@ -113,6 +120,30 @@ def _memory(result: Result, scenario: CircleScenario, systems: Mapping[str, Any]
         if name in systems:
             target = _BYTES if name in (AREAS, CLIENTS) and count >= LARGE else None
             result.add(f"{scenario.name}: memory, {name}", systems[name].nbytes() / count, "B an area", target)
+
+
+def _kernels(bench: Bench, scenario: CircleScenario, systems: Mapping[str, Any]) -> dict[str, Samples]:
+    """Microseconds a message of the kernels alone, of ours on a device."""
+    count = max(min(len(scenario.x), int(MOST_FOUND * scenario.sample / max(len(scenario.right.ids), 1))), 1)
+    x, y = scenario.x[:count], scenario.y[:count]
+    with bench.doing(f"location: kernels, {scenario.name}"):
+        return {
+            name: Samples(
+                tuple(1e6 * systems[name].kernel_seconds(x, y) / count for _ in range(bench.options.rounds)), count
+            )
+            for name in ON_GPU
+            if name in systems
+        }
+
+
+def _compare_on_gpu(result: Result, scenario: CircleScenario, found: Mapping[str, Samples]) -> None:
+    """Add how many times as fast as the CPU a device is."""
+    for name, own in ON_GPU.items():
+        if {name, own} <= found.keys():
+            limit = _ON_A_GPU if len(scenario.circles) >= LARGE else None
+            result.add(
+                f"{scenario.name}: messages, {against(name, own)}", found[own].ratios(found[name]), "times", limit
+            )
 
 
 def _compare(

@@ -30,7 +30,7 @@ _COMPARED, _FEWEST, _MOST = 1e9, 20, 1000
 #: After moves, a part of them
 _AFTER_MOVES = 0.1
 #: Circles that answers of a call have at most, about
-_MOST_FOUND = 1 << 24
+MOST_FOUND = 1 << 24
 _MOST_MOVES, _PASSES = 100_000, 4
 #: Of systems with single precision, a squared radius' share by which a squared distance may be off
 _SINGLE, _SINGLE_ROUNDS = {"CLCB", "CLCB, CPU"}, 1e-6
@@ -140,7 +140,7 @@ def time_messages(
     if not works:
         return {}
     found_each = max(len(scenario.right.ids) / max(scenario.sample, 1), 1.0)
-    most = CallSize(most=max(scenario.sample, int(_MOST_FOUND / found_each)))
+    most = CallSize(most=max(scenario.sample, int(MOST_FOUND / found_each)))
     with bench.doing(f"{result.name}: matching, {scenario.name}"):
         found = rates(
             works,

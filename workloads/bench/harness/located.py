@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from tagmatch import CudaOptions
 from tagmatch.workloads.bench.harness.results import Answers
 from tagmatch.workloads.bench.harness.timing import Samples, rates
 from tagmatch.workloads.systems.catalogue import LOCATED, LOCATED_GPU
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Our own: from Arrow to Arrow; with messages that are encoded, as CLCB's are; and called from Python for each message
 WHOLE, MATCHING, CALLED = "tagmatch, end to end", "tagmatch, contents and areas", "tagmatch, a call each"
+#: The same, where a CUDA device finds the areas
+MATCHING_GPU = "tagmatch, contents and areas, GPU"
 CLCB, CLCB_CPU = "CLCB", "CLCB, CPU"
 #: All there are
 ALL = (WHOLE, MATCHING, CALLED, *LOCATED, *LOCATED_GPU)
@@ -179,12 +182,21 @@ def measure(
                 continue
             with bench.doing(f"{result.name}: building {name}, {scenario.name}"):
                 try:
-                    systems[name] = others[name].build(subscriptions, 1)
+                    systems[name] = (
+                        _on_a_gpu(whole, stack) if name == MATCHING_GPU else others[name].build(subscriptions, 1)
+                    )
                 except UnavailableError as error:
                     result.unavailable[name] = str(error)
                     continue
             stack.callback(systems[name].close)
         return timed(bench, result, scenario, systems, dict.fromkeys(others, True))
+
+
+def _on_a_gpu(whole: TagmatchLocated, stack: ExitStack) -> LocatedMatching:
+    """The same index on a CUDA device, which has packets of any size; it is closed in the end."""
+    again = whole.again(device="cuda", threads=1, plane=whole.plane, cuda=CudaOptions(devices=(0,), fewest_queries=0))
+    stack.callback(again.close)
+    return LocatedMatching(again)
 
 
 def timed(

@@ -1,0 +1,260 @@
+"""Which areas have messages' places, on the device: a warp goes down a tree for a message and a group at a time.
+
+The tree and its chunks are those of `tagmatch.pipeline.areas.packing`, in the memory of the device. So are all rules:
+bounds only say where to look, and float64 decides, by products and sums that are rounded as on the CPU.
+
+A warp, which is a block, has a stack of what is to be looked at in shared memory: chunks, and records of the tree by
+level. It takes two at once, so that each lane has a slot: of a chunk it tests the area, of a record the bounds of a
+child, which then goes on the stack. From the top of a group, a level adds 32 at most.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numba.cuda
+import numpy as np
+
+from tagmatch.model.arrays import Lists
+from tagmatch.model.kernels.sphere import is_in_box, near_rule, points
+from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, reaches
+from tagmatch.pipeline.areas.fixed import FLAT, meridians
+from tagmatch.pipeline.areas.packing import AXIS, FAN_OUT
+from tagmatch.pipeline.areas.shapes import Places
+from tagmatch.pipeline.cuda.jit import inlined, kernel
+from tagmatch.pipeline.cuda.memory import Workspace, grid, to_device
+from tagmatch.pipeline.cuda.pairs import Pairs, Room, append, append_all
+from tagmatch.pipeline.cuda.rounding import plus, times
+
+cuda: Any = numba.cuda
+
+_BLOCK = 128
+#: Threads of a block, a warp; what it takes from its stack at once; and messages with a group each that it has in turn
+_THREADS = 32
+_AT_ONCE = 2
+_EACH = 4
+# Room of the stack: 2**32 areas have seven levels of records, each of which adds 32, to at most three at the top
+_STACK = 256
+# Where a word of the stack has the level: 0 for chunks, of which there are at most 2**28
+_LEVEL = 28
+# Answers of a block that wait to be written together
+_STAGE = 256
+# Places in `state`: how many are on the stack, and how many of these were taken
+_WAITING, _TAKEN = 0, 1
+
+_is_near = inlined(near_rule(times, plus))
+
+
+@kernel
+def spread_owners(messages, offsets, owners):
+    """One thread a message: `owners` names it at each place of its list."""
+    i = cuda.grid(1)
+    if i < messages:
+        for at in range(offsets[i], offsets[i + 1]):
+            owners[at] = i
+
+
+@inlined
+def _begin(stack, first, last):
+    """Put the top of a group, whose slots are these, on the stack: two records or a few chunks; returns how many."""
+    low, high, level = first // SLOTS, (last - 1) // SLOTS, 0
+    if high - low >= FLAT:
+        level = 1
+        while (high >> (FAN_OUT * level)) - (low >> (FAN_OUT * level)) > 1:
+            level += 1
+    low, high = low >> (FAN_OUT * level), high >> (FAN_OUT * level)
+    for number in range(low, high + 1):
+        stack[number - low] = (np.int64(level) << _LEVEL) | number
+    return high + 1 - low
+
+
+@inlined
+def _take(stack, taken, state):
+    """Take words from the stack."""
+    count = min(state[_WAITING], _AT_ONCE)
+    state[_WAITING] -= count
+    state[_TAKEN] = count
+    for i in range(count):
+        taken[i] = stack[state[_WAITING] + i]
+
+
+@inlined
+def _has(words, chunk, slot, boxes, plane, lon, lat, x, y, z):
+    """Whether the area in a slot of a chunk has a place, which is also a point."""
+    at = chunk * WORDS + slot
+    if boxes:
+        return is_in_box(words[at], words[at + SLOTS], words[at + 2 * SLOTS], words[at + 3 * SLOTS], lon, lat, plane)
+    return _is_near(words[at], words[at + SLOTS], words[at + 2 * SLOTS], words[at + 3 * SLOTS], x, y, z)
+
+
+@inlined
+def _write_all(staged, messages, areas, place, pair_queries, pair_sets, counters):
+    """Append what waits; all threads."""
+    cuda.syncthreads()
+    append_all(min(staged[0], _STAGE), messages, areas, place, pair_queries, pair_sets, counters)
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        staged[0] = 0
+    cuda.syncthreads()
+
+
+@kernel
+def find_areas(
+    askings, owners, groups, lon, lat, x, y, z, plane, boxes,
+    group_offsets, words, numbers, bounds, levels,
+    pair_queries, pair_sets, counters,
+):  # fmt: skip
+    """Append the areas of each asking's group that have the place of its message, its owner; a block has a few askings.
+
+    Places are also points, of which circles are asked; of boxes, bounds have two axes also on the sphere.
+    """
+    stack = cuda.shared.array(_STACK, np.int64)
+    taken = cuda.shared.array(_AT_ONCE, np.int64)
+    state = cuda.shared.array(2, np.int32)
+    staged = cuda.shared.array(1, np.int32)
+    messages = cuda.shared.array(_STAGE, np.uint32)
+    areas = cuda.shared.array(_STAGE, np.uint32)
+    place = cuda.shared.array(1, np.int64)
+    thread = cuda.threadIdx.x
+    axes = 2 if plane or boxes else 3
+    if thread == 0:
+        staged[0] = 0
+    begin = np.int64(cuda.blockIdx.x) * _EACH
+    for asking in range(begin, min(begin + _EACH, askings)):
+        message, group = np.int64(owners[asking]), np.int64(groups[asking])
+        at_lon, at_lat = lon[message], lat[message]
+        first, last = group_offsets[group], group_offsets[group + 1]
+        if first == last or math.isnan(at_lon) or math.isnan(at_lat):
+            continue
+        px, py, pz = x[message], y[message], 0.0
+        if axes == 3:
+            pz = z[message]
+        west, east, south = px, px, py
+        if boxes:
+            west, east = meridians(at_lon, at_lat, plane)
+            south = at_lat
+        if thread == 0:
+            state[_WAITING] = _begin(stack, first, last)
+        while True:
+            if thread == 0:
+                _take(stack, taken, state)
+            cuda.syncthreads()
+            count = state[_TAKEN]
+            if count == 0:
+                break
+            for lane in range(thread, count * SLOTS, cuda.blockDim.x):
+                word, slot = taken[lane // SLOTS], lane % SLOTS
+                level, number = word >> _LEVEL, word & ((1 << _LEVEL) - 1)
+                child = number * SLOTS + slot
+                if level == 0:
+                    if (
+                        first <= child
+                        and child < last
+                        and _has(words, number, slot, boxes, plane, at_lon, at_lat, px, py, pz)
+                    ):
+                        area = numbers[2 * number * WORDS + NUMBERS + slot]
+                        at = cuda.atomic.add(staged, 0, 1)
+                        if at < _STAGE:
+                            messages[at] = message
+                            areas[at] = area
+                        else:
+                            append(message, area, pair_queries, pair_sets, counters)
+                else:
+                    shift = FAN_OUT * (level - 1)
+                    at = (levels[level - 1] + number) * axes * AXIS + slot
+                    if (
+                        child >= (first // SLOTS) >> shift
+                        and child <= ((last - 1) // SLOTS) >> shift
+                        and reaches(bounds, at, west, east)
+                        and reaches(bounds, at + AXIS, south, south)
+                        and (axes == 2 or reaches(bounds, at + 2 * AXIS, pz, pz))
+                    ):
+                        stack[cuda.atomic.add(state, _WAITING, 1)] = ((level - 1) << _LEVEL) | child
+            cuda.syncthreads()
+            if staged[0] > _STAGE - _AT_ONCE * SLOTS:
+                _write_all(staged, messages, areas, place, pair_queries, pair_sets, counters)
+        cuda.syncthreads()  # all have seen that nothing was taken
+    _write_all(staged, messages, areas, place, pair_queries, pair_sets, counters)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Askings:
+    """Messages' places on the device, and among which groups each is looked for: an asking is one group of a message.
+
+    Attributes
+    ----------
+    workspace : Workspace
+    messages, count : int
+        Of messages, and of askings.
+    owners, groups : uint32 device arrays
+        Of each asking.
+    lon, lat, x, y, z : float64 device arrays
+        Of each message; on the plane, `z` is not used, nor are `x` to `z` where nobody asks for points.
+    plane : bool
+    """
+
+    workspace: Workspace
+    messages: int
+    count: int
+    owners: Any
+    groups: Any
+    lon: Any
+    lat: Any
+    x: Any
+    y: Any
+    z: Any
+    plane: bool
+
+    @classmethod
+    def sent(cls, places: Places, groups: Lists, workspace: Workspace, *, plane: bool, of_points: bool) -> Askings:
+        """Copy them to the device; the CPU makes points of places, as the device's sines and cosines are others."""
+        count = len(groups.values)
+        offsets = workspace.send("group offsets", groups.offsets.astype(np.int64, copy=False))
+        owners = workspace.device("owners", np.uint32, count)
+        spread_owners[(*grid(len(places), _BLOCK), workspace.stream)](len(places), offsets, owners)
+        asked = workspace.send("groups", groups.values)
+        lon, lat = workspace.send("lon", places.lon), workspace.send("lat", places.lat)
+        point = lon, lat, lon
+        if of_points and not plane:
+            numbers = points(places.lon, places.lat, plane=False)
+            x, y, z = (workspace.send(name, axis) for name, axis in zip("xyz", numbers, strict=True))
+            point = x, y, z
+        return cls(workspace, len(places), count, owners, asked, lon, lat, *point, plane)
+
+    def launch(self, tree: tuple[Any, ...], boxes: bool, *results: Any) -> None:
+        """Append what is found in a tree to `results`, as `pairs.append` takes them; the tree is as of `Packed`."""
+        blocks, _ = grid(self.count, _EACH)
+        find_areas[blocks, _THREADS, self.workspace.stream](
+            self.count, self.owners, self.groups, self.lon, self.lat, self.x, self.y, self.z, self.plane, boxes,
+            *tree, *results,
+        )  # fmt: skip
+
+
+class Answers:
+    """Makes lists of what askings find, with as much room as earlier ones needed."""
+
+    def __init__(self, room: int) -> None:
+        self._room = Room(room)
+        self._none = to_device(np.zeros(0, np.uint8))
+
+    def lists(self, askings: Askings, trees: list[tuple[tuple[Any, ...], bool]]) -> Lists:
+        """Areas that are found in all these trees, of each message, in no order."""
+
+        def launch(*results: Any) -> None:
+            for tree, boxes in trees:
+                askings.launch(tree, boxes, *results)
+
+        pairs = Pairs(askings.messages, False, None, self._none, askings.workspace, self._room)
+        pairs.find(launch)
+        return pairs.lists()
+
+    def forget(self) -> None:
+        """Begin anew, as there is no memory for that many."""
+        self._room.forget()
+
+
+def no_lists(messages: int) -> Lists:
+    """Nothing, for so many messages."""
+    return Lists(np.zeros(messages + 1, np.int64), np.zeros(0, np.uint32))

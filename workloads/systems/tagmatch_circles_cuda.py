@@ -1,0 +1,134 @@
+"""tagmatch's two structures of areas on a CUDA device, seen as systems that match areas alone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tagmatch.model.errors import DeviceError
+from tagmatch.pipeline.areas.shapes import Places
+from tagmatch.pipeline.cuda.support import devices, on_device
+from tagmatch.workloads.systems.circles import Circles, Found
+from tagmatch.workloads.systems.matcher import UnavailableError
+from tagmatch.workloads.systems.tagmatch_circles import ClientCircles, FixedCircles, only_group
+
+if TYPE_CHECKING:
+    from tagmatch.model.arrays import F64Array, Lists, U32Array
+
+_DEVICE = 0
+
+
+def _need_device() -> None:
+    try:
+        devices()
+    except DeviceError as error:
+        raise UnavailableError(str(error)) from error
+
+
+def kernel_seconds(there: Any, places: Places, groups: Lists, found: int) -> float:
+    """Seconds that the kernels take which find areas or clients, once messages are on the device and room is made.
+
+    Parameters
+    ----------
+    there : CudaFixedAreas or CudaClients
+    places : Places
+    groups : Lists
+    found : int
+        How many there are to be found.
+    """
+    from tagmatch.pipeline.cuda.memory import Workspace
+    from tagmatch.pipeline.cuda.pairs import COUNTERS
+
+    with on_device(_DEVICE):
+        workspace = Workspace()
+        askings = there.sent(places, groups, workspace)
+        pairs = [workspace.device(name, np.uint32, found) for name in ("messages", "areas")]
+        seconds = []
+        for _ in range(2):  # the first one warms up
+            counters = workspace.send("counters", np.zeros(COUNTERS, np.int64))
+            workspace.stream.synchronize()
+            start = time.perf_counter()
+            there.launch(askings, *pairs, counters)
+            workspace.stream.synchronize()
+            seconds.append(time.perf_counter() - start)
+        return seconds[-1]
+
+
+class FixedCirclesOnGpu(FixedCircles):
+    """`CudaFixedAreas` with all circles in one group, on the plane. Exact; takes no moves.
+
+    Parameters
+    ----------
+    circles : Circles
+    threads : int
+        Not used.
+
+    Raises
+    ------
+    UnavailableError
+        There is no CUDA device.
+    """
+
+    def __init__(self, circles: Circles, *, threads: int = 1) -> None:
+        _need_device()
+        super().__init__(circles, threads=threads)
+        from tagmatch.pipeline.cuda.areas import CudaFixedAreas
+
+        self._there = CudaFixedAreas(self.areas, _DEVICE)
+
+    def stab(self, x: F64Array, y: F64Array) -> Found:
+        """Return the circles that have each point."""
+        found = self._there.holding(Places(x, y), only_group(len(x)))
+        return Found(found.offsets.astype(np.int64, copy=False), found.values)
+
+    def kernel_seconds(self, x: F64Array, y: F64Array) -> float:
+        """Seconds of that without copies to the device and from it, nor what orders answers."""
+        found = len(self.stab(x, y).ids)
+        return kernel_seconds(self._there, Places(x, y), only_group(len(x)), found)
+
+    def nbytes(self) -> int:
+        """Bytes of the device's memory."""
+        return int(self._there.nbytes)
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        del self._there
+
+
+class ClientCirclesOnGpu(ClientCircles):
+    """`CudaClients` with a client in the middle of each circle, all in one group, on the plane. Exact.
+
+    Parameters and errors are those of `FixedCirclesOnGpu`.
+    """
+
+    def __init__(self, circles: Circles, *, threads: int = 1) -> None:
+        _need_device()
+        super().__init__(circles, threads=threads)
+        from tagmatch.pipeline.cuda.clients import CudaClients
+
+        self._there = CudaClients(self.cells, _DEVICE)
+
+    def stab(self, x: F64Array, y: F64Array) -> Found:
+        """Return the circles that have each point."""
+        found = self._there.near(Places(x, y), only_group(len(x)))
+        return Found(found.offsets.astype(np.int64, copy=False), found.values)
+
+    def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
+        """Give circles new centres, on the CPU and on the device, which otherwise waits for the next packet."""
+        super().move(ids, x, y)
+        self._there.update()
+
+    def kernel_seconds(self, x: F64Array, y: F64Array) -> float:
+        """As of `FixedCirclesOnGpu`."""
+        found = len(self.stab(x, y).ids)
+        return kernel_seconds(self._there, Places(x, y), only_group(len(x)), found)
+
+    def nbytes(self) -> int:
+        """Bytes of the device's memory."""
+        return int(self._there.nbytes)
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        del self._there
