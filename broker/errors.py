@@ -37,7 +37,7 @@ def flight_error(error: BaseException) -> flight.FlightError:
         return error
     if isinstance(error, MemoryError):
         error = TagMatchError("the service is out of memory; send less at a time")
-    elif isinstance(error, pa.ArrowException):
+    elif _is_of_data(error):
         error = InvalidValueError(f"the Arrow data cannot be read: {_line(error)}")
     elif not isinstance(error, TagMatchError):
         return flight.FlightInternalError(INTERNAL, _info("TagMatchError", INTERNAL))
@@ -65,7 +65,13 @@ def name_of(error: BaseException) -> str:
 
 def is_expected(error: BaseException) -> bool:
     """Whether this is no mistake of the service itself."""
-    return isinstance(error, TagMatchError | flight.FlightError | pa.ArrowException | MemoryError)
+    return isinstance(error, TagMatchError | flight.FlightError | MemoryError) or _is_of_data(error)
+
+
+def _is_of_data(error: BaseException) -> bool:
+    """Whether Arrow has raised it for data that it cannot read; these may be Python's own, without a number."""
+    is_io = isinstance(error, OSError) and error.errno is None
+    return is_io or isinstance(error, pa.ArrowException | UnicodeDecodeError)
 
 
 def error_of_text(info: bytes) -> TagMatchError | None:

@@ -47,8 +47,10 @@ def serve(
     check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
 ) -> None:
     """Serve an index over Arrow Flight, until SIGTERM or Ctrl-C; what is under way then is still answered."""
+    import os
     import signal
 
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said in one line, or logged
     from tagmatch.broker.config import Config, read_config
     from tagmatch.broker.running import run, with_arguments
 
