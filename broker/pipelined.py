@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import InvalidStateError
 from itertools import chain
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.broker.connection import MessageStream
+from tagmatch.broker.reply import Reply, give
 from tagmatch.model.errors import ClosedError, Overloaded, TagMatchError, UnavailableError
 
 #: What such a stream has
@@ -31,7 +32,7 @@ class _Sent:
 
     def __init__(self, stream: MessageStream) -> None:
         self.stream = stream
-        self.futures: deque[Future[Any]] = deque()
+        self.futures: deque[Reply] = deque()
         self.has_ended = False
 
 
@@ -58,14 +59,14 @@ class Pipelined:
         self._lock = threading.Lock()
         self._some, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
         self._tags: list[list[str]] = []
-        self._futures: list[Future[Any]] = []
+        self._futures: list[Reply] = []
         self._in_flight = self._waiting = 0
         self._sleeps = self._closed = False
         self._sent: _Sent | None = None
         self._sender: threading.Thread | None = None
         self._receivers: list[threading.Thread] = []
 
-    def submit(self, tags: list[str], timeout: float | None) -> Future[Any]:
+    def submit(self, tags: list[str], timeout: float | None) -> Reply:
         """The keys of one message, in the future.
 
         Raises
@@ -74,7 +75,7 @@ class Pipelined:
         Overloaded
             As many are on their way as may be, for longer than `timeout` seconds.
         """
-        future: Future[Any] = Future()
+        future = Reply()
         with self._lock:
             if self._in_flight >= self._most:
                 self._wait(timeout)
@@ -124,7 +125,7 @@ class Pipelined:
         if self._sent is not None:
             self._retire(self._sent)
 
-    def _send(self, tags: list[list[str]], futures: list[Future[Any]]) -> None:
+    def _send(self, tags: list[list[str]], futures: list[Reply]) -> None:
         try:
             batch = _batch(tags)
             sent = self._stream_for(futures)
@@ -136,7 +137,7 @@ class Pipelined:
         except Exception as error:
             self._fail(sent, _known(error))
 
-    def _stream_for(self, futures: list[Future[Any]]) -> _Sent:
+    def _stream_for(self, futures: list[Reply]) -> _Sent:
         """The stream on which these go."""
         while True:
             if self._sent is None:
@@ -188,13 +189,10 @@ class Pipelined:
         with self._lock:
             popleft = sent.futures.popleft
             futures = [popleft() for _ in range(len(batch))]
-        begin = offsets[0]
-        for future, end in zip(futures, offsets[1:], strict=True):
-            try:  # noqa: SIM105 - `suppress` takes as long as all else here
-                future.set_result(finish(keys[begin:end]))
-            except InvalidStateError:
-                pass  # it was cancelled
-            begin = end
+        if finish is list:
+            give(futures, lambda place: keys[offsets[place] : offsets[place + 1]])
+        else:
+            give(futures, lambda place: set(keys[offsets[place] : offsets[place + 1]]))
         self._leave(len(futures))
 
     def _leave(self, count: int) -> None:
@@ -213,7 +211,7 @@ class Pipelined:
             error = UnavailableError(f"{error} ({len(futures)} messages were on their way; ask them again)")
         self._give_error(futures, error)
 
-    def _give_error(self, futures: list[Future[Any]], error: TagMatchError) -> None:
+    def _give_error(self, futures: list[Reply], error: TagMatchError) -> None:
         for future in futures:
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(error)
