@@ -38,6 +38,7 @@ SINGLES = 100_000
 OVERLOAD = 10
 
 _SWITCH_S = 0.0005
+_CHANGES = 100
 _MEMORY = 512
 _ALL = Target(0, at_most=True, required=True)
 
@@ -52,9 +53,10 @@ def serve_figure(bench: Bench) -> Result:
         go over one stream, as many as it takes, while their answers come; in this process, `match_many` is called with
         the same batches, one after the other. *Single messages* are submitted by one thread to a `RemoteTagMatch`, with
         8,192 on their way; then at random times (Poisson), {SINGLES // 2:,} a second, where latency counts from when
-        a message was due. In the *overload*, {OVERLOAD} clients send batches as fast as they are taken, each as
-        many as the service can answer: where it reads no more, they wait. Threads of the client ask for the
-        interpreter lock every {1000 * _SWITCH_S:g} ms, as those of the service do.""",
+        a message was due; and {SINGLES // 10:,} a second, alone and while another client adds {_CHANGES} sets,
+        consolidates, removes them and consolidates, without a pause. In the *overload*, {OVERLOAD} clients send batches
+        as fast as they are taken, each as many as the service can answer: where it reads no more, they wait. Threads of
+        the client ask for the interpreter lock every {1000 * _SWITCH_S:g} ms, as those of the service do.""",
         batch=BATCH,
         overload=OVERLOAD,
     )
@@ -73,6 +75,7 @@ def serve_figure(bench: Bench) -> Result:
         singles = [list(each) for each in queries.to_pylist()]
         with connect(served.url) as tm:
             _singles(bench, result, tm, singles)
+            _consolidating(bench, result, served, tm, singles)
         _overload(bench, result, served, queries)
         _account(result, served)
     return result
@@ -161,6 +164,42 @@ def _singles(bench: Bench, result: Result, tm: Any, queries: list[list[str]]) ->
         panel.add("single messages", name, samples)
         if name == "p99":
             result.add(f"p99 at {SINGLES // 2:,} a second", samples, "ms", Target(5, at_most=True))
+
+
+def _consolidating(bench: Bench, result: Result, served: ServedIndex, tm: Any, queries: list[list[str]]) -> None:
+    """Latency while another client changes the index again and again, beside that of the same load without."""
+
+    def submit(query: list[str]) -> Future[Any]:
+        return tm.submit(query, block=False)  # type: ignore[no-any-return]
+
+    def change() -> None:
+        with connect(served.url) as other:
+            while not stop.is_set():
+                other.add_sets([[*query, "changed"] for query in queries[:_CHANGES]], range(_CHANGES))
+                other.consolidate()
+                other.remove_sets([[*query, "changed"] for query in queries[:_CHANGES]], range(_CHANGES))
+                other.consolidate()
+                done.append(2)
+
+    quiet, changing, done = [], [], [0]
+    for number in range(bench.options.rounds):
+        due = poisson_times(SINGLES / 10, bench.options.seconds, bench.options.seed + number)
+        with bench.doing(f"serve: consolidating, round {number + 1} of {bench.options.rounds}"):
+            quiet.append(serve(submit, cycle(queries), due).milliseconds()["p99"])
+            stop = threading.Event()
+            thread = threading.Thread(target=change)
+            thread.start()
+            changing.append(serve(submit, cycle(queries), due).milliseconds()["p99"])
+            stop.set()
+            thread.join()
+    what = f"p99 at {SINGLES // 10:,} a second"
+    result.add(f"{what}, quiet", Samples(tuple(quiet)), "ms")
+    result.add(
+        f"{what}, while another client consolidates {_CHANGES} changes again and again", Samples(tuple(changing)), "ms"
+    )
+    result.add("consolidations meanwhile", sum(done), "calls")
+    ratio = Samples(tuple(changing)).ratios(Samples(tuple(quiet)))
+    result.add("p99 while consolidating against quiet", ratio, "times", Target(2, at_most=True))
 
 
 # -- an overload -------------------------------------------------------------------------------------------------------
