@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from dataclasses import fields
 from datetime import UTC, datetime
 
@@ -167,7 +168,7 @@ def test_log_lines():
     try:
         raise ValueError("x")
     except ValueError:
-        failed = LOG.makeRecord("x", logging.ERROR, "", 0, "failed", (), __import__("sys").exc_info())
+        failed = LOG.makeRecord("x", logging.ERROR, "", 0, "failed", (), sys.exc_info())
     assert "ValueError: x" in json.loads(JsonLines().format(failed))["traceback"]
     before = LOG.handlers[:], LOG.level, LOG.propagate
     try:
