@@ -39,6 +39,9 @@ class ServerOptions:
         Rows of a batch, and of those that are matched together.
     max_connections : int
         Clients, by address and port, that have calls under way at once.
+    max_calls : int
+        Calls under way at once, streams among them; a client may have many. Each stream has two threads, and messages
+        that wait.
     rate : float
         Messages and changes a second that a user may send; 0: as many as they like. Streams are slowed down, other
         calls refused.
@@ -59,6 +62,7 @@ class ServerOptions:
     max_message_bytes: int = 64 << 20
     max_batch_rows: int = 65_536
     max_connections: int = 256
+    max_calls: int = 1024
     rate: float = 0.0
     burst: float = 1.0
     queue_rows: int = 131_072
@@ -69,6 +73,7 @@ class ServerOptions:
         in_range("max_message_bytes", self.max_message_bytes, 1024, 1 << 30)
         in_range("max_batch_rows", self.max_batch_rows, 1, 1 << 24)
         in_range("max_connections", self.max_connections, 1, 1 << 20)
+        in_range("max_calls", self.max_calls, 1, 1 << 20)
         in_range("rate", self.rate, 0, 1e12)
         in_range("burst", self.burst, 1e-3, 3600)
         in_range("queue_rows", self.queue_rows, 1, 1 << 24)

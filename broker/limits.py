@@ -78,9 +78,11 @@ class Limits:
         Raises
         ------
         Overloaded
-            Too many others have calls under way.
+            Too many others have calls under way, or there are too many calls.
         """
         with self._lock:
+            if self._peers.total() >= self._options.max_calls:
+                raise Overloaded(f"the service has its {self._options.max_calls} calls under way; try again later")
             if peer not in self._peers and len(self._peers) >= self._options.max_connections:
                 raise Overloaded(f"the service has its {self._options.max_connections} connections; try again later")
             self._peers[peer] += 1

@@ -317,6 +317,27 @@ def test_connections_have_a_limit():
             client.close()
 
 
+def test_calls_have_a_limit_whoever_makes_them():
+    with (
+        TagMatch(threads=1, device="cpu") as index,
+        serving(index, config(max_calls=3)) as service,
+        flight.connect(service.url) as client,
+    ):
+        writers = []
+        for _ in range(3):
+            writer, reader = client.do_exchange(command(command="match"), options())
+            writer.begin(messages([]).schema)
+            writer.write_batch(messages([["a"]]))
+            assert reader.read_chunk().data.num_rows == 1
+            writers.append(writer)
+        with pytest.raises(flight.FlightUnavailableError, match="3 calls"):
+            exchanged("match")(client, options())
+        for writer in writers:
+            writer.close()
+        assert service.wait_until_idle(30)
+        assert exchanged("match")(client, options())
+
+
 def test_others_can_reach_it_only_if_that_is_meant():
     for given in (config(host="0.0.0.0"), config(USERS, host="0.0.0.0")):
         with pytest.raises(TagMatchError, match="insecure"):
