@@ -45,7 +45,7 @@ class Reply(Future[Any]):
 
     def done(self) -> bool:
         """Whether there is an answer, an error, or it was cancelled."""
-        return self._state == _FINISHED or super().done()
+        return self._state not in (_PENDING, "RUNNING")
 
 
 def give(replies: Sequence[Reply], answers: Callable[[int], Any]) -> None:
