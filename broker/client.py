@@ -299,11 +299,20 @@ class RemoteTagMatch(Generic[K]):
         raise TagMatchError("a service saves its own index, at `consolidate`; copy it where it is: tagmatch backup")
 
     def close(self, *, drain: bool = True) -> None:
-        """Wait for the answers to what was submitted, or cancel it without `drain`, and end the connection."""
+        """Wait for the answers to what was submitted, or cancel it without `drain`, and end the connection.
+
+        Within a callback of a future this returns at once, and the rest is done in the background.
+        """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
+        if any(each.is_at_work() for each in self._pipelined.values()):
+            threading.Thread(target=self._end, args=[drain], name="tagmatch-close", daemon=True).start()
+        else:
+            self._end(drain)
+
+    def _end(self, drain: bool) -> None:
         for each in self._pipelined.values():
             each.close(drain=drain)
         if self._pool is not None:

@@ -242,6 +242,10 @@ class Pipelined:
                 future.set_exception(error)
         self._leave(len(futures))
 
+    def is_at_work(self) -> bool:
+        """Whether the calling thread is one of those that `close` waits for, as in the callback of a future."""
+        return threading.current_thread() in (self._sender, *self._receivers)
+
     def close(self, *, drain: bool) -> None:
         """Wait for all answers, or without `drain` give up; ends the threads."""
         with self._lock:

@@ -9,7 +9,8 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 _PENDING, _FINISHED = "PENDING", "FINISHED"
-_LOCK = threading.Lock()
+# The garbage collector may run within it, and whatever it finalizes with it
+_LOCK = threading.RLock()
 
 
 class Reply(Future[Any]):

@@ -234,6 +234,20 @@ def test_closing_a_client():
         assert all(each.done() for each in futures)
 
 
+def test_closing_a_client_in_the_callback_of_a_future():
+    with remote() as (_, tm):
+        ended = threading.Event()
+
+        def close(_):
+            tm.close()
+            ended.set()
+
+        futures = [tm.submit(["a"]) for _ in range(100)]
+        futures[50].add_done_callback(close)
+        assert ended.wait(30)
+        assert [each.result(30) for each in futures] == [[]] * 100
+
+
 def test_more_messages_than_may_be_on_their_way(monkeypatch):
     gate = threading.Event()
     with remote() as (index, tm):
