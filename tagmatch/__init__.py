@@ -11,9 +11,12 @@
 from __future__ import annotations
 
 from tagmatch.backups import backup, restore
+from tagmatch.connecting import connect
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import (
+    AccessError,
     ClosedError,
+    ConfigError,
     DeviceError,
     DeviceMemoryError,
     DeviceWarning,
@@ -34,6 +37,7 @@ from tagmatch.model.errors import (
     SparkUnavailableError,
     StagedChangesWarning,
     TagMatchError,
+    UnavailableError,
 )
 from tagmatch.model.filters.areas import Box, Circle, Near
 from tagmatch.model.filters.where import Where
@@ -44,9 +48,11 @@ from tagmatch.warmup import warm_up
 __version__ = VERSION
 
 __all__ = [
+    "AccessError",
     "Box",
     "Circle",
     "ClosedError",
+    "ConfigError",
     "CudaOptions",
     "DeviceError",
     "DeviceMemoryError",
@@ -71,9 +77,11 @@ __all__ = [
     "StagedChangesWarning",
     "TagMatch",
     "TagMatchError",
+    "UnavailableError",
     "Where",
     "__version__",
     "backup",
+    "connect",
     "restore",
     "warm_up",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import cycle
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
-from tagmatch.workloads.bench.harness.load import closed_loop_rate, poisson_times, serve
+from tagmatch.workloads.bench.harness.load import closed_loop_rate, poisson_times, serve, serve_in_order
 from tagmatch.workloads.commands.bench import app
 
 pytestmark = pytest.mark.slow
@@ -210,3 +211,27 @@ def test_bad_parameters(wrong: list[str]) -> None:
     result = CliRunner().invoke(app, ["latency", *wrong])
     assert result.exit_code == 2
     assert wrong[0] in result.stderr
+
+
+def test_in_order_each_is_submitted_when_it_is_due_and_counted_once() -> None:
+    """Of ten, every third is refused; answers come from another thread, a little later."""
+    asked: list[tuple[float, str]] = []
+    due = np.arange(10) * 0.002
+    with ThreadPoolExecutor(1) as pool:
+
+        def submit(query: list[str]) -> Future[Any]:
+            asked.append((time.perf_counter(), query[0]))
+            if len(asked) % 3 == 0:
+                raise Overloaded("full")
+            return pool.submit(time.sleep, 0.001)
+
+        began = time.perf_counter()
+        found = serve_in_order(submit, cycle([["a"], ["b"]]), due)
+    assert [query for _, query in asked] == ["a", "b"] * 5
+    assert all(at - began >= when for (at, _), when in zip(asked, due, strict=True))
+    assert (len(found.latency), found.rejected) == (7, 3)
+    assert (found.latency >= 0.001).all()
+    failed: Future[Any] = Future()
+    failed.set_exception(ClosedError())
+    with pytest.raises(ClosedError):
+        serve_in_order(lambda _: failed, [["a"]], np.zeros(1))
