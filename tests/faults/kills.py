@@ -24,7 +24,7 @@ from typing import Any, get_args
 from unittest.mock import patch
 
 from faults.rounds import Report, main_of
-from faults.work import EVERYTHING, STEPS, Step, Work
+from faults.work import EVERYTHING, SOMEWHERE, STEPS, Step, Work
 from support.agreement import assert_agree
 from support.expiring import times_of
 from support.index_files import unnamed_in
@@ -201,6 +201,8 @@ class Index:
                 found = times_of(tm)
                 if found == oracle.times():
                     assert_agree(tm, oracle, EVERYTHING)
+                    for tags, at in SOMEWHERE:
+                        assert sorted(tm.match(tags, **at.options)) == oracle.match(tags, **at._asdict())
                 tm._engine.changing.merging.wait()
                 # With the next snapshot, all goes that the killed program has left, also what it had merged
                 tm.add_set(["one more"], self.work.a_key)

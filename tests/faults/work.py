@@ -8,12 +8,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from support.areas_and_moves import PLACES, SHAPES, At
 from support.conditions import Expression, any_expression, any_message
 from support.oracle import Oracle
+
+from tagmatch import Box, Circle
 
 _TAGS = [f"tag {number}" for number in range(30)]
 #: All sets without conditions are found by each of these, and those with conditions by some
 EVERYTHING = [_TAGS, *(any_message(random.Random(number), _TAGS) for number in range(12))]
+#: Of sets without conditions, those with areas are found by these, where somebody is
+SOMEWHERE = [(_TAGS, At(place)) for place in PLACES]
 # A few, which are often drawn again, so that removals meet what was added; most sets have none
 _WHERE = [any_expression(random.Random(number), _TAGS) for number in range(8)]
 _KEYS = 40
@@ -60,11 +65,13 @@ class Work:
             return Step(name, (), {"full": True} if name.endswith("full") else {})
         if not name.endswith("sets"):
             times = {"expires": rng.choice(_TIMES)} if name == "add_set" else {}
-            return Step(name, (self._tags(rng), self._key(rng)), {"where": self._where(rng), **times})
+            return Step(
+                name, (self._tags(rng), self._key(rng)), {"where": self._where(rng), "area": self._area(rng), **times}
+            )
         sets = [self._tags(rng) for _ in range(rng.choice([1, 10, 60]))]
         times = {"expires": rng.choices(_TIMES, k=len(sets))} if name == "add_sets" else {}
         where = [self._where(rng) for _ in sets] if rng.random() < 0.5 else None
-        return Step(name, (sets, [self._key(rng) for _ in sets]), {"where": where, **times})
+        return Step(name, (sets, [self._key(rng) for _ in sets]), {"where": where, "area": self._area(rng), **times})
 
     def after(self, oracle: Oracle, first: int, end: int, *, lasting: bool = True) -> Oracle:
         """What the oracle, which stays as it is, becomes by steps `first` up to `end`; `lasting` is what they stage."""
@@ -85,6 +92,9 @@ class Work:
 
     def _where(self, rng: random.Random) -> Expression | None:
         return rng.choice(_WHERE) if rng.random() < 0.4 else None
+
+    def _area(self, rng: random.Random) -> Circle | Box | None:
+        return rng.choice(SHAPES) if rng.random() < 0.2 else None
 
     def _tags(self, rng: random.Random) -> list[str]:
         return rng.sample(_TAGS[: rng.choice([3, 10, 30])], rng.randrange(4))
