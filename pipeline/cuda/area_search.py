@@ -210,11 +210,12 @@ class Askings:
     @classmethod
     def sent(cls, places: Places, groups: Lists, workspace: Workspace, *, plane: bool, of_points: bool) -> Askings:
         """Copy them to the device; the CPU makes points of places, as the device's sines and cosines are others."""
-        count = len(groups.values)
-        offsets = workspace.send("group offsets", groups.offsets.astype(np.int64, copy=False))
+        first, last = int(groups.offsets[0]), int(groups.offsets[-1])
+        count = last - first
+        offsets = workspace.send("group offsets", groups.offsets.astype(np.int64) - first)
         owners = workspace.device("owners", np.uint32, count)
         spread_owners[(*grid(len(places), _BLOCK), workspace.stream)](len(places), offsets, owners)
-        asked = workspace.send("groups", groups.values)
+        asked = workspace.send("groups", groups.values[first:last])
         lon, lat = workspace.send("lon", places.lon), workspace.send("lat", places.lat)
         point = lon, lat, lon
         if of_points and not plane:
@@ -225,6 +226,8 @@ class Askings:
 
     def launch(self, tree: tuple[Any, ...], boxes: bool, *results: Any) -> None:
         """Append what is found in a tree to `results`, as `pairs.append` takes them; the tree is as of `Packed`."""
+        if not self.count:
+            return
         blocks, _ = grid(self.count, _EACH)
         find_areas[blocks, _THREADS, self.workspace.stream](
             self.count, self.owners, self.groups, self.lon, self.lat, self.x, self.y, self.z, self.plane, boxes,
