@@ -120,7 +120,7 @@ def _point(place: Place, plane: bool) -> tuple[float, ...]:
 @both
 def test_more_answers_than_there_is_room_for(rng: random.Random, plane: bool) -> None:
     """Few messages find nearly all, most nothing; the next packet finds room."""
-    count, messages = (70, 9) if SIMULATED else (20_000, 500)
+    count, messages = (300, 9) if SIMULATED else (20_000, 500)
     stored: list[tuple[int, Area]] = [(0, Circle(0.0, 0.0, 1e8))] * count + [(0, Box(-180, -90, 180, 90))] * count
     asked = [((rng.uniform(-80, 80), 0.0), [0] if i % 4 == 1 else [1]) for i in range(messages)]
     fixed = FixedAreas.of(np.zeros(2 * count, np.int64), 2, shapes_of([area for _, area in stored]), plane=plane)
