@@ -886,8 +886,7 @@ class TagMatch(Generic[K]):
             `key_bytes`. Work since the opening: `queries` answered, `matches` (keys that they got), `verified` (sets
             that were compared with a query and are contained in it), `rejected` (candidates that are not). Now:
             `queries_in_flight`, `result_bytes_in_flight`, and `stages`, by name, with their queues and times in
-            seconds; what `match` does in its own thread is in none of
-            these three.
+            seconds; what `match` does in its own thread is in none of these three.
         """
         return self._engine.stats()
 

@@ -17,16 +17,18 @@ from typing import Any
 import numba.cuda
 import numpy as np
 
-from tagmatch.model.arrays import Lists
+from tagmatch.model.arrays import Lists, narrow_offsets
 from tagmatch.model.kernels.sphere import is_in_box, near_rule, points
 from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, reaches
 from tagmatch.pipeline.areas.fixed import FLAT, meridians
 from tagmatch.pipeline.areas.packing import AXIS, FAN_OUT
 from tagmatch.pipeline.areas.shapes import Places
 from tagmatch.pipeline.cuda.jit import inlined, kernel
-from tagmatch.pipeline.cuda.memory import Workspace, grid, to_device
-from tagmatch.pipeline.cuda.pairs import Pairs, Room, append, append_all
+from tagmatch.pipeline.cuda.memory import Workspace, grid
+from tagmatch.pipeline.cuda.pairs import Room, kept
+from tagmatch.pipeline.cuda.pinned import PinnedPool
 from tagmatch.pipeline.cuda.rounding import plus, times
+from tagmatch.pipeline.cuda.scan import prefix_sums
 
 cuda: Any = numba.cuda
 
@@ -39,10 +41,12 @@ _EACH = 4
 _STACK = 256
 # Where a word of the stack has the level: 0 for chunks, of which there are at most 2**28
 _LEVEL = 28
-# Answers of a block that wait to be written together
-_STAGE = 256
+# Answers of a block that wait to be written together; with room for less than what one step adds, they are written
+_HITS = 256
 # Places in `state`: how many are on the stack, and how many of these were taken
 _WAITING, _TAKEN = 0, 1
+# Places in `staged`: answers that wait, and segments of these; and in counters, how many of both were written
+_FOUND, _SEGMENTS = 0, 1
 
 _is_near = inlined(near_rule(times, plus))
 
@@ -90,37 +94,99 @@ def _has(words, chunk, slot, boxes, plane, lon, lat, x, y, z):
 
 
 @inlined
-def _write_all(staged, messages, areas, place, pair_queries, pair_sets, counters):
-    """Append what waits; all threads."""
+def _open(segments, staged, messages, firsts, message):
+    """Have what is found from now on be a message's; one thread."""
+    messages[segments] = message
+    firsts[segments] = staged[_FOUND]
+    staged[_SEGMENTS] = segments + 1
+
+
+@inlined
+def _write_all(
+    staged, areas, messages, firsts, place, found, found_messages, found_firsts, found_sizes, counts, counters
+):  # fmt: skip
+    """Append what waits, and whose each part of it is, as far as there is room; all threads."""
     cuda.syncthreads()
-    append_all(min(staged[0], _STAGE), messages, areas, place, pair_queries, pair_sets, counters)
+    count, segments = staged[_FOUND], staged[_SEGMENTS]
+    if cuda.threadIdx.x == 0 and count:
+        place[_FOUND] = cuda.atomic.add(counters, _FOUND, count)
+        place[_SEGMENTS] = cuda.atomic.add(counters, _SEGMENTS, segments)
+    cuda.syncthreads()
+    if count:
+        for i in range(cuda.threadIdx.x, count, cuda.blockDim.x):
+            if place[_FOUND] + i < len(found):
+                found[place[_FOUND] + i] = areas[i]
+        for i in range(cuda.threadIdx.x, segments, cuda.blockDim.x):
+            end = count
+            if i + 1 < segments:
+                end = firsts[i + 1]
+            size = end - firsts[i]
+            at = place[_SEGMENTS] + i
+            if at < len(found_messages) and at < len(found_firsts) and at < len(found_sizes):
+                found_messages[at] = messages[i]
+                found_firsts[at] = place[_FOUND] + firsts[i]
+                found_sizes[at] = size
+            if size:
+                cuda.atomic.add(counts, messages[i], size)
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
-        staged[0] = 0
+        staged[_FOUND] = 0
+        staged[_SEGMENTS] = 0
     cuda.syncthreads()
+
+
+@kernel
+def clear_answers(messages, counts, counters):
+    """One thread a message."""
+    i = cuda.grid(1)
+    if i == 0:
+        counters[_FOUND] = 0
+        counters[_SEGMENTS] = 0
+    if i < messages:
+        counts[i] = 0
+
+
+@kernel
+def order_answers(segments, messages, firsts, sizes, ends, counts, found, out):
+    """A block copies a few segments to their messages' lists, from the back; `counts` say how many are to come."""
+    place = cuda.shared.array(1, np.int64)
+    thread = cuda.threadIdx.x
+    begin = np.int64(cuda.blockIdx.x) * _EACH
+    for segment in range(begin, min(begin + _EACH, segments)):
+        size = sizes[segment]
+        if thread == 0 and size:
+            message = messages[segment]
+            place[0] = ends[message] + cuda.atomic.sub(counts, message, size) - size
+        cuda.syncthreads()
+        for i in range(thread, size, cuda.blockDim.x):
+            out[place[0] + i] = found[firsts[segment] + i]
+        cuda.syncthreads()
 
 
 @kernel
 def find_areas(
     askings, owners, groups, lon, lat, x, y, z, plane, boxes,
     group_offsets, words, numbers, bounds, levels,
-    pair_queries, pair_sets, counters,
+    found, found_messages, found_firsts, found_sizes, counts, counters,
 ):  # fmt: skip
     """Append the areas of each asking's group that have the place of its message, its owner; a block has a few askings.
 
-    Places are also points, of which circles are asked; of boxes, bounds have two axes also on the sphere.
+    What is found comes in segments, each of one message, for which `counts` say how many there are. Places are also
+    points, of which circles are asked; of boxes, bounds have two axes also on the sphere.
     """
     stack = cuda.shared.array(_STACK, np.int64)
     taken = cuda.shared.array(_AT_ONCE, np.int64)
     state = cuda.shared.array(2, np.int32)
-    staged = cuda.shared.array(1, np.int32)
-    messages = cuda.shared.array(_STAGE, np.uint32)
-    areas = cuda.shared.array(_STAGE, np.uint32)
-    place = cuda.shared.array(1, np.int64)
+    staged = cuda.shared.array(2, np.int32)
+    areas = cuda.shared.array(_HITS, np.uint32)
+    messages = cuda.shared.array(_EACH, np.int64)
+    firsts = cuda.shared.array(_EACH, np.int32)
+    place = cuda.shared.array(2, np.int64)
     thread = cuda.threadIdx.x
     axes = 2 if plane or boxes else 3
     if thread == 0:
-        staged[0] = 0
+        staged[_FOUND] = 0
+        staged[_SEGMENTS] = 0
     begin = np.int64(cuda.blockIdx.x) * _EACH
     for asking in range(begin, min(begin + _EACH, askings)):
         message, group = np.int64(owners[asking]), np.int64(groups[asking])
@@ -137,6 +203,7 @@ def find_areas(
             south = at_lat
         if thread == 0:
             state[_WAITING] = _begin(stack, first, last)
+            _open(staged[_SEGMENTS], staged, messages, firsts, message)
         while True:
             if thread == 0:
                 _take(stack, taken, state)
@@ -154,13 +221,8 @@ def find_areas(
                         and child < last
                         and _has(words, number, slot, boxes, plane, at_lon, at_lat, px, py, pz)
                     ):
-                        area = numbers[2 * number * WORDS + NUMBERS + slot]
-                        at = cuda.atomic.add(staged, 0, 1)
-                        if at < _STAGE:
-                            messages[at] = message
-                            areas[at] = area
-                        else:
-                            append(message, area, pair_queries, pair_sets, counters)
+                        at = cuda.atomic.add(staged, _FOUND, 1)
+                        areas[at] = numbers[2 * number * WORDS + NUMBERS + slot]
                 else:
                     shift = FAN_OUT * (level - 1)
                     at = (levels[level - 1] + number) * axes * AXIS + slot
@@ -173,10 +235,17 @@ def find_areas(
                     ):
                         stack[cuda.atomic.add(state, _WAITING, 1)] = ((level - 1) << _LEVEL) | child
             cuda.syncthreads()
-            if staged[0] > _STAGE - _AT_ONCE * SLOTS:
-                _write_all(staged, messages, areas, place, pair_queries, pair_sets, counters)
+            if staged[_FOUND] > _HITS - _AT_ONCE * SLOTS:
+                _write_all(
+                    staged, areas, messages, firsts, place,
+                    found, found_messages, found_firsts, found_sizes, counts, counters,
+                )  # fmt: skip
+                if thread == 0:
+                    _open(0, staged, messages, firsts, message)
         cuda.syncthreads()  # all have seen that nothing was taken
-    _write_all(staged, messages, areas, place, pair_queries, pair_sets, counters)
+    _write_all(
+        staged, areas, messages, firsts, place, found, found_messages, found_firsts, found_sizes, counts, counters
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,11 +279,12 @@ class Askings:
     @classmethod
     def sent(cls, places: Places, groups: Lists, workspace: Workspace, *, plane: bool, of_points: bool) -> Askings:
         """Copy them to the device; the CPU makes points of places, as the device's sines and cosines are others."""
-        count = len(groups.values)
-        offsets = workspace.send("group offsets", groups.offsets.astype(np.int64, copy=False))
+        first, last = int(groups.offsets[0]), int(groups.offsets[-1])
+        count = last - first
+        offsets = workspace.send("group offsets", groups.offsets.astype(np.int64) - first)
         owners = workspace.device("owners", np.uint32, count)
         spread_owners[(*grid(len(places), _BLOCK), workspace.stream)](len(places), offsets, owners)
-        asked = workspace.send("groups", groups.values)
+        asked = workspace.send("groups", groups.values[first:last])
         lon, lat = workspace.send("lon", places.lon), workspace.send("lat", places.lat)
         point = lon, lat, lon
         if of_points and not plane:
@@ -224,7 +294,9 @@ class Askings:
         return cls(workspace, len(places), count, owners, asked, lon, lat, *point, plane)
 
     def launch(self, tree: tuple[Any, ...], boxes: bool, *results: Any) -> None:
-        """Append what is found in a tree to `results`, as `pairs.append` takes them; the tree is as of `Packed`."""
+        """Append what is found in a tree, as of `Packed`, to `results`, as `find_areas` takes them."""
+        if not self.count:
+            return
         blocks, _ = grid(self.count, _EACH)
         find_areas[blocks, _THREADS, self.workspace.stream](
             self.count, self.owners, self.groups, self.lon, self.lat, self.x, self.y, self.z, self.plane, boxes,
@@ -233,22 +305,69 @@ class Askings:
 
 
 class Answers:
-    """Makes lists of what askings find, with as much room as earlier ones needed."""
+    """Makes lists of what askings find in some trees, with as much room as earlier ones needed.
 
-    def __init__(self, room: int) -> None:
-        self._room = Room(room)
-        self._none = to_device(np.zeros(0, np.uint8))
+    Parameters
+    ----------
+    trees : list of (tuple of device arrays, bool)
+        Each as of `Packed`, and whether it has boxes.
+    room : int
+        Answers for which there is room at first.
+    device : int
+    """
 
-    def lists(self, askings: Askings, trees: list[tuple[tuple[Any, ...], bool]]) -> Lists:
-        """Areas that are found in all these trees, of each message, in no order."""
+    def __init__(self, trees: list[tuple[tuple[Any, ...], bool]], room: int, device: int) -> None:
+        self._trees, self._room, self._pool = trees, Room(room), PinnedPool(device)
 
-        def launch(*results: Any) -> None:
-            for tree, boxes in trees:
-                askings.launch(tree, boxes, *results)
+    def search(self, askings: Askings) -> tuple[Any, ...]:
+        """Have kernels append what is found; the device's arrays that they write to."""
+        workspace = askings.workspace
+        found = workspace.device("found", np.uint32, self._room.pairs)
+        # One for each asking, and one more for each time that a block had many answers
+        segments = askings.count * len(self._trees) + 2 * len(found) // _HITS + 1
+        results = (
+            found,
+            workspace.device("messages of segments", np.uint32, segments),
+            workspace.device("firsts of segments", np.int64, segments),
+            workspace.device("sizes of segments", np.int32, segments),
+            workspace.device("counts of answers", np.int32, askings.messages),
+            workspace.device("counters of answers", np.int64, 2),
+        )
+        cleared = (*grid(askings.messages, _BLOCK), workspace.stream)
+        clear_answers[cleared](askings.messages, *results[-2:])
+        for tree, boxes in self._trees:
+            askings.launch(tree, boxes, *results)
+        return results
 
-        pairs = Pairs(askings.messages, False, None, self._none, askings.workspace, self._room)
-        pairs.find(launch)
-        return pairs.lists()
+    def lists(self, askings: Askings) -> Lists:
+        """Areas that are found in all trees, of each message, in no order; with too little room, once more."""
+        workspace, messages = askings.workspace, askings.messages
+        while True:
+            *segments, counts, counters = self.search(askings)
+            counted = workspace.download("counted answers", counters, 2)
+            ends = prefix_sums("ends of answers", counts, messages, workspace)
+            host_ends = workspace.download("host ends", ends, messages + 1)
+            workspace.stream.synchronize()
+            total, used = (int(counted[place]) for place in (_FOUND, _SEGMENTS))
+            found, *of_segments = segments
+            if total <= len(found):
+                break
+            self._room.ask(total)
+        out = workspace.device("answers", np.uint32, total)
+        if used:
+            order_answers[grid(used, _EACH)[0], _THREADS, workspace.stream](
+                used, *of_segments, ends, counts, found, out
+            )
+        offsets = kept(host_ends, narrow_offsets(host_ends[-1:]).dtype)
+        lent = self._pool.lend(-(-total // 2))  # many answers go where callers keep them
+        if lent is not None:
+            values = lent.view(np.uint32)[:total]
+            workspace.download_into(values, out)
+            workspace.stream.synchronize()
+            return Lists(offsets, values)
+        host_values = workspace.download("host answers", out, total)
+        workspace.stream.synchronize()
+        return Lists(offsets, kept(host_values, np.uint32))
 
     def forget(self) -> None:
         """Begin anew, as there is no memory for that many."""

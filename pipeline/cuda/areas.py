@@ -61,7 +61,7 @@ class CudaFixedAreas:
         with on_device(device):
             kinds = ((areas.circles, False), (areas.boxes, True))
             self._trees = [(_sent(packed), boxes) for packed, boxes in kinds if len(packed.numbers)]
-            self._answers = Answers(_FIRST_ROOM)
+            self._answers = Answers(self._trees, _FIRST_ROOM, device)
             for _ in range(streams):
                 self._free.put(Workspace())
         # `numbers` are in `words`
@@ -78,7 +78,7 @@ class CudaFixedAreas:
             with on_device(self._device):
                 workspace.stream.synchronize()  # a call that failed may have left something behind
                 askings = self.sent(places, groups, workspace)
-                return self._answers.lists(askings, self._trees)
+                return self._answers.lists(askings)
         except DeviceMemoryError:
             self._answers.forget()
             with on_device(self._device):
@@ -91,10 +91,9 @@ class CudaFixedAreas:
         """Copy messages' places and groups to the device."""
         return Askings.sent(places, groups, workspace, plane=self._plane, of_points=self._has_circles)
 
-    def launch(self, askings: Askings, *results: Any) -> None:
-        """Append what they find, as `pairs.append` takes it."""
-        for tree, boxes in self._trees:
-            askings.launch(tree, boxes, *results)
+    def launch(self, askings: Askings) -> None:
+        """Have kernels find what they ask for, and nothing more."""
+        self._answers.search(askings)
 
 
 class CudaAreas:

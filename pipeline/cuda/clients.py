@@ -155,7 +155,6 @@ class CudaClients:
         sizes = np.bincount(entries.spaces, minlength=int(entries.group_spaces[-1]))
         with on_device(device):
             self._workspace = Workspace()
-            self._answers = Answers(_FIRST_ROOM)
             self._entries = tuple(to_device(each) for each in (entries.spaces, entries.clients, entries.limits))
             self._points = tuple(device_array(np.float64, self._clients) for _ in range(3))
             self._last = to_device(np.full(self._clients, -1))
@@ -163,6 +162,7 @@ class CudaClients:
             bounds = device_array(np.float64, int(self._levels[-1]) * self._axes * AXIS)
             starts = to_device(offsets_of(sizes)[entries.group_spaces])
             self._tree = (starts, words, words.view(np.uint32), bounds, to_device(self._levels))
+            self._answers = Answers([(self._tree, False)], _FIRST_ROOM, device)
         cells.tell(self._log)
         # All kernels are compiled by this thread, before others want them
         self.near(Places(np.zeros(1), np.zeros(1)), Lists(np.array([0, 1]), np.zeros(1, np.uint32)))
@@ -185,7 +185,7 @@ class CudaClients:
                     self._workspace.stream.synchronize()  # a call that failed may have left something behind
                     self._update()
                     askings = self.sent(places, groups, self._workspace)
-                    return self._answers.lists(askings, [(self._tree, False)])
+                    return self._answers.lists(askings)
             except DeviceMemoryError:
                 self._answers.forget()
                 with on_device(self._device):
@@ -196,9 +196,9 @@ class CudaClients:
         """Copy messages' places and groups to the device."""
         return Askings.sent(places, groups, workspace, plane=self._plane, of_points=True)
 
-    def launch(self, askings: Askings, *results: Any) -> None:
-        """Append what they find where clients were at the last update, as `pairs.append` takes it."""
-        askings.launch(self._tree, False, *results)
+    def launch(self, askings: Askings) -> None:
+        """Have kernels find what they ask for, where clients were at the last update, and nothing more."""
+        self._answers.search(askings)
 
     def update(self) -> None:
         """Make all moves that wait now, not before the next packet, and wait until they are made."""

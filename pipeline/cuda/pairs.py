@@ -219,18 +219,18 @@ class Pairs:
         if values is None:
             host_values = workspace.download("host results", out, self._results)
             workspace.stream.synchronize()
-            values = _kept(host_values, host_values.dtype)
+            values = kept(host_values, host_values.dtype)
         else:
             workspace.download_into(values, out)
             workspace.stream.synchronize()
-        return Lists(_kept(host_ends, narrow_offsets(host_ends[-1:]).dtype), values)
+        return Lists(kept(host_ends, narrow_offsets(host_ends[-1:]).dtype), values)
 
     def _grid(self, pairs: int) -> tuple[int, int]:
         blocks, threads = grid(pairs, _BLOCK)
         return min(blocks, _MOST_BLOCKS), threads
 
 
-def _kept(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def kept(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """A copy of pinned memory, which the next packet gets."""
     out = pooled(len(values), dtype)
     np.copyto(out, values, casting="same_kind")

@@ -98,8 +98,11 @@ def kernels(offsets, keys, bounds):
         "area_search": {
             "spread_owners": (n, i64, u32),
             "find_areas": (
-                n, u32, u32, f64, f64, f64, f64, f64, yes, yes, i64, f64, u32, bounds, i64, *results,
+                n, u32, u32, f64, f64, f64, f64, f64, yes, yes, i64, f64, u32, bounds, i64,
+                u32, u32, i64, i32, i32, i64,
             ),
+            "clear_answers": (n, i32, i64),
+            "order_answers": (n, u32, i64, i32, i64, i32, u32, u32),
         },
         "clients": {
             "mark_last": (n, u32, n, i64),

@@ -27,30 +27,26 @@ def _need_device() -> None:
         raise UnavailableError(str(error)) from error
 
 
-def kernel_seconds(there: Any, places: Places, groups: Lists, found: int) -> float:
+def kernel_seconds(there: Any, places: Places, groups: Lists) -> float:
     """Seconds that the kernels take which find areas or clients, once messages are on the device and room is made.
 
     Parameters
     ----------
     there : CudaFixedAreas or CudaClients
+        Which has answered these messages before.
     places : Places
     groups : Lists
-    found : int
-        How many there are to be found.
     """
     from tagmatch.pipeline.cuda.memory import Workspace
-    from tagmatch.pipeline.cuda.pairs import COUNTERS
 
     with on_device(_DEVICE):
         workspace = Workspace()
         askings = there.sent(places, groups, workspace)
-        pairs = [workspace.device(name, np.uint32, found) for name in ("messages", "areas")]
         seconds = []
         for _ in range(2):  # the first one warms up
-            counters = workspace.send("counters", np.zeros(COUNTERS, np.int64))
             workspace.stream.synchronize()
             start = time.perf_counter()
-            there.launch(askings, *pairs, counters)
+            there.launch(askings)
             workspace.stream.synchronize()
             seconds.append(time.perf_counter() - start)
         return seconds[-1]
@@ -85,8 +81,8 @@ class FixedCirclesOnGpu(FixedCircles):
 
     def kernel_seconds(self, x: F64Array, y: F64Array) -> float:
         """Seconds of that without copies to the device and from it, nor what orders answers."""
-        found = len(self.stab(x, y).ids)
-        return kernel_seconds(self._there, Places(x, y), only_group(len(x)), found)
+        self.stab(x, y)
+        return kernel_seconds(self._there, Places(x, y), only_group(len(x)))
 
     def nbytes(self) -> int:
         """Bytes of the device's memory."""
@@ -122,8 +118,8 @@ class ClientCirclesOnGpu(ClientCircles):
 
     def kernel_seconds(self, x: F64Array, y: F64Array) -> float:
         """As of `FixedCirclesOnGpu`."""
-        found = len(self.stab(x, y).ids)
-        return kernel_seconds(self._there, Places(x, y), only_group(len(x)), found)
+        self.stab(x, y)
+        return kernel_seconds(self._there, Places(x, y), only_group(len(x)))
 
     def nbytes(self) -> int:
         """Bytes of the device's memory."""

@@ -36,6 +36,7 @@ from support.simulator import SIMULATED
 
 from tagmatch import Circle as CircleArea
 from tagmatch import CudaOptions, Near, TagMatch
+from tagmatch.model.arrays import Lists
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.model.options import Layout
 from tagmatch.pipeline.areas.clients import ClientCells
@@ -119,7 +120,7 @@ def _point(place: Place, plane: bool) -> tuple[float, ...]:
 @both
 def test_more_answers_than_there_is_room_for(rng: random.Random, plane: bool) -> None:
     """Few messages find nearly all, most nothing; the next packet finds room."""
-    count, messages = (70, 9) if SIMULATED else (20_000, 500)
+    count, messages = (300, 9) if SIMULATED else (20_000, 500)
     stored: list[tuple[int, Area]] = [(0, Circle(0.0, 0.0, 1e8))] * count + [(0, Box(-180, -90, 180, 90))] * count
     asked = [((rng.uniform(-80, 80), 0.0), [0] if i % 4 == 1 else [1]) for i in range(messages)]
     fixed = FixedAreas.of(np.zeros(2 * count, np.int64), 2, shapes_of([area for _, area in stored]), plane=plane)
@@ -138,6 +139,15 @@ def test_nothing_stored_and_nobody_asks() -> None:
     assert rows_of(one.holding(places_of([]), lists_of([]))) == []
     assert rows_of(one.holding(places_of([(0.0, 0.0)] * 2), lists_of([[], [0]]))) == [[], [0]]
     assert one.nbytes > none.nbytes
+
+
+def test_some_of_longer_lists() -> None:
+    """Lists need not begin where their values do, nor end there."""
+    shapes = shapes_of([Circle(0.0, 0.0, 1.0), Circle(0.0, 0.0, 1.0)])
+    there = CudaFixedAreas(FixedAreas.of(np.arange(2), 2, shapes, plane=True))
+    for begin, end, found in ((1, 3, [[1], [0]]), (2, 2, [[], []]), (0, 4, [[0, 1], [0, 1]])):
+        groups = Lists(np.array([begin, (begin + end) // 2, end]), np.array([0, 1, 0, 1], np.uint32))
+        assert list(map(sorted, rows_of(there.holding(places_of([(0.0, 0.0)] * 2), groups)))) == found
 
 
 # -- clients that move -------------------------------------------------------------------------------------------------
@@ -327,6 +337,16 @@ def test_small_packets_are_the_cpus() -> None:
         _ask(tm, 3)
         assert tm.stats()["matched_by"] == {"cuda": 3, "cpu": 2}
         assert any("areas are matched on the CPU for packets of fewer than 3" in n for n in tm.stats()["device_notes"])
+
+
+def test_closing_gives_back_what_areas_have() -> None:
+    tm = _index(fewest_queries=1)
+    there = weakref.ref(tm._engine.current.matcher.finders.device)  # type: ignore[attr-defined]
+    assert there() is not None
+    tm.close()
+    del tm
+    gc.collect()
+    assert there() is None
 
 
 @pytest.mark.parametrize("error", [DeviceMemoryError, DeviceError])
