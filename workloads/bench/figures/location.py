@@ -52,18 +52,18 @@ def location(bench: Bench, sizes: LocationSizes) -> Result:
     result = bench.result(
         "location",
         "Areas and positions",
-        """On the CPU and on one thread, but for *CLCB* and what is named *GPU*, which is on a CUDA device. Systems take
-        turns, in calls with as many messages, or moves, as take about as long; all are asked for many at once, and
-        those that Python asks for each message, or that a call is made for each, say so: *a call each*, *H3 cells in a
-        dict*, and R\\*-tree's and Redis's moves. *tagmatch, areas* and *tagmatch, clients* are the two structures, of
-        areas that stay and of clients that move, which get positions in arrays, as libraries do; *kernel only* is
-        without copies to a device and back. *End to end* is `match_many` on an Arrow table with a column `location`, to
-        Arrow keys, and `move` with NumPy arrays. *Contents and areas* begins with messages whose attributes are codes
-        and whose tags are ranks, as CLCB's are; it has a packet of messages go through each step together, where CLCB
-        has one message after the other, in one kernel: CLCB's latency is the inverse of its throughput, and what one
-        message takes here is in *a call each*, with Python's part of it. CLCB: Cugola, Margara, Middleware 2012;
-        *paper* are the numbers that it prints, of 2012: six cores of an AMD Phenom II and an Nvidia GTX 460. Its
-        R-Tree, libspatialindex's, finds areas only, here as there.""",
+        """All run on the CPU and on one thread, but for *CLCB* and what is named *GPU*, which is on a CUDA device.
+        Systems take turns, in calls with as many messages, or moves, as take about as long; all are asked for many
+        at once, and those that Python asks for each message, or that a call is made for each, say so: *a call each*,
+        *H3 cells in a dict*, and R\\*-tree's and Redis's moves. *tagmatch, areas* and *tagmatch, clients* are the
+        two structures, of areas that stay and of clients that move, which get positions in arrays, as libraries do;
+        *kernel only* is without copies to a device and back. *End to end* is `match_many` on an Arrow table with a
+        column `location`, to Arrow keys, and `move` with NumPy arrays. *Contents and areas* begins with messages
+        whose attributes are codes and whose tags are ranks, as CLCB's are; it has a packet of messages go through
+        each step together, where CLCB has one message after the other, in one kernel: CLCB's latency is the inverse
+        of its throughput, and what one message takes here is in *a call each*, with Python's part of it. CLCB:
+        Cugola, Margara, Middleware 2012; *paper* are the numbers that it prints, of 2012: six cores of an AMD Phenom
+        II and an Nvidia GTX 460. Its R-Tree, libspatialindex's, finds areas only, here as there.""",
         filters=sizes.filters,
         located=sizes.located,
         figures=sizes.figures,
