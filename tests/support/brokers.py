@@ -1,0 +1,78 @@
+"""Real brokers for tests: mosquitto and nats-server, each on a free port of this machine, ended by their process id."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+#: Debian keeps servers' programs out of the path of users
+_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Server:
+    """A program that listens on a port; it may be killed and started again there."""
+
+    def __init__(self, command: list[str], port: int, log: Path) -> None:
+        self.port = port
+        self._command, self._log = command, log
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        for _ in range(1_000):
+            assert self._process.poll() is None, self._log.read_text()
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.01)
+        raise AssertionError(f"{self._command[0]} does not listen: {self._log.read_text()}")
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """Let it write down what it keeps."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(30)
+            self._process = None
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path=_PATH)
+    assert found is not None, f"tests need the program {name} (Debian package {name})"
+    return found
+
+
+def mosquitto(folder: Path) -> Server:
+    """A broker of MQTT, which keeps its sessions over a restart."""
+    port = free_port()
+    config = folder / "mosquitto.conf"
+    config.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n"
+        f"persistence true\npersistence_location {folder}/\nlog_dest stderr\nuser root\n"
+    )
+    return Server([_program("mosquitto"), "-c", str(config)], port, folder / "mosquitto.log")
+
+
+def nats_server(folder: Path) -> Server:
+    port = free_port()
+    return Server([_program("nats-server"), "-a", "127.0.0.1", "-p", str(port)], port, folder / "nats.log")
