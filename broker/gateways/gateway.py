@@ -131,6 +131,12 @@ class Gateway(ABC):
             self._came.notify()
             return True
 
+    def refuse(self, why: object) -> None:
+        """Count a message that came and cannot be used."""
+        _LOG.warning("a message was refused: %s", why)
+        self._count("received")
+        self._count("refused")
+
     def _hand_over_all(self) -> None:
         while True:
             with self._lock:

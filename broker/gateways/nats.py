@@ -34,6 +34,8 @@ _LOG = logging.getLogger("tagmatch.gateways")
 _SEPARATORS = ".*> \t\r\n\0"
 #: Headers: of a message, and of a notification
 _ID, _EXPIRES_IN = "id", "expires-in"
+#: As with MQTT, whose intervals have 32 bits
+_LONGEST_S = 2.0**32
 
 
 class NatsGateway(Gateway):
@@ -143,9 +145,13 @@ class NatsGateway(Gateway):
     async def _on_message(self, message: Any) -> None:
         headers = message.headers or {}
         expires = None
-        if _EXPIRES_IN in headers:
-            with contextlib.suppress(ValueError, OverflowError):
-                expires = self._sessions.now() + int(float(headers[_EXPIRES_IN]) * 1e6)
+        if (text := headers.get(_EXPIRES_IN)) is not None:
+            try:
+                seconds = min(max(float(text), 0.0), _LONGEST_S)
+                expires = self._sessions.now() + int(seconds * 1e6)
+            except ValueError:
+                self.refuse(f"header {_EXPIRES_IN!r} must be seconds, not {text[:60]!r}")
+                return
         id_ = headers.get(_ID)
         came = Incoming(list(headers.items()), message.data, None if id_ is None else id_.encode(), expires)
         self.receive(came, may_drop=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.agreement import loaded
-from support.brokers import Server, mosquitto
+from support.brokers import Proxy, Server, mosquitto
 from support.mqtt_client import MqttClient
 from support.notified import is_balanced
 
@@ -41,6 +41,7 @@ def gateway_of(tm: TagMatch[Any], broker: Server, **options: Any) -> Iterator[tu
     sessions = Sessions(tm.stats()["key_type"])
     with Hub(tm, sessions) as hub:
         options = {
+            "port": broker.port,
             "messages": "in/#",
             "notifications": "out",
             "control": "control",
@@ -48,7 +49,7 @@ def gateway_of(tm: TagMatch[Any], broker: Server, **options: Any) -> Iterator[tu
             "retry_most": 0.2,
             **options,
         }
-        gateway = MqttGateway(tm, hub, sessions, MqttOptions(port=broker.port, **options))
+        gateway = MqttGateway(tm, hub, sessions, MqttOptions(**options))
         gateway.start()
         wait_until(lambda: gateway.stats()["connected"] == 1)
         try:
@@ -197,6 +198,29 @@ def test_a_broker_that_comes_back_loses_nothing_that_was_acknowledged(
         assert is_counted(gateway.stats())
         assert gateway.stats()["connections"] >= 2
         client.close()
+
+
+def test_lost_connections_of_the_gateway_lose_nothing(broker: Server, rng: random.Random) -> None:
+    """Clients keep theirs. A message that the broker sends again gives its notifications again."""
+    tm, oracle = loaded(SETS)
+    proxy = Proxy(broker.port)
+    with tm, gateway_of(tm, broker, port=proxy.port, batch_messages=50) as (gateway, sessions):
+        client = MqttClient(broker.port, "client", "out/#")
+        expected: set[tuple[str, bytes]] = set()
+        for number in range(3_000):
+            tags, payload = rng.sample(TAGS, rng.randint(0, 4)), b"%d" % number
+            client.publish("in/x", payload, UserProperty=[("tag", tag) for tag in tags] or [("no", "tag")])
+            expected |= {(f"out/{key}", payload) for key in oracle.match_unique(tags)}
+            if number % 500 == 250:
+                wait_until(lambda: gateway.stats()["connected"] == 1)
+                proxy.cut()
+        wait_until(lambda: {(each.topic, each.payload) for each in list(client.got)} >= expected)
+        assert {(each.topic, each.payload) for each in client.got} == expected
+        wait_until(lambda: sessions.stats()["waiting"] == 0)
+        assert is_balanced(sessions.stats())
+        assert gateway.stats()["connections"] >= 3
+        client.close()
+    proxy.close()
 
 
 def test_a_gateway_that_was_away_gets_what_came_meanwhile(broker: Server) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -76,3 +78,47 @@ def mosquitto(folder: Path) -> Server:
 def nats_server(folder: Path) -> Server:
     port = free_port()
     return Server([_program("nats-server"), "-a", "127.0.0.1", "-p", str(port)], port, folder / "nats.log")
+
+
+class Proxy:
+    """Stands before a server, on a port of its own, and cuts connections when it is told to."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lock, self._sockets = threading.Lock(), list[socket.socket]()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                with self._lock:
+                    self._sockets += [client, server]
+                for one, other in ((client, server), (server, client)):
+                    threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+
+    def _copy(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        _end(one, other)
+
+    def cut(self) -> None:
+        """End all connections; what is on its way is lost."""
+        with self._lock:
+            _end(*self._sockets)
+            self._sockets.clear()
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+
+def _end(*sockets: socket.socket) -> None:
+    for each in sockets:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+        each.close()
