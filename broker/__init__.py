@@ -1,1 +1,1 @@
-"""The service: what other programs reach an index through, and the subscribers that it notifies."""
+"""The service: an index over Arrow Flight, MQTT and NATS, with users, rights and limits, subscribers, and a client."""

@@ -98,6 +98,18 @@ class SparkUnavailableError(TagMatchError):
     """There is no PySpark, or no Java that it can run on."""
 
 
+class ConfigError(TagMatchError, ValueError):
+    """A configuration file cannot be used; the message names the file and the line."""
+
+
+class AccessError(TagMatchError):
+    """A service does not know the token, or its role has not the right to do this."""
+
+
+class UnavailableError(TagMatchError):
+    """A service does not answer, ends, or went away while it had this call; ask again."""
+
+
 # They are shown as what users import
 for _kind in [kind for kind in globals().values() if isinstance(kind, type)]:
     _kind.__module__ = "tagmatch"

@@ -11,9 +11,12 @@
 from __future__ import annotations
 
 from tagmatch.backups import backup, restore
+from tagmatch.connecting import connect
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import (
+    AccessError,
     ClosedError,
+    ConfigError,
     DeviceError,
     DeviceMemoryError,
     DeviceWarning,
@@ -36,6 +39,7 @@ from tagmatch.model.errors import (
     SparkUnavailableError,
     StagedChangesWarning,
     TagMatchError,
+    UnavailableError,
 )
 from tagmatch.model.filters.areas import Box, Circle, Near
 from tagmatch.model.filters.where import Where
@@ -46,9 +50,11 @@ from tagmatch.warmup import warm_up
 __version__ = VERSION
 
 __all__ = [
+    "AccessError",
     "Box",
     "Circle",
     "ClosedError",
+    "ConfigError",
     "CudaOptions",
     "DeviceError",
     "DeviceMemoryError",
@@ -75,9 +81,11 @@ __all__ = [
     "StagedChangesWarning",
     "TagMatch",
     "TagMatchError",
+    "UnavailableError",
     "Where",
     "__version__",
     "backup",
+    "connect",
     "restore",
     "warm_up",
 ]

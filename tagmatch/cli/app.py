@@ -11,6 +11,7 @@ from tagmatch.cli.changes import add, build, remove
 from tagmatch.cli.contents import check, export, info
 from tagmatch.cli.progress import status
 from tagmatch.cli.queries import explain, match
+from tagmatch.cli.serving import serve, token
 
 app = command_line("Exact subset matching: the keys of every stored tag set that is contained in a query set.")
 
@@ -23,7 +24,7 @@ def warmup() -> None:
         warm_up()
 
 
-for command in (build, add, remove, match, explain, export, info, check, backup, restore, warmup):
+for command in (build, add, remove, match, explain, export, info, check, backup, restore, serve, token, warmup):
     app.command()(command)
 # As database programs call it
 app.command("dump", help="Another name of `export`.")(export)

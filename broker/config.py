@@ -1,0 +1,244 @@
+"""The configuration of a service: one file in TOML, checked wholly before anything starts."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from tagmatch.broker.toml_file import read_toml
+from tagmatch.model.errors import ConfigError, InvalidValueError
+
+Role = Literal["read", "write", "admin"]
+#: Each may do what those before it may
+ROLES: tuple[Role, ...] = ("read", "write", "admin")
+
+_SHA256 = re.compile("[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where the service listens, with which certificates, and its limits.
+
+    Attributes
+    ----------
+    host, port : str, int
+        Port 0: any that is free.
+    tls_cert, tls_key : str, optional
+        Files with the certificate and its key, as PEM. Without them there is no encryption.
+    client_ca : str, optional
+        File with the certificates, as PEM, that certificates of clients must be signed by: mutual TLS.
+    insecure : bool
+        Listen beyond this machine without users, or without TLS, all the same.
+    max_message_bytes : int
+        Bytes of a batch, as Arrow has it in memory, and of all that one `DoPut` brings.
+    max_batch_rows : int
+        Rows of a batch, and of those that are matched together.
+    max_connections : int
+        Clients, by address and port, that have calls under way at once.
+    rate : float
+        Messages and changes a second that a user may send; 0: as many as they like. Streams are slowed down, other
+        calls refused.
+    burst : float
+        How many may come at once after a pause, in seconds of `rate`.
+    queue_rows : int
+        Messages of one stream that wait to be matched; with more, no more is read.
+    drain_seconds : float
+        After SIGTERM, how long what is under way may take.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8815
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    client_ca: str | None = None
+    insecure: bool = False
+    max_message_bytes: int = 64 << 20
+    max_batch_rows: int = 65_536
+    max_connections: int = 256
+    rate: float = 0.0
+    burst: float = 1.0
+    queue_rows: int = 131_072
+    drain_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        in_range("port", self.port, 0, 65_535)
+        in_range("max_message_bytes", self.max_message_bytes, 1024, 1 << 30)
+        in_range("max_batch_rows", self.max_batch_rows, 1, 1 << 24)
+        in_range("max_connections", self.max_connections, 1, 1 << 20)
+        in_range("rate", self.rate, 0, 1e12)
+        in_range("burst", self.burst, 1e-3, 3600)
+        in_range("queue_rows", self.queue_rows, 1, 1 << 24)
+        in_range("drain_seconds", self.drain_seconds, 0, 3600)
+        if (self.tls_cert is None) != (self.tls_key is None):
+            name = "tls_cert" if self.tls_cert else "tls_key"
+            raise InvalidValueError(f"{name} needs {'tls_key' if self.tls_cert else 'tls_cert'} beside it")
+        if self.client_ca is not None and self.tls_cert is None:
+            raise InvalidValueError("client_ca needs tls_cert and tls_key: without TLS no client shows a certificate")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOptions:
+    """Which index is served; other fields are those of `TagMatch.open`.
+
+    Attributes
+    ----------
+    path : str, optional
+        Its folder or URI; the command line may give it instead.
+    create : bool
+        Begin an empty index where there is none.
+    key_type : {"integer", "string"}, optional
+        Of an index that is begun; of others, what its keys must be.
+    """
+
+    path: str | None = None
+    create: bool = False
+    key_type: Literal["integer", "string"] | None = None
+    exact: bool = True
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int | None = None
+    auto_reload: float | None = None
+    plane: bool = False
+    durability: Literal["fsync", "os", "none"] | None = None
+    keep_snapshots: int | None = None
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """Those of `TagMatch.open`."""
+        names = ("key_type", "exact", "device", "threads", "auto_reload", "plane", "durability", "keep_snapshots")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsOptions:
+    """Where `/metrics`, `/livez` and `/readyz` are; nobody needs a right to read them."""
+
+    enabled: bool = True
+    host: str = "127.0.0.1"
+    port: int = 9815
+
+    def __post_init__(self) -> None:
+        in_range("port", self.port, 0, 65_535)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What is logged to standard error, and how; with `traces`, spans of OpenTelemetry are written there as well."""
+
+    format: Literal["json", "text"] = "json"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    traces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who may use the service.
+
+    Attributes
+    ----------
+    name : str
+    token_sha256 : str
+        What `tagmatch token` prints: the SHA-256 of the token, in hexadecimal digits. The token itself is nowhere.
+    role : {"read", "write", "admin"}
+    expires : datetime, optional
+        From when on the token is refused.
+    """
+
+    name: str
+    token_sha256: str
+    role: Role = "read"
+    expires: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InvalidValueError("name must not be empty")
+        if not _SHA256.fullmatch(self.token_sha256):
+            raise InvalidValueError(
+                "token_sha256 must be 64 hexadecimal digits, as `tagmatch token` prints them; never the token itself"
+            )
+        if self.expires is not None and self.expires.utcoffset() is None:
+            raise InvalidValueError("expires must have a time zone: write Z behind it for UTC")
+
+    def has_expired(self) -> bool:
+        """Whether the token counts no more."""
+        return self.expires is not None and datetime.now(UTC) >= self.expires
+
+    def may(self, role: Role) -> bool:
+        """Whether this user has the rights of a role."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All sections. To add one: write its dataclass, whose `__post_init__` checks it, and add a field."""
+
+    server: ServerOptions = field(default_factory=ServerOptions)
+    index: IndexOptions = field(default_factory=IndexOptions)
+    metrics: MetricsOptions = field(default_factory=MetricsOptions)
+    log: LogOptions = field(default_factory=LogOptions)
+    users: tuple[User, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [user.name for user in self.users]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidValueError(f"users must have different names, not {name!r} twice")
+
+    def check_exposure(self) -> None:
+        """Refuse what others could read or use unseen.
+
+        Raises
+        ------
+        ConfigError
+            It listens beyond this machine without users, or without TLS, and nothing says that this is meant.
+        """
+        if self.server.is_local or self.server.insecure:
+            return
+        missing = [what for what, there in (("[[users]]", self.users), ("tls_cert", self.server.tls_cert)) if not there]
+        if missing:
+            raise ConfigError(
+                f"{self.server.host} can be reached from other machines, so that {' and '.join(missing)} must be "
+                "given; or say `insecure = true` in [server], where a network in between keeps others out"
+            )
+
+
+def in_range(name: str, value: float, low: float, high: float) -> None:
+    """See that an option is between two numbers; InvalidValueError."""
+    if not low <= value <= high:
+        raise InvalidValueError(f"{name} must be from {low:g} to {high:g}, not {value:g}")
+
+
+def read_config(path: str | Path) -> Config:
+    """The configuration in a file.
+
+    Relative paths in it are relative to its folder.
+
+    Raises
+    ------
+    ConfigError
+        It cannot be read, or has a mistake: the message names the line.
+    """
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+    found = read_toml(text, str(path), Config)
+    return replace(found, server=_beside(found.server, Path(path).parent))
+
+
+def _beside(server: ServerOptions, folder: Path) -> ServerOptions:
+    files = {name: getattr(server, name) for name in ("tls_cert", "tls_key", "client_ca")}
+    found: dict[str, Any] = {name: str(folder / file) for name, file in files.items() if file is not None}
+    return replace(server, **found)

@@ -1,0 +1,114 @@
+"""Errors on their way: those of the engine become errors of Flight, and the same ones again at the client."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tagmatch.model import errors as known_errors
+from tagmatch.model.errors import (
+    AccessError,
+    InvalidTypeError,
+    InvalidValueError,
+    Overloaded,
+    TagMatchError,
+    UnavailableError,
+)
+
+_KINDS: dict[str, type[TagMatchError]] = {
+    name: kind
+    for name, kind in vars(known_errors).items()
+    if isinstance(kind, type) and issubclass(kind, TagMatchError)
+}
+
+INTERNAL = "the service has failed; its log says why"
+_MOST = 2000
+
+
+class UnauthenticatedError(AccessError):
+    """There is no token that the service knows: an `AccessError` at the client."""
+
+
+def flight_error(error: BaseException) -> flight.FlightError:
+    """What a client gets: one line, and the name of the error, but of nothing that says how the service is made."""
+    if isinstance(error, flight.FlightError):
+        return error
+    if isinstance(error, MemoryError):
+        error = TagMatchError("the service is out of memory; send less at a time")
+    elif _is_of_data(error):
+        error = InvalidValueError(f"the Arrow data cannot be read: {_line(error)}")
+    elif not isinstance(error, TagMatchError):
+        return flight.FlightInternalError(INTERNAL, _info("TagMatchError", INTERNAL))
+    line = _line(error)
+    kind: type[flight.FlightError] = flight.FlightServerError
+    if isinstance(error, UnauthenticatedError):
+        kind = flight.FlightUnauthenticatedError
+    elif isinstance(error, AccessError):
+        kind = flight.FlightUnauthorizedError
+    elif isinstance(error, Overloaded | UnavailableError):
+        kind = flight.FlightUnavailableError
+    return kind(line, _info(name_of(error), line))
+
+
+def error_text(error: BaseException) -> bytes:
+    """The same as JSON, for a stream that is still open."""
+    info: bytes = flight_error(error).extra_info
+    return info or _info("TagMatchError", _line(error))
+
+
+def name_of(error: BaseException) -> str:
+    """The name of the nearest kind of error that clients know."""
+    return next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS), "TagMatchError")
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether this is no mistake of the service itself."""
+    return isinstance(error, TagMatchError | flight.FlightError | MemoryError) or _is_of_data(error)
+
+
+def _is_of_data(error: BaseException) -> bool:
+    """Whether Arrow has raised it for data that it cannot read; these may be Python's own, without a number."""
+    is_io = isinstance(error, OSError) and error.errno is None
+    return is_io or isinstance(error, pa.ArrowException | UnicodeDecodeError)
+
+
+def error_of_text(info: bytes) -> TagMatchError | None:
+    """The error that a service has written as JSON; `None` if it is none."""
+    try:
+        found = json.loads(info)
+        return _KINDS[found["error"]](str(found["message"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def error_of_flight(error: BaseException, url: str) -> TagMatchError:
+    """The error that a service has raised, or what became of the connection to it."""
+    if isinstance(error, TagMatchError):
+        return error
+    told = error_of_text(getattr(error, "extra_info", b"") or b"")
+    if told is not None:
+        return told
+    line = _line(error)
+    if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
+        return AccessError(line)
+    if isinstance(error, flight.FlightTimedOutError):
+        return UnavailableError(f"the service at {url} has not answered in time")
+    if isinstance(error, flight.FlightUnavailableError | flight.FlightCancelledError | flight.FlightInternalError):
+        return UnavailableError(f"the service at {url} does not answer, or went away: {line}")
+    if isinstance(error, TypeError | pa.ArrowTypeError):
+        return InvalidTypeError(line)
+    return TagMatchError(f"the service at {url}: {line}")
+
+
+def _line(error: BaseException) -> str:
+    """The message in one line, without what gRPC adds of its own."""
+    text = str(error)
+    for mark in (". gRPC client debug context:", ". Client context:", ". Detail:", " Detail: Python exception"):
+        text = text.partition(mark)[0]
+    return " ".join(text.split())[:_MOST] or type(error).__name__
+
+
+def _info(name: str, message: str) -> bytes:
+    return json.dumps({"error": name, "message": message}).encode()

@@ -1,0 +1,140 @@
+"""Messages of a stream: batches of the wire as what `TagMatch.match_many` takes, checked as they come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tagmatch.broker.wire import MatchOptions
+from tagmatch.files.columns import ATTRIBUTE_TAGS, attribute_lists, with_attributes
+from tagmatch.locations import locations_of_table, without_locations
+from tagmatch.messages import TAGS, messages_in
+from tagmatch.model.columns import tag_lists
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+
+ID, ATTRIBUTES = "id", "attributes"
+
+# Batches of fewer rows on average are put together, as each is some work of its own
+_FEW_ROWS = 256
+
+
+class Messages(NamedTuple):
+    """Messages of one batch.
+
+    Attributes
+    ----------
+    queries : pyarrow.RecordBatch
+        As `TagMatch.match_many` takes them.
+    ids : pyarrow.Array, optional
+        What their sender calls them.
+    arrived : float
+        When they came, in seconds of `time.perf_counter`.
+    """
+
+    queries: pa.RecordBatch
+    ids: pa.Array | None
+    arrived: float
+
+    @property
+    def rows(self) -> int:
+        """How many they are."""
+        return int(self.queries.num_rows)
+
+
+def id_type(schema: pa.Schema, options: MatchOptions) -> pa.DataType | None:
+    """The type of the ids of a stream; `None` if there are none."""
+    place = -1 if options.plain else schema.get_field_index(ID)
+    return schema.types[place] if place >= 0 else None
+
+
+def check_schema(schema: pa.Schema) -> None:
+    """See that a stream has columns of messages.
+
+    Raises
+    ------
+    InvalidValueError
+        Two have one name, or there is none.
+    """
+    if not schema.names:
+        raise InvalidValueError("messages need a column 'tags', or one for each attribute")
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise InvalidValueError(f"there must be one column {name[:60]!r}, not {schema.names.count(name)}")
+
+
+def messages_of(batch: pa.RecordBatch, options: MatchOptions, arrived: float) -> Messages:
+    """The messages of a batch whose Arrow data is sound."""
+    if options.plain:
+        return Messages(batch, None, arrived)
+    names = batch.schema.names
+    ids = batch.column(ID) if ID in names else None
+    queries = batch.drop_columns([ID]) if ids is not None else batch
+    return Messages(_with_attributes(queries) if ATTRIBUTES in names else queries, ids, arrived)
+
+
+def _with_attributes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose column `attributes` has become columns of their own, or tags that stand for them."""
+    given, rest = batch.column(ATTRIBUTES), batch.drop_columns([ATTRIBUTES])
+    if pa.types.is_struct(given.type):
+        names = [given.type.field(i).name for i in range(given.type.num_fields)]
+        for name in names:
+            if name in rest.schema.names or name == ATTRIBUTES:
+                raise InvalidValueError(
+                    f"column 'attributes' must have no field {name[:60]!r}, which a column is called"
+                )
+        return pa.RecordBatch.from_arrays([*rest.columns, *given.flatten()], names=[*rest.schema.names, *names])
+    if not (pa.types.is_string(given.type) or pa.types.is_large_string(given.type)):
+        raise InvalidTypeError(f"column 'attributes' must be a struct, or JSON objects as strings, not {given.type}")
+    if TAGS not in rest.schema.names:
+        no_tags = pa.array([[]] * len(rest), pa.list_(pa.string()))
+        rest = rest.append_column(TAGS, no_tags)
+    tags = with_attributes(rest.column(TAGS), {"read": _read(given)})
+    return rest.set_column(rest.schema.get_field_index(TAGS), TAGS, tags)
+
+
+def _read(texts: pa.Array) -> pa.Array:
+    """Attributes as the tags that stand for them, of JSON objects."""
+    found: list[dict[str, Any] | None] = []
+    for row, text in enumerate(texts.to_pylist()):
+        try:
+            value = None if text is None else json.loads(text)
+        except (ValueError, RecursionError):
+            value = text
+        if value is not None and not isinstance(value, dict):
+            raise InvalidValueError(f"column 'attributes': row {row} must be a JSON object")
+        found.append(value)
+    lists = attribute_lists(found)
+    assert lists.type == ATTRIBUTE_TAGS
+    return lists
+
+
+def check_messages(queries: pa.RecordBatch, first_row: int, *, plane: bool) -> None:
+    """See all that `TagMatch.match_many` could refuse, so that a batch is refused before others come after it.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError, NullError
+        As `TagMatch.match_many`, with rows counted from the first one of the stream.
+    """
+    if queries.schema.names == [TAGS]:
+        tag_lists(queries.column(TAGS), f"column {TAGS!r}", first_row=first_row)
+        return
+    try:
+        locations_of_table(queries, plane=plane)
+        messages_in(without_locations(queries), first_row=first_row)
+    except (pa.ArrowException, NotImplementedError) as error:
+        raise InvalidTypeError(f"the columns cannot be read: {error}") from None
+
+
+def together(some: Sequence[Messages]) -> Any:
+    """What `TagMatch.match_many` is to be asked for several batches at once."""
+    first = some[0].queries
+    if len(some) == 1:
+        return first.column(TAGS) if first.schema.names == [TAGS] else first
+    table = pa.Table.from_batches([each.queries for each in some])
+    if len(table) < _FEW_ROWS * len(some):
+        table = table.combine_chunks()
+    return table.column(TAGS) if table.column_names == [TAGS] else table

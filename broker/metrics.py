@@ -1,0 +1,91 @@
+"""What a service counts, as Prometheus reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tagmatch.model.errors import ClosedError, TagMatchError
+
+try:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.registry import Collector
+except ImportError:
+    raise TagMatchError("the service needs prometheus-client; install it with: pip install 'tagmatch[serve]'") from None
+
+_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class _Index(Collector):
+    """Figures of the index, looked up when somebody asks."""
+
+    def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Give what is there now; nothing of an index that is closed."""
+        with contextlib.suppress(ClosedError):
+            stats = self._stats()
+            for name, what in (("sets", "Distinct stored sets."), ("keys", "Keys of all sets together.")):
+                yield GaugeMetricFamily(f"tagmatch_index_{name}", what, stats[name])
+            yield GaugeMetricFamily("tagmatch_staged_changes", "Changes that wait for consolidate.", stats["staged"])
+            yield GaugeMetricFamily("tagmatch_index_bytes", "Bytes of the index in memory.", stats["index_bytes"])
+
+
+class Metrics:
+    """Counters of one service.
+
+    Parameters
+    ----------
+    stats : callable
+        The figures of the index, as `TagMatch.stats` gives them.
+
+    Attributes
+    ----------
+    registry : CollectorRegistry
+        To add more to.
+    """
+
+    def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_Index(stats))
+        own: Any = {"registry": self.registry}
+        self.messages = Counter("tagmatch_messages", "Messages that came in.", **own)
+        self.answers = Counter("tagmatch_answers", "Messages that were answered.", **own)
+        self.keys = Counter("tagmatch_keys", "Keys in answers.", **own)
+        self.changes = Counter("tagmatch_changes", "Changes that were staged, and moves.", ["kind"], **own)
+        self.errors = Counter("tagmatch_errors", "Calls that ended with an error.", ["kind"], **own)
+        self.refusals = Counter("tagmatch_refused", "Calls that were refused.", ["reason"], **own)
+        self.throttled = Counter("tagmatch_throttled_seconds", "Time that streams waited for their rate.", **own)
+        self.calls = Counter("tagmatch_calls", "Calls.", ["call"], **own)
+        self.in_flight = Gauge("tagmatch_messages_in_flight", "Messages that are not answered yet.", **own)
+        self.queued = Gauge("tagmatch_messages_queued", "Messages that wait to be matched.", **own)
+        self.under_way = Gauge("tagmatch_calls_under_way", "Calls under way, streams among them.", **own)
+        self.connections = Gauge("tagmatch_connections", "Clients that have calls under way.", **own)
+        self.latency = Histogram(
+            "tagmatch_answer_seconds", "From a batch's arrival to its answer.", buckets=_SECONDS, **own
+        )
+        self.call_time = Histogram("tagmatch_call_seconds", "Time of calls.", ["call"], buckets=_SECONDS, **own)
+
+    def text(self) -> bytes:
+        """All of them, as Prometheus reads them."""
+        return generate_latest(self.registry)
+
+    def refused(self, reason: str) -> None:
+        """Count a call that was refused."""
+        self.refusals.labels(reason).inc()
+
+    @contextlib.contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        """Count a call and its time."""
+        began = time.perf_counter()
+        self.calls.labels(name).inc()
+        self.under_way.inc()
+        try:
+            yield
+        finally:
+            self.under_way.dec()
+            self.call_time.labels(name).observe(time.perf_counter() - began)

@@ -1,0 +1,140 @@
+"""How a service begins and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from tagmatch.broker.config import Config, MetricsOptions, ServerOptions
+from tagmatch.broker.http import HttpEndpoint
+from tagmatch.broker.logs import LOG, set_up_logs
+from tagmatch.broker.service import Service
+from tagmatch.broker.tracing import spans
+from tagmatch.interface import TagMatch
+from tagmatch.model.errors import ConfigError, IndexNotFoundError, TagMatchError
+
+# A thread that waits for the interpreter lock asks for it so soon: answers need not wait for other work
+_SWITCH_S = 0.0005
+# For what is under way in libraries, after the time to drain
+_LAST_S = 2.0
+
+
+@contextlib.contextmanager
+def serving(index: TagMatch[Any], config: Config | None = None) -> Iterator[Service]:
+    """Serve an index within a `with` block: by default on a free port of this machine, for everyone on it.
+
+    At its end the service drains: for at most `drain_seconds` what is under way is answered.
+
+    Raises
+    ------
+    ConfigError, TagMatchError
+        It cannot listen there.
+    """
+    if config is None:
+        config = Config(ServerOptions(port=0), metrics=MetricsOptions(enabled=False))
+    service = started(index, config)
+    try:
+        yield service
+    finally:
+        end(service)
+
+
+def started(index: TagMatch[Any], config: Config) -> Service:
+    """A service that takes calls; errors as `serving`."""
+    config.check_exposure()
+    try:
+        return Service(index, config, spans(to_console=config.log.traces))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, TagMatchError):
+            raise
+        where = f"{config.server.host}:{config.server.port}"
+        raise TagMatchError(f"{where}: cannot listen: {' '.join(str(error).split())}") from None
+
+
+def end(service: Service) -> bool:
+    """Drain a service and end it; returns whether all that was under way has been answered."""
+    service.drain()
+    idle = service.wait_until_idle(service.config.server.drain_seconds)
+    ending = threading.Thread(target=service.shutdown, name="tagmatch-shutdown", daemon=True)
+    ending.start()
+    ending.join(_LAST_S if idle else 0)
+    return idle
+
+
+def run(config: Config, announce: Callable[[str], None]) -> int:
+    """Serve until SIGTERM, Ctrl-C or the action `drain`; returns the exit code.
+
+    Parameters
+    ----------
+    config : Config
+    announce : callable
+        Called with the line that says where the service listens.
+
+    Raises
+    ------
+    ConfigError, TagMatchError
+        It cannot begin.
+    """
+    set_up_logs(config.log)
+    config.check_exposure()
+    sys.setswitchinterval(_SWITCH_S)
+    stop = threading.Event()
+    with opened(config) as index:
+        service = started(index, config)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        http = None
+        if config.metrics.enabled:
+            http = HttpEndpoint(config.metrics, service.metrics.text, lambda: service.is_ready)
+        announce(f"listening on {service.url}" + ("" if http is None else f", metrics on {http.url}/metrics"))
+        LOG.info("started", extra={"fields": {"url": service.url, "sets": len(index)}})
+        while not stop.wait(0.2) and not service.is_draining:
+            pass
+        idle = end(service)
+        LOG.info("ended", extra={"fields": {"answered_all": idle}})
+        if http is not None:
+            http.close()
+    if not idle:  # streams that their clients do not end hold threads, for which Python would wait
+        sys.stdout.flush()
+        os._exit(0)
+    return 0
+
+
+def opened(config: Config) -> TagMatch[Any]:
+    """The index that a configuration names.
+
+    Raises
+    ------
+    ConfigError
+        It names none.
+    TagMatchError
+        As `TagMatch.open`.
+    """
+    options = config.index
+    if options.path is None:
+        raise ConfigError("there is no index: give INDEX, or `path` in [index]")
+    try:
+        return TagMatch.open(options.path, **options.keywords)
+    except IndexNotFoundError:
+        if not options.create:
+            raise
+        return TagMatch(options.path, **options.keywords)
+
+
+def with_arguments(config: Config, path: str | None, host: str | None, port: int | None) -> Config:
+    """The configuration, where arguments of the command line take the place of some options."""
+    index = config.index if path is None else replace(config.index, path=path)
+    server = config.server
+    if host is not None:
+        server = replace(server, host=host)
+    if port is not None:
+        server = replace(server, port=port)
+    return replace(config, index=index, server=server)

@@ -1,0 +1,92 @@
+"""`tagmatch serve | token`: an index for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tagmatch.cli.arguments import user_path
+
+
+def _optional_index(text: str | None) -> str | None:
+    if text is None:
+        return None
+    from tagmatch.model.storage.location import location_of
+
+    return location_of(text, "INDEX").address
+
+
+def serve(
+    index: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INDEX",
+            help="Folder of the index, or its URI on a store.  [default: `path` in [index] of the configuration]",
+            show_default=False,
+            callback=_optional_index,
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="The configuration, in TOML.",
+            show_default=False,
+            callback=lambda text: text and user_path(text),
+        ),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]", show_default=False)
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="Port; 0: any that is free.  [default: 8815]", show_default=False),
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
+) -> None:
+    """Serve an index over Arrow Flight, until SIGTERM or Ctrl-C; what is under way then is still answered."""
+    import os
+    import signal
+
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said in one line, or logged
+    from tagmatch.broker.config import Config, read_config
+    from tagmatch.broker.running import run, with_arguments
+
+    found = with_arguments(Config() if config is None else read_config(config), index, host, port)
+    if check:
+        found.check_exposure()
+        typer.echo(f"{config or 'the configuration'}: ok")
+        return
+    signal.set_wakeup_fd(-1)  # Ctrl-C drains, as SIGTERM does
+    run(found, lambda line: typer.echo(f"tagmatch: {line}"))
+
+
+def token(
+    name: Annotated[str, typer.Argument(help="Name of the user.", show_default=False)] = "someone",
+    role: Annotated[str, typer.Option(help="What the user may do: read, write or admin.")] = "read",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Write the token to this file, which only you can read, and do not print it."
+        ),
+    ] = None,
+) -> None:
+    """Make a token for a user, and print what the configuration of the service needs to know of it."""
+    import os
+
+    from tagmatch.broker.access import new_token
+    from tagmatch.broker.config import ROLES
+
+    if role not in ROLES:
+        raise typer.BadParameter(f"{role!r} is none of {', '.join(ROLES)}", param_hint="--role")
+    if '"' in name or "\\" in name or not name.isprintable():
+        raise typer.BadParameter("it must be a plain name", param_hint="NAME")
+    made, digest = new_token()
+    if output is None:
+        typer.echo(f"# the token, for the client only: {made}")
+    else:
+        with open(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(f"{made}\n")
+    typer.echo(f'[[users]]\nname = "{name}"\ntoken_sha256 = "{digest}"\nrole = "{role}"')

@@ -1,0 +1,264 @@
+"""Whatever comes over the wire, the service gives an error of one line, and goes on answering."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pyarrow import flight
+from support.service import command, config, messages, options
+
+from tagmatch import InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
+from tagmatch.broker.actions import ACTIONS
+from tagmatch.broker.errors import INTERNAL, error_of_text, flight_error
+from tagmatch.broker.limits import Limits
+from tagmatch.broker.messages import check_messages, check_schema, messages_of
+from tagmatch.broker.running import serving
+from tagmatch.broker.wire import MatchOptions, area_of, area_row, read_json, write_json
+
+more = settings(max_examples=60)
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(["command", "get", "unique", "plain", "coalesce", "commit", "full", "tags", "where", "within"])
+VALUES = st.sampled_from(["match", "match_unique", "add", "remove", "move", "rows", "sets"]) | JSON
+BODIES = (
+    st.dictionaries(NAMES, VALUES, max_size=4).map(json.dumps).map(str.encode)
+    | JSON.map(json.dumps).map(str.encode)
+    | st.binary(max_size=40)
+    | st.just(b"[" * 100_000)
+    | st.just(b'{"a":' * 50_000)
+    | st.just(b" " * (2 << 20))
+)
+
+
+@pytest.fixture(scope="module")
+def served():
+    index = TagMatch(threads=1, device="cpu")
+    index.add_sets([["a"], ["b"]], [1, 2])
+    index.add_set([], 3, where="x > 1 and within circle(1, 2, 3)")
+    index.consolidate()
+    with index, serving(index, config(max_batch_rows=1000)) as service, flight.connect(service.url) as client:
+        yield service, client
+        index.consolidate()
+
+
+def goes_on(served) -> None:
+    """The service still gives right answers, and nothing is under way."""
+    service, client = served
+    writer, reader = client.do_exchange(command(command="match"), options())
+    with writer:
+        writer.begin(messages([]).schema)
+        writer.write_batch(messages([["a", "c"]]))
+        writer.done_writing()
+        assert reader.read_all().to_pylist() == [{"keys": [1]}]
+    assert service.wait_until_idle(30)
+
+
+def check_error(error: BaseException) -> None:
+    """An error of the service, in one line, that names neither code nor files of it."""
+    text = str(error)
+    assert "Traceback" not in text
+    assert ".py" not in text.partition("gRPC client debug context")[0]
+    assert INTERNAL not in text
+    told = error_of_text(getattr(error, "extra_info", b"") or b"")
+    assert told is None or "\n" not in str(told)
+
+
+def attempt(call) -> None:
+    try:
+        call()
+    except (flight.FlightError, pa.ArrowException, OSError) as error:
+        check_error(error)
+
+
+@more
+@given(body=BODIES, is_path=st.booleans())
+@example(body=b'{"command": "match", "unique": 1}', is_path=False)
+@example(body=b'{"command": ["match"]}', is_path=False)
+def test_descriptors(served, body, is_path):
+    _, client = served
+    descriptor = flight.FlightDescriptor.for_path(body[:100]) if is_path else flight.FlightDescriptor.for_command(body)
+    batch = pa.record_batch({"key": [1], "tags": [["a"]]})
+
+    def exchange():
+        writer, reader = client.do_exchange(descriptor, options())
+        with writer:
+            writer.begin(batch.schema)
+            writer.write_batch(batch)
+            writer.done_writing()
+            for _ in reader:
+                pass
+
+    def put():
+        writer, answers = client.do_put(descriptor, batch.schema, options())
+        with writer:
+            writer.write_batch(batch)
+            writer.done_writing()
+            answers.read()
+
+    for call in (exchange, put, lambda: client.get_flight_info(descriptor, options())):
+        attempt(call)
+    goes_on(served)
+
+
+@more
+@given(body=BODIES)
+@example(body=b'{"get": "rows", "more": 1}')
+@example(body=b'{"get": {}}')
+def test_tickets(served, body):
+    attempt(lambda: served[1].do_get(flight.Ticket(body), options()).read_all())
+    goes_on(served)
+
+
+@more
+@given(name=st.sampled_from([name for name in ACTIONS if name != "drain"]) | st.text(max_size=20), body=BODIES)
+@example(name="explain", body=b'{"tags": [1]}')
+@example(name="explain", body=b'{"tags": ["a"], "location": ["x", {}]}')
+@example(name="explain", body=b'{"tags": ["a"], "location": [1]}')
+@example(name="explain", body=b'{"tags": ["a"], "attributes": {"x": {"y": 1}}}')
+@example(name="explain", body=b'{"tags": ["a"], "within": {"kind": "circle", "lon": "x", "lat": 1, "metres": 1}}')
+@example(name="explain", body=b'{"tags": ["\\ud800"]}')
+@example(name="contains", body=b'{"tags": [[]], "where": ["x <"]}')
+@example(name="contains", body=b'{"tags": [], "where": [7]}')
+@example(name="consolidate", body=b'{"full": "yes"}')
+def test_actions(served, name, body):
+    attempt(lambda: list(served[1].do_action((name, body), options())))
+    goes_on(served)
+
+
+TYPES = st.sampled_from(
+    [
+        pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.dictionary(pa.int8(), pa.string())),
+        pa.list_(pa.binary()), pa.string(), pa.int64(), pa.null(), pa.list_(pa.list_(pa.string())), pa.float16(),
+        pa.struct([("lon", pa.float64()), ("lat", pa.float64())]), pa.list_(pa.float64(), 2), pa.list_(pa.null()),
+        pa.struct([]), pa.dictionary(pa.int8(), pa.string()), pa.timestamp("us"), pa.timestamp("us", "UTC"),
+        pa.map_(pa.string(), pa.string()), pa.decimal128(9), pa.bool_(), pa.run_end_encoded(pa.int32(), pa.string()),
+    ]
+)  # fmt: skip
+COLUMN_NAMES = st.sampled_from(
+    ["tags", "key", "id", "attributes", "location", "within", "where", "constraints", "area", "expires", "x", ""]
+)
+SCHEMAS = st.lists(st.tuples(COLUMN_NAMES, TYPES), max_size=4)
+
+
+@more
+@given(schema=SCHEMAS, rows=st.integers(0, 3), name=st.sampled_from(["match", "add", "remove", "move"]))
+def test_columns_of_any_type(served, schema, rows, name):
+    """Rows of nulls of any type, in any columns."""
+    service, client = served
+    batch = pa.RecordBatch.from_arrays([_nulls(kind, rows) for _, kind in schema], names=[name for name, _ in schema])
+
+    def send():
+        if name == "match":
+            writer, reader = client.do_exchange(command(command=name), options())
+            writer.begin(batch.schema)
+        else:
+            writer, _ = client.do_put(command(command=name), batch.schema, options())
+            reader = ()
+        with writer:
+            writer.write_batch(batch)
+            writer.done_writing()
+            for _ in reader:
+                pass
+
+    attempt(send)
+    service.index.consolidate()
+    goes_on(served)
+
+
+def _nulls(kind: pa.DataType, rows: int) -> pa.Array:
+    try:
+        return pa.nulls(rows, kind)
+    except pa.ArrowException:
+        return pa.nulls(rows)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_damaged_arrow_data(data):
+    """Bytes of a stream that somebody has changed: whatever of it Arrow reads is refused, or can be matched.
+
+    What follows is all that the service does before it asks the index.
+    """
+    tags = [["a", "b"], [], ["cc"] * 5]
+    batch = messages(tags, x=[1, None, 3], attributes=['{"y": 1}', None, "{}"], location=[[1.0, 2.0], None, [3.0, 4.0]])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    damaged = bytearray(sink.getvalue().to_pybytes())
+    for place in data.draw(st.lists(st.integers(0, len(damaged) - 1), min_size=1, max_size=4)):
+        damaged[place] = data.draw(st.integers(0, 255) | st.sampled_from([0, 1, 127, 128, 255]))
+    try:
+        with pa.ipc.open_stream(bytes(damaged)) as reader:
+            check_schema(reader.schema)
+            read = reader.read_next_batch()
+            LIMITS.check_batch(read)
+            queries = messages_of(read, MatchOptions(), 0.0).queries
+            check_messages(queries, 0, plane=False)
+    except StopIteration:
+        return
+    except Exception as error:
+        check_error(flight_error(error))
+        return
+    assert len(INDEX.match_many(queries)) == len(read)
+
+
+LIMITS = Limits(config(max_batch_rows=1000).server)
+INDEX = TagMatch(threads=1, device="cpu")
+INDEX.add_sets([["a"], []], [1, 2], where=["x > 0", None])
+INDEX.consolidate()
+
+
+@given(value=JSON)
+def test_areas_in_json(value):
+    try:
+        area = area_of(value, "within")
+    except (InvalidTypeError, InvalidValueError):
+        return
+    assert area_of(area_row(area), "within") == area
+
+
+@given(value=st.dictionaries(st.text(max_size=5), JSON.filter(lambda each: each is not None), max_size=3))
+def test_json_comes_back(value):
+    def plain(each):
+        return "nan" if isinstance(each, float) and math.isnan(each) else each
+
+    assert str(read_json(write_json(value), "it")) == str(json.loads(json.dumps(value)))
+    assert plain(math.nan) == "nan"
+
+
+@given(info=st.binary(max_size=50) | JSON.map(json.dumps).map(str.encode))
+def test_errors_in_json(info):
+    found = error_of_text(info)
+    assert found is None or isinstance(found, TagMatchError)
+
+
+def test_what_fails_within_is_not_shown(served, monkeypatch):
+    service, client = served
+
+    def broken(*_, **__):
+        raise RuntimeError("secret of /the/machine.py")
+
+    monkeypatch.setattr(service.index, "match_many", broken)
+    writer, reader = client.do_exchange(command(command="match"), options())
+    writer.begin(messages([]).schema)
+    writer.write_batch(messages([["a"]]))
+    chunk = reader.read_chunk()  # reading cannot be broken off: the error comes as metadata, and at the end
+    assert chunk.data is None
+    assert json.loads(chunk.app_metadata.to_pybytes()) == {"error": "TagMatchError", "message": INTERNAL}
+    writer.done_writing()
+    with pytest.raises(flight.FlightInternalError, match=INTERNAL) as caught:
+        reader.read_chunk()
+    assert "secret" not in str(caught.value)
+    with pytest.raises(flight.FlightInternalError):
+        writer.close()
+    monkeypatch.undo()
+    goes_on(served)

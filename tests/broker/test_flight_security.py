@@ -1,0 +1,325 @@
+"""Who has no right is refused, on every call; and what is too much is refused, too."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+from support.certificates import Authority
+from support.service import USERS, command, config, messages, options, value
+
+from tagmatch import AccessError, Overloaded, TagMatch, TagMatchError, UnavailableError, connect
+from tagmatch.broker.access import new_token, token_sha256
+from tagmatch.broker.actions import ACTIONS
+from tagmatch.broker.config import ROLES, User
+from tagmatch.broker.limits import Bucket
+from tagmatch.broker.running import serving, started
+
+HOUR = timedelta(hours=1)
+EXPIRED = User("late", token_sha256("token-late"), "admin", datetime.now(UTC) - HOUR)
+VALID = User("early", token_sha256("token-early"), "read", datetime.now(UTC) + HOUR)
+WRONG = [None, "", "token", "token-late", "TOKEN-READ", "token-read ".rstrip() + "x", "x" * 5000]
+
+
+def exchanged(name: str) -> Callable[[flight.FlightClient, Any], Any]:
+    def call(client, options):
+        writer, reader = client.do_exchange(command(command=name), options)
+        with writer:
+            writer.begin(messages([]).schema)
+            writer.write_batch(messages([["a"]]))
+            writer.done_writing()
+            return reader.read_all().to_pylist()
+
+    return call
+
+
+def put(name: str) -> Callable[[flight.FlightClient, Any], Any]:
+    table = pa.table({"client": [1], "lon": [0.0], "lat": [0.0]} if name == "move" else {"key": [1], "tags": [["a"]]})
+
+    def call(client, options):
+        writer, answers = client.do_put(command(command=name), table.schema, options)
+        with writer:
+            writer.write_table(table)
+            writer.done_writing()
+            return answers.read()
+
+    return call
+
+
+def acted(name: str) -> Callable[[flight.FlightClient, Any], Any]:
+    return lambda client, options: list(client.do_action((name, b""), options))
+
+
+def schema(client, options):
+    """`get_schema`, which in pyarrow raises no error of Flight."""
+    try:
+        return client.get_schema(command(get="rows"), options)
+    except OSError as error:
+        kind = flight.FlightUnauthenticatedError if "Unauthenticated" in str(error) else flight.FlightUnavailableError
+        raise kind(str(error), b'{"error": "AccessError"}') from None
+
+
+#: Every call that there is, and the role that it needs
+CALLS: dict[str, tuple[str, Callable[[flight.FlightClient, Any], Any]]] = {
+    "match": ("read", exchanged("match")),
+    "match_unique": ("read", exchanged("match_unique")),
+    "rows": ("read", lambda client, options: client.do_get(flight.Ticket(b'{"get": "rows"}'), options).read_all()),
+    "sets": ("read", lambda client, options: client.do_get(flight.Ticket(b'{"get": "sets"}'), options).read_all()),
+    "list_flights": ("read", lambda client, options: list(client.list_flights(options=options))),
+    "list_actions": ("read", lambda client, options: list(client.list_actions(options))),
+    "get_flight_info": ("read", lambda client, options: client.get_flight_info(command(get="rows"), options)),
+    "get_schema": ("read", schema),
+    "add": ("write", put("add")),
+    "remove": ("write", put("remove")),
+    "move": ("write", put("move")),
+    **{name: (each.role, acted(name)) for name, each in ACTIONS.items() if each.role is not None},
+}
+# What these do is not of interest here
+UNDONE = {"drain", "reload", "save_positions"}
+
+
+@pytest.fixture(scope="module")
+def served():
+    with (
+        TagMatch(threads=1, device="cpu") as index,
+        serving(index, config((*USERS, EXPIRED, VALID))) as service,
+        flight.connect(service.url) as client,
+    ):
+        yield service, client
+
+
+def test_every_call_is_known_here(served):
+    service, _ = served
+    assert {*service.exchanges, *service.puts, *ACTIONS} - {"health"} <= CALLS.keys()
+
+
+@pytest.mark.parametrize("token", WRONG)
+@pytest.mark.parametrize("name", CALLS)
+def test_without_a_valid_token_every_call_is_refused(served, name, token):
+    service, client = served
+    before = value(service, "tagmatch_refused_total", reason="unauthenticated")
+    with pytest.raises(flight.FlightUnauthenticatedError) as caught:
+        CALLS[name][1](client, options(token))
+    assert json.loads(caught.value.extra_info)["error"] in ("AccessError", "UnauthenticatedError")
+    assert value(service, "tagmatch_refused_total", reason="unauthenticated") > before
+    assert len(service.index) == service.index.stats()["staged"] == service.index.stats()["positions"] == 0
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("name", CALLS)
+def test_each_role_may_do_what_it_may_and_no_more(served, name, role):
+    service, client = served
+    needed, call = CALLS[name]
+    before = value(service, "tagmatch_refused_total", reason="role")
+    if ROLES.index(role) < ROLES.index(needed):
+        with pytest.raises(flight.FlightUnauthorizedError, match=needed):
+            call(client, options(f"token-{role}"))
+        assert value(service, "tagmatch_refused_total", reason="role") == before + 1
+    elif name not in UNDONE:
+        call(client, options(f"token-{role}"))
+
+
+def test_health_needs_no_token_and_says_nothing(served):
+    _, client = served
+    (result,) = client.do_action(("health", b"{}"), options())
+    assert json.loads(result.body.to_pybytes()) == {"status": "alive"}
+
+
+def test_a_client_gets_the_same_errors(served):
+    service, _ = served
+    for token in WRONG:
+        if token is None or token:
+            with pytest.raises(AccessError):
+                connect(service.url, token=token)
+    with connect(service.url, token="token-read") as tm:
+        assert tm.match(["a"]) == []
+        with pytest.raises(AccessError, match="'write'"):
+            tm.add_set(["a"], 1)
+        with pytest.raises(AccessError, match="'admin'"):
+            tm.check()
+    with connect(service.url, token="token-early") as tm:
+        assert tm.match_many([["a"]]).to_pylist() == [[]]
+
+
+def test_a_stream_ends_when_its_token_expires(served, monkeypatch):
+    service, _ = served
+    with connect(service.url, token="token-early") as tm:
+        assert tm.match(["a"]) == []
+        monkeypatch.setattr(User, "has_expired", lambda _: True)
+        with pytest.raises(AccessError, match="expired"):
+            tm.match(["a"])
+
+
+def test_headers_are_read_as_http_has_them(served):
+    _, client = served
+    for header, scheme in [(b"Authorization", "bearer"), (b"authorization", "BEARER"), (b"authorization", "Bearer ")]:
+        name = header.lower()  # gRPC takes no others
+        given = flight.FlightCallOptions(headers=[(name, f"{scheme} token-read".encode())])
+        assert exchanged("match")(client, given)
+    for text in ("Basic token-read", "token-read", "Bearer"):
+        given = flight.FlightCallOptions(headers=[(b"authorization", text.encode())])
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            exchanged("match")(client, given)
+
+
+def test_tokens_are_long_and_only_their_hash_is_kept():
+    made = {new_token() for _ in range(50)}
+    assert len({token for token, _ in made}) == 50
+    assert all(len(token) >= 43 and token_sha256(token) == digest for token, digest in made)
+
+
+# -- certificates ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory):
+    """A service with TLS whose clients must show a certificate."""
+    ours, others, folder = Authority("ours"), Authority("others"), tmp_path_factory.mktemp("tls")
+    server = ours.certificate("localhost")
+    files = {"tls_cert": server.cert, "tls_key": server.key, "client_ca": ours.cert}
+    for name, pem in files.items():
+        (folder / name).write_bytes(pem)
+    paths = {name: str(folder / name) for name in files}
+    with TagMatch(threads=1, device="cpu") as index:
+        index.add_set(["a"], 1)
+        index.consolidate()
+        with serving(index, config(USERS, **paths)) as both:
+            del paths["client_ca"]
+            with serving(index, config(USERS, **paths)) as tls:
+                yield tls, both, ours, others
+
+
+def test_tls(secured):
+    tls, _, ours, others = secured
+    assert tls.url.startswith("grpc+tls://127.0.0.1:")
+    with connect(tls.url, token="token-read", tls_root_certs=ours.cert) as tm:
+        assert tm.match(["a"]) == [1]
+    for url, root in [(tls.url, others.cert), (tls.url.replace("+tls", ""), None)]:
+        with pytest.raises(UnavailableError):
+            connect(url, token="token-read", tls_root_certs=root, timeout=20)
+
+
+def test_mutual_tls_refuses_every_call_of_other_clients(secured):
+    _, both, ours, others = secured
+    good, bad = ours.certificate("someone"), others.certificate("someone")
+    shown = {"cert_chain": good.cert, "private_key": good.key}
+    with connect(both.url, token="token-read", tls_root_certs=ours.cert, **shown) as tm:
+        assert tm.match(["a"]) == [1]
+    with pytest.raises(AccessError):  # a certificate is no token
+        connect(both.url, tls_root_certs=ours.cert, **shown)
+    for _, call in CALLS.values():
+        for chain in ({}, {"cert_chain": bad.cert, "private_key": bad.key}):
+            with (
+                flight.connect(both.url, tls_root_certs=ours.cert, **chain) as client,
+                pytest.raises(flight.FlightUnavailableError),
+            ):
+                call(client, options("token-admin"))
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+def test_buckets():
+    now = [0.0]
+    bucket = Bucket(10, 20, lambda: now[0])
+    assert bucket.take_at_once(15)
+    assert not bucket.take_at_once(6)
+    assert bucket.take_at_once(5)
+    now[0] = 1.0
+    assert bucket.take(30) == 2.0
+    assert not bucket.take_at_once(1)
+    now[0] = 100.0
+    assert bucket.take_at_once(1000), "more than a full bucket may be taken from a full one"
+    assert not bucket.take_at_once(1)
+
+
+def test_a_user_who_sends_too_fast_is_slowed_down_or_refused():
+    users = USERS[:2]
+    with (
+        TagMatch(threads=1, device="cpu") as index,
+        serving(index, config(users, rate=200, burst=0.1)) as service,
+        connect(service.url, token="token-write") as tm,
+        connect(service.url, token="token-read") as other,
+    ):
+        assert len(tm.match_many([["a"]] * 60)) == 60  # as many as it likes, but no faster
+        assert value(service, "tagmatch_throttled_seconds_total") > 0
+        time.sleep(0.3)
+        tm.add_sets([["a"]] * 20, range(20))
+        with pytest.raises(Overloaded, match="user-write"):
+            tm.add_sets([["a"]] * 2000, range(2000))
+        assert other.match(["a"]) == []  # each user has a rate of their own
+        assert value(service, "tagmatch_refused_total", reason="limit") >= 1
+        index.consolidate()
+
+
+def test_batches_and_calls_have_limits():
+    with (
+        TagMatch(threads=1, device="cpu") as index,
+        serving(index, config(max_batch_rows=10, max_message_bytes=4096)) as service,
+        flight.connect(service.url) as client,
+    ):
+        for rows, text in [([["a"]] * 11, "at most 10 rows"), ([["x" * 5000]], "4,096 bytes")]:
+            batch = messages(rows)
+            writer, reader = client.do_exchange(command(command="match"), options())
+            writer.begin(batch.schema)
+            writer.write_batch(batch)
+            with pytest.raises(flight.FlightServerError, match=text):
+                reader.read_chunk()
+            with pytest.raises(flight.FlightServerError):
+                writer.close()
+        table = pa.table({"key": [1], "tags": [["x" * 1500]]})
+        with pytest.raises(flight.FlightServerError, match="bytes"):
+            put_all(client, [table] * 4)  # each is small enough, together they are not
+        assert index.stats()["staged"] == 0
+
+
+def put_all(client: flight.FlightClient, tables: list[pa.Table]) -> None:
+    writer, answers = client.do_put(command(command="add"), tables[0].schema, options())
+    with writer:
+        for table in tables:
+            writer.write_table(table)
+        writer.done_writing()
+        answers.read()
+
+
+def test_connections_have_a_limit():
+    with TagMatch(threads=1, device="cpu") as index, serving(index, config(max_connections=2)) as service:
+        clients = [
+            flight.connect(service.url, generic_options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(3)
+        ]
+        streams = []
+        for client in clients[:2]:
+            writer, reader = client.do_exchange(command(command="match"), options())
+            writer.begin(messages([]).schema)
+            writer.write_batch(messages([["a"]]))
+            assert reader.read_chunk().data.num_rows == 1
+            streams.append((writer, reader))
+        with pytest.raises(flight.FlightUnavailableError, match="2 connections"):
+            exchanged("match")(clients[2], options())
+        assert list(clients[2].do_action(("health", b""), options()))
+        assert exchanged("match")(clients[0], options())  # who is there already may go on
+        for writer, _ in streams:
+            writer.close()
+        for _ in range(100):
+            try:
+                assert exchanged("match")(clients[2], options())
+                break
+            except flight.FlightUnavailableError:
+                pass
+        for client in clients:
+            client.close()
+
+
+def test_others_can_reach_it_only_if_that_is_meant():
+    for given in (config(host="0.0.0.0"), config(USERS, host="0.0.0.0")):
+        with pytest.raises(TagMatchError, match="insecure"):
+            started(TagMatch(threads=1, device="cpu"), given)
+    replace(config(USERS), users=()).check_exposure()
+    config(host="0.0.0.0", insecure=True).check_exposure()

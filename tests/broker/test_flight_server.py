@@ -1,0 +1,328 @@
+"""A service over Arrow Flight gives what the index itself gives, to any client of Flight."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import flight
+from support import filters, strategies
+from support.agreement import assert_agree, assert_keys, change_all
+from support.located import subscriptions
+from support.oracle import Oracle
+from support.service import command, messages, options, remote, value
+
+from tagmatch import (
+    Box,
+    Circle,
+    FilterError,
+    InvalidTypeError,
+    InvalidValueError,
+    Near,
+    NullError,
+    TagMatch,
+    TagMatchError,
+    Where,
+)
+from tagmatch.broker.running import serving
+
+few = settings(max_examples=10)
+
+
+@few
+@given(changes=st.lists(strategies.changes(), min_size=1, max_size=2), queries=strategies.query_lists)
+def test_every_way_to_ask_agrees_with_the_oracle(changes, queries):
+    oracle = Oracle()
+    with remote() as (_, tm):
+        for some in changes:
+            change_all(some, tm, oracle)
+            assert_agree(tm, oracle, queries)
+            for query in queries:
+                assert sorted(tm.submit(query).result()) == oracle.match(query)
+                assert asyncio.run(tm.amatch(query, unique=True)) == set(oracle.match(query))
+
+
+@few
+@given(changes=strategies.changes(strategies.named_pairs), queries=strategies.query_lists)
+def test_keys_that_are_strings(changes, queries):
+    oracle = Oracle()
+    with remote(TagMatch(key_type="string", threads=2, device="cpu")) as (_, tm):
+        change_all(changes, tm, oracle)
+        assert_agree(tm, oracle, queries)
+
+
+@few
+@given(data=st.data(), spelling=filters.spellings)
+def test_messages_with_attributes(data, spelling):
+    trees = data.draw(st.lists(st.tuples(st.sets(filters.tags, max_size=2), filters.trees), min_size=1, max_size=4))
+    with remote() as (_, tm):
+        for key, (tags, tree) in enumerate(trees):
+            tm.add_set(tags, key, where=filters.text_of(tree, spelling))
+        tm.consolidate()
+        for _, tree in trees:
+            tags, attributes = data.draw(filters.messages(tree))
+            keys = {
+                key
+                for key, (wanted, each) in enumerate(trees)
+                if wanted <= tags and filters.evaluate(each, tags, attributes)
+            }
+            assert tm.match_unique(tags, attributes) == keys
+            assert set(tm.submit(tags, attributes).result()) == keys
+
+
+@few
+@given(data=st.data(), plane=st.booleans())
+def test_areas_and_clients_that_move(data, plane):
+    drawn = data.draw(st.lists(subscriptions(plane=plane), min_size=1, max_size=5))
+    with remote(TagMatch(plane=plane, threads=2, device="cpu")) as (index, tm):
+        for each in drawn:
+            tm.add_set(each.tags, each.client, where=each.where, area=each.area)
+        tm.consolidate()
+        assert dict(tm) == dict(index)
+        clients = sorted({each.client for each in drawn})
+        tm.move(clients, [1.0] * len(clients), 2.0)
+        for each in drawn:
+            for place in ({}, {"location": (1.0, 2.0)}, {"within": Circle(1, 2, 5)}, {"within": Box(0, 0, 1, 1)}):
+                assert sorted(tm.match(each.tags, **place)) == sorted(index.match(each.tags, **place))
+                assert tm.match_unique(each.tags, **place) == index.match_unique(each.tags, **place)
+                assert dict(tm.explain(each.tags, **place)) == dict(index.explain(each.tags, **place))
+
+
+def test_rows_as_tables_and_one_by_one():
+    with remote() as (index, tm):
+        alike = TagMatch()
+        table = pa.table(
+            {
+                "key": pa.array([1, 2, 3], pa.uint64()),
+                "tags": [["a"], None, []],
+                "where": [None, 'x < 3 and y in {"u"}', None],
+                "area": [None, None, {"lon": 1.0, "lat": 2.0, "metres": 3.0}],
+            }
+        )
+        for each in (tm, alike):
+            each.add_subscriptions(table)
+            each.add_sets([["b"], ["c"]], [4, 5], where=["x = 1", None], area=[Near(5), None])
+            each.add_sets([["d"], ["e"]], [6, 7], where="x = 1", area=Circle(1, 2, 3))
+            each.add_set(["f"], 8)
+            each.consolidate()
+        assert dict(tm) == dict(index) == dict(alike)
+        assert tm.to_arrow().equals(alike.to_arrow())
+        ((stored, keys),) = [each for each in tm if {"b"} <= each[0]]
+        assert stored in tm
+        tm.remove_set(stored, keys[0])
+        tm.remove_subscriptions(table)
+        tm.remove_sets([["d"], ["e"]], [6, 7], where="x = 1", area=Circle(1, 2, 3))
+        tm.consolidate(full=True)
+        assert dict(tm) == {frozenset(["c"]): (5,), frozenset(["f"]): (8,)}
+        assert stored not in tm
+        assert tm.stats()["sets"] == len(tm) == 2
+        with pytest.raises(InvalidValueError, match="nothing to reload"):
+            tm.reload()
+
+
+def test_large_calls_are_cut_into_batches(rng):
+    oracle, tags = Oracle(), [f"t{i}" for i in range(20)]
+    with remote(max_batch_rows=700, max_message_bytes=1 << 20) as (_, tm):
+        sets = [rng.sample(tags, rng.randrange(3)) for _ in range(3000)]
+        for each in (tm, oracle):
+            each.add_sets(sets, range(3000))
+            each.consolidate()
+        queries = [rng.sample(tags, rng.randrange(4)) for _ in range(5000)]
+        assert_keys(tm.match_many(queries, unique=True), [oracle.match(query) for query in queries])
+        assert tm.match_many(queries).to_pylist() == tm.match_many(pa.table({"tags": queries})).to_pylist()
+        assert len(tm.match_many([])) == 0
+        with pytest.raises(InvalidValueError, match="send fewer rows"):
+            tm.add_sets([["x" * 1000]] * 2000, range(2000))
+
+
+def test_errors_are_those_of_the_index():
+    with remote() as (_, tm):
+        for wrong, kind, text in [
+            (lambda: tm.add_set(["a"], 1, where="x <"), FilterError, "expected a value"),
+            (lambda: tm.add_set("a", 1), InvalidTypeError, "bare string"),
+            (lambda: tm.add_set(["a"], -1), InvalidValueError, r"2\*\*64"),
+            (lambda: tm.add_set(["a"], 1, area=7), InvalidTypeError, "Circle"),
+            (lambda: tm.add_sets([["a"]], [1, 2]), InvalidValueError, "same length"),
+            (lambda: tm.add_sets([["a"]], [1], where=["x = 1", None]), InvalidValueError, "1 sets"),
+            (lambda: tm.add_sets([["a"]], [1], area=[7]), InvalidTypeError, "row 0"),
+            (lambda: tm.add_subscriptions(pa.table({"kee": [1]})), InvalidValueError, "kee"),
+            (lambda: tm.match("a"), InvalidTypeError, "bare string"),
+            (lambda: tm.match(["a"], {"x": object()}), InvalidTypeError, "x"),
+            (lambda: tm.match(["a"], location=(0, 91)), InvalidValueError, "lat"),
+            (lambda: tm.match_many([["a"], None]), NullError, "row 1"),
+            (lambda: tm.match_many(pa.table({"tags": [["a"], None]})), NullError, "row 1"),
+            (lambda: tm.match_many(pa.table({"x": [{"a": 1}]})), InvalidTypeError, "x"),
+            (lambda: tm.move([1], 181, 0), InvalidValueError, "lon"),
+            (lambda: tm.save_positions(), InvalidValueError, "memory"),
+            (lambda: tm.save("x"), TagMatchError, "backup"),
+            (lambda: tm.snapshot, TagMatchError, "to_arrow"),
+        ]:
+            with pytest.raises(kind, match=text):
+                wrong()
+            assert tm.match(["a"]) == []
+        assert tm.stats()["staged"] == 0
+
+
+@pytest.fixture
+def served():
+    index = TagMatch(threads=2, device="cpu")
+    index.add_sets([["a"], ["b"], []], [1, 2, 3])
+    index.add_set(["c"], 4, where="x > 2 and y = true")
+    index.add_set([], 5, area=Circle(9, 45, 1000))
+    index.consolidate()
+    with index, serving(index) as service, flight.connect(service.url) as client:
+        yield service, client
+
+
+def test_flight_alone(served):
+    """Batch for batch, with ids, attributes as objects and as structs, and places."""
+    service, client = served
+    writer, reader = client.do_exchange(command(command="match"), options())
+    texts = pa.array(['{"x": 3, "y": true}', None, "{}"])
+    batches = [
+        messages([["a"], ["c"], ["b"]], attributes=texts, id=["p", "q", "r"]),
+        messages([["c"]], attributes=pa.array(['{"x": 3.5, "y": [false, true]}']), id=["s"]),
+        messages([], attributes=pa.array([], pa.string()), id=pa.array([], pa.string())),
+    ]
+    with writer:
+        writer.begin(batches[0].schema)
+        for batch in batches:
+            writer.write_batch(batch)
+        writer.done_writing()
+        found = [chunk.data.to_pydict() for chunk in reader]
+    assert [each["id"] for each in found] == [["p", "q", "r"], ["s"], []]
+    assert [sorted(keys) for each in found for keys in each["keys"]] == [[1, 3], [3], [2, 3], [3, 4]]
+
+    table = pa.record_batch(
+        {
+            "tags": [["c"], ["c"]],
+            "attributes": [{"x": 3, "y": True}, {"x": 1, "y": True}],
+            "location": [[9.0, 45.0], None],
+            "id": [7, None],
+        }
+    )
+    writer, reader = client.do_exchange(command(command="match_unique"), options())
+    with writer:
+        writer.begin(table.schema)
+        writer.write_batch(table)
+        writer.done_writing()
+        assert reader.read_all().to_pylist() == [{"id": 7, "keys": [3, 4, 5]}, {"id": None, "keys": [3]}]
+    assert value(service, "tagmatch_messages_total") == value(service, "tagmatch_answers_total") == 6
+    assert value(service, "tagmatch_messages_in_flight") == value(service, "tagmatch_messages_queued") == 0
+
+
+def test_small_batches_are_matched_together(served, monkeypatch):
+    service, client = served
+    calls, match_many = [], service.index.match_many
+    gate = threading.Event()
+
+    def slow(queries, *, unique=False):
+        gate.wait(30)
+        calls.append(len(queries))
+        return match_many(queries, unique=unique)
+
+    monkeypatch.setattr(service.index, "match_many", slow)
+    for coalesce in (False, True):
+        gate.clear()
+        calls.clear()
+        all_read = value(service, "tagmatch_messages_total") + 500
+        writer, reader = client.do_exchange(command(command="match", coalesce=coalesce), options())
+        with writer:
+            writer.begin(messages([]).schema)
+            for number in range(500):
+                writer.write_batch(messages([["ab"[number % 2]]]))
+            writer.done_writing()
+            for _ in range(3000):
+                if value(service, "tagmatch_messages_total") == all_read:
+                    break
+                time.sleep(0.01)
+            gate.set()
+            found = [chunk.data for chunk in reader]
+        assert sum(calls) == 500
+        assert len(calls) <= 2
+        assert len(found) == (len(calls) if coalesce else 500)
+        keys = [sorted(each) for batch in found for each in batch.column("keys").to_pylist()]
+        assert keys == [[1 + number % 2, 3] for number in range(500)]
+
+
+def test_subscriptions_are_put(served):
+    _, client = served
+    table = pa.table({"key": [10, 11], "tags": [["d"], ["e"]]})
+    for commit in (False, True):
+        writer, answers = client.do_put(command(command="add", commit=commit), table.schema, options())
+        with writer:
+            writer.write_table(table)
+            writer.done_writing()
+            answer = json.loads(answers.read().to_pybytes())
+        assert answer == {"rows": 2, "committed": commit, "sets": 7 if commit else 5}
+
+
+def test_what_is_stored_is_got(served):
+    service, client = served
+    rows = client.do_get(flight.Ticket(b'{"get": "rows"}'), options()).read_all()
+    assert rows.equals(service.index.to_arrow())
+    sets = client.do_get(flight.Ticket(b'{"get": "sets"}'), options()).read_all().to_pylist()
+    assert {frozenset([*each["tags"], *map(Where, each["where"])]): tuple(each["keys"]) for each in sets} == dict(
+        service.index
+    )
+    (info,) = [each for each in client.list_flights(options=options()) if b"rows" in each.endpoints[0].ticket.ticket]
+    assert info.schema == rows.schema
+    assert client.get_schema(command(get="sets"), options()).schema.names == ["tags", "where", "keys"]
+    assert {each.type for each in client.list_actions(options())} >= {"health", "stats", "consolidate", "drain"}
+
+
+def test_consolidate_while_messages_are_answered():
+    """Each message gets the keys of one snapshot, wholly, and all of them an answer."""
+    with remote() as (_, tm):
+        tm.add_sets([["x"]] * 10, range(10))
+        tm.consolidate()
+        whole = [list(range(10)), list(range(20))]
+        stop, wrong, asked = threading.Event(), [], []
+
+        def ask():
+            seen = 0
+            while not stop.is_set() and seen < 20_000:
+                futures = [tm.submit(["x"]) for _ in range(50)]
+                wrong.extend(keys for keys in (sorted(each.result(60)) for each in futures) if keys not in whole)
+                seen += 50
+            asked.append(seen)
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for number in range(10):
+            (tm.remove_sets if number % 2 else tm.add_sets)([["x"]] * 10, range(10, 20))
+            tm.consolidate(full=number % 3 == 0)
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        assert not wrong
+        assert len(asked) == 2
+        assert all(asked)
+
+
+def test_many_threads_share_a_stream():
+    with remote() as (_, tm):
+        tm.add_sets([[f"t{i}"] for i in range(100)], range(100))
+        tm.consolidate()
+        found = {}
+
+        def ask(number):
+            choices = random.Random(number)
+            asked = [choices.randrange(100) for _ in range(300)]
+            found[number] = [(each, tm.match([f"t{each}"])) for each in asked]
+
+        threads = [threading.Thread(target=ask, args=[number]) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert all(keys == [each] for pairs in found.values() for each, keys in pairs)
+        assert len(found) == 8

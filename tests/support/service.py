@@ -1,0 +1,81 @@
+"""Services for tests, on a free port of this machine; and the command that serves as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+from support.command import started
+
+from tagmatch import TagMatch, connect
+from tagmatch.broker.access import token_sha256
+from tagmatch.broker.client import RemoteTagMatch
+from tagmatch.broker.config import Config, MetricsOptions, ServerOptions, User
+from tagmatch.broker.running import serving
+from tagmatch.broker.service import Service
+
+USERS = tuple(User(f"user-{role}", token_sha256(f"token-{role}"), role) for role in ("read", "write", "admin"))
+NO_METRICS = MetricsOptions(enabled=False)
+
+
+def config(users: tuple[User, ...] = (), **server: Any) -> Config:
+    return Config(ServerOptions(port=0, **server), metrics=NO_METRICS, users=users)
+
+
+@contextlib.contextmanager
+def remote(index: TagMatch[Any] | None = None, **server: Any) -> Iterator[tuple[TagMatch[Any], RemoteTagMatch[Any]]]:
+    """An index, and the same over a connection."""
+    index = TagMatch(threads=2, device="cpu") if index is None else index
+    with index, serving(index, config(**server)) as service, connect(service.url) as tm:
+        yield index, tm
+
+
+def value(service: Service, name: str, **labels: str) -> float:
+    """A metric."""
+    return service.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+def options(token: str | None = None, **more: Any) -> flight.FlightCallOptions:
+    headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+    return flight.FlightCallOptions(headers=headers, timeout=60, **more)
+
+
+def command(**options: Any) -> flight.FlightDescriptor:
+    return flight.FlightDescriptor.for_command(json.dumps(options))
+
+
+def messages(rows: list[list[str]], **columns: Any) -> pa.RecordBatch:
+    return pa.record_batch({"tags": pa.array(rows, pa.list_(pa.string())), **columns})
+
+
+class Served:
+    """`tagmatch serve` as a process."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.process = started("serve", *arguments, stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().decode()
+        assert line.startswith("tagmatch: listening on "), (line, self.process.communicate(timeout=60))
+        self.url = line.split()[3].rstrip(",")
+        self.metrics = line.split()[-1].removesuffix("/metrics") if "metrics on" in line else None
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code and what it has logged, when it has ended."""
+        _, errors = self.process.communicate(timeout=60)
+        return self.process.returncode, errors.decode()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=60)
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "service.toml"
+    path.write_text(text)
+    return path
