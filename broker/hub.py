@@ -7,7 +7,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -15,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.broker.notifications import KEY_TYPES, NEVER, Notifications, notifications_of
-from tagmatch.broker.publications import Messages, joined, messages_of
+from tagmatch.broker.publications import Messages, Published, joined, messages_of
 from tagmatch.broker.sessions import Sessions
 from tagmatch.broker.subscriber_options import HUB_DEFAULTS, HubOptions
 from tagmatch.model.arrays import I64Array
@@ -28,20 +27,6 @@ class MatchesMany(Protocol):
     def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
         """Keys of each message."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What became of messages that were published together.
-
-    Attributes
-    ----------
-    messages, matched : int
-        How many, and those that matched at least one key.
-    """
-
-    messages: int
-    matched: int
 
 
 class _Waiting:

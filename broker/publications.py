@@ -45,6 +45,20 @@ class Messages:
         return int(self.table.nbytes + self.ids.nbytes + self.payloads.nbytes + self.expires.nbytes)
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of messages that were published together.
+
+    Attributes
+    ----------
+    messages, matched : int
+        How many, and those that matched at least one key.
+    """
+
+    messages: int
+    matched: int
+
+
 def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None) -> Messages:
     """Messages from Arrow, or from lists.
 
@@ -67,7 +81,7 @@ def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None) -
     >>> len(found), found.table.column_names, found.payloads.to_pylist()
     (2, ['tags'], [b'a', b'b'])
     """
-    table = _table_of(messages, payloads)
+    table = table_of(messages, payloads)
     ids = _binary(table, ID, pa.binary())
     carried = _binary(table, PAYLOAD, pa.large_binary())
     expires = _times(table)
@@ -89,7 +103,8 @@ def joined(parts: list[Messages]) -> Messages:
     )
 
 
-def _table_of(messages: Any, payloads: Iterable[bytes | None] | None) -> pa.Table:
+def table_of(messages: Any, payloads: Iterable[bytes | None] | None) -> pa.Table:
+    """What `messages_of` takes, as one table; errors as there."""
     if isinstance(messages, pa.RecordBatch):
         messages = pa.Table.from_batches([messages])
     if isinstance(messages, pa.Table):

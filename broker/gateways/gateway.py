@@ -17,13 +17,16 @@ import pyarrow as pa
 from tagmatch.broker.gateways.incoming import Incoming, Row, row_of, tables_of
 from tagmatch.broker.gateways.options import GatewayOptions
 from tagmatch.broker.gateways.requests import Requests
-from tagmatch.broker.hub import Hub, Published
+from tagmatch.broker.hub import Hub
+from tagmatch.broker.publications import Published
 from tagmatch.broker.sessions import Sessions
-from tagmatch.model.errors import SlowSubscriberError, TagMatchError
+from tagmatch.model.errors import ClosedError, SlowSubscriberError, TagMatchError
 
 _LOG = logging.getLogger("tagmatch.gateways")
 # Between looks whether the gateway is to stop
 _LOOK_S = 0.1
+#: Whose the sessions of gateways are; no user has that name
+SUBSCRIBER = "\0gateway"
 _COUNTS = (
     "connections", "received", "matched", "unmatched", "refused", "dropped", "failed", "sent", "unsent", "unsendable",
 )  # fmt: skip
@@ -167,7 +170,9 @@ class Gateway(ABC):
     def _publish(self, table: pa.Table, members: list[Incoming]) -> None:
         def done(future: Future[Published]) -> None:
             error = future.exception()
-            if error is not None:
+            if isinstance(error, ClosedError):
+                self._dropped(members, error)
+            elif error is not None:
                 _LOG.error("messages were not matched: %s", error)
                 self._done(members, failed=len(members))
             else:
@@ -177,24 +182,28 @@ class Gateway(ABC):
         try:
             self._hub.publish(table).add_done_callback(done)
         except TagMatchError as error:
-            _LOG.error("messages were dropped: %s", error)
-            self._done(members, dropped=len(members))
+            self._dropped(members, error)
 
-    def _done(self, members: list[Incoming], **counts: int) -> None:
+    def _dropped(self, members: list[Incoming], error: TagMatchError) -> None:
+        _LOG.error("messages were dropped: %s", error)
+        # Where the service ends, the other side keeps what it does not hear of
+        self._done(members, acknowledge=not isinstance(error, ClosedError), dropped=len(members))
+
+    def _done(self, members: list[Incoming], *, acknowledge: bool = True, **counts: int) -> None:
+        for came in members if acknowledge else ():
+            if came.done is not None:
+                came.done()
         with self._lock:
             self._counts.update(counts)
             self._waiting -= len(members)
             self._went.notify_all()
-        for came in members:
-            if came.done is not None:
-                came.done()
 
     # -- notifications go out ----------------------------------------------------------------------------------------
 
     def _connect_session(self) -> Any:
         options = self.options
         return self._sessions.connect(
-            options.session, "gateway", every_key=True, guarantee=options.guarantee, when_full=options.when_full
+            options.session, SUBSCRIBER, every_key=True, guarantee=options.guarantee, when_full=options.when_full
         )
 
     def _send_all(self) -> None:

@@ -20,7 +20,8 @@ from support.notified import Clock, is_balanced
 from support.oracle import Oracle
 
 from tagmatch import ClosedError, InvalidTypeError, InvalidValueError, Overloaded, SlowSubscriberError, TagMatch
-from tagmatch.broker.hub import Hub, Published
+from tagmatch.broker.hub import Hub
+from tagmatch.broker.publications import Published
 from tagmatch.broker.sessions import Connection, Sessions
 from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
 
