@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -27,6 +28,7 @@ from tagmatch.model.errors import (
     ClosedError,
     InvalidValueError,
     TagMatchError,
+    UnavailableError,
 )
 from tagmatch.model.filters.areas import Box, Circle
 from tagmatch.model.filters.locations import location_tags
@@ -39,6 +41,7 @@ K = TypeVar("K", int, str)
 _MOST_IN_FLIGHT = PipelineOptions().max_queries
 # Rows of a batch of many queries: several are on their way at once
 _ROWS = 16_384
+_AGAIN_S = 0.1
 
 
 class RemoteTagMatch(Generic[K]):
@@ -51,9 +54,9 @@ class RemoteTagMatch(Generic[K]):
     `snapshot` and `save` are for programs that have the index themselves, and raise a `TagMatchError`.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, wait: float = 0.0) -> None:
         self._connection, self._closed = connection, False
-        info = connection.act("info")
+        info = _first_answer(connection, wait)
         self._key_type: KeyType = info["key_type"]
         self._plane = bool(info["plane"])
         self._most_rows, self._most_bytes = int(info["max_batch_rows"]), int(info["max_message_bytes"])
@@ -407,6 +410,18 @@ class RemoteTagMatch(Generic[K]):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this connection is closed; connect again")
+
+
+def _first_answer(connection: Connection, wait: float) -> dict[str, Any]:
+    """What the service says of itself, when it answers."""
+    until = time.monotonic() + wait
+    while True:
+        try:
+            return connection.act("info")
+        except UnavailableError:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(_AGAIN_S)
 
 
 def _as_table(table: pa.Table | pa.RecordBatch) -> pa.Table:

@@ -25,6 +25,9 @@ from tagmatch.model.errors import ClosedError, Overloaded, TagMatchError, Unavai
 #: What such a stream has
 SCHEMA = pa.schema([("tags", pa.list_(pa.string()))])
 _MOST_ROWS = 4096
+# Messages do not wait for others where there are so many, or for longer
+_ENOUGH = 512
+_PATIENCE_S = 0.001
 
 
 class _Sent:
@@ -61,7 +64,8 @@ class Pipelined:
         self._tags: list[list[str]] = []
         self._futures: list[Reply] = []
         self._in_flight = self._waiting = 0
-        self._sleeps = self._closed = False
+        self._sleeps = self._gathers = self._closed = False
+        self._last_sent = 0.0
         self._sent: _Sent | None = None
         self._sender: threading.Thread | None = None
         self._receivers: list[threading.Thread] = []
@@ -84,7 +88,7 @@ class Pipelined:
             self._in_flight += 1
             self._tags.append(tags)
             self._futures.append(future)
-            if self._sleeps:
+            if self._sleeps or (self._gathers and len(self._tags) == _ENOUGH):
                 self._sleeps = False
                 self._some.notify()
             elif self._sender is None:
@@ -114,6 +118,7 @@ class Pipelined:
                     self._sleeps = True
                     self._some.wait()
                 self._sleeps = False
+                self._gather()
                 tags, futures = self._tags[: self._most_rows], self._futures[: self._most_rows]
                 del self._tags[: self._most_rows], self._futures[: self._most_rows]
                 if not tags and self._closed:
@@ -125,6 +130,23 @@ class Pipelined:
         if self._sent is not None:
             self._retire(self._sent)
 
+    def _gather(self) -> None:
+        """Let more messages come while answers are awaited: few large batches take less of the processors than many.
+
+        A message that is alone goes at once; others wait for the answers to those before them, at most so long.
+        """
+        until = self._last_sent + _PATIENCE_S
+        while (
+            self._sent is not None
+            and self._sent.futures
+            and len(self._tags) < _ENOUGH
+            and not self._closed
+            and (left := until - time.monotonic()) > 0
+        ):
+            self._gathers = True
+            self._some.wait(left)
+        self._gathers = False
+
     def _send(self, tags: list[list[str]], futures: list[Reply]) -> None:
         try:
             batch = _batch(tags)
@@ -133,6 +155,7 @@ class Pipelined:
             self._give_error(futures, _known(error))
             return
         try:
+            self._last_sent = time.monotonic()
             sent.stream.write(batch)
         except Exception as error:
             self._fail(sent, _known(error))
@@ -189,6 +212,8 @@ class Pipelined:
         with self._lock:
             popleft = sent.futures.popleft
             futures = [popleft() for _ in range(len(batch))]
+            if self._gathers and not sent.futures:
+                self._some.notify()
         if finish is list:
             give(futures, lambda place: keys[offsets[place] : offsets[place + 1]])
         else:

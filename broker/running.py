@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -98,6 +99,8 @@ def run(config: Config, announce: Callable[[str], None]) -> int:
         if config.metrics.enabled:
             http = HttpEndpoint(config.metrics, service.metrics.text, lambda: service.is_ready)
         announce(f"listening on {service.url}" + ("" if http is None else f", metrics on {http.url}/metrics"))
+        gc.collect()
+        gc.freeze()  # what is there now stays: the garbage collector need not look at it again and again
         LOG.info("started", extra={"fields": {"url": service.url, "sets": len(index)}})
         while not stop.wait(0.2) and not service.is_draining:
             pass

@@ -89,6 +89,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self.index, self.config, self._span = index, config, span
         self.has_string_keys, self.plane = stats["key_type"] == "string", bool(stats["plane"])
         self.limits, self.metrics = Limits(server), Metrics(index.stats)
+        self.metrics.connections.set_function(lambda: self.limits.connections)
         self.exchanges: dict[str, tuple[Role, Stream]] = {
             "match": ("read", _matching),
             "match_unique": ("read", _matching_unique),

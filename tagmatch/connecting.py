@@ -18,6 +18,7 @@ def connect(
     cert_chain: bytes | None = None,
     private_key: bytes | None = None,
     timeout: float | None = None,
+    wait: float = 0.0,
 ) -> RemoteTagMatch[Any]:
     """An index that a service (`tagmatch serve`) has, with the methods of `TagMatch`, over Arrow Flight.
 
@@ -34,6 +35,8 @@ def connect(
         The certificate of the client, as PEM, and its key, where the service asks for them.
     timeout : float, optional
         Seconds that a call may take, but for those that match. Default: as long as it takes.
+    wait : float
+        Seconds to wait at most for a service that does not answer yet.
 
     Raises
     ------
@@ -58,4 +61,4 @@ def connect(
     from tagmatch.broker.client import RemoteTagMatch
     from tagmatch.broker.connection import Connection
 
-    return RemoteTagMatch(Connection(url, token, tls_root_certs, cert_chain, private_key, timeout))
+    return RemoteTagMatch(Connection(url, token, tls_root_certs, cert_chain, private_key, timeout), wait)

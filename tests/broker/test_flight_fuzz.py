@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -179,6 +180,50 @@ def _nulls(kind: pa.DataType, rows: int) -> pa.Array:
         return pa.nulls(rows, kind)
     except pa.ArrowException:
         return pa.nulls(rows)
+
+
+def _strings(data: bytes, *offsets: int) -> pa.Array:
+    buffers = [None, pa.py_buffer(np.array(offsets, np.int32)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
+
+
+def _lists(values: pa.Array, *offsets: int) -> pa.Array:
+    buffers = [None, pa.py_buffer(np.array(offsets, np.int32))]
+    return pa.Array.from_buffers(pa.list_(values.type), len(offsets) - 1, buffers, children=[values])
+
+
+UNSOUND = {
+    "text that is no UTF-8": _lists(_strings(b"a\xff", 0, 1, 2), 0, 2),
+    "strings that go backwards": _lists(_strings(b"abc", 0, 3, 1, 3), 0, 3),
+    "lists that go backwards": _lists(_strings(b"abc", 0, 1, 2, 3), 0, 3, 1, 3),
+    "an index that the dictionary has not": _lists(
+        pa.DictionaryArray.from_arrays(pa.array([0, 7], pa.int32()), pa.array(["a"]), safe=False), 0, 2
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNSOUND)
+@pytest.mark.parametrize("name", ["match", "add"])
+def test_unsound_arrow_data(served, name, what):
+    """What Arrow itself reads without a word: the service validates it in full."""
+    _, client = served
+    batch = pa.RecordBatch.from_arrays([UNSOUND[what]], names=["tags"])
+    if name == "add":
+        batch = batch.append_column("key", pa.array(range(len(batch)), pa.uint64()))
+
+    def send():
+        if name == "match":
+            writer, _ = client.do_exchange(command(command=name), options())
+            writer.begin(batch.schema)
+        else:
+            writer, _ = client.do_put(command(command=name), batch.schema, options())
+        with writer:
+            writer.write_batch(batch)
+            writer.done_writing()
+
+    with pytest.raises(flight.FlightServerError, match="Arrow data"):
+        send()
+    goes_on(served)
 
 
 @settings(max_examples=300)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("examples", "model", "partitioner", "pipeline", "tagmatch", "tests", "workloads")
+FOLDERS = ("broker", "examples", "model", "partitioner", "pipeline", "tagmatch", "tests", "workloads")
 QUESTION = re.compile("layout" + " (==|in )")
 
 
