@@ -125,6 +125,7 @@ class Sessions:
         self._lock = threading.RLock()
         self._by_name: dict[str, _Session] = {}
         self._by_number: dict[int, _Session] = {}
+        self._by_subscriber: Counter[str] = Counter()
         self._routes = Routes(key_type)
         self._follow_all: dict[int, _Session] = {}
         # When sessions without a connection end, soonest first; what does not hold any more is passed over
@@ -212,10 +213,14 @@ class Sessions:
         if len(self._by_name) >= options.max_sessions:
             self._counts["refused"] += 1
             raise SessionError(f"there are {options.max_sessions} sessions, the most allowed; connect again later")
+        if self._by_subscriber[subscriber] >= options.max_user_sessions:
+            self._counts["refused"] += 1
+            raise SessionError(f"you have {options.max_user_sessions} sessions, the most allowed; end one first")
         outbox = Outbox(guarantee, when_full, options.max_notifications, options.max_bytes, self.now)
         session = _Session(self._next_number, name, subscriber, outbox, linger)
         self._next_number += 1
         self._by_name[name] = self._by_number[session.number] = session
+        self._by_subscriber[subscriber] += 1
         return session
 
     def disconnect(self, session: _Session, connection: int, *, end: bool) -> None:
@@ -241,6 +246,9 @@ class Sessions:
         if self._by_name.pop(session.name, None) is None:
             return
         del self._by_number[session.number]
+        self._by_subscriber[session.subscriber] -= 1
+        if not self._by_subscriber[session.subscriber]:
+            del self._by_subscriber[session.subscriber]
         self._follow_all.pop(session.number, None)
         self._routes.forget(session.number)
         session.outbox.close()

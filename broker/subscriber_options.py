@@ -28,6 +28,8 @@ class SessionOptions:
     ----------
     max_sessions : int
         Sessions at once, with those that are not connected.
+    max_user_sessions : int
+        Those of one user.
     max_keys : int
         Keys that one session follows, at most.
     max_notifications : int
@@ -44,6 +46,7 @@ class SessionOptions:
     """
 
     max_sessions: int = 10_000
+    max_user_sessions: int = 10_000
     max_keys: int = 100_000
     max_notifications: int = 100_000
     max_bytes: int = 64 << 20
@@ -53,6 +56,7 @@ class SessionOptions:
 
     def __post_init__(self) -> None:
         check_integer("max_sessions", self.max_sessions, 1, 2**31)
+        check_integer("max_user_sessions", self.max_user_sessions, 1, 2**31)
         check_integer("max_keys", self.max_keys, 1, 2**31)
         check_integer("max_notifications", self.max_notifications, 1, MAX_NOTIFICATIONS)
         check_integer("max_bytes", self.max_bytes, 1, MAX_BYTES)

@@ -146,6 +146,16 @@ def test_sessions_and_keys_are_bounded() -> None:
     assert sessions.stats()["keys"] == 5
 
 
+def test_sessions_of_one_user_are_bounded() -> None:
+    sessions = Sessions("integer", SessionOptions(max_user_sessions=1))
+    first = sessions.connect("a", "ana")
+    with pytest.raises(SessionError, match="you have 1 sessions"):
+        sessions.connect("b", "ana")
+    sessions.connect("c", "bo")
+    first.close(end=True)
+    sessions.connect("b", "ana")
+
+
 def test_a_session_may_follow_every_key_and_then_some() -> None:
     sessions = Sessions("string")
     one = sessions.connect("a", every_key=True)
