@@ -28,32 +28,15 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-NAMES = st.sampled_from(
-    [
-        "command",
-        "get",
-        "unique",
-        "plain",
-        "coalesce",
-        "commit",
-        "full",
-        "tags",
-        "where",
-        "within",
-        "session",
-        "keys",
-        "every_key",
-        "guarantee",
-        "linger",
-    ]
-)
+NAMES = st.sampled_from(["command", "get", "unique", "plain", "coalesce", "commit", "full", "tags", "where", "within"])
+SUBSCRIBER_OPTIONS = st.sampled_from(["session", "keys", "every_key", "guarantee", "when_full", "linger"])
 VALUES = (
     st.sampled_from(["match", "match_unique", "add", "remove", "move", "rows", "sets", "notify", "publish"])
     | st.sampled_from(["at_least_once", "drop_oldest"])
     | JSON
 )
 BODIES = (
-    st.dictionaries(NAMES, VALUES, max_size=4).map(json.dumps).map(str.encode)
+    st.dictionaries(NAMES | SUBSCRIBER_OPTIONS, VALUES, max_size=4).map(json.dumps).map(str.encode)
     | JSON.map(json.dumps).map(str.encode)
     | st.binary(max_size=40)
     | st.just(b"[" * 100_000)

@@ -223,6 +223,24 @@ def test_lost_connections_of_the_gateway_lose_nothing(broker: Server, rng: rando
     proxy.close()
 
 
+def test_what_is_lost_on_the_way_to_the_broker_is_sent_again(broker: Server) -> None:
+    tm, _ = loaded([(["a"], 1)])
+    proxy = Proxy(broker.port)
+    with tm, gateway_of(tm, broker, port=proxy.port) as (gateway, sessions):
+        client = MqttClient(broker.port, "client", "out/#")
+        proxy.pause()
+        gateway._hub.publish([["a"]] * 100, [b"%d" % row for row in range(100)])
+        wait_until(lambda: sessions.stats()["in_flight"] == 100)
+        time.sleep(0.2)
+        assert sessions.stats()["delivered"] == 0
+        proxy.cut()
+        proxy.resume()
+        assert {int(each.payload) for each in client.wait(100)} == set(range(100))
+        wait_until(lambda: sessions.stats()["delivered"] == 100)
+        client.close()
+    proxy.close()
+
+
 def test_a_gateway_that_was_away_gets_what_came_meanwhile(broker: Server) -> None:
     tm, _ = loaded([(["a"], 1)])
     with tm:

@@ -259,6 +259,27 @@ def test_lost_connections_lose_nothing_or_give_nothing_twice(
     proxy.close()
 
 
+def test_what_is_lost_on_the_way_is_sent_again(server: Server) -> None:
+    tm, _ = loaded([(["a"], 1)])
+    proxy = Proxy(server.port)
+    with (
+        tm,
+        gateway_of(tm, server, port=proxy.port, flush_timeout=1.0) as (gateway, sessions),
+        client_of(server, "out.>") as client,
+    ):
+        proxy.pause()
+        gateway._hub.publish([["a"]] * 100, [b"%d" % row for row in range(100)])
+        wait_until(lambda: sessions.stats()["in_flight"] == 100)
+        time.sleep(0.2)
+        assert sessions.stats()["delivered"] == 0
+        proxy.cut()
+        proxy.resume()
+        assert {int(each.data) for each in client.wait(100)} == set(range(100))
+        wait_until(lambda: sessions.stats()["delivered"] == 100)
+        assert gateway.stats()["unsent"] >= 100
+    proxy.close()
+
+
 def test_a_gateway_connects_again_to_a_server_that_was_killed(server: Server) -> None:
     tm, _ = loaded([(["a"], 1)])
     with tm, gateway_of(tm, server) as (gateway, _sessions):

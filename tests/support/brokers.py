@@ -81,13 +81,15 @@ def nats_server(folder: Path) -> Server:
 
 
 class Proxy:
-    """Stands before a server, on a port of its own, and cuts connections when it is told to."""
+    """Stands before a server, on a port of its own; holds back what comes, and cuts connections, when it is told to."""
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._lock, self._sockets = threading.Lock(), list[socket.socket]()
+        self._flows = threading.Event()
+        self._flows.set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -103,8 +105,16 @@ class Proxy:
     def _copy(self, one: socket.socket, other: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(1 << 16):
+                self._flows.wait()
                 other.sendall(data)
         _end(one, other)
+
+    def pause(self) -> None:
+        """Take what comes, and keep it; if connections are cut meanwhile, it is lost."""
+        self._flows.clear()
+
+    def resume(self) -> None:
+        self._flows.set()
 
     def cut(self) -> None:
         """End all connections; what is on its way is lost."""
