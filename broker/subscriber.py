@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from tagmatch.broker.connection import Connection
 from tagmatch.model.columns import KEY_CHECKS
-from tagmatch.model.errors import ClosedError
+from tagmatch.model.errors import ClosedError, TagMatchError
 from tagmatch.model.options import KeyType
 
 K = TypeVar("K", int, str)
@@ -63,15 +64,19 @@ class Subscriber(Generic[K]):
         self._schema = pa.schema(zip(_COLUMNS, (pa.int64(), kind, kind), strict=True))
         self._key_type = key_type
         self._stream = connection.open_stream(self._schema, {"command": "notify", **command})
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
         self._last, self._closed = 0, False
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Notifications in batches, as columns `offset`, `redelivered`, `id`, `payload`, `keys` and `expires`."""
-        while (batch := self._stream.read()) is not None:
+        while (batch := self._next()) is not None:
             if len(batch):
                 self._last = batch["offset"][-1].as_py()
                 yield batch
+
+    def _next(self) -> pa.RecordBatch | None:
+        with self._reading:
+            return None if self._closed else self._stream.read()
 
     def __iter__(self) -> Iterator[Notification[K]]:
         for batch in self.batches():
@@ -115,7 +120,11 @@ class Subscriber(Generic[K]):
             if self._closed:
                 return
             self._closed = True
-        self._stream.close()
+        # The service ends the stream then, and with it what another thread reads: it cannot be closed meanwhile
+        with contextlib.suppress(TagMatchError):
+            self._stream.done_writing()
+        with self._reading:
+            self._stream.close()
 
     def __enter__(self) -> Self:
         return self

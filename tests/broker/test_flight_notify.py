@@ -202,6 +202,20 @@ def test_a_second_connection_takes_the_session_over() -> None:
         second.close()
 
 
+def test_closing_ends_what_another_thread_waits_for() -> None:
+    with served() as (service, remote, _):
+        phone, got = remote.subscriber("phone", [1]), []
+        thread = threading.Thread(target=lambda: got.extend(phone), daemon=True)
+        thread.start()
+        wait_until(has_connected(service))
+        remote.publish([["a"]], [b"a"])
+        wait_until(lambda: len(got) == 1)
+        phone.close()
+        thread.join(30)
+        assert not thread.is_alive()
+        wait_until(has_connected(service, 0))
+
+
 def test_a_slow_subscriber_is_told_and_cut() -> None:
     """It reads nothing, so that what the network holds fills, and then its outbox."""
     options = SessionOptions(max_notifications=50, max_bytes=1 << 20)
