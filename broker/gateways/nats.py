@@ -54,6 +54,7 @@ class NatsGateway(Gateway):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="tagmatch-nats", daemon=True)
         self._client: Any = None
+        self._lost = 0  # connections
         self._subscriptions: list[Any] = []
         self._connecting: Future[None] | None = None
 
@@ -108,6 +109,7 @@ class NatsGateway(Gateway):
         _LOG.warning("NATS: %s", error)
 
     async def _on_disconnected(self) -> None:
+        self._lost += 1
         self._is_connected(False)
 
     async def _on_reconnected(self) -> None:
@@ -170,7 +172,9 @@ class NatsGateway(Gateway):
 
     async def _send_and_flush(self, outgoing: Sequence[Outgoing]) -> None:
         client = self._client
-        connection = client.stats["reconnects"]
+        lost = self._lost
+        if not self._connected.is_set():
+            raise Unsent("there is no connection")
         try:
             for each in outgoing:
                 subject = f"{self.options.notifications}.{as_level(each.key, _SEPARATORS)}"
@@ -182,7 +186,7 @@ class NatsGateway(Gateway):
         except (TimeoutError, NatsError, OSError) as error:
             raise Unsent(str(error)) from None
         # After a new connection the server answers, too, but does not have what went to the old one
-        if client.stats["reconnects"] != connection or not client.is_connected:
+        if self._lost != lost or not self._connected.is_set():
             raise Unsent("the connection was lost")
 
 
