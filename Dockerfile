@@ -3,7 +3,7 @@ FROM python:3.12-slim AS built
 WORKDIR /src
 COPY . .
 RUN python -m venv /opt/tagmatch
-RUN /opt/tagmatch/bin/pip install --no-cache-dir '.[serve,trace]'
+RUN /opt/tagmatch/bin/pip install --no-cache-dir '.[serve,trace,mqtt,nats]'
 
 FROM python:3.12-slim
 COPY --from=built /opt/tagmatch /opt/tagmatch

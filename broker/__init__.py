@@ -1,1 +1,1 @@
-"""The service: an index over Arrow Flight, with users and their rights, limits, metrics, and a client."""
+"""The service: an index over Arrow Flight, MQTT and NATS, with users, rights and limits, subscribers, and a client."""

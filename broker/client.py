@@ -16,8 +16,11 @@ import pyarrow as pa
 
 from tagmatch.broker.connection import Connection, MessageStream
 from tagmatch.broker.pipelined import SCHEMA, Pipelined
+from tagmatch.broker.publications import Published, table_of
 from tagmatch.broker.remote_matching import match_stream
 from tagmatch.broker.remote_rows import change_table, one_change, query_batches
+from tagmatch.broker.subscriber import Subscriber
+from tagmatch.broker.subscriber_options import Guarantee, WhenFull
 from tagmatch.broker.wire import area_row
 from tagmatch.messages import message
 from tagmatch.model.columns import KEY_CHECKS, tag_list
@@ -218,6 +221,76 @@ class RemoteTagMatch(Generic[K]):
         found: list[dict[str, Any]] = self._act("explain", body)["sets"]
         return [_stored(each["tags"], itertools.starmap(Where, each["where"]), each["keys"]) for each in found]
 
+    # -- subscribers -------------------------------------------------------------------------------------------------
+
+    def publish(self, messages: Any, payloads: Iterable[bytes | None] | None = None) -> Published:
+        """Have the service notify those that follow keys which messages match.
+
+        Parameters
+        ----------
+        messages : pyarrow.Table, pyarrow.RecordBatch, or iterable of iterables of str
+            Columns as `match_many` takes them, beside `id` (strings or binary), `payload` (the same) and `expires`
+            (timestamps), each of which may be missing. Or tags of each message alone.
+        payloads : iterable of bytes, optional
+            Only with tags alone.
+
+        Returns
+        -------
+        Published
+            How many messages, and how many of them matched a key. All notifications are in their outboxes then.
+
+        Raises
+        ------
+        Overloaded
+            The service drops what it has no room for; it says so by its options.
+        """
+        table = table_of(messages, payloads)
+        found = self._put("publish", table)
+        return Published(int(found["messages"]), int(found["matched"]))
+
+    def subscriber(
+        self,
+        session: str,
+        keys: Iterable[K] | None = None,
+        *,
+        every_key: bool = False,
+        guarantee: Guarantee = "at_most_once",
+        when_full: WhenFull | None = None,
+        linger: float | None = None,
+    ) -> Subscriber[K]:
+        """Connect to a session, or begin it, and take its notifications.
+
+        Parameters
+        ----------
+        session : str
+            Its name; it belongs to the user who has begun it.
+        keys : iterable of keys, optional
+            What it follows from now on. Default: what it followed before, at first nothing.
+        every_key : bool
+            Follow every key.
+        guarantee : {"at_most_once", "at_least_once"}
+            Whether what was handed over and not acknowledged is delivered again to the next connection.
+        when_full : {"disconnect", "drop_oldest", "drop_newest"}, optional
+            What happens where its outbox has no room. Default: what the service says.
+        linger : float, optional
+            Seconds for which the session outlives its connection. Default: what the service says.
+
+        Returns
+        -------
+        Subscriber
+            Errors of the service, such as `SessionError`, come by its iteration.
+        """
+        self._check_open()
+        command = {
+            "session": session,
+            "keys": None if keys is None else list(keys),
+            "every_key": every_key,
+            "guarantee": guarantee,
+            "when_full": when_full,
+            "linger": linger,
+        }
+        return Subscriber(self._connection, self._key_type, command)
+
     # -- clients -----------------------------------------------------------------------------------------------------
 
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
@@ -335,13 +408,13 @@ class RemoteTagMatch(Generic[K]):
         self._check_open()
         return self._connection.act(name, body)
 
-    def _put(self, command: str, table: pa.Table) -> None:
+    def _put(self, command: str, table: pa.Table) -> dict[str, Any]:
         self._check_open()
         if table.nbytes > self._most_bytes:
             raise InvalidValueError(
                 f"the service takes at most {self._most_bytes:,} bytes at once, not {table.nbytes:,}; send fewer rows"
             )
-        self._connection.put({"command": command}, table, self._most_rows)
+        return self._connection.put({"command": command}, table, self._most_rows)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -7,8 +7,10 @@ import re
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
+from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
 from tagmatch.broker.toml_file import read_toml
 from tagmatch.model.errors import ConfigError, InvalidValueError
 
@@ -166,8 +168,8 @@ class User:
     expires: datetime | None = None
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise InvalidValueError("name must not be empty")
+        if not self.name or not self.name.isprintable():
+            raise InvalidValueError(f"name must be a text that can be printed, not {self.name!r}")
         if not _SHA256.fullmatch(self.token_sha256):
             raise InvalidValueError(
                 "token_sha256 must be 64 hexadecimal digits, as `tagmatch token` prints them; never the token itself"
@@ -193,8 +195,16 @@ class Config:
     metrics: MetricsOptions = field(default_factory=MetricsOptions)
     log: LogOptions = field(default_factory=LogOptions)
     users: tuple[User, ...] = ()
+    sessions: SessionOptions = field(default_factory=SessionOptions)
+    hub: HubOptions = field(default_factory=HubOptions)
+    mqtt: tuple[MqttOptions, ...] = ()
+    nats: tuple[NatsOptions, ...] = ()
 
     def __post_init__(self) -> None:
+        sessions = [gateway.session for gateway in (*self.mqtt, *self.nats)]
+        for name in sessions:
+            if sessions.count(name) > 1:
+                raise InvalidValueError(f"mqtt and nats must have different sessions, not {name!r} twice")
         names = [user.name for user in self.users]
         for name in names:
             if names.count(name) > 1:
@@ -216,6 +226,9 @@ class Config:
                 f"{self.server.host} can be reached from other machines, so that {' and '.join(missing)} must be "
                 "given; or say `insecure = true` in [server], where a network in between keeps others out"
             )
+
+
+S = TypeVar("S", ServerOptions, MqttOptions, NatsOptions)
 
 
 def in_range(name: str, value: float, low: float, high: float) -> None:
@@ -240,10 +253,17 @@ def read_config(path: str | Path) -> Config:
         reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise ConfigError(f"{path}: cannot be read: {reason}") from None
     found = read_toml(text, str(path), Config)
-    return replace(found, server=_beside(found.server, Path(path).parent))
+    folder = Path(path).parent
+    return replace(
+        found,
+        server=_beside(found.server, folder, "tls_cert", "tls_key", "client_ca"),
+        mqtt=tuple(_beside(each, folder, "password_file", "tls_ca") for each in found.mqtt),
+        nats=tuple(_beside(each, folder, "password_file", "tls_ca") for each in found.nats),
+    )
 
 
-def _beside(server: ServerOptions, folder: Path) -> ServerOptions:
-    files = {name: getattr(server, name) for name in ("tls_cert", "tls_key", "client_ca")}
+def _beside(section: S, folder: Path, *names: str) -> S:
+    """A section whose files of these names are relative to the folder."""
+    files = {name: getattr(section, name) for name in names}
     found: dict[str, Any] = {name: str(folder / file) for name, file in files.items() if file is not None}
-    return replace(server, **found)
+    return replace(section, **found)

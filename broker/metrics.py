@@ -11,7 +11,7 @@ from tagmatch.model.errors import ClosedError, TagMatchError
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError:
     raise TagMatchError("the service needs prometheus-client; install it with: pip install 'tagmatch[serve]'") from None
@@ -33,6 +33,30 @@ class _Index(Collector):
                 yield GaugeMetricFamily(f"tagmatch_index_{name}", what, stats[name])
             yield GaugeMetricFamily("tagmatch_staged_changes", "Changes that wait for consolidate.", stats["staged"])
             yield GaugeMetricFamily("tagmatch_index_bytes", "Bytes of the index in memory.", stats["index_bytes"])
+
+
+class _Subscribers(Collector):
+    """Figures of sessions, of what publishes to them, and of gateways, looked up when somebody asks."""
+
+    #: Figures that go up and down; others only go up
+    _NOW = frozenset(("sessions", "connected", "keys", "waiting", "in_flight", "bytes", "waiting_bytes"))
+
+    def __init__(self, stats: Callable[[], dict[str, dict[str, int]]]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        """Give what is there now."""
+        gateways: dict[str, Any] = {}
+        for part, figures in self._stats().items():
+            for name, value in figures.items():
+                kind = GaugeMetricFamily if name in self._NOW else CounterMetricFamily
+                if part in ("sessions", "hub"):
+                    yield kind(f"tagmatch_{part}_{name}", f"See `{name}` in docs/subscribers.md.", value)
+                else:
+                    what = f"See `{name}` in docs/subscribers.md."
+                    family = gateways.setdefault(name, kind(f"tagmatch_gateway_{name}", what, labels=["session"]))
+                    family.add_metric([part], value)
+        yield from gateways.values()
 
 
 class Metrics:
@@ -69,6 +93,10 @@ class Metrics:
             "tagmatch_answer_seconds", "From a batch's arrival to its answer.", buckets=_SECONDS, **own
         )
         self.call_time = Histogram("tagmatch_call_seconds", "Time of calls.", ["call"], buckets=_SECONDS, **own)
+
+    def watch_subscribers(self, stats: Callable[[], dict[str, dict[str, int]]]) -> None:
+        """Have figures of subscribers, by part: `sessions`, `hub`, and gateways by their sessions."""
+        self.registry.register(_Subscribers(stats))
 
     def text(self) -> bytes:
         """All of them, as Prometheus reads them."""

@@ -52,7 +52,9 @@ def started(index: TagMatch[Any], config: Config) -> Service:
     """A service that takes calls; errors as `serving`."""
     config.check_exposure()
     try:
-        return Service(index, config, spans(to_console=config.log.traces))
+        service = Service(index, config, spans(to_console=config.log.traces))
+        service.subscribers.start()
+        return service
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, TagMatchError):
             raise
@@ -64,6 +66,7 @@ def end(service: Service) -> bool:
     """Drain a service and end it; returns whether all that was under way has been answered."""
     service.drain()
     idle = service.wait_until_idle(service.config.server.drain_seconds)
+    service.subscribers.end(_LAST_S)
     ending = threading.Thread(target=service.shutdown, name="tagmatch-shutdown", daemon=True)
     ending.start()
     ending.join(_LAST_S if idle else 0)

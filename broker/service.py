@@ -22,6 +22,7 @@ from tagmatch.broker.exchange import exchange
 from tagmatch.broker.limits import Limits
 from tagmatch.broker.logs import LOG
 from tagmatch.broker.metrics import Metrics
+from tagmatch.broker.subscribing import Subscribers
 from tagmatch.broker.tracing import Span, no_span
 from tagmatch.broker.wire import ChangeOptions, MatchOptions, near_match, read_json, write_json
 from tagmatch.interface import TagMatch
@@ -75,6 +76,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         Of the index.
     exchanges, puts : dict
         What a command of `DoExchange` and of `DoPut` does, by name, with the role that it needs: to add more to.
+    subscribers : Subscribers
+        Sessions, what publishes to them, and gateways.
     is_draining : bool
         Whether it ends.
     on_drain : list of callable
@@ -98,6 +101,7 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self.on_drain: list[Callable[[], None]] = []
         self._idle, self._drained = threading.Condition(), threading.Event()
         self._calls = 0
+        self.subscribers = Subscribers(self)
         scheme = "grpc" if server.tls_cert is None else "grpc+tls"
         super().__init__(
             f"{scheme}://{_in_url(server.host)}:{server.port}",

@@ -34,6 +34,14 @@ class Overloaded(TagMatchError):  # noqa: N818 - a state, which callers wait out
     """As many queries are being answered as `PipelineOptions` allows; try again later, or use `submit`, which waits."""
 
 
+class SessionError(TagMatchError):
+    """A session of a subscriber cannot be had: its name is another's, there are too many, or it has ended."""
+
+
+class SlowSubscriberError(SessionError):
+    """A subscriber took its notifications too slowly: its outbox was full, and it is cut; connect again to go on."""
+
+
 class DeviceError(TagMatchError):
     """The device that was asked for cannot be used on this machine."""
 

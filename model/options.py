@@ -37,8 +37,8 @@ class LayoutOptions:
     max_partition_size: int = 200_000
 
     def __post_init__(self) -> None:
-        _one_of("layout", self.layout, get_args(Layout))
-        _integer("max_partition_size", self.max_partition_size, 1, MAX_PARTITION_SIZE)
+        check_one_of("layout", self.layout, get_args(Layout))
+        check_integer("max_partition_size", self.max_partition_size, 1, MAX_PARTITION_SIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class CudaOptions:
             if not isinstance(self.devices, tuple) or not self.devices:
                 raise InvalidTypeError(f"devices must be a tuple of numbers of CUDA devices, not {self.devices!r}")
             for number in self.devices:
-                _integer("a CUDA device", number, 0, 1023)
+                check_integer("a CUDA device", number, 0, 1023)
             if len(set(self.devices)) < len(self.devices):
                 raise InvalidValueError(f"devices must name each CUDA device once, not {self.devices!r}")
-        _one_of("placement", self.placement, get_args(Placement))
+        check_one_of("placement", self.placement, get_args(Placement))
         if self.fewest_queries is not None:
-            _integer("fewest_queries", self.fewest_queries, 0, 2**40)
-        _integer("streams", self.streams, 1, 1024)
+            check_integer("fewest_queries", self.fewest_queries, 0, 2**40)
+        check_integer("streams", self.streams, 1, 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +110,15 @@ class PipelineOptions:
     merge_threads: int | None = None
 
     def __post_init__(self) -> None:
-        _integer("max_queries", self.max_queries, 1, 2**40)
-        _integer("max_result_bytes", self.max_result_bytes, 1, 2**60)
-        _integer("packet_queries", self.packet_queries, 1, 2**20)
-        _integer("hand_over_queries", self.hand_over_queries, 0, 2**40)
+        check_integer("max_queries", self.max_queries, 1, 2**40)
+        check_integer("max_result_bytes", self.max_result_bytes, 1, 2**60)
+        check_integer("packet_queries", self.packet_queries, 1, 2**20)
+        check_integer("hand_over_queries", self.hand_over_queries, 0, 2**40)
         if self.queued_packets is not None:
-            _integer("queued_packets", self.queued_packets, 1, 2**20)
+            check_integer("queued_packets", self.queued_packets, 1, 2**20)
         for name in ("preprocess_threads", "subset_match_threads", "key_lookup_threads", "merge_threads"):
             if getattr(self, name) is not None:
-                _integer(name, getattr(self, name), 1, MAX_THREADS)
+                check_integer(name, getattr(self, name), 1, MAX_THREADS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +164,17 @@ class MatchOptions:
             raise InvalidTypeError(f"exact must be True or False, not {self.exact!r}")
         if not isinstance(self.plane, bool):
             raise InvalidTypeError(f"plane must be True or False, not {self.plane!r}")
-        _one_of("device", self.device, get_args(Device))
+        check_one_of("device", self.device, get_args(Device))
         if not isinstance(self.pipeline, PipelineOptions):
             raise InvalidTypeError(f"pipeline must be PipelineOptions, not {self.pipeline!r}")
         if not isinstance(self.cuda, CudaOptions):
             raise InvalidTypeError(f"cuda must be CudaOptions, not {self.cuda!r}")
-        _integer("threads", self.threads, 1, MAX_THREADS)
-        _integer("batch_size", self.batch_size, 1, 2**20)
-        _seconds("flush_timeout", self.flush_timeout)
+        check_integer("threads", self.threads, 1, MAX_THREADS)
+        check_integer("batch_size", self.batch_size, 1, 2**20)
+        check_seconds("flush_timeout", self.flush_timeout)
         if self.flush_timeout is not None and not self.flush_timeout >= 0:
             raise InvalidValueError(f"flush_timeout must be zero or more seconds, not {self.flush_timeout!r}")
-        _seconds("auto_reload", self.auto_reload)
+        check_seconds("auto_reload", self.auto_reload)
         if self.auto_reload is not None and not self.auto_reload > 0:
             raise InvalidValueError(f"auto_reload must be more than zero seconds, not {self.auto_reload!r}")
 
@@ -200,9 +200,9 @@ class StagingOptions:
 
     def __post_init__(self) -> None:
         if self.durability is not None:
-            _one_of("durability", self.durability, get_args(Durability))
+            check_one_of("durability", self.durability, get_args(Durability))
         if self.keep_snapshots is not None:
-            _integer("keep_snapshots", self.keep_snapshots, 0, MAX_KEPT_SNAPSHOTS)
+            check_integer("keep_snapshots", self.keep_snapshots, 0, MAX_KEPT_SNAPSHOTS)
 
     @property
     def of_single(self) -> Durability:
@@ -245,7 +245,7 @@ class OpenOptions(_UsualOptions, total=False):
 
 def check_snapshot_number(number: object) -> None:
     """See that this can be the number of a snapshot; InvalidTypeError, InvalidValueError."""
-    _integer("snapshot", number, 0, 2**63)
+    check_integer("snapshot", number, 0, 2**63)
 
 
 def available_threads() -> int:
@@ -255,19 +255,22 @@ def available_threads() -> int:
     return min(os.cpu_count() or 1, MAX_THREADS)
 
 
-def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+def check_one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    """See that an option has one of these strings; InvalidTypeError, InvalidValueError."""
     if not isinstance(value, str):
         raise InvalidTypeError(f"{name} must be a string, not {value!r}")
     if value not in allowed:
         raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
 
 
-def _seconds(name: str, value: object) -> None:
+def check_seconds(name: str, value: object) -> None:
+    """See that an option is a number of seconds, or `None`; InvalidTypeError."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise InvalidTypeError(f"{name} must be seconds or None, not {value!r}")
 
 
-def _integer(name: str, value: object, low: int, high: int) -> None:
+def check_integer(name: str, value: object, low: int, high: int) -> None:
+    """See that an option is an integer of this range; InvalidTypeError, InvalidValueError."""
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         raise InvalidTypeError(f"{name} must be an integer, not {value!r}")
     if not low <= cast(int, value) <= high:

@@ -29,9 +29,14 @@ JSON = st.recursive(
     max_leaves=8,
 )
 NAMES = st.sampled_from(["command", "get", "unique", "plain", "coalesce", "commit", "full", "tags", "where", "within"])
-VALUES = st.sampled_from(["match", "match_unique", "add", "remove", "move", "rows", "sets"]) | JSON
+SUBSCRIBER_OPTIONS = st.sampled_from(["session", "keys", "every_key", "guarantee", "when_full", "linger"])
+VALUES = (
+    st.sampled_from(["match", "match_unique", "add", "remove", "move", "rows", "sets", "notify", "publish"])
+    | st.sampled_from(["at_least_once", "drop_oldest"])
+    | JSON
+)
 BODIES = (
-    st.dictionaries(NAMES, VALUES, max_size=4).map(json.dumps).map(str.encode)
+    st.dictionaries(NAMES | SUBSCRIBER_OPTIONS, VALUES, max_size=4).map(json.dumps).map(str.encode)
     | JSON.map(json.dumps).map(str.encode)
     | st.binary(max_size=40)
     | st.just(b"[" * 100_000)
@@ -84,6 +89,9 @@ def attempt(call) -> None:
 @given(body=BODIES, is_path=st.booleans())
 @example(body=b'{"command": "match", "unique": 1}', is_path=False)
 @example(body=b'{"command": ["match"]}', is_path=False)
+@example(body=b'{"command": "notify", "session": "a", "keys": [[1]]}', is_path=False)
+@example(body=b'{"command": "notify", "session": "a", "linger": NaN}', is_path=False)
+@example(body=b'{"command": "publish", "session": "a"}', is_path=False)
 def test_descriptors(served, body, is_path):
     _, client = served
     descriptor = flight.FlightDescriptor.for_path(body[:100]) if is_path else flight.FlightDescriptor.for_command(body)
@@ -147,19 +155,25 @@ TYPES = st.sampled_from(
 COLUMN_NAMES = st.sampled_from(
     ["tags", "key", "id", "attributes", "location", "within", "where", "constraints", "area", "expires", "x", ""]
 )
-SCHEMAS = st.lists(st.tuples(COLUMN_NAMES, TYPES), max_size=4)
+SUBSCRIBER_NAMES = st.sampled_from(["payload", "acknowledge", "follow", "unfollow"])
+SCHEMAS = st.lists(st.tuples(COLUMN_NAMES | SUBSCRIBER_NAMES, TYPES), max_size=4)
 
 
 @more
-@given(schema=SCHEMAS, rows=st.integers(0, 3), name=st.sampled_from(["match", "add", "remove", "move"]))
+@given(
+    schema=SCHEMAS,
+    rows=st.integers(0, 3),
+    name=st.sampled_from(["match", "add", "remove", "move", "notify", "publish"]),
+)
 def test_columns_of_any_type(served, schema, rows, name):
     """Rows of nulls of any type, in any columns."""
     service, client = served
     batch = pa.RecordBatch.from_arrays([_nulls(kind, rows) for _, kind in schema], names=[name for name, _ in schema])
 
     def send():
-        if name == "match":
-            writer, reader = client.do_exchange(command(command=name), options())
+        if name in ("match", "notify"):
+            named = {"session": "a"} if name == "notify" else {}
+            writer, reader = client.do_exchange(command(command=name, **named), options())
             writer.begin(batch.schema)
         else:
             writer, _ = client.do_put(command(command=name), batch.schema, options())
@@ -203,7 +217,7 @@ UNSOUND = {
 
 
 @pytest.mark.parametrize("what", UNSOUND)
-@pytest.mark.parametrize("name", ["match", "add"])
+@pytest.mark.parametrize("name", ["match", "add", "publish"])
 def test_unsound_arrow_data(served, name, what):
     """What Arrow itself reads without a word: the service validates it in full."""
     _, client = served

@@ -40,6 +40,14 @@ def exchanged(name: str) -> Callable[[flight.FlightClient, Any], Any]:
     return call
 
 
+def subscribed(client, options):
+    writer, reader = client.do_exchange(command(command="notify", session="a", linger=0), options)
+    with writer:
+        writer.begin(pa.schema([("acknowledge", pa.int64())]))
+        writer.done_writing()
+        return reader.read_all().to_pylist()
+
+
 def put(name: str) -> Callable[[flight.FlightClient, Any], Any]:
     table = pa.table({"client": [1], "lon": [0.0], "lat": [0.0]} if name == "move" else {"key": [1], "tags": [["a"]]})
 
@@ -70,6 +78,7 @@ def schema(client, options):
 CALLS: dict[str, tuple[str, Callable[[flight.FlightClient, Any], Any]]] = {
     "match": ("read", exchanged("match")),
     "match_unique": ("read", exchanged("match_unique")),
+    "notify": ("read", subscribed),
     "rows": ("read", lambda client, options: client.do_get(flight.Ticket(b'{"get": "rows"}'), options).read_all()),
     "sets": ("read", lambda client, options: client.do_get(flight.Ticket(b'{"get": "sets"}'), options).read_all()),
     "list_flights": ("read", lambda client, options: list(client.list_flights(options=options))),
@@ -79,6 +88,7 @@ CALLS: dict[str, tuple[str, Callable[[flight.FlightClient, Any], Any]]] = {
     "add": ("write", put("add")),
     "remove": ("write", put("remove")),
     "move": ("write", put("move")),
+    "publish": ("write", put("publish")),
     **{name: (each.role, acted(name)) for name, each in ACTIONS.items() if each.role is not None},
 }
 # What these do is not of interest here

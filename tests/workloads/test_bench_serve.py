@@ -31,3 +31,12 @@ def test_command(tmp_path):
         "messages a second in batches of 1,024",
         "latency at 50,000 messages a second",
     ]
+    transport = json.loads((tmp_path / "transport.json").read_text())
+    assert {row["system"] for row in transport["panels"][0]["values"]} == {
+        "tagmatch serve",
+        "Redis streams",
+        "nats-server",
+        "mosquitto",
+    }
+    assert [line["value"] for line in transport["lines"] if line["what"] == "messages lost"] == [0]
+    assert not transport["unavailable"]

@@ -23,11 +23,12 @@ def serve(
     output: Output = Path("bench-results/serve"),
     allow_changes: AllowChanges = False,
 ) -> None:
-    """An index as a service over Arrow Flight: batches, single messages, latency, and ten times too much."""
+    """An index as a service over Arrow Flight: batches, single messages, latency, ten times too much, and transport."""
     from tagmatch.workloads.bench.figures.serve import serve_figure
+    from tagmatch.workloads.bench.figures.transport import transport_figure
     from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions
 
     options = BenchOptions(
         sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, keys_per_set
     )
-    measure_all([serve_figure], options, output, allow_changes=allow_changes)
+    measure_all([serve_figure, transport_figure], options, output, allow_changes=allow_changes)

@@ -1,0 +1,171 @@
+"""Options of gateways, checked once where they enter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from tagmatch.broker.subscriber_options import Guarantee, WhenFull, check_not_negative
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
+from tagmatch.model.options import check_integer, check_one_of
+
+#: Where a message says what it is: in its properties alone, or also in its payload, a JSON object
+Form = Literal["properties", "json"]
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """What gateways have in common.
+
+    Attributes
+    ----------
+    host, port : str, int
+        Where the other broker is.
+    username, password_file : str, optional
+        How the gateway logs in there; the file has the password in its first line.
+    tls, tls_ca : bool, str, optional
+        Whether the connection is encrypted, and a file with the certificates, as PEM, that are trusted; without the
+        file, those that the system trusts.
+    messages : str
+        Where messages come from: a topic or a subject, perhaps with wildcards. Empty: none come.
+    notifications : str
+        Where notifications go: the prefix, behind which the key is. Empty: none go.
+    control : str
+        Where requests to subscribe and to unsubscribe come from. Empty: none come.
+    write : bool
+        Whether such requests are carried out; without, each is refused.
+    form : {"properties", "json"}
+        With `json`, the payload of a message is a JSON object, which may have `tags`, `attributes` and `location`.
+    session : str
+        Name of the session whose notifications go out.
+    guarantee : {"at_most_once", "at_least_once"}
+        What holds from the arrival of a message to its notification: whether each side hears of it when the other side
+        has it.
+    when_full : {"drop_newest", "drop_oldest"}
+        What happens to notifications for which the outbox of the gateway has no room.
+    max_waiting : int
+        Messages that have come and are not matched yet, at most.
+    batch_messages : int
+        Messages that are handed over together, at most, and notifications that go out together.
+    consolidate_interval : float
+        Seconds between two looks whether requests have changed something, which is consolidated then.
+    retry_first, retry_most : float
+        Seconds after which a lost connection is tried again: at first, and at most, as it doubles.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    username: str | None = None
+    password_file: str | None = None
+    tls: bool = False
+    tls_ca: str | None = None
+    messages: str = ""
+    notifications: str = ""
+    control: str = ""
+    write: bool = False
+    form: Form = "properties"
+    session: str = "gateway"
+    guarantee: Guarantee = "at_least_once"
+    when_full: WhenFull = "drop_newest"
+    max_waiting: int = 10_000
+    batch_messages: int = 1_024
+    consolidate_interval: float = 5.0
+    retry_first: float = 0.5
+    retry_most: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("host", "messages", "notifications", "control", "session"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidTypeError(f"{name} must be a string, not {getattr(self, name)!r}")
+        check_integer("port", self.port, 1, 65_535)
+        if not self.messages and not self.notifications and not self.control:
+            raise InvalidValueError("messages, notifications or control must say where something comes from or goes")
+        if self.password_file is not None and self.username is None:
+            raise InvalidValueError("username must be given beside password_file")
+        if self.tls_ca is not None and not self.tls:
+            raise InvalidValueError("tls_ca needs tls = true beside it")
+        check_one_of("form", self.form, get_args(Form))
+        check_one_of("guarantee", self.guarantee, get_args(Guarantee))
+        check_one_of("when_full", self.when_full, ("drop_newest", "drop_oldest"))
+        check_integer("max_waiting", self.max_waiting, 1, 2**31)
+        check_integer("batch_messages", self.batch_messages, 1, 2**20)
+        for name in ("consolidate_interval", "retry_first", "retry_most"):
+            check_not_negative(name, getattr(self, name))
+            if not getattr(self, name) > 0:
+                raise InvalidValueError(f"{name} must be more than zero seconds")
+
+    @property
+    def password(self) -> str | None:
+        """The first line of `password_file`; TagMatchError if it cannot be read."""
+        if self.password_file is None:
+            return None
+        try:
+            return Path(self.password_file).read_text().partition("\n")[0]
+        except (OSError, UnicodeDecodeError) as error:
+            raise TagMatchError(f"password_file {self.password_file}: cannot be read: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class MqttOptions(GatewayOptions):
+    """A gateway to a broker of MQTT 5; other options are those of `GatewayOptions`.
+
+    Attributes
+    ----------
+    client_id : str
+        Name of the gateway at the broker, which keeps its messages by this name while it is away.
+    session_expiry : int
+        Seconds for which the broker keeps messages for a gateway that is away.
+    keepalive : int
+        Seconds of silence after which the gateway asks whether the broker is still there.
+    """
+
+    port: int = 1883
+    session: str = "mqtt"
+    client_id: str = "tagmatch"
+    session_expiry: int = 3_600
+    keepalive: int = 30
+
+    def __post_init__(self) -> None:
+        GatewayOptions.__post_init__(self)
+        check_integer("session_expiry", self.session_expiry, 0, 2**32 - 1)
+        check_integer("keepalive", self.keepalive, 1, 65_535)
+        if not isinstance(self.client_id, str) or not self.client_id:
+            raise InvalidValueError(f"client_id must be a name, not {self.client_id!r}")
+        for name in ("messages", "control"):
+            levels = getattr(self, name).split("/")
+            if "#" in levels[:-1] or any(len(level) > 1 and set(level) & set("+#") for level in levels):
+                raise InvalidValueError(f"{name} must be a filter of topics, not {getattr(self, name)!r}")
+        if set(self.notifications) & set("+#\0"):
+            raise InvalidValueError(f"notifications must be a topic without wildcards, not {self.notifications!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class NatsOptions(GatewayOptions):
+    """A gateway to a server of NATS; other options are those of `GatewayOptions`.
+
+    Attributes
+    ----------
+    queue : str
+        Queue group: of the gateways in it, each message goes to one. Empty: every gateway gets all.
+    flush_timeout : float
+        Seconds within which the server must say that it has what was sent to it.
+    """
+
+    port: int = 4222
+    session: str = "nats"
+    queue: str = ""
+    flush_timeout: float = 5.0
+
+    def __post_init__(self) -> None:
+        GatewayOptions.__post_init__(self)
+        check_not_negative("flush_timeout", self.flush_timeout)
+        if not isinstance(self.queue, str) or any(character.isspace() for character in self.queue):
+            raise InvalidValueError(f"queue must be a name without spaces, not {self.queue!r}")
+        for name in ("messages", "notifications", "control"):
+            subject = getattr(self, name)
+            tokens = subject.split(".") if subject else ["-"]
+            if "" in tokens or any(character.isspace() for character in subject):
+                raise InvalidValueError(f"{name} must be a subject, not {subject!r}")
+            if ">" in tokens[:-1] or (name == "notifications" and set(tokens) & {"*", ">"}):
+                raise InvalidValueError(f"{name} has a wildcard where none can be: {subject!r}")

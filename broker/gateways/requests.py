@@ -1,0 +1,132 @@
+"""Requests that come through a gateway: to add a subscription, or to remove one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from typing import Any, Protocol
+
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
+
+_LOG = logging.getLogger("tagmatch.gateways")
+_ACTIONS = ("subscribe", "unsubscribe")
+_FIELDS = frozenset(("action", "key", "tags", "where"))
+#: Bytes of a request
+_LONGEST = 1 << 20
+
+
+class Changeable(Protocol):
+    """What requests change: a `TagMatch`."""
+
+    def add_set(self, tags: Any, key: Any, *, where: str | None = None) -> None:
+        """Stage a subscription."""
+        ...
+
+    def remove_set(self, tags: Any, key: Any, *, where: str | None = None) -> None:
+        """Stage that it goes."""
+        ...
+
+    def consolidate(self) -> None:
+        """Put in effect what is staged."""
+        ...
+
+
+class Requests:
+    """Carries requests out, and consolidates what they change.
+
+    Parameters
+    ----------
+    index : TagMatch
+    write : bool
+        Whether requests may change it.
+    interval : float
+        Seconds between two looks whether something has changed.
+
+    Examples
+    --------
+    >>> from tagmatch import TagMatch
+    >>> requests = Requests(TagMatch(), False, 5.0)
+    >>> requests.answer(b'{"action": "subscribe", "tags": ["fr"], "key": 7}')
+    b'{"ok": false, "error": "this gateway carries out no requests: write = true in its options would let it"}'
+    """
+
+    def __init__(self, index: Changeable, write: bool, interval: float) -> None:
+        self._index, self._write, self._interval = index, write, interval
+        self._changed, self._ending = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._counts = {"requests": 0, "requests_refused": 0, "consolidations": 0, "consolidations_failed": 0}
+        self._thread = threading.Thread(target=self._run, name="tagmatch-consolidate", daemon=True)
+
+    def start(self) -> None:
+        """Begin to consolidate."""
+        if self._write:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Consolidate what has changed, and end."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def answer(self, request: bytes) -> bytes:
+        """Carry a request out; the answer, a JSON object: whether it is staged (`ok`), and if not, the `error`."""
+        self._count("requests")
+        try:
+            self._carry_out(request)
+        except TagMatchError as error:
+            self._count("requests_refused")
+            return json.dumps({"ok": False, "error": str(error)}).encode()
+        return b'{"ok": true}'
+
+    def _carry_out(self, request: bytes) -> None:
+        if not self._write:
+            raise InvalidValueError("this gateway carries out no requests: write = true in its options would let it")
+        found = _read(request)
+        act = self._index.add_set if found["action"] == "subscribe" else self._index.remove_set
+        act(found["tags"], found["key"], where=found.get("where"))
+        self._changed.set()
+
+    def _run(self) -> None:
+        while not self._ending.wait(self._interval):
+            self._consolidate()
+        self._consolidate()
+
+    def _consolidate(self) -> None:
+        if not self._changed.is_set():
+            return
+        self._changed.clear()
+        try:
+            self._index.consolidate()
+            self._count("consolidations")
+        except Exception as error:  # what is staged stays so, and is tried again
+            self._changed.set()
+            self._count("consolidations_failed")
+            _LOG.error("consolidation failed: %s", error)
+
+    def _count(self, name: str) -> None:
+        with self._lock:
+            self._counts[name] += 1
+
+    def stats(self) -> dict[str, int]:
+        """Counts: `requests`, `requests_refused` of them, `consolidations`, `consolidations_failed`."""
+        with self._lock:
+            return dict(self._counts)
+
+
+def _read(request: bytes) -> dict[str, Any]:
+    if len(request) > _LONGEST:
+        raise InvalidValueError(f"a request must have at most {_LONGEST} bytes, not {len(request)}")
+    try:
+        found = json.loads(request)
+    except (ValueError, RecursionError):
+        raise InvalidValueError("a request must be a JSON object in UTF-8") from None
+    if not isinstance(found, dict):
+        raise InvalidTypeError(f"a request must be a JSON object, not {type(found).__name__}")
+    if unknown := sorted(found.keys() - _FIELDS):
+        raise InvalidValueError(f"a request has no field {unknown[0][:60]!r}, but {', '.join(sorted(_FIELDS))}")
+    if found.get("action") not in _ACTIONS:
+        raise InvalidValueError(f"action must be one of {_ACTIONS}, not {str(found.get('action'))[:60]!r}")
+    if missing := sorted({"key", "tags"} - found.keys()):
+        raise InvalidValueError(f"a request needs {missing[0]!r}")
+    return found

@@ -1,0 +1,306 @@
+"""Messages in, notifications out: messages are matched together, and go to the sessions that follow their keys."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from itertools import groupby
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.broker.notifications import KEY_TYPES, NEVER, Notifications, notifications_of
+from tagmatch.broker.publications import Messages, Published, joined, messages_of
+from tagmatch.broker.sessions import Sessions
+from tagmatch.broker.subscriber_options import HUB_DEFAULTS, HubOptions
+from tagmatch.model.arrays import I64Array
+from tagmatch.model.errors import ClosedError, InvalidValueError, Overloaded
+
+
+class MatchesMany(Protocol):
+    """What matches: a `TagMatch`, or anything with its method `match_many`."""
+
+    def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
+        """Keys of each message."""
+        ...
+
+
+class _Waiting:
+    __slots__ = ("messages", "nbytes", "published")
+
+    def __init__(self, messages: Messages) -> None:
+        self.messages, self.nbytes = messages, messages.nbytes
+        self.published: Future[Published] = Future()
+        # So that it cannot be cancelled: what is in the queue is matched
+        self.published.set_running_or_notify_cancel()
+
+
+class Hub:
+    """A queue of messages, and a thread that matches them and notifies sessions.
+
+    Every message is counted: `in = matched + unmatched + dropped + failed + waiting`, always.
+
+    Parameters
+    ----------
+    matcher : TagMatch
+    sessions : Sessions
+    options : HubOptions
+
+    Examples
+    --------
+    >>> from tagmatch import TagMatch
+    >>> tm = TagMatch()
+    >>> tm.add_set(["fr"], 7)
+    >>> tm.consolidate()
+    >>> sessions = Sessions("integer")
+    >>> phone = sessions.connect("phone", keys=[7])
+    >>> with Hub(tm, sessions) as hub:
+    ...     hub.publish([["cat", "fr"], ["dog"]], [b"miaow", b"woof"]).result()
+    Published(messages=2, matched=1)
+    >>> phone.take()["payload"].to_pylist()
+    [b'miaow']
+    """
+
+    def __init__(self, matcher: MatchesMany, sessions: Sessions, options: HubOptions = HUB_DEFAULTS) -> None:
+        self._matcher, self._sessions, self._options = matcher, sessions, options
+        self._lock = threading.Lock()
+        self._came, self._went = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._queue: deque[_Waiting] = deque()
+        self._waiting = self._waiting_bytes = self._matching = 0
+        self._counts: Counter[str] = Counter()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="tagmatch-hub", daemon=True)
+        self._thread.start()
+
+    # -- publishers --------------------------------------------------------------------------------------------------
+
+    def publish(
+        self, messages: Any, payloads: Iterable[bytes | None] | None = None, *, timeout: float | None = None
+    ) -> Future[Published]:
+        """Have messages matched, and sessions notified.
+
+        Parameters
+        ----------
+        messages, payloads
+            As `messages_of` takes them.
+        timeout : float, optional
+            Seconds to wait for room in the queue, where `when_busy` is `wait`; `None`: as long as it takes.
+
+        Returns
+        -------
+        concurrent.futures.Future of Published
+            Done when all notifications are in their outboxes; with the error of `match_many` if that failed.
+
+        Raises
+        ------
+        InvalidTypeError, InvalidValueError
+            Messages cannot be read, or are more than the queue can have; none is counted.
+        Overloaded
+            There was no room; all of these messages are counted as dropped.
+        ClosedError
+            The hub is closed; none is counted.
+        """
+        one = _Waiting(messages_of(messages, payloads))
+        count, options = len(one.messages), self._options
+        if count > options.max_waiting or one.nbytes > options.max_waiting_bytes:
+            raise InvalidValueError(
+                f"{count} messages of {one.nbytes} bytes are more than may wait together, {options.max_waiting} of "
+                f"{options.max_waiting_bytes} bytes; publish fewer at a time"
+            )
+        if not count:
+            one.published.set_result(Published(0, 0))
+            return one.published
+        with self._lock:
+            if options.when_busy == "wait":
+                self._went.wait_for(lambda: self._is_closed or self._has_room(one), timeout)
+            if self._is_closed:
+                raise ClosedError("the hub is closed; publish to another service")
+            self._counts["in"] += count
+            if not self._has_room(one):
+                self._counts["dropped"] += count
+                raise Overloaded(
+                    f"{self._waiting} messages wait to be matched, and there is no room for {count} more, which are "
+                    "dropped; publish again later"
+                )
+            self._queue.append(one)
+            self._waiting += count
+            self._waiting_bytes += one.nbytes
+            self._came.notify()
+        return one.published
+
+    def _has_room(self, one: _Waiting) -> bool:
+        return (
+            self._waiting + len(one.messages) <= self._options.max_waiting
+            and self._waiting_bytes + one.nbytes <= self._options.max_waiting_bytes
+        )
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while taken := self._next():
+            # Those that came one after the other with the same columns are matched together
+            for _, group in groupby(taken, lambda one: one.messages.table.schema):
+                self._match(list(group))
+
+    def _next(self) -> list[_Waiting]:
+        with self._lock:
+            self._came.wait_for(lambda: self._queue or self._is_closed)
+            taken: list[_Waiting] = []
+            count = 0
+            while self._queue and (not taken or count + len(self._queue[0].messages) <= self._options.batch_messages):
+                taken.append(self._queue.popleft())
+                count += len(taken[-1].messages)
+            return taken
+
+    def _match(self, group: list[_Waiting]) -> None:
+        try:
+            messages = joined([one.messages for one in group])
+            answers = self._matcher.match_many(messages.table, unique=True)
+        except Exception as error:
+            if len(group) > 1:  # the fault of one is not that of the others
+                for one in group:
+                    self._match([one])
+            else:
+                self._done(group, None, error)
+            return
+        try:
+            self._notify(messages, answers)
+        except Exception as error:  # not again, as some may be notified already
+            self._done(group, None, error)
+        else:
+            self._done(group, answers, None)
+
+    def _done(self, group: list[_Waiting], answers: pa.ListArray | None, error: BaseException | None) -> None:
+        """Count messages, let publishers in, and tell those of these messages."""
+        counts = [len(one.messages) for one in group]
+        found = [0] * len(group)
+        if answers is not None:
+            ends = np.cumsum(counts)
+            totals = np.concatenate([[0], np.cumsum(_lengths(answers) > 0)])
+            found = (totals[ends] - totals[ends - counts]).tolist()
+        with self._lock:
+            self._waiting -= sum(counts)
+            self._waiting_bytes -= sum(one.nbytes for one in group)
+            if error is None:
+                self._counts.update(matched=sum(found), unmatched=sum(counts) - sum(found))
+            else:
+                self._counts["failed"] += sum(counts)
+            self._went.notify_all()
+        for one, count, matched in zip(group, counts, found, strict=True):
+            if error is None:
+                one.published.set_result(Published(count, matched))
+            else:
+                one.published.set_exception(error)
+
+    # -- notifications -----------------------------------------------------------------------------------------------
+
+    def _notify(self, messages: Messages, answers: pa.ListArray) -> None:
+        self._sessions.end_expired()
+        expires = self._expiries(messages)
+        lengths, keys = _lengths(answers), answers.flatten()
+        keys = keys.cast(KEY_TYPES[self._sessions.key_type])
+        offered = 0
+        if followers := self._sessions.following_all():
+            rows = np.flatnonzero(lengths)
+            ends = np.concatenate([[0], np.cumsum(lengths[rows])])
+            if len(rows):
+                whole = self._made(messages, expires, rows, ends, keys)
+                offered += sum(self._sessions.offer(number, whole) for number in followers)
+        places, numbers = self._sessions.lookup(keys)
+        if len(places):
+            # By session, then by message: one notification for each message, with all keys of the session
+            order = np.argsort(numbers, kind="stable")
+            places, numbers = places[order], numbers[order]
+            rows = np.repeat(np.arange(len(lengths)), lengths)[places]
+            is_first = np.ones(len(places), bool)
+            is_first[1:] = (numbers[1:] != numbers[:-1]) | (rows[1:] != rows[:-1])
+            begins = np.flatnonzero(is_first)
+            whole = self._made(
+                messages, expires, rows[begins], np.append(begins, len(places)), keys.take(pa.array(places))
+            )
+            offered += self._share_out(whole, numbers[begins])
+        with self._lock:
+            self._counts["notifications"] += offered
+
+    def _made(self, messages: Messages, expires: I64Array, rows: Any, offsets: Any, keys: pa.Array) -> Notifications:
+        """Notifications of the messages in these rows, and the keys of each."""
+        wanted = pa.array(rows)
+        lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), keys)
+        return notifications_of(messages.ids.take(wanted), messages.payloads.take(wanted), lists, expires[rows])
+
+    def _share_out(self, whole: Notifications, numbers: Any) -> int:
+        """Give each session its part; a loop over sessions that are notified."""
+        begins = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
+        ends = np.append(begins[1:], len(numbers))
+        parts = zip(numbers[begins].tolist(), begins.tolist(), ends.tolist(), strict=True)
+        return sum(self._sessions.offer(number, whole.part(begin, end)) for number, begin, end in parts)
+
+    def _expiries(self, messages: Messages) -> I64Array:
+        expiry = self._sessions.options.message_expiry
+        if expiry is None:
+            return messages.expires
+        default = self._sessions.now() + int(expiry * 1e6)
+        found: I64Array = np.where(messages.expires == NEVER, default, messages.expires)
+        return found
+
+    # -- the object --------------------------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, int]:
+        """Counts of messages, of one moment.
+
+        Returns
+        -------
+        dict
+            Messages `in`, and of these `matched` (a key at least), `unmatched`, `dropped`, `failed` and still
+            `waiting`; `waiting_bytes`; and `notifications` that sessions were offered.
+        """
+        with self._lock:
+            names = ("in", "matched", "unmatched", "dropped", "failed", "notifications")
+            counts = {name: self._counts[name] for name in names}
+            return {**counts, "waiting": self._waiting, "waiting_bytes": self._waiting_bytes}
+
+    def close(self, *, drain: bool = True, timeout: float | None = None) -> bool:
+        """Take no more messages, match those that wait, or drop them without `drain`, and end the thread.
+
+        Parameters
+        ----------
+        drain : bool
+        timeout : float, optional
+            Seconds to wait for that, `None`: as long as it takes. What waits after that is dropped.
+
+        Returns
+        -------
+        bool
+            Whether nothing was dropped.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            self._is_closed = True
+            self._came.notify_all()
+            self._went.notify_all()
+            is_whole = drain and self._went.wait_for(lambda: not self._queue, timeout)
+            left = [] if is_whole else list(self._queue)
+            self._queue.clear()
+            dropped = sum(len(one.messages) for one in left)
+            self._counts["dropped"] += dropped
+            self._waiting -= dropped
+            self._waiting_bytes -= sum(one.nbytes for one in left)
+        for one in left:
+            one.published.set_exception(ClosedError("the hub was closed before these messages were matched"))
+        self._thread.join(None if until is None else max(until - time.monotonic(), 0.0))
+        return not dropped and not self._thread.is_alive()
+
+    def __enter__(self) -> Hub:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _lengths(answers: pa.ListArray) -> I64Array:
+    lengths: I64Array = np.diff(answers.offsets.to_numpy()).astype(np.int64)
+    return lengths

@@ -1,0 +1,355 @@
+"""The outbox of one subscriber: notifications that wait for it, as many as there is room for.
+
+Notifications stay in the columns in which they come. Each that is offered gets a number, its offset; what a
+subscriber does not get, as it was dropped or has expired, is a number that it misses.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.broker.notifications import NEVER, Notifications, joined
+from tagmatch.broker.subscriber_options import Guarantee, WhenFull
+from tagmatch.model.clock import now_us
+from tagmatch.model.errors import InvalidValueError, SessionError, SlowSubscriberError
+
+#: Memory that may stay in use for others' notifications, beside as much again as an outbox has of its own
+_SHARED_BYTES = 1 << 20
+
+
+class Outbox:
+    """A bounded queue of notifications, for one connection at a time. All methods may be called from many threads.
+
+    Always, `offered = delivered + dropped + expired + waiting`.
+
+    Parameters
+    ----------
+    guarantee : {"at_most_once", "at_least_once"}
+        A notification leaves when it is handed over, or when it is acknowledged.
+    when_full : {"disconnect", "drop_oldest", "drop_newest"}
+        What happens where there is no room.
+    max_notifications, max_bytes : int
+        How many wait at most, and bytes of them. What was handed over and not acknowledged counts.
+    now : callable
+        Microseconds since 1970.
+
+    Examples
+    --------
+    >>> outbox = Outbox("at_most_once", "drop_oldest", 100, 1 << 20)
+    >>> outbox.take(outbox.connect(), timeout=0) is None
+    True
+    """
+
+    def __init__(
+        self,
+        guarantee: Guarantee,
+        when_full: WhenFull,
+        max_notifications: int,
+        max_bytes: int,
+        now: Callable[[], int] = now_us,
+    ) -> None:
+        self.guarantee, self.when_full = guarantee, when_full
+        self._most, self._most_bytes, self._now = max_notifications, max_bytes, now
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = _Parts()
+        self._in_flight = _Parts()
+        self._offered = self._delivered = self._dropped = self._expired = self._redelivered = 0
+        self._handed_over = 0  # the greatest offset
+        self._connection, self._is_connected = 0, False
+        self._is_slow = self._is_closed = False
+
+    # -- what comes in -----------------------------------------------------------------------------------------------
+
+    def offer(self, new: Notifications) -> int:
+        """Have notifications wait, as many as there is room for; how many were offered, 0 where the session has ended.
+
+        Of several for which there is no room, the first ones stay, unless `when_full` is `drop_oldest`: then the last
+        ones do, except those that alone are larger than an outbox. What is in flight is not dropped.
+        """
+        with self._lock:
+            if self._is_closed:
+                return 0
+            new = new.numbered(self._offered + 1)
+            self._offered += len(new)
+            fitting = self._fitting(new)
+            if fitting < len(new):
+                self._expire()
+                fitting = self._fitting(new)
+            if fitting == len(new):
+                self._waiting.append(new)
+            elif self.when_full == "drop_oldest":
+                self._replace_oldest(new)
+            else:
+                self._waiting.append(new.part(0, fitting))
+                self._dropped += len(new) - fitting
+                self._is_slow = self.when_full == "disconnect" and self._is_connected
+            self._waiting.compact()
+            self._changed.notify_all()
+            return len(new)
+
+    def _fitting(self, new: Notifications) -> int:
+        """How many, from the first on, there is room for."""
+        room = self._most - self._waiting.count - self._in_flight.count
+        room_bytes = self._most_bytes - self._waiting.nbytes - self._in_flight.nbytes
+        return min(max(room, 0), int(np.searchsorted(np.cumsum(new.sizes), room_bytes, "right")))
+
+    def _replace_oldest(self, new: Notifications) -> None:
+        most, most_bytes = self._most - self._in_flight.count, self._most_bytes - self._in_flight.nbytes
+        possible = new.sizes <= most_bytes
+        self._dropped += int(len(new) - possible.sum())
+        self._waiting.append(new if possible.all() else new.where(possible))
+        self._dropped += self._waiting.drop_first(self._waiting.count - most, self._waiting.nbytes - most_bytes)
+
+    def _expire(self) -> None:
+        """Let go of what waits and has expired by now."""
+        self._expired += self._waiting.drop_expired(self._now())
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def connect(self) -> int:
+        """Begin a connection, and end the one before; what was handed over and not acknowledged is delivered again.
+
+        Returns
+        -------
+        int
+            The number of the connection, for `take` and `disconnect`.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise SessionError("this session has ended; connect again to begin another")
+            self._connection += 1
+            self._is_connected, self._is_slow = True, False
+            self._waiting.put_before(self._in_flight.take_all().again() if self._in_flight.count else None)
+            self._changed.notify_all()
+            return self._connection
+
+    def disconnect(self, connection: int) -> bool:
+        """End a connection; whether it was the present one. A call of `take` that waits ends, with a SessionError."""
+        with self._lock:
+            if connection != self._connection or not self._is_connected:
+                return False
+            self._connection += 1
+            self._is_connected = False
+            self._changed.notify_all()
+            return True
+
+    def take(
+        self, connection: int, most: int = 1_024, most_bytes: int = 1 << 22, timeout: float | None = None
+    ) -> pa.RecordBatch | None:
+        """The next notifications, in the order of their offsets; waits until there are some.
+
+        Parameters
+        ----------
+        connection : int
+            What `connect` has returned.
+        most, most_bytes : int
+            How many at most, and bytes of them; at least one comes.
+        timeout : float, optional
+            Seconds to wait, `None`: as long as it takes.
+
+        Returns
+        -------
+        pyarrow.RecordBatch or None
+            Columns as `tagmatch.broker.notifications.schema_of` says. `None`: none came in time.
+
+        Raises
+        ------
+        InvalidValueError
+            `most` is less than 1.
+        SlowSubscriberError
+            The outbox was full and its policy is `disconnect`.
+        SessionError
+            The connection or the session has ended, or another connection has taken the session over.
+        """
+        if most < 1:
+            raise InvalidValueError(f"most must be 1 or more notifications, not {most}")
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            while True:
+                self._check(connection)
+                self._expire()
+                if self._waiting.count:
+                    return self._hand_over(most, most_bytes).as_batch()
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._changed.wait(left)
+
+    def _check(self, connection: int) -> None:
+        if self._is_closed:
+            raise SessionError("this session has ended; connect again to begin another")
+        if connection != self._connection or not self._is_connected:
+            raise SessionError("this connection has ended, or another one has taken its session over")
+        if self._is_slow:
+            raise SlowSubscriberError(
+                f"the outbox of this session was full with {self._waiting.count + self._in_flight.count} "
+                f"notifications of {self._waiting.nbytes + self._in_flight.nbytes} bytes, and {self._dropped} were "
+                "dropped so far; connect again to go on, and take or acknowledge notifications sooner"
+            )
+
+    def _hand_over(self, most: int, most_bytes: int) -> Notifications:
+        taken = self._waiting.take_first(most, most_bytes)
+        self._handed_over = max(self._handed_over, int(taken.offsets[-1]))
+        self._redelivered += int(taken.redelivered.sum())
+        if self.guarantee == "at_most_once":
+            self._delivered += len(taken)
+        else:
+            self._in_flight.append(taken)
+            self._in_flight.compact()
+        return taken
+
+    def acknowledge(self, offset: int) -> None:
+        """Let go of all notifications up to this offset, which were handed over.
+
+        Raises
+        ------
+        InvalidValueError
+            No notification of that offset was handed over yet, or none waits for an acknowledgement.
+        """
+        with self._lock:
+            if self.guarantee == "at_most_once":
+                raise InvalidValueError("notifications that are delivered at most once are not acknowledged")
+            if not 0 <= offset <= self._handed_over:
+                raise InvalidValueError(
+                    f"offset {offset} cannot be acknowledged: the last notification that was delivered is "
+                    f"{self._handed_over}"
+                )
+            self._delivered += self._in_flight.drop_up_to(offset) + self._waiting.drop_up_to(offset)
+
+    def close(self) -> None:
+        """End the session: what waits is dropped, and nothing is taken any more."""
+        with self._lock:
+            self._is_closed, self._is_connected = True, False
+            for parts in (self._waiting, self._in_flight):
+                self._dropped += parts.count
+                parts.clear()
+            self._changed.notify_all()
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a connection has begun and not ended."""
+        return self._is_connected
+
+    def stats(self) -> dict[str, int]:
+        """Counts of notifications, of one moment.
+
+        Returns
+        -------
+        dict
+            `offered`, `delivered` (handed over, or acknowledged), `dropped`, `expired`, `waiting` (with `in_flight`:
+            handed over, not acknowledged), `redelivered` (handed over again), and `bytes` of those that wait.
+        """
+        with self._lock:
+            return {
+                "offered": self._offered,
+                "delivered": self._delivered,
+                "dropped": self._dropped,
+                "expired": self._expired,
+                "waiting": self._waiting.count + self._in_flight.count,
+                "in_flight": self._in_flight.count,
+                "redelivered": self._redelivered,
+                "bytes": self._waiting.nbytes + self._in_flight.nbytes,
+            }
+
+
+class _Parts:
+    """Notifications in the order of their offsets, in parts of any length, with sums of all."""
+
+    def __init__(self) -> None:
+        self._parts: deque[Notifications] = deque()
+        self.count = self.nbytes = self._held = 0
+        self._first_expiry = NEVER
+
+    def append(self, part: Notifications) -> None:
+        if len(part):
+            self._parts.append(part)
+            self._add(part)
+
+    def put_before(self, part: Notifications | None) -> None:
+        if part is not None:
+            self._parts.appendleft(part)
+            self._add(part)
+
+    def _add(self, part: Notifications) -> None:
+        self.count += len(part)
+        self.nbytes += part.nbytes
+        self._held += part.held
+        self._first_expiry = min(self._first_expiry, int(part.expires.min()))
+
+    def _pop(self) -> Notifications:
+        part = self._parts.popleft()
+        self.count -= len(part)
+        self.nbytes -= part.nbytes
+        self._held -= part.held
+        return part
+
+    def clear(self) -> None:
+        self.__init__()  # type: ignore[misc]
+
+    def take_all(self) -> Notifications:
+        whole = joined(self._parts)
+        self.clear()
+        return whole
+
+    def _split_first(self, count: int) -> Notifications:
+        """The first ones of the first part, which keeps the others."""
+        part = self._pop()
+        if count < len(part):
+            self.put_before(part.part(count, len(part)))
+        return part.part(0, count)
+
+    def take_first(self, most: int, most_bytes: int) -> Notifications:
+        """The first ones: at least one, and no more than both allow."""
+        taken: list[Notifications] = []
+        while self.count and most > 0:
+            sizes = np.cumsum(self._parts[0].sizes[:most])
+            fitting = int(np.searchsorted(sizes, most_bytes, "right"))
+            if not fitting and taken:
+                break
+            is_whole = fitting == len(self._parts[0])
+            taken.append(self._split_first(max(fitting, 1)))
+            most, most_bytes = most - len(taken[-1]), most_bytes - taken[-1].nbytes
+            if not is_whole:
+                break
+        return joined(taken)
+
+    def drop_first(self, count: int, nbytes: int) -> int:
+        """Let go of as few as possible, from the first on, that are so many and so large; how many these were."""
+        dropped = 0
+        while (count > 0 or nbytes > 0) and self.count:
+            sizes = np.cumsum(self._parts[0].sizes)
+            enough = max(count, int(np.searchsorted(sizes, nbytes, "left")) + 1 if nbytes > 0 else 0)
+            gone = self._split_first(min(enough, len(sizes)))
+            count, nbytes, dropped = count - len(gone), nbytes - gone.nbytes, dropped + len(gone)
+        return dropped
+
+    def drop_up_to(self, offset: int) -> int:
+        dropped = 0
+        while self.count and self._parts[0].offsets[0] <= offset:
+            dropped += len(self._split_first(int(np.searchsorted(self._parts[0].offsets, offset, "right"))))
+        return dropped
+
+    def drop_expired(self, now: int) -> int:
+        if now < self._first_expiry:
+            return 0
+        parts, before = list(self._parts), self.count
+        self.clear()
+        for part in parts:
+            lasting = part.expires > now
+            self.append(part if lasting.all() else part.where(lasting))
+        return before - self.count
+
+    def compact(self) -> None:
+        """Copy what waits where it keeps much memory of others in use: parts of batches that many sessions share."""
+        if self._held > 4 * self.nbytes + _SHARED_BYTES:
+            whole = self.take_all()
+            self.append(whole.where(np.ones(len(whole), bool)))

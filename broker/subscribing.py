@@ -1,0 +1,252 @@
+"""Subscribers of a service: their sessions, what publishes to them, and the gateways; over Flight, streams of both."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tagmatch.broker.calls import Call
+from tagmatch.broker.errors import error_text
+from tagmatch.broker.exchange import DRAINING
+from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
+from tagmatch.broker.hub import Hub
+from tagmatch.broker.messages import check_schema
+from tagmatch.broker.notifications import KEY_TYPES, schema_of
+from tagmatch.broker.publications import Published
+from tagmatch.broker.sessions import Connection, Sessions
+from tagmatch.broker.wire import Options, write_json
+from tagmatch.model.errors import InvalidValueError, SessionError
+from tagmatch.model.options import KeyType
+
+if TYPE_CHECKING:
+    from tagmatch.broker.gateways.gateway import Gateway
+    from tagmatch.broker.service import Service
+
+_LOG = logging.getLogger("tagmatch.subscribers")
+# Seconds between looks whether the service ends, and for which gateways may go on sending then
+_LOOK_S = 0.2
+#: Columns of what a subscriber sends: the offset up to which it has everything, keys to follow, keys no longer
+ACKNOWLEDGE, FOLLOW, UNFOLLOW = "acknowledge", "follow", "unfollow"
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyOptions(Options):
+    """What a subscriber asks for, as `Sessions.connect` takes it."""
+
+    session: str = ""
+    keys: list | None = None  # type: ignore[type-arg]
+    every_key: bool = False
+    guarantee: str = "at_most_once"
+    when_full: str | None = None
+    linger: int | float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOptions(Options):
+    """No options."""
+
+
+class Subscribers:
+    """Sessions, hub and gateways of one service.
+
+    Parameters
+    ----------
+    service : Service
+        Gets the commands `notify` (`DoExchange`) and `publish` (`DoPut`), and figures.
+    """
+
+    def __init__(self, service: Service) -> None:
+        config = service.config
+        self._service, self._config = service, config
+        self.key_type: KeyType = "string" if service.has_string_keys else "integer"
+        self.sessions = Sessions(self.key_type, config.sessions)
+        self.hub = Hub(service.index, self.sessions, config.hub)
+        self.gateways: list[Gateway] = []
+        self._quiet = threading.Event()
+        self._ending: threading.Thread | None = None
+        service.exchanges["notify"] = ("read", _notify)
+        service.puts["publish"] = ("write", _publish)
+        service.on_drain.append(self._begin_to_end)
+        service.metrics.watch_subscribers(self.stats)
+
+    def start(self) -> None:
+        """Begin to connect gateways; TagMatchError if one lacks its package or a file."""
+        every: tuple[MqttOptions | NatsOptions, ...] = (*self._config.mqtt, *self._config.nats)
+        for options in every:
+            gateway = _gateway(options)(self._service.index, self.hub, self.sessions, options)
+            self.gateways.append(gateway)
+            gateway.start()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the service ends, and no new notifications come."""
+        return self._quiet.is_set()
+
+    def _begin_to_end(self) -> None:
+        self._ending = threading.Thread(target=self._end, name="tagmatch-subscribers-end", daemon=True)
+        self._ending.start()
+
+    def _end(self) -> None:
+        seconds = self._config.server.drain_seconds
+        for gateway in self.gateways:
+            if not gateway.stop(seconds):
+                _LOG.warning("a gateway has not sent everything in time")
+        if not self.hub.close(timeout=seconds):
+            _LOG.warning("messages were dropped, as they were not matched in time")
+        self._quiet.set()
+
+    def end(self, timeout: float) -> None:
+        """Wait so long for gateways and for what is published, and end all sessions."""
+        if self._ending is not None:
+            self._ending.join(timeout)
+        self.sessions.close()
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        """Figures of `sessions`, the `hub`, and each gateway by its session."""
+        gateways = {gateway.options.session: gateway.stats() for gateway in self.gateways}
+        return {"sessions": self.sessions.stats(), "hub": self.hub.stats(), **gateways}
+
+
+def _gateway(options: MqttOptions | NatsOptions) -> type[Gateway]:
+    if isinstance(options, MqttOptions):
+        from tagmatch.broker.gateways.mqtt import MqttGateway
+
+        return MqttGateway
+    from tagmatch.broker.gateways.nats import NatsGateway
+
+    return NatsGateway
+
+
+# -- notifications -----------------------------------------------------------------------------------------------------
+
+
+def _notify(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> None:
+    """Answer a subscriber with its notifications, until it ends the stream."""
+    options: Any = NotifyOptions.of(command, "the descriptor")
+    connection = call.service.subscribers.sessions.connect(
+        options.session,
+        call.user.name,
+        keys=options.keys,
+        every_key=options.every_key,
+        guarantee=options.guarantee,
+        when_full=options.when_full,
+        linger=None if options.linger is None else float(options.linger),
+    )
+    _Notifying(call, connection, reader, writer).run()
+
+
+class _Notifying:
+    def __init__(self, call: Call, connection: Connection, reader: Any, writer: Any) -> None:
+        self._call, self._connection, self._reader, self._writer = call, connection, reader, writer
+        self._has_ended = threading.Event()
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        thread = threading.Thread(target=self._read, name="tagmatch-subscriber", daemon=True)
+        thread.start()
+        try:
+            self._writer.begin(schema_of(self._call.service.subscribers.key_type))
+            self._give_all()
+        except BaseException as error:
+            if self._has_ended.is_set() and isinstance(error, SessionError):
+                if self._error is not None:
+                    raise self._error from None
+                return
+            # The client is told to end the stream, and gets the error then
+            self._tell(error_text(error))
+            raise
+        finally:
+            self._connection.close()
+            thread.join()
+
+    def _give_all(self) -> None:
+        service, told = self._call.service, False
+        most, most_bytes = service.config.server.max_batch_rows, service.config.server.max_message_bytes
+        while True:
+            self._call.require()
+            taken = self._connection.take(most, most_bytes=most_bytes, timeout=_LOOK_S)
+            if taken is not None:
+                self._writer.write_batch(taken)
+            elif service.is_draining and service.subscribers.is_quiet and not told:
+                told = True
+                self._tell(DRAINING)
+
+    def _tell(self, text: bytes) -> None:
+        try:
+            self._writer.write_metadata(pa.py_buffer(text))
+        except Exception:  # the client is gone, which reading finds, too
+            _LOG.debug("a subscriber is gone")
+
+    def _read(self) -> None:
+        """Read what the subscriber sends; at the end, `take` is woken by the end of the connection."""
+        try:
+            while True:
+                batch = self._reader.read_chunk().data
+                if batch is not None:
+                    self._call.service.limits.check_batch(batch)
+                    self._obey(batch)
+        except StopIteration:
+            pass
+        except BaseException as error:  # the thread of the call raises it
+            self._error = error
+        self._has_ended.set()
+        self._connection.close()
+
+    def _obey(self, batch: pa.RecordBatch) -> None:
+        kind = KEY_TYPES[self._call.service.subscribers.key_type]
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if name not in (ACKNOWLEDGE, FOLLOW, UNFOLLOW):
+                raise InvalidValueError(
+                    f"a subscriber sends columns {ACKNOWLEDGE}, {FOLLOW} and {UNFOLLOW}, not {name[:60]!r}"
+                )
+            given = column.drop_null()
+            if not len(given):
+                continue
+            if name == ACKNOWLEDGE:
+                self._connection.acknowledge(max(given.cast(pa.int64()).to_pylist()))
+            elif name == FOLLOW:
+                self._connection.follow(given.cast(kind))
+            else:
+                self._connection.unfollow(given.cast(kind))
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def _publish(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> None:
+    """Have messages matched and subscribers notified; answer, as JSON, how many they were and how many matched."""
+    PublishOptions.of(command, "the descriptor")
+    check_schema(reader.schema)
+    service, hub = call.service, call.service.subscribers.hub
+    waiting: deque[Future[Published]] = deque()
+    counts = {"messages": 0, "matched": 0}
+
+    def count(done: Future[Published]) -> None:
+        published = done.result()
+        counts["messages"] += published.messages
+        counts["matched"] += published.matched
+
+    while True:
+        try:
+            batch = reader.read_chunk().data
+        except StopIteration:
+            break
+        if batch is None:
+            continue
+        service.limits.check_batch(batch)
+        if (seconds := service.limits.wait_for(call.user.name, len(batch))) > 0:
+            service.metrics.throttled.inc(seconds)
+            service.wait_for_drain(seconds)
+        call.require()
+        waiting.append(hub.publish(batch))
+        while waiting and waiting[0].done():
+            count(waiting.popleft())
+    for future in waiting:
+        count(future)
+    writer.write(pa.py_buffer(write_json(counts)))

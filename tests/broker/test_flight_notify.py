@@ -1,0 +1,489 @@
+"""Subscribers of a service get what the oracle says over Flight, also such as are slow, vanish and come back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+from support.agreement import loaded
+from support.brokers import Proxy, mosquitto, nats_server
+from support.mqtt_client import MqttClient
+from support.notified import is_balanced
+
+from tagmatch import (
+    AccessError,
+    ClosedError,
+    ConfigError,
+    InvalidTypeError,
+    InvalidValueError,
+    SessionError,
+    SlowSubscriberError,
+    TagMatch,
+    TagMatchError,
+    UnavailableError,
+    connect,
+)
+from tagmatch.broker.access import new_token
+from tagmatch.broker.config import Config, MetricsOptions, ServerOptions, User, read_config
+from tagmatch.broker.running import serving
+from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
+
+TAGS = "abcdef"
+SETS = [(list(tags), key) for key, tags in enumerate(("", "a", "b", "ab", "abc", "ef", "g"))]
+
+
+def config_of(**sections: Any) -> Config:
+    return Config(ServerOptions(port=0, drain_seconds=20), metrics=MetricsOptions(enabled=False), **sections)
+
+
+@contextlib.contextmanager
+def served(config: Config | None = None) -> Iterator[tuple[Any, Any, Any]]:
+    """A service with a few sets, a client of it, and the oracle."""
+    tm, oracle = loaded(SETS)
+    with tm, serving(tm, config or config_of()) as service, connect(service.url) as remote:
+        yield service, remote, oracle
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "in vain"
+        time.sleep(0.005)
+
+
+def has_connected(service: Any, count: int = 1) -> Callable[[], bool]:
+    return lambda: service.subscribers.stats()["sessions"]["connected"] == count
+
+
+@pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
+def test_subscribers_get_what_the_oracle_says(rng: random.Random, guarantee: Any) -> None:
+    with served() as (service, remote, oracle):
+        followed = [{1, 3}, {0}, {2, 4, 5, 99}]
+        subscribers = [remote.subscriber(f"{n}", keys, guarantee=guarantee) for n, keys in enumerate(followed)]
+        every = remote.subscriber("every", every_key=True, guarantee=guarantee)
+        wait_until(has_connected(service, 4))
+        messages = [rng.sample(TAGS, rng.randint(0, 4)) for _ in range(400)]
+        for begin in range(0, 400, 50):
+            part = messages[begin : begin + 50]
+            published = remote.publish(part, [b"%d" % (begin + row) for row in range(50)])
+            assert (published.messages, published.matched) == (50, 50)  # the empty set is in each
+        for keys, subscriber in zip([*followed, set(range(7))], [*subscribers, every], strict=True):
+            expected = [
+                (b"%d" % row, keys & set(oracle.match_unique(tags)))
+                for row, tags in enumerate(messages)
+                if keys & set(oracle.match_unique(tags))
+            ]
+            notifications = iter(subscriber)
+            got = [next(notifications) for _ in expected]
+            assert [(each.payload, set(each.keys)) for each in got] == expected
+            assert [each.offset for each in got] == list(range(1, len(got) + 1))
+            if guarantee == "at_least_once":
+                subscriber.acknowledge()
+            subscriber.close()
+        wait_until(has_connected(service, 0))
+        counts = service.subscribers.stats()["sessions"]
+        assert is_balanced(counts)
+        assert counts["waiting"] == 0
+
+
+def test_messages_have_ids_attributes_and_times() -> None:
+    with TagMatch(key_type="string") as tm:
+        tm.add_set(["flat"], "ana", where="price < 900")
+        tm.consolidate()
+        with (
+            serving(tm, config_of()) as service,
+            connect(service.url) as remote,
+            remote.subscriber("é", ["ana"]) as phone,
+        ):
+            wait_until(has_connected(service))
+            later = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0)
+            times = pa.array([later, None, datetime(2020, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+            table = pa.table({"tags": [["flat"]] * 3, "price": [850, 950, 1], "id": ["a", "b", "c"], "expires": times})
+            published = remote.publish(table)
+            assert (published.messages, published.matched) == (3, 2)
+            (got,) = (next(iter(phone)),)
+            assert (got.id, got.payload, got.keys, got.expires) == (b"a", None, ["ana"], later)
+            wait_until(lambda: service.subscribers.stats()["sessions"]["expired"] == 1)
+
+
+def test_keys_are_followed_live() -> None:
+    with served() as (service, remote, _), remote.subscriber("phone", [1]) as phone:
+        wait_until(has_connected(service))
+        phone.follow([2, 5])
+        phone.unfollow([1])
+        wait_until(lambda: service.subscribers.stats()["sessions"]["keys"] == 2)
+        remote.publish([["a"], ["b"]], [b"a", b"b"])
+        assert next(iter(phone)).payload == b"b"
+        with pytest.raises((InvalidTypeError, InvalidValueError)):
+            phone.follow(["a"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"session": ""}, InvalidValueError),
+        ({"session": "a", "keys": [-1]}, InvalidValueError),
+        ({"session": "a", "keys": ["b"]}, InvalidTypeError),
+        ({"session": "a", "keys": [1], "every_key": True}, InvalidValueError),
+        ({"session": "a", "guarantee": "exactly_once"}, InvalidValueError),
+        ({"session": "a", "when_full": "wait"}, InvalidValueError),
+        ({"session": "a", "linger": -1.0}, InvalidValueError),
+    ],
+)
+def test_wrong_arguments_are_told(wrong: dict[str, Any], error: type[Exception]) -> None:
+    with served() as (_, remote, _oracle), pytest.raises(error):
+        next(iter(remote.subscriber(**wrong)))
+
+
+def test_wrong_publications_are_told() -> None:
+    with served() as (service, remote, _):
+        for wrong in (pa.table({"id": ["a"]}), pa.table({"tags": [["a"]], "payload": [1.5]}), pa.table({"tags": [7]})):
+            with pytest.raises((InvalidTypeError, InvalidValueError)):
+                remote.publish(wrong)
+        with pytest.raises(InvalidTypeError):
+            remote.publish(["a"], [7])
+        assert service.subscribers.stats()["hub"]["notifications"] == 0
+
+
+def test_wrong_acknowledgements_end_the_stream() -> None:
+    with served() as (service, remote, _):
+        phone = remote.subscriber("phone", [1], guarantee="at_least_once")
+        wait_until(has_connected(service))
+        phone.acknowledge(5)
+        with pytest.raises(InvalidValueError, match="offset 5"):
+            next(iter(phone))
+        phone.close()
+        with pytest.raises(ClosedError):
+            phone.acknowledge(1)
+
+
+def test_what_was_not_acknowledged_comes_again() -> None:
+    with served() as (service, remote, _):
+        with remote.subscriber("phone", [1], guarantee="at_least_once") as phone:
+            wait_until(has_connected(service))
+            remote.publish([["a"]] * 3, [b"1", b"2", b"3"])
+            assert [next(iter(phone)).payload for _ in range(1)] == [b"1"]
+            phone.acknowledge(1)
+            wait_until(lambda: service.subscribers.stats()["sessions"]["delivered"] == 1)
+        wait_until(has_connected(service, 0))
+        remote.publish([["a"]], [b"4"])
+        with remote.subscriber("phone", guarantee="at_least_once") as phone:
+            notifications = iter(phone)
+            got = [next(notifications) for _ in range(3)]
+            assert [(each.offset, each.payload) for each in got] == [(2, b"2"), (3, b"3"), (4, b"4")]
+            assert [each.redelivered for each in got][-1] is False
+
+
+def test_a_second_connection_takes_the_session_over() -> None:
+    with served() as (service, remote, _):
+        first = remote.subscriber("phone", [1])
+        wait_until(has_connected(service))
+        second = remote.subscriber("phone")
+        with pytest.raises(SessionError, match="taken its session over"):
+            next(iter(first))
+        first.close()
+        remote.publish([["a"]], [b"a"])
+        assert next(iter(second)).payload == b"a"
+        second.close()
+
+
+def test_closing_ends_what_another_thread_waits_for() -> None:
+    with served() as (service, remote, _):
+        phone, got = remote.subscriber("phone", [1]), []
+        thread = threading.Thread(target=lambda: got.extend(phone), daemon=True)
+        thread.start()
+        wait_until(has_connected(service))
+        remote.publish([["a"]], [b"a"])
+        wait_until(lambda: len(got) == 1)
+        phone.close()
+        thread.join(30)
+        assert not thread.is_alive()
+        wait_until(has_connected(service, 0))
+
+
+def test_a_slow_subscriber_is_told_and_cut() -> None:
+    """It reads nothing, so that what the network holds fills, and then its outbox."""
+    options = SessionOptions(max_notifications=50, max_bytes=1 << 20)
+    with served(config_of(sessions=options)) as (service, remote, _):
+        slow = remote.subscriber("slow", [1])
+        fast = remote.subscriber("fast", [1], when_full="drop_newest")
+        wait_until(has_connected(service, 2))
+        got = [0]
+
+        def take() -> None:
+            for each in fast:
+                got[0] += 1
+                if each.payload == b"end":
+                    return
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        payload, sent = os.urandom(20_000), 0
+        while service.subscribers.stats()["sessions"]["dropped"] == 0:
+            sent += remote.publish([["a"]] * 10, [payload] * 10).matched
+            wait_until(lambda seen=sent: got[0] >= seen - 40)
+            assert sent < 100_000
+        with pytest.raises(SlowSubscriberError, match="connect again"):
+            for _ in slow:
+                pass
+        slow.close()
+        remote.publish([["a"]], [b"end"])
+        thread.join(60)
+        assert got[0] == sent + 1
+        counts = service.subscribers.stats()["sessions"]
+        assert is_balanced(counts)
+        fast.close()
+
+
+def test_who_may_do_what() -> None:
+    tokens = {name: new_token() for name in ("ana", "bo", "cy")}
+    users = tuple(
+        User(name, digest, role)  # type: ignore[arg-type]
+        for (name, (_, digest)), role in zip(tokens.items(), ("read", "read", "write"), strict=True)
+    )
+    tm, _ = loaded(SETS)
+    with tm, serving(tm, config_of(users=users)) as service:
+        ana, bo, cy = (connect(service.url, token=token) for token, _ in tokens.values())
+        with ana, bo, cy:
+            phone = ana.subscriber("phone", [1])
+            wait_until(has_connected(service))
+            with pytest.raises(SessionError, match="another subscriber"):
+                next(iter(bo.subscriber("phone", [1])))
+            with pytest.raises(AccessError, match="write"):
+                ana.publish([["a"]])
+            cy.publish([["a"]], [b"a"])
+            assert next(iter(phone)).payload == b"a"
+            phone.close()
+        client = flight.FlightClient(service.url)
+        descriptor = flight.FlightDescriptor.for_command(b'{"command": "notify", "session": "phone"}')
+
+        def subscribe() -> None:
+            writer, reader = client.do_exchange(descriptor)
+            writer.begin(pa.schema([("acknowledge", pa.int64())]))
+            reader.read_chunk()
+
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            subscribe()
+        client.close()
+
+
+def test_any_client_of_flight_can_subscribe() -> None:
+    with served() as (service, remote, _):
+        client = flight.FlightClient(service.url)
+        command = {"command": "notify", "session": "phone", "keys": [1], "guarantee": "at_least_once"}
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(json.dumps(command).encode()))
+        writer.begin(pa.schema([("acknowledge", pa.int64())]))
+        wait_until(has_connected(service))
+        remote.publish([["a"]], [b"a"])
+        batch = reader.read_chunk().data
+        assert batch.select(["offset", "payload", "keys"]).to_pylist() == [{"offset": 1, "payload": b"a", "keys": [1]}]
+        writer.write_batch(pa.record_batch({"acknowledge": [1]}))
+        wait_until(lambda: service.subscribers.stats()["sessions"]["delivered"] == 1)
+        writer.write_batch(pa.record_batch({"acknowledge": pa.array([None], pa.int64())}))
+        writer.close()
+        wait_until(has_connected(service, 0))
+        client.close()
+
+
+# -- clients that vanish -----------------------------------------------------------------------------------------------
+
+MESSAGES, BATCH = 4_000, 20
+
+
+class Taker(threading.Thread):
+    """A subscriber behind a proxy that cuts its connections; it connects again each time."""
+
+    def __init__(self, port: int, keys: list[int], guarantee: Any) -> None:
+        super().__init__(daemon=True)
+        self._url, self._keys, self._guarantee = f"grpc://127.0.0.1:{port}", keys, guarantee
+        self.got: list[tuple[bytes, bool]] = []
+        self.connections, self.failed = 0, None
+        self.has_ended = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self.has_ended.is_set():
+                with contextlib.suppress(UnavailableError, TagMatchError):
+                    self._take()
+        except BaseException as error:
+            self.failed = error
+
+    def _take(self) -> None:
+        with connect(self._url) as remote, remote.subscriber("phone", self._keys, guarantee=self._guarantee) as phone:
+            self.connections += 1
+            for each in phone:
+                if each.payload == b"end":
+                    self.has_ended.set()
+                    return
+                self.got.append((each.payload, each.redelivered))
+                if self._guarantee == "at_least_once" and len(self.got) % 7 == 0:
+                    phone.acknowledge()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
+def test_lost_connections_lose_nothing_or_give_nothing_twice_over_flight(rng: random.Random, guarantee: Any) -> None:
+    with served() as (service, remote, oracle):
+        proxy, keys = Proxy(service.port), [1, 3, 5]
+        taker = Taker(proxy.port, keys, guarantee)
+        taker.start()
+        wait_until(has_connected(service))
+        expected: Counter[bytes] = Counter()
+        for begin in range(0, MESSAGES, BATCH):
+            tags = [rng.sample(TAGS, rng.randint(0, 4)) for _ in range(BATCH)]
+            payloads = [b"%d" % (begin + row) for row in range(BATCH)]
+            remote.publish(tags, payloads)
+            expected.update(p for t, p in zip(tags, payloads, strict=True) if set(oracle.match_unique(t)) & set(keys))
+            if begin % 500 == 240:
+                before = taker.connections
+                proxy.cut()
+                wait_until(lambda seen=before: taker.connections > seen)
+        while not taker.has_ended.is_set():
+            remote.publish([["a"]], [b"end"])
+            time.sleep(0.05)
+        taker.join(60)
+        assert taker.failed is None
+        got = Counter(payload for payload, _ in taker.got)
+        assert got.keys() <= expected.keys()
+        if guarantee == "at_least_once":
+            assert got.keys() == expected.keys()
+            assert taker.connections >= 8
+        else:
+            assert max(got.values()) == 1
+        assert is_balanced(service.subscribers.stats()["sessions"])
+        proxy.close()
+
+
+_SUBSCRIBER = """
+import sys
+from tagmatch import connect
+with connect(sys.argv[1]) as remote, remote.subscriber("phone", [1], guarantee="at_least_once") as phone:
+    for each in phone:
+        print(each.payload.decode(), flush=True)
+        if each.offset % 5 == 0:
+            phone.acknowledge()
+"""
+
+
+@pytest.mark.slow
+def test_clients_that_are_killed_get_the_rest_later() -> None:
+    """At least once, over programs that are killed in the middle."""
+    with served() as (service, remote, _):
+        got: list[str] = []
+        for begin in range(0, 1_500, 500):
+            if begin:
+                remote.publish([["a"]] * 500, [b"%d" % (begin + row) for row in range(500)])
+            program = subprocess.Popen(
+                [sys.executable, "-c", _SUBSCRIBER, service.url], stdout=subprocess.PIPE, text=True
+            )
+            assert program.stdout is not None
+            if not begin:
+                wait_until(has_connected(service))
+                remote.publish([["a"]] * 500, [b"%d" % row for row in range(500)])
+            while len(set(got)) < begin + 250:
+                got.append(program.stdout.readline().strip())
+            os.kill(program.pid, signal.SIGKILL)
+            got += program.stdout.read().split()
+            program.stdout.close()
+            program.wait()
+        remote.publish([["a"]], [b"1500"])
+        with remote.subscriber("phone", guarantee="at_least_once") as phone:
+            for each in phone:
+                got.append(each.payload.decode())
+                if each.payload == b"1500":
+                    break
+        assert {int(each) for each in got} == set(range(1_501))
+
+
+def test_a_service_that_ends_gives_what_waits() -> None:
+    with served() as (service, remote, _):
+        phone = remote.subscriber("phone", [1])
+        wait_until(has_connected(service))
+        remote.publish([["a"]] * 1_000, [b"%d" % row for row in range(1_000)])
+        service.drain()
+        assert [int(each.payload) for each in phone] == list(range(1_000))  # and the iteration ends
+        phone.close()
+        assert service.wait_until_idle(60)
+        with pytest.raises(UnavailableError):
+            remote.publish([["a"]])
+
+
+# -- configuration and gateways ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[sessions]\nmax_keys = 0\n", ":2: max_keys"),
+        ("[sessions]\nwhen_full = 'x'\n", ":2: when_full"),
+        ("[hub]\nwhen_busy = 1\n", ":2: when_busy"),
+        ("[[mqtt]]\nhost = 'a'\n", "messages"),
+        ("[[mqtt]]\nmessages = 'a'\n[[mqtt]]\nmessages = 'b'\n", "different sessions"),
+        ("[[nats]]\nmessages = 'a'\nport = 0\n", ":3: port"),
+        ("[[nats]]\nmessages = 'a'\nquue = 'a'\n", "'queue'"),
+    ],
+)
+def test_wrong_configurations_name_the_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.toml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        read_config(tmp_path / "a.toml")
+
+
+def test_files_of_gateways_are_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[[mqtt]]\nmessages = 'a'\nusername = 'ana'\npassword_file = 'secret'\n")
+    (tmp_path / "secret").write_text("word\n")
+    assert read_config(tmp_path / "a.toml").mqtt[0].password == "word"
+
+
+@pytest.mark.slow
+def test_the_service_has_its_gateways(tmp_path: Path) -> None:
+    """From MQTT to a subscriber of Flight and to NATS, in one service, with figures of all."""
+    broker, server = mosquitto(tmp_path), nats_server(tmp_path)
+    (tmp_path / "a.toml").write_text(
+        f"[server]\nport = 0\n[metrics]\nenabled = false\n[sessions]\nlinger = 60\n"
+        f"[[mqtt]]\nport = {broker.port}\nmessages = 'in'\nnotifications = 'out'\n"
+        f"[[nats]]\nport = {server.port}\nnotifications = 'out'\n"
+    )
+    with served(read_config(tmp_path / "a.toml")) as (service, remote, _):
+        client = MqttClient(broker.port, "client", "out/#")
+        wait_until(lambda: all(service.subscribers.stats()[name]["connected"] for name in ("mqtt", "nats")))
+        with remote.subscriber("phone", [1]) as phone:
+            wait_until(has_connected(service, 3))
+            client.publish("in", b"hello", UserProperty=[("tag", "a")])
+            assert next(iter(phone)).payload == b"hello"
+            assert {each.topic for each in client.wait(2)} == {"out/0", "out/1"}
+        wait_until(lambda: service.subscribers.stats()["nats"]["sent"] == 2)
+        text = service.metrics.text().decode()
+        for line in (
+            "tagmatch_hub_in_total 1.0",
+            "tagmatch_sessions_sessions 3.0",
+            'tagmatch_gateway_sent_total{session="nats"} 2.0',
+            'tagmatch_gateway_received_total{session="mqtt"} 1.0',
+        ):
+            assert line in text
+        client.close()
+    broker.kill()
+    server.kill()
+
+
+def test_a_full_hub_is_told_to_publishers() -> None:
+    with served(config_of(hub=HubOptions(max_waiting=10, when_busy="drop"))) as (service, remote, _):
+        with pytest.raises(InvalidValueError, match="fewer at a time"):
+            remote.publish([["a"]] * 11)
+        assert remote.publish([["a"]] * 10).messages == 10
+        assert service.subscribers.stats()["hub"]["in"] == 10

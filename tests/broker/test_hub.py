@@ -1,0 +1,380 @@
+"""Whatever is published reaches the sessions that follow its keys, once, and every message is counted."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.agreement import loaded
+from support.notified import Clock, is_balanced
+from support.oracle import Oracle
+
+from tagmatch import ClosedError, InvalidTypeError, InvalidValueError, Overloaded, SlowSubscriberError, TagMatch
+from tagmatch.broker.hub import Hub
+from tagmatch.broker.publications import Published
+from tagmatch.broker.sessions import Connection, Sessions
+from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
+
+TAGS = "abcdef"
+rows = st.lists(st.tuples(st.sets(st.sampled_from(TAGS), max_size=3), st.integers(0, 9)), min_size=1, max_size=20)
+messages = st.lists(st.lists(st.sampled_from(TAGS), max_size=5), max_size=12)
+
+
+def everything(connection: Connection) -> list[dict[str, Any]]:
+    taken = connection.take(100_000, most_bytes=1 << 40, timeout=0)
+    return [] if taken is None else taken.to_pylist()
+
+
+def is_counted(counts: dict[str, int]) -> bool:
+    names = ("matched", "unmatched", "dropped", "failed", "waiting")
+    return counts["in"] == sum(counts[name] for name in names)
+
+
+@pytest.mark.parametrize("key_type", ["integer", "string"])
+@given(rows=rows, batches=st.lists(messages, max_size=4), data=st.data())
+def test_sessions_get_what_the_oracle_says(key_type: Any, rows: Any, batches: Any, data: st.DataObject) -> None:
+    key_of: Callable[[int], Any] = int if key_type == "integer" else "key {}".format
+    stored = [(sorted(tags), key_of(key)) for tags, key in rows]
+    followed = data.draw(st.lists(st.sets(st.integers(0, 12).map(key_of)), max_size=4))
+    tm, oracle = loaded(stored, key_type=key_type)
+    with tm:
+        sessions = Sessions(key_type)
+        some = [sessions.connect(f"{number}", keys=keys) for number, keys in enumerate(followed)]
+        every = sessions.connect("every", every_key=True)
+        with Hub(tm, sessions) as hub:
+            done = [
+                hub.publish(batch, [b"%d.%d" % (number, row) for row in range(len(batch))])
+                for number, batch in enumerate(batches)
+            ]
+        answers = [
+            (b"%d.%d" % (number, row), set(oracle.match_unique(tags)))
+            for number, batch in enumerate(batches)
+            for row, tags in enumerate(batch)
+        ]
+        for keys, connection in zip(followed, some, strict=True):
+            expected = [(payload, keys & found) for payload, found in answers if keys & found]
+            assert [(row["payload"], set(row["keys"])) for row in everything(connection)] == expected
+        expected = [(payload, found) for payload, found in answers if found]
+        assert [(row["payload"], set(row["keys"])) for row in everything(every)] == expected
+        matched = [sum(bool(oracle.match_unique(tags)) for tags in batch) for batch in batches]
+        assert [each.result() for each in done] == [
+            Published(len(batch), count) for batch, count in zip(batches, matched, strict=True)
+        ]
+        counts = hub.stats()
+        assert is_counted(counts)
+        assert (counts["in"], counts["matched"], counts["waiting"]) == (len(answers), sum(matched), 0)
+        assert counts["notifications"] == sessions.stats()["offered"]
+
+
+@pytest.fixture
+def animals() -> Iterator[TagMatch]:
+    with TagMatch() as tm:
+        tm.add_sets([["fr"], ["fr", "cat"], ["it"]], [7, 8, 9])
+        tm.add_set([], 10, where="price < 5")
+        tm.consolidate()
+        yield tm
+
+
+class Slow:
+    """Matches when it is let."""
+
+    def __init__(self, tm: TagMatch) -> None:
+        self._tm = tm
+        self.let, self.began = threading.Event(), threading.Event()
+        self.calls: list[int] = []
+
+    def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
+        self.began.set()
+        assert self.let.wait(60)
+        self.calls.append(len(queries))
+        return self._tm.match_many(queries, unique=unique)
+
+
+def test_messages_carry_what_they_have(animals: TagMatch) -> None:
+    sessions = Sessions("integer")
+    phone = sessions.connect("phone", keys=[7, 10])
+    later = datetime(2100, 1, 1, tzinfo=UTC)
+    table = pa.table(
+        {
+            "tags": [["fr"], [], ["it"]],
+            "price": [9, 3, 3],
+            "id": ["one", None, "three"],
+            "payload": [b"a", b"b", None],
+            "expires": pa.array([later, None, None], pa.timestamp("s", "UTC")),
+        }
+    )
+    with Hub(animals, sessions) as hub:
+        assert hub.publish(table).result() == Published(3, 3)
+        # In chunks, and without tags
+        assert hub.publish(pa.concat_tables([table.select(["price"]), table.select(["price"])])).result().matched == 4
+    assert [(row["id"], row["payload"], row["keys"], row["expires"]) for row in everything(phone)[:3]] == [
+        (b"one", b"a", [7], later),
+        (None, b"b", [10], None),
+        (b"three", None, [10], None),
+    ]
+
+
+def test_wrong_messages_are_refused_and_hurt_no_others(animals: TagMatch) -> None:
+    sessions = Sessions("integer")
+    with Hub(animals, sessions) as hub:
+        for wrong in (
+            "fr",
+            7,
+            pa.table({"id": ["a"]}),
+            pa.table({"tags": [["fr"]], "id": [7]}),
+            pa.table({"tags": [["fr"]], "expires": [7]}),
+            pa.table({"tags": [["fr"]], "payload": [1.5]}),
+            pa.table([pa.array([["fr"]]), pa.array(["a"]), pa.array(["b"])], ["tags", "id", "id"]),
+        ):
+            with pytest.raises((InvalidTypeError, InvalidValueError)):
+                hub.publish(wrong)
+        with pytest.raises(InvalidValueError, match="1 messages and 2 payloads"):
+            hub.publish([["fr"]], [b"a", b"b"])
+        assert hub.stats()["in"] == 0
+
+
+def test_what_only_the_matcher_knows_to_be_wrong_hurts_no_others(animals: TagMatch) -> None:
+    slow, sessions = Slow(animals), Sessions("integer")
+    with Hub(slow, sessions) as hub:
+        hub.publish([["fr"]])
+        assert slow.began.wait(60)
+        futures = [
+            hub.publish(pa.table({"tags": pa.array([tags], pa.list_(pa.string()))}))
+            for tags in (["fr"], ["fr", None], ["it"])
+        ]
+        slow.let.set()
+        with pytest.raises(InvalidTypeError):
+            futures[1].result()
+        assert [future.result() for future in (futures[0], futures[2])] == [Published(1, 1)] * 2
+    assert slow.calls[:2] == [1, 3]
+    counts = hub.stats()
+    assert is_counted(counts)
+    assert (counts["failed"], counts["matched"]) == (1, 3)
+
+
+def test_a_full_queue_drops_and_counts(animals: TagMatch) -> None:
+    slow, sessions = Slow(animals), Sessions("integer")
+    with Hub(slow, sessions, HubOptions(max_waiting=10, when_busy="drop")) as hub:
+        first = hub.publish([["fr"]] * 4)
+        assert slow.began.wait(60)
+        second = hub.publish([["it"]] * 6)
+        with pytest.raises(Overloaded, match="publish again later"):
+            hub.publish([["fr"]])
+        with pytest.raises(InvalidValueError, match="fewer at a time"):
+            hub.publish([["fr"]] * 11)
+        counts = hub.stats()
+        assert is_counted(counts)
+        assert (counts["in"], counts["dropped"], counts["waiting"]) == (11, 1, 10)
+        slow.let.set()
+        assert (first.result().matched, second.result().matched) == (4, 6)
+    assert is_counted(hub.stats())
+
+
+def test_a_publisher_waits_for_room(animals: TagMatch) -> None:
+    slow, sessions = Slow(animals), Sessions("integer")
+    with Hub(slow, sessions, HubOptions(max_waiting=10)) as hub:
+        hub.publish([["fr"]] * 10)
+        with pytest.raises(Overloaded):
+            hub.publish([["fr"]], timeout=0.01)
+        waited: list[Future[Published]] = []
+        thread = threading.Thread(target=lambda: waited.append(hub.publish([["it"]] * 10)))
+        thread.start()
+        slow.let.set()
+        thread.join(60)
+        assert waited[0].result() == Published(10, 10)
+
+
+def test_messages_of_many_publishers_are_matched_together(animals: TagMatch) -> None:
+    slow, sessions = Slow(animals), Sessions("integer")
+    with Hub(slow, sessions, HubOptions(batch_messages=50)) as hub:
+        first = hub.publish([["fr"]])
+        assert slow.began.wait(60)
+        others = [hub.publish([["it"]] * 10) for _ in range(10)]
+        slow.let.set()
+        assert {future.result() for future in others} == {Published(10, 10)}
+        assert first.result() == Published(1, 1)
+    assert slow.calls == [1, 50, 50]
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_closing_matches_or_drops_what_waits(animals: TagMatch, drain: bool) -> None:
+    slow, sessions = Slow(animals), Sessions("integer")
+    hub = Hub(slow, sessions)
+    first = hub.publish([["fr"]])
+    assert slow.began.wait(60)
+    second = hub.publish([["it"]] * 3)
+    threading.Timer(0.05, slow.let.set).start()
+    assert hub.close(drain=drain) == drain
+    assert first.result() == Published(1, 1)
+    if drain:
+        assert second.result() == Published(3, 3)
+    else:
+        with pytest.raises(ClosedError):
+            second.result()
+    with pytest.raises(ClosedError):
+        hub.publish([["fr"]])
+    counts = hub.stats()
+    assert is_counted(counts)
+    assert counts["waiting"] == 0
+
+
+def test_messages_expire(animals: TagMatch) -> None:
+    clock = Clock()
+    sessions = Sessions("integer", SessionOptions(message_expiry=1), clock)
+    phone = sessions.connect("phone", keys=[7])
+    times = pa.array([clock.now + 500_000, None], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    with Hub(animals, sessions) as hub:
+        hub.publish(pa.table({"tags": [["fr"], ["fr"]], "payload": [b"a", b"b"], "expires": times})).result()
+        clock.now += 500_000
+        assert [row["payload"] for row in everything(phone)] == [b"b"]
+        hub.publish([["fr"]]).result()
+        clock.now += 1_000_000
+        assert everything(phone) == []
+    assert phone.stats()["expired"] == 2
+
+
+# -- many threads ------------------------------------------------------------------------------------------------------
+
+PUBLISHERS, BATCHES, BATCH = 3, 40, 50
+
+
+class Taker(threading.Thread):
+    """A subscriber that often vanishes, with or without what it was given."""
+
+    def __init__(self, sessions: Sessions, name: str, keys: list[int], guarantee: Any, rng: random.Random) -> None:
+        super().__init__()
+        self.sessions, self.session, self.keys, self.guarantee, self.rng = sessions, name, keys, guarantee, rng
+        self.got: list[tuple[int, bytes, bool]] = []
+        self.done = threading.Event()
+        self.failed: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.take_until_lost():
+                pass
+        except BaseException as error:
+            self.failed = error
+
+    def take_until_lost(self) -> bool:
+        connection = self.sessions.connect(self.session, keys=self.keys, guarantee=self.guarantee)
+        while True:
+            is_last = self.done.is_set()
+            taken = connection.take(self.rng.randint(1, 200), timeout=0.02)
+            if taken is None:
+                if is_last:
+                    return True
+                continue
+            columns = (taken[name].to_pylist() for name in ("offset", "payload", "redelivered"))
+            self.got += zip(*columns, strict=True)
+            fate = self.rng.random()
+            if fate < 0.1:  # it vanishes, and another one takes the session over
+                return False
+            if fate < 0.2:
+                connection.close()
+                return False
+            if self.guarantee == "at_least_once" and fate < 0.8:
+                connection.acknowledge(self.got[-1][0])
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
+def test_no_notification_is_lost_or_comes_twice(guarantee: Any, rng: random.Random) -> None:
+    sets = [([tag], number) for number, tag in enumerate(TAGS)]
+    tm, oracle = loaded(sets)
+    with tm:
+        sessions = Sessions("integer", SessionOptions(max_notifications=100_000))
+        keys = [sorted(rng.sample(range(len(TAGS)), 3)) for _ in range(4)]
+        takers = [
+            Taker(sessions, f"{number}", each, guarantee, random.Random(rng.random()))
+            for number, each in enumerate(keys)
+        ]
+        for number, each in enumerate(keys):
+            sessions.connect(f"{number}", keys=each, guarantee=guarantee)
+        published: dict[int, list[tuple[list[str], bytes]]] = defaultdict(list)
+        with Hub(tm, sessions, HubOptions(max_waiting=500)) as hub:
+
+            def publish(number: int) -> None:
+                own = random.Random(number)
+                for batch in range(BATCHES):
+                    tags = [own.sample(TAGS, 2) for _ in range(BATCH)]
+                    carried = [b"%d.%d.%d" % (number, batch, row) for row in range(BATCH)]
+                    published[number] += zip(tags, carried, strict=True)
+                    hub.publish(tags, carried)
+
+            publishers = [threading.Thread(target=publish, args=(number,)) for number in range(PUBLISHERS)]
+            for thread in (*takers, *publishers):
+                thread.start()
+            for thread in publishers:
+                thread.join(120)
+        for taker in takers:
+            taker.done.set()
+        for taker in takers:
+            taker.join(120)
+            assert taker.failed is None
+        every = [each for number in range(PUBLISHERS) for each in published[number]]
+        for taker in takers:
+            expected = Counter(p for tags, p in every if set(oracle.match_unique(tags)) & set(taker.keys))
+            got = Counter(payload for _, payload, _ in taker.got)
+            assert set(got) == set(expected)  # nothing is lost
+            again = Counter(payload for _, payload, redelivered in taker.got if redelivered)
+            assert got - again == expected  # what comes twice says so
+            if guarantee == "at_most_once":
+                assert got == expected
+                assert not again
+            firsts = [payload for _, payload, redelivered in taker.got if not redelivered]
+            for number in range(PUBLISHERS):  # in the order of each publisher
+                mine = [p for p in firsts if p.startswith(b"%d." % number)]
+                assert mine == [p for _, p in published[number] if p in expected]
+        assert is_balanced(sessions.stats())
+        assert is_counted(hub.stats())
+        assert hub.stats()["in"] == PUBLISHERS * BATCHES * BATCH
+
+
+def test_a_slow_subscriber_is_told_and_hurts_no_other(animals: TagMatch) -> None:
+    sessions = Sessions("integer", SessionOptions(max_notifications=100))
+    slow = sessions.connect("slow", keys=[7])
+    oldest = sessions.connect("oldest", keys=[7], when_full="drop_oldest")
+    fast = sessions.connect("fast", keys=[7])
+    got = 0
+    with Hub(animals, sessions) as hub:
+        for _ in range(10):
+            hub.publish([["fr"]] * 50).result()
+            got += len(everything(fast))
+    assert got == 500
+    with pytest.raises(SlowSubscriberError, match="full with 100"):
+        slow.take(timeout=0)
+    slow.close()
+    assert [row["offset"] for row in everything(sessions.connect("slow"))] == list(range(1, 101))
+    assert [row["offset"] for row in everything(oldest)] == list(range(401, 501))
+    assert sessions.stats()["dropped"] == 800
+    assert is_balanced(sessions.stats())
+
+
+@pytest.mark.usefixtures("compiled")
+def test_many_sessions_share_a_batch(rng: random.Random) -> None:
+    """Against the oracle, with sessions that follow one key each and messages that match many."""
+    count = 300
+    sets = [([f"t{number % 50}"], number) for number in range(count)]
+    tm, oracle = loaded(sets)
+    assert isinstance(oracle, Oracle)
+    with tm:
+        sessions = Sessions("integer")
+        connections = [sessions.connect(f"{number}", keys=[number]) for number in range(count)]
+        tags = [[f"t{rng.randrange(60)}" for _ in range(4)] for _ in range(200)]
+        with Hub(tm, sessions) as hub:
+            hub.publish(tags, [b"%d" % row for row in range(len(tags))]).result()
+        matched = [set(oracle.match_unique(each)) for each in tags]
+        for number, connection in enumerate(connections):
+            expected = [b"%d" % row for row, found in enumerate(matched) if number in found]
+            assert [row["payload"] for row in everything(connection)] == expected
+        assert np.all(np.array(sessions.stats()["waiting"]) == 0)

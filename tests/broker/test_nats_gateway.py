@@ -1,0 +1,306 @@
+"""Messages through a real nats-server, compared with the oracle, also where the server is killed meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from support.agreement import loaded
+from support.brokers import Proxy, Server, nats_server
+from support.notified import is_balanced
+
+from tagmatch import TagMatch
+from tagmatch.broker.gateways.nats import NatsGateway
+from tagmatch.broker.gateways.options import NatsOptions
+from tagmatch.broker.hub import Hub
+from tagmatch.broker.sessions import Sessions
+
+pytestmark = pytest.mark.slow
+
+TAGS = "abcdef"
+SETS = [(list(tags), key) for key, tags in enumerate(("", "a", "b", "ab", "abc", "ef", "g"))]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    found = nats_server(tmp_path)
+    yield found
+    found.kill()
+
+
+class NatsClient:
+    """A plain client, in a thread of its own; keeps what has come."""
+
+    def __init__(self, port: int, *subjects: str) -> None:
+        self.got: list[Any] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._do(self._connect(port, subjects))
+
+    def _do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    async def _connect(self, port: int, subjects: tuple[str, ...]) -> None:
+        async def quiet(_: Exception) -> None: ...
+
+        self._client = await nats.connect(
+            f"nats://127.0.0.1:{port}", max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=quiet
+        )
+        for subject in subjects:
+            await self._client.subscribe(subject, cb=self._keep)
+        await self._client.flush()
+
+    async def _keep(self, message: Any) -> None:
+        self.got.append(message)
+
+    def publish(self, *messages: tuple[str, bytes, dict[str, str] | None]) -> None:
+        async def publish_all() -> None:
+            for subject, payload, headers in messages:
+                await self._client.publish(subject, payload, headers=headers)
+            await self._client.flush()
+
+        self._do(publish_all())
+
+    def ask(self, subject: str, **request: Any) -> dict[str, Any]:
+        answer = self._do(self._client.request(subject, json.dumps(request).encode(), timeout=30))
+        found: dict[str, Any] = json.loads(answer.data)
+        return found
+
+    def is_connected(self) -> bool:
+        connected: bool = self._client.is_connected
+        return connected
+
+    def wait(self, count: int) -> list[Any]:
+        wait_until(lambda: len(self.got) >= count)
+        return list(self.got)
+
+    def close(self) -> None:
+        self._do(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(60)
+        self._loop.close()
+
+
+@contextmanager
+def client_of(server: Server, *subjects: str) -> Iterator[NatsClient]:
+    client = NatsClient(server.port, *subjects)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextmanager
+def gateway_of(tm: TagMatch[Any], server: Server, **options: Any) -> Iterator[tuple[NatsGateway, Sessions]]:
+    sessions = Sessions(tm.stats()["key_type"])
+    with Hub(tm, sessions) as hub:
+        options = {
+            "port": server.port,
+            "messages": "in.>",
+            "notifications": "out",
+            "control": "control",
+            "retry_first": 0.05,
+            **options,
+        }
+        gateway = NatsGateway(tm, hub, sessions, NatsOptions(**options))
+        gateway.start()
+        wait_until(lambda: gateway.stats()["connected"] == 1)
+        try:
+            yield gateway, sessions
+        finally:
+            gateway.stop()
+
+
+def wait_until(holds: Any, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "in vain"
+        time.sleep(0.01)
+
+
+def is_counted(counts: dict[str, int]) -> bool:
+    names = ("matched", "unmatched", "refused", "dropped", "failed", "waiting")
+    return counts["received"] == sum(counts[name] for name in names)
+
+
+@pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
+def test_notifications_by_subject_are_what_the_oracle_says(server: Server, rng: random.Random, guarantee: str) -> None:
+    tm, oracle = loaded(SETS)
+    with (
+        tm,
+        gateway_of(tm, server, guarantee=guarantee) as (gateway, sessions),
+        client_of(server, "out.>") as client,
+    ):
+        expected: Counter[tuple[str, bytes, str]] = Counter()
+        for number in range(0, 2_000, 50):
+            batch = []
+            for row in range(50):
+                tags, payload = rng.sample(TAGS, rng.randint(0, 4)), b"%d" % (number + row)
+                name = f"id{number + row}"
+                batch.append(("in.some.where", payload, {"tags": json.dumps(tags), "id": name}))
+                expected.update((f"out.{key}", payload, name) for key in oracle.match_unique(tags))
+            client.publish(*batch)
+        got = client.wait(expected.total())
+        assert Counter((each.subject, each.data, each.headers["id"]) for each in got) == expected
+        wait_until(lambda: sessions.stats()["delivered"] == 2_000)
+        counts = gateway.stats()
+        assert is_counted(counts)
+        assert (counts["received"], counts["sent"], counts["unsent"]) == (2_000, expected.total(), 0)
+        assert is_balanced(sessions.stats())
+
+
+def test_headers_are_read_and_written(server: Server) -> None:
+    with TagMatch(key_type="string") as tm:
+        tm.add_set(["flat"], "cheap flats.*", where='price < 900 and city = "Rome"')
+        tm.add_set([], "", where="within circle(9.19, 45.46, 20000)")
+        tm.consolidate()
+        with gateway_of(tm, server) as (gateway, _), client_of(server, "out.>") as client:
+            headers = {"tag": "flat", "attribute-price": "850", "attribute-city": "Rome", "expires-in": "100"}
+            client.publish(("in.x", b"\x00\xff", headers))
+            (first,) = client.wait(1)
+            assert (first.subject, first.data) == ("out.cheap%20flats%2E%2A", b"\x00\xff")
+            assert 90 < float(first.headers["expires-in"]) <= 100
+            client.publish(("in.x", b"here", {"lon": "9.2", "lat": "45.5"}))
+            assert (client.wait(2)[1].subject, client.wait(2)[1].headers) == ("out.%", None)
+            client.publish(("in.x", b"wrong", {"lat": "45.5"}), ("in.x", b"nothing", None))
+            client.publish(("in.x", b"late", {"lon": "9.2", "lat": "45.5", "expires-in": "-1"}))
+            client.publish(*(("in.x", b"never", {"expires-in": text}) for text in ("soon", "nan", "1e300", "-inf")))
+            wait_until(lambda: gateway.stats()["received"] == 9 and gateway.stats()["waiting"] == 0)
+            counts = gateway.stats()
+            assert is_counted(counts)
+            assert (counts["matched"], counts["unmatched"], counts["refused"]) == (3, 3, 3)
+            assert len(client.got) == 2
+
+
+@pytest.mark.parametrize("write", [True, False])
+def test_clients_subscribe_by_asking(server: Server, write: bool) -> None:
+    with (
+        TagMatch() as tm,
+        gateway_of(tm, server, write=write, consolidate_interval=0.05),
+        client_of(server, "out.>") as client,
+    ):
+        answer = client.ask("control", action="subscribe", tags=["fr"], key=7)
+        assert answer["ok"] == write
+        if write:
+            wait_until(lambda: tm.match(["fr"]) == [7])
+            client.publish(("in.x", b"hello", {"tag": "fr"}))
+            assert client.wait(1)[0].subject == "out.7"
+            assert client.ask("control", action="unsubscribe", tags=["fr"], key=7)["ok"]
+            wait_until(lambda: tm.match(["fr"]) == [])
+        else:
+            assert "write = true" in answer["error"]
+        assert "action" in client.ask("control", tags=["fr"], key=7)["error"] or not write
+
+
+def test_each_message_goes_to_one_gateway_of_a_queue_group(server: Server) -> None:
+    tm, _ = loaded([(["a"], 1)])
+    with (
+        tm,
+        gateway_of(tm, server, queue="group") as (one, _sessions),
+        gateway_of(tm, server, queue="group") as (other, _others),
+        client_of(server, "out.>") as client,
+    ):
+        client.publish(*(("in.x", b"%d" % number, {"tag": "a"}) for number in range(400)))
+        got = client.wait(400)
+        assert sorted(int(each.data) for each in got) == list(range(400))
+        counts = [each.stats()["received"] for each in (one, other)]
+        assert sum(counts) == 400
+        assert min(counts) > 0
+
+
+@pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
+def test_lost_connections_lose_nothing_or_give_nothing_twice(
+    server: Server, rng: random.Random, guarantee: str
+) -> None:
+    tm, oracle = loaded(SETS)
+    proxy = Proxy(server.port)
+    with (
+        tm,
+        gateway_of(tm, server, port=proxy.port, guarantee=guarantee, batch_messages=20) as (gateway, sessions),
+        client_of(server, "out.>") as client,
+    ):
+        expected: Counter[tuple[str, bytes]] = Counter()
+        hub = gateway._hub
+        for number in range(0, 3_000, 10):
+            tags = [rng.sample(TAGS, rng.randint(0, 4)) for _ in range(10)]
+            payloads = [b"%d" % (number + row) for row in range(10)]
+            hub.publish(tags, payloads)
+            for each, payload in zip(tags, payloads, strict=True):
+                expected.update((f"out.{key}", payload) for key in oracle.match_unique(each))
+            time.sleep(0.001)
+            if number % 500 == 250:
+                wait_until(lambda: gateway.stats()["connected"] == 1)
+                proxy.cut()
+        wait_until(lambda: sessions.stats()["waiting"] == 0)
+        # What was sent is there soon
+        client.publish(("out.end", b"end", None))
+        wait_until(lambda: client.got[-1].data == b"end")
+        got = Counter((each.subject, each.data) for each in client.got[:-1])
+        assert got.keys() <= expected.keys()
+        if guarantee == "at_least_once":
+            assert got.keys() == expected.keys()
+            firsts = Counter((each.subject, each.data) for each in client.got[:-1] if not each.headers)
+            assert max(firsts.values()) == 1  # what comes again says so
+        else:
+            assert max(got.values()) == 1
+        assert is_balanced(sessions.stats())
+        assert gateway.stats()["connections"] >= 3
+    proxy.close()
+
+
+def test_what_is_lost_on_the_way_is_sent_again(server: Server) -> None:
+    tm, _ = loaded([(["a"], 1)])
+    proxy = Proxy(server.port)
+    with (
+        tm,
+        gateway_of(tm, server, port=proxy.port, flush_timeout=1.0) as (gateway, sessions),
+        client_of(server, "out.>") as client,
+    ):
+        proxy.pause()
+        gateway._hub.publish([["a"]] * 100, [b"%d" % row for row in range(100)])
+        wait_until(lambda: sessions.stats()["in_flight"] == 100)
+        time.sleep(0.2)
+        assert sessions.stats()["delivered"] == 0
+        proxy.cut()
+        proxy.resume()
+        assert {int(each.data) for each in client.wait(100)} == set(range(100))
+        wait_until(lambda: sessions.stats()["delivered"] == 100)
+        assert gateway.stats()["unsent"] >= 100
+    proxy.close()
+
+
+def test_a_gateway_connects_again_to_a_server_that_was_killed(server: Server) -> None:
+    tm, _ = loaded([(["a"], 1)])
+    with tm, gateway_of(tm, server) as (gateway, _sessions):
+        for number in range(3):
+            with client_of(server, "out.>") as client:
+                client.publish(*(("in.x", b"%d" % number, {"tag": "a"}) for number in range(100)))
+                client.wait(100)
+            server.kill()
+            wait_until(lambda: gateway.stats()["connected"] == 0)
+            server.start()
+            wait_until(lambda seen=number: gateway.stats()["connections"] == seen + 2)
+
+
+def test_what_has_come_is_sent_before_the_gateway_ends(server: Server) -> None:
+    tm, _ = loaded([(["a"], 1)])
+    with tm, client_of(server, "out.>") as client:
+        with gateway_of(tm, server) as (gateway, sessions):
+            client.publish(*(("in.x", b"%d" % number, {"tag": "a"}) for number in range(1_000)))
+            assert gateway.stop()
+            counts = gateway.stats()
+            assert is_counted(counts)
+            assert counts["sent"] == counts["received"] == 1_000
+            assert sessions.stats()["delivered"] == 1_000
+        assert len(client.wait(1_000)) == 1_000

@@ -1,0 +1,245 @@
+"""Sessions outlive connections, are bounded, and follow keys as sets of keys would."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.notified import Clock, is_balanced, notifications
+
+from tagmatch.broker.routes import Routes
+from tagmatch.broker.sessions import Connection, Sessions
+from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, SessionError
+
+integers = st.integers(0, 9) | st.sampled_from([2**63, 2**64 - 1])
+names = st.sampled_from(["", "a", "b", "ab", "é", "日本", "x" * 50, "A", "c", "d", "b\0"])
+changes = st.lists(
+    st.tuples(st.sampled_from(["follow", "unfollow", "forget"]), st.integers(0, 3), st.lists(st.integers(0, 8))),
+    max_size=30,
+)
+
+
+@pytest.mark.parametrize("key_type", ["integer", "string"])
+@given(data=st.data())
+def test_routes_are_sets_of_pairs(key_type: Any, data: st.DataObject) -> None:
+    every, kind = (integers, pa.uint64()) if key_type == "integer" else (names, pa.large_string())
+    keys = data.draw(st.lists(every, min_size=9, max_size=9, unique=True))
+    routes, pairs = Routes(key_type), set()
+    for name, session, places in data.draw(changes):
+        chosen = {keys[place] for place in places}
+        present = {key for key, follower in pairs if follower == session}
+        if name == "follow":
+            routes.follow(session, pa.array(list(chosen - present), kind))
+            pairs |= {(key, session) for key in chosen}
+        elif name == "unfollow":
+            routes.unfollow(session, pa.array(list(chosen), kind))
+            pairs -= {(key, session) for key in chosen}
+        else:
+            routes.forget(session)
+            pairs -= {(key, session) for key in present}
+        asked = data.draw(st.lists(every, max_size=12))
+        places, sessions = routes.lookup(pa.array(asked, kind))
+        expected = [(place, follower) for place, key in enumerate(asked) for each, follower in pairs if each == key]
+        assert Counter(zip(places.tolist(), sessions.tolist(), strict=True)) == Counter(expected)
+        assert places.tolist() == sorted(places.tolist())
+        assert len(routes) == len(pairs)
+
+
+def test_names_that_nobody_follows_are_forgotten() -> None:
+    routes = Routes("string")
+    routes.follow(0, pa.array(["last"], pa.large_string()))
+    for number in range(1, 20):
+        names = pa.array([f"{number}.{place}" for place in range(500)], pa.large_string())
+        routes.follow(number, names)
+        routes.forget(number)
+    assert len(routes._names) < 2_000
+    assert routes.lookup(pa.array(["19.0", "last"], pa.large_string()))[1].tolist() == [0]
+
+
+# -- names and connections ---------------------------------------------------------------------------------------------
+
+
+def payloads(connection: Connection) -> list[bytes]:
+    taken = connection.take(timeout=0)
+    return [] if taken is None else taken["payload"].to_pylist()
+
+
+def offer(sessions: Sessions, *new: bytes) -> None:
+    """To the session that follows key 7."""
+    _, numbers = sessions.lookup(pa.array([7], pa.uint64()))
+    for number in numbers:
+        sessions.offer(int(number), notifications(new))
+
+
+def test_a_session_outlives_its_connection() -> None:
+    clock = Clock()
+    sessions = Sessions("integer", SessionOptions(linger=10), clock)
+    with sessions.connect("phone", "ana", keys=[7]) as first:
+        assert first.is_new
+    offer(sessions, b"a")
+    clock.now += 9_999_999
+    with sessions.connect("phone", "ana") as second:
+        assert not second.is_new
+        assert second.keys == {7}
+        assert payloads(second) == [b"a"]
+    clock.now += 10_000_000
+    sessions.end_expired()
+    counts = sessions.stats()
+    assert (counts["sessions"], counts["ended"], counts["delivered"]) == (0, 1, 1)
+    with sessions.connect("phone", "ana") as third:
+        assert third.is_new
+        assert third.keys == set()
+
+
+def test_a_session_ends_with_its_connection_where_that_is_asked_for() -> None:
+    sessions = Sessions("integer")
+    sessions.connect("a", linger=0).close()
+    sessions.connect("b").close(end=True)
+    assert sessions.stats()["sessions"] == 0
+
+
+def test_a_connection_takes_a_session_over() -> None:
+    sessions = Sessions("integer")
+    first = sessions.connect("phone", "ana", keys=[7], guarantee="at_least_once")
+    offer(sessions, b"a", b"b")
+    assert payloads(first) == [b"a", b"b"]
+    first.acknowledge(1)
+    second = sessions.connect("phone", "ana", guarantee="at_least_once")
+    with pytest.raises(SessionError, match="taken its session over"):
+        first.take(timeout=0)
+    first.close()  # which is not the present one
+    assert second.take(timeout=0).select(["offset", "redelivered"]).to_pylist() == [{"offset": 2, "redelivered": True}]
+    assert sessions.stats()["connected"] == 1
+
+
+def test_a_session_is_its_subscribers() -> None:
+    sessions = Sessions("integer")
+    sessions.connect("phone", "ana").close()
+    with pytest.raises(SessionError, match="another subscriber"):
+        sessions.connect("phone", "bo")
+    with pytest.raises(SessionError, match="at_most_once"):
+        sessions.connect("phone", "ana", guarantee="at_least_once")
+
+
+def test_sessions_and_keys_are_bounded() -> None:
+    sessions = Sessions("integer", SessionOptions(max_sessions=2, max_keys=3))
+    one, two = sessions.connect("a"), sessions.connect("b", keys=[1, 2])
+    with pytest.raises(SessionError, match="the most allowed"):
+        sessions.connect("c")
+    two.follow([2, 3])
+    with pytest.raises(SessionError, match="cannot follow 4 keys"):
+        two.follow([4])
+    assert two.keys == {1, 2, 3}
+    two.unfollow([1, 5])
+    assert two.keys == {2, 3}
+    one.close(end=True)
+    with pytest.raises(SessionError, match="cannot follow 4 keys"):
+        sessions.connect("c", keys=range(4))
+    sessions.connect("c", keys=range(3))
+    assert sessions.stats()["refused"] == 1
+    assert sessions.stats()["keys"] == 5
+
+
+def test_sessions_of_one_user_are_bounded() -> None:
+    sessions = Sessions("integer", SessionOptions(max_user_sessions=1))
+    first = sessions.connect("a", "ana")
+    with pytest.raises(SessionError, match="you have 1 sessions"):
+        sessions.connect("b", "ana")
+    sessions.connect("c", "bo")
+    first.close(end=True)
+    sessions.connect("b", "ana")
+
+
+def test_a_session_may_follow_every_key_and_then_some() -> None:
+    sessions = Sessions("string")
+    one = sessions.connect("a", every_key=True)
+    assert one.keys is None
+    assert len(sessions.following_all()) == 1
+    with pytest.raises(InvalidValueError, match="every key"):
+        one.unfollow(["a"])
+    assert sessions.connect("a", keys=["é", ""]).keys == {"", "é"}
+    assert sessions.following_all() == []
+
+
+def test_wrong_arguments_begin_no_session() -> None:
+    sessions = Sessions("integer")
+    for wrong in (
+        {"name": ""},
+        {"name": "x" * 257},
+        {"name": 7},
+        {"keys": [-1]},
+        {"keys": ["a"]},
+        {"keys": [1], "every_key": True},
+        {"guarantee": "exactly_once"},
+        {"when_full": "wait"},
+        {"linger": -1},
+        {"linger": float("nan")},
+    ):
+        with pytest.raises((InvalidValueError, InvalidTypeError)):
+            sessions.connect(**{"name": "a", **wrong})
+    sessions.close()
+    with pytest.raises(SessionError, match="ending"):
+        sessions.connect("a")
+    assert sessions.stats()["sessions"] == sessions.stats()["connections"] == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_sessions": 0},
+        {"max_keys": 1.5},
+        {"max_notifications": 0},
+        {"max_bytes": 2**41},
+        {"when_full": "wait"},
+        {"linger": -1},
+        {"message_expiry": "soon"},
+    ],
+)
+def test_options_are_checked(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises((InvalidValueError, InvalidTypeError), match=name):
+        SessionOptions(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"max_waiting": 0}, {"max_waiting_bytes": 0}, {"when_busy": "x"}])
+def test_options_of_the_hub_are_checked(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(InvalidValueError, match=name):
+        HubOptions(**wrong)
+
+
+def test_many_threads_begin_and_end_sessions() -> None:
+    """Every notification that was offered is counted, also of sessions that have ended."""
+    sessions, offered = Sessions("integer", SessionOptions(linger=0)), []
+    stop = threading.Event()
+
+    def notify() -> None:
+        count = 0
+        while not stop.is_set():
+            _, numbers = sessions.lookup(pa.array([7], pa.uint64()))
+            count += sum(sessions.offer(int(number), notifications([b"a", b"b"])) for number in numbers)
+        offered.append(count)
+
+    def subscribe(number: int) -> None:
+        for _ in range(100):
+            with sessions.connect(f"{number}", keys=[7]) as connection:
+                connection.take(1, timeout=0.01)
+
+    notifier = threading.Thread(target=notify)
+    subscribers = [threading.Thread(target=subscribe, args=(number,)) for number in range(4)]
+    for thread in (notifier, *subscribers):
+        thread.start()
+    for thread in subscribers:
+        thread.join(120)
+    stop.set()
+    notifier.join(120)
+    counts = sessions.stats()
+    assert (counts["sessions"], counts["ended"], counts["keys"]) == (0, 400, 0)
+    assert counts["offered"] == sum(offered) > 0
+    assert is_balanced(counts)

@@ -1,0 +1,134 @@
+"""Real brokers for tests: mosquitto and nats-server, each on a free port of this machine, ended by their process id."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+#: Debian keeps servers' programs out of the path of users
+_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Server:
+    """A program that listens on a port; it may be killed and started again there."""
+
+    def __init__(self, command: list[str], port: int, log: Path) -> None:
+        self.port = port
+        self._command, self._log = command, log
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        for _ in range(1_000):
+            assert self._process.poll() is None, self._log.read_text()
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.01)
+        raise AssertionError(f"{self._command[0]} does not listen: {self._log.read_text()}")
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """Let it write down what it keeps."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(30)
+            self._process = None
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name, path=_PATH)
+    assert found is not None, f"tests need the program {name} (Debian package {name})"
+    return found
+
+
+def mosquitto(folder: Path) -> Server:
+    """A broker of MQTT, which keeps its sessions over a restart."""
+    port = free_port()
+    config = folder / "mosquitto.conf"
+    config.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n"
+        f"persistence true\npersistence_location {folder}/\nlog_dest stderr\nuser root\n"
+    )
+    return Server([_program("mosquitto"), "-c", str(config)], port, folder / "mosquitto.log")
+
+
+def nats_server(folder: Path) -> Server:
+    port = free_port()
+    return Server([_program("nats-server"), "-a", "127.0.0.1", "-p", str(port)], port, folder / "nats.log")
+
+
+class Proxy:
+    """Stands before a server, on a port of its own; holds back what comes, and cuts connections, when it is told to."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lock, self._sockets = threading.Lock(), list[socket.socket]()
+        self._flows = threading.Event()
+        self._flows.set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._target))
+                with self._lock:
+                    self._sockets += [client, server]
+                for one, other in ((client, server), (server, client)):
+                    threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+
+    def _copy(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                self._flows.wait()
+                other.sendall(data)
+        _end(one, other)
+
+    def pause(self) -> None:
+        """Take what comes, and keep it; if connections are cut meanwhile, it is lost."""
+        self._flows.clear()
+
+    def resume(self) -> None:
+        self._flows.set()
+
+    def cut(self) -> None:
+        """End all connections; what is on its way is lost."""
+        with self._lock:
+            _end(*self._sockets)
+            self._sockets.clear()
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+
+def _end(*sockets: socket.socket) -> None:
+    for each in sockets:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+        each.close()

@@ -1,0 +1,42 @@
+"""What tests of the service share: a clock that they set, and notifications without a message."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.broker.notifications import FIXED_BYTES, NEVER, Notifications, notifications_of
+
+
+class Clock:
+    """Microseconds, which only tests move on."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def notifications(payloads: Sequence[bytes], expires: Sequence[int | None] | None = None) -> Notifications:
+    """Notifications with these payloads, of key 7, with the payload as id, too."""
+    times = [NEVER if each is None else each for each in expires or [None] * len(payloads)]
+    return notifications_of(
+        pa.array(payloads, pa.binary()),
+        pa.array(payloads, pa.large_binary()),
+        pa.array([[7]] * len(payloads), pa.list_(pa.uint64())),
+        np.array(times, np.int64),
+    )
+
+
+def size_of(payload: bytes) -> int:
+    """Bytes that such a notification counts for."""
+    return FIXED_BYTES + 2 * len(payload) + 8
+
+
+def is_balanced(counts: dict[str, Any]) -> bool:
+    """Whether every notification that was offered is somewhere."""
+    return counts["offered"] == sum(counts[name] for name in ("delivered", "dropped", "expired", "waiting"))
