@@ -154,9 +154,9 @@ class MessageStream:
         if chunk.data is not None:
             return chunk.data
         text = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
-        told = error_of_text(text)
-        if told is not None:
-            raise told
+        known = error_of_text(text)
+        if known is not None:
+            raise known
         self.is_draining = True
         return None
 

@@ -87,9 +87,9 @@ def error_of_flight(error: BaseException, url: str) -> TagMatchError:
     """The error that a service has raised, or what became of the connection to it."""
     if isinstance(error, TagMatchError):
         return error
-    told = error_of_text(getattr(error, "extra_info", b"") or b"")
-    if told is not None:
-        return told
+    known = error_of_text(getattr(error, "extra_info", b"") or b"")
+    if known is not None:
+        return known
     line = _line(error)
     if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
         return AccessError(line)

@@ -58,7 +58,7 @@ class _Exchange:
             self._writer.begin(self._schema)
             self._answer_all()
         except BaseException as error:
-            # Reading cannot be broken off: the client is told to end the stream, and gets the error then
+            # Reading cannot be broken off: the client is asked to end the stream, and gets the error then
             self._leave()
             if not self._gathering.has_ended:
                 self._tell(error_text(error))
@@ -104,7 +104,7 @@ class _Exchange:
             time.sleep(seconds)
 
     def _answer_all(self) -> None:
-        told = False
+        asked = False
         while True:
             some = self._gathering.take(self._most_rows, _LOOK_S)
             if some:
@@ -113,8 +113,8 @@ class _Exchange:
                 if not (some := self._gathering.take(self._most_rows)):
                     return
                 self._answer(some)
-            elif self._call.service.is_draining and not told:
-                told = True
+            elif self._call.service.is_draining and not asked:
+                asked = True
                 self._tell(DRAINING)
 
     def _answer(self, some: list[Messages]) -> None:

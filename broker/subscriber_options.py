@@ -37,8 +37,8 @@ class SessionOptions:
     max_bytes : int
         Bytes of these.
     when_full : {"disconnect", "drop_oldest", "drop_newest"}
-        What happens where there is no room for a notification. `disconnect`: it is dropped, and the subscriber is told
-        and cut; `drop_oldest`: those that have waited longest make room; `drop_newest`: it is dropped.
+        What happens where there is no room for a notification. `disconnect`: it is dropped, and the subscriber gets an
+        error and is cut; `drop_oldest`: those that have waited longest make room; `drop_newest`: it is dropped.
     linger : float
         Seconds for which a session outlives its connection.
     message_expiry : float, optional

@@ -158,7 +158,7 @@ class _Notifying:
                 if self._error is not None:
                     raise self._error from None
                 return
-            # The client is told to end the stream, and gets the error then
+            # The client is asked to end the stream, and gets the error then
             self._tell(error_text(error))
             raise
         finally:
@@ -166,15 +166,15 @@ class _Notifying:
             thread.join()
 
     def _give_all(self) -> None:
-        service, told = self._call.service, False
+        service, asked = self._call.service, False
         most, most_bytes = service.config.server.max_batch_rows, service.config.server.max_message_bytes
         while True:
             self._call.require()
             taken = self._connection.take(most, most_bytes=most_bytes, timeout=_LOOK_S)
             if taken is not None:
                 self._writer.write_batch(taken)
-            elif service.is_draining and service.subscribers.is_quiet and not told:
-                told = True
+            elif service.is_draining and service.subscribers.is_quiet and not asked:
+                asked = True
                 self._tell(DRAINING)
 
     def _tell(self, text: bytes) -> None:

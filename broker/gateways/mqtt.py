@@ -169,20 +169,20 @@ class MqttGateway(Gateway):
         for each in outgoing:
             topic = f"{self.options.notifications}/{as_level(each.key, _SEPARATORS)}"
             try:
-                told = self._client.publish(topic, each.payload, self._qos, properties=_properties(each))
+                sent = self._client.publish(topic, each.payload, self._qos, properties=_properties(each))
             except ValueError as error:
                 self._cannot_send(error)
                 continue
-            if told.rc != mqtt.MQTT_ERR_SUCCESS:
-                raise Unsent(mqtt.error_string(told.rc))
-            under_way.append(told)
+            if sent.rc != mqtt.MQTT_ERR_SUCCESS:
+                raise Unsent(mqtt.error_string(sent.rc))
+            under_way.append(sent)
         if self._qos:
             # paho sends them again by itself when a connection comes back
-            for told in under_way:
-                while not told.is_published():
+            for sent in under_way:
+                while not sent.is_published():
                     if self._stopping.is_set() and not self._connected.is_set():
                         raise Unsent("the gateway ends before the broker has acknowledged them")
-                    told.wait_for_publish(_LOOK_S)
+                    sent.wait_for_publish(_LOOK_S)
 
     def _on_publish(self, _client: Any, _data: Any, _mid: int, reason: ReasonCode, _properties: Any) -> None:
         if reason.is_failure:
