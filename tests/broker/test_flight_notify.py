@@ -24,6 +24,7 @@ from support.agreement import loaded
 from support.brokers import Proxy, mosquitto, nats_server
 from support.mqtt_client import MqttClient
 from support.notified import is_balanced
+from support.waiting import wait_until
 
 from tagmatch import (
     AccessError,
@@ -57,13 +58,6 @@ def served(config: Config | None = None) -> Iterator[tuple[Any, Any, Any]]:
     tm, oracle = loaded(SETS)
     with tm, serving(tm, config or config_of()) as service, connect(service.url) as remote:
         yield service, remote, oracle
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "in vain"
-        time.sleep(0.005)
 
 
 def has_connected(service: Any, count: int = 1) -> Callable[[], bool]:

@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import pytest
 from support.agreement import loaded
 from support.brokers import Proxy, Server, mosquitto
 from support.mqtt_client import MqttClient
-from support.notified import is_balanced
+from support.notified import is_accounted_for, is_balanced
+from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.broker.gateways.mqtt import MqttGateway
@@ -58,18 +59,6 @@ def gateway_of(tm: TagMatch[Any], broker: Server, **options: Any) -> Iterator[tu
             gateway.stop()
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "in vain"
-        time.sleep(0.01)
-
-
-def is_counted(counts: dict[str, int]) -> bool:
-    names = ("matched", "unmatched", "refused", "dropped", "failed", "waiting")
-    return counts["received"] == sum(counts[name] for name in names)
-
-
 @pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
 def test_notifications_are_what_the_oracle_says(broker: Server, rng: random.Random, guarantee: str) -> None:
     tm, oracle = loaded(SETS)
@@ -89,7 +78,7 @@ def test_notifications_are_what_the_oracle_says(broker: Server, rng: random.Rand
         assert Counter((each.topic, each.payload, each.properties.CorrelationData) for each in got) == expected
         wait_until(lambda: gateway.stats()["sent"] == expected.total())
         counts = gateway.stats()
-        assert is_counted(counts)
+        assert is_accounted_for(counts)
         assert (counts["received"], counts["waiting"], counts["unsent"]) == (500, 0, 0)
         wait_until(lambda: sessions.stats()["delivered"] == 500)
         assert is_balanced(sessions.stats())
@@ -118,7 +107,7 @@ def test_attributes_locations_and_times_come_through(broker: Server) -> None:
             client.publish("in/x", b"nothing", UserProperty=[("tag", "flat")])
             wait_until(lambda: gateway.stats()["received"] == 4 and gateway.stats()["waiting"] == 0)
             counts = gateway.stats()
-            assert is_counted(counts)
+            assert is_accounted_for(counts)
             assert (counts["matched"], counts["unmatched"], counts["refused"]) == (2, 1, 1)
             client.close()
 
@@ -195,7 +184,7 @@ def test_a_broker_that_comes_back_loses_nothing_that_was_acknowledged(
         assert {(each.topic, each.payload) for each in client.got} == expected
         wait_until(lambda: sessions.stats()["waiting"] == 0)
         assert is_balanced(sessions.stats())
-        assert is_counted(gateway.stats())
+        assert is_accounted_for(gateway.stats())
         assert gateway.stats()["connections"] >= 2
         client.close()
 

@@ -17,7 +17,8 @@ import nats
 import pytest
 from support.agreement import loaded
 from support.brokers import Proxy, Server, nats_server
-from support.notified import is_balanced
+from support.notified import is_accounted_for, is_balanced
+from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.broker.gateways.nats import NatsGateway
@@ -122,18 +123,6 @@ def gateway_of(tm: TagMatch[Any], server: Server, **options: Any) -> Iterator[tu
             gateway.stop()
 
 
-def wait_until(holds: Any, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "in vain"
-        time.sleep(0.01)
-
-
-def is_counted(counts: dict[str, int]) -> bool:
-    names = ("matched", "unmatched", "refused", "dropped", "failed", "waiting")
-    return counts["received"] == sum(counts[name] for name in names)
-
-
 @pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
 def test_notifications_by_subject_are_what_the_oracle_says(server: Server, rng: random.Random, guarantee: str) -> None:
     tm, oracle = loaded(SETS)
@@ -155,7 +144,7 @@ def test_notifications_by_subject_are_what_the_oracle_says(server: Server, rng: 
         assert Counter((each.subject, each.data, each.headers["id"]) for each in got) == expected
         wait_until(lambda: sessions.stats()["delivered"] == 2_000)
         counts = gateway.stats()
-        assert is_counted(counts)
+        assert is_accounted_for(counts)
         assert (counts["received"], counts["sent"], counts["unsent"]) == (2_000, expected.total(), 0)
         assert is_balanced(sessions.stats())
 
@@ -178,7 +167,7 @@ def test_headers_are_read_and_written(server: Server) -> None:
             client.publish(*(("in.x", b"never", {"expires-in": text}) for text in ("soon", "nan", "1e300", "-inf")))
             wait_until(lambda: gateway.stats()["received"] == 9 and gateway.stats()["waiting"] == 0)
             counts = gateway.stats()
-            assert is_counted(counts)
+            assert is_accounted_for(counts)
             assert (counts["matched"], counts["unmatched"], counts["refused"]) == (3, 3, 3)
             assert len(client.got) == 2
 
@@ -300,7 +289,7 @@ def test_what_has_come_is_sent_before_the_gateway_ends(server: Server) -> None:
             client.publish(*(("in.x", b"%d" % number, {"tag": "a"}) for number in range(1_000)))
             assert gateway.stop()
             counts = gateway.stats()
-            assert is_counted(counts)
+            assert is_accounted_for(counts)
             assert counts["sent"] == counts["received"] == 1_000
             assert sessions.stats()["delivered"] == 1_000
         assert len(client.wait(1_000)) == 1_000

@@ -34,8 +34,9 @@ from faults.sweep import Report, run_isolated
 from faults.trial import ERRORS, describe, no_error_is_lost, wait_until_answered
 from support.areas_and_moves import AREAS, PLACES, any_at, located_table
 from support.conditions import Expression, Message, any_attributes, any_expression, any_message, in_tables
-from support.expiring import Clock, set_clock, times_of, wait_until
+from support.expiring import Clock, set_clock, times_of
 from support.oracle import Oracle
+from support.waiting import wait_until
 
 from tagmatch import StagedChangesWarning, TagMatch, warm_up
 from tagmatch.model.options import Durability, Layout

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from support.expiring import BEGIN, set_clock, wait_until
+from support.expiring import BEGIN, set_clock
+from support.waiting import wait_until
 
 from tagmatch import Box, Circle, Near, TagMatch
 from tagmatch.model.options import Layout

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import wait_until
 
 from tagmatch import InvalidValueError, TagMatch
 from tagmatch.model.parallel import GivenUpError, unless
@@ -59,13 +60,6 @@ def save(path: Path, key: int, **options: Any) -> None:
 
 def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "tagmatch-reload"]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + TIMEOUT
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)

@@ -20,8 +20,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.expiring import BEGIN, Clock, set_clock, wait_until
+from support.expiring import BEGIN, Clock, set_clock
 from support.index_files import MANIFEST, contents_of, manifest_as_first
+from support.waiting import wait_until
 
 from tagmatch import IndexVersionError, InvalidTypeError, InvalidValueError, TagMatch
 

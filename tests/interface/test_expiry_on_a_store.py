@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.expiring import set_clock, wait_until
+from support.expiring import set_clock
+from support.waiting import wait_until
 
 from tagmatch import InvalidValueError, TagMatch
 from tagmatch.model.storage.location import location_of

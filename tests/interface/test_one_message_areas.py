@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import places
-from support.expiring import BEGIN, set_clock, wait_until
+from support.expiring import BEGIN, set_clock
 from support.located import CLIENTS, TAGS, Subscription, finite_areas, keys_of, located, public, subscriptions, tag_sets
+from support.waiting import wait_until
 
 from tagmatch import Box, Circle, Near, TagMatch, Where
 from tagmatch.pipeline.service import Pipeline

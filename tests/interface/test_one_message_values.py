@@ -9,10 +9,11 @@ from typing import Any, get_args
 import pyarrow as pa
 import pytest
 from support.conditions import Expression
-from support.expiring import BEGIN, set_clock, wait_until
+from support.expiring import BEGIN, set_clock
 from support.expressions import And, Not, Test, Tree, evaluate, text_of
 from support.oracle import Oracle
 from support.paths import all_in
+from support.waiting import wait_until
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
 from tagmatch.model.kernels import packed_attributes

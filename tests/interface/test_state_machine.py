@@ -40,8 +40,9 @@ from support import filters, strategies
 from support.agreement import assert_agree, assert_keys
 from support.areas_and_moves import AREAS, PLACES, SHAPES, At, located_table
 from support.conditions import Expression, Message, in_tables
-from support.expiring import BEGIN, set_clock, times_of, wait_until
+from support.expiring import BEGIN, set_clock, times_of
 from support.oracle import Oracle, is_condition
+from support.waiting import wait_until
 
 from tagmatch import StagedChangesWarning, TagMatch
 from tagmatch.expiring import Expiring

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -48,14 +46,6 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, *, rest_s: float = 0.0) -> Clock:
     monkeypatch.setattr("tagmatch.expiring._REST_S", rest_s)
     monkeypatch.setattr("tagmatch.expiring._REST_RATIO", 0)
     return clock
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what happens in the background."""
-    begin = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begin < 60
-        time.sleep(0.001)
 
 
 def times_of(tm: TagMatch[Any]) -> dict[tuple[frozenset[str], Any], datetime | None]:

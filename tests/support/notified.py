@@ -40,3 +40,9 @@ def size_of(payload: bytes) -> int:
 def is_balanced(counts: dict[str, Any]) -> bool:
     """Whether every notification that was offered is somewhere."""
     return counts["offered"] == sum(counts[name] for name in ("delivered", "dropped", "expired", "waiting"))
+
+
+def is_accounted_for(counts: dict[str, int]) -> bool:
+    """Whether every message that a gateway has received is somewhere."""
+    names = ("matched", "unmatched", "refused", "dropped", "failed", "waiting")
+    return counts["received"] == sum(counts[name] for name in names)

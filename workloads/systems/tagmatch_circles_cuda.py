@@ -15,6 +15,8 @@ from tagmatch.workloads.systems.matcher import UnavailableError
 from tagmatch.workloads.systems.tagmatch_circles import ClientCircles, FixedCircles, only_group
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tagmatch.model.arrays import F64Array, Lists, U32Array
 
 _DEVICE = 0
@@ -52,7 +54,32 @@ def kernel_seconds(there: Any, places: Places, groups: Lists) -> float:
         return seconds[-1]
 
 
-class FixedCirclesOnGpu(FixedCircles):
+class _OnGpu:
+    """What both have in common: what finds circles is on a device."""
+
+    _there: Any
+    _find: Callable[[Places, Lists], Lists]
+
+    def stab(self, x: F64Array, y: F64Array) -> Found:
+        """Return the circles that have each point."""
+        found = self._find(Places(x, y), only_group(len(x)))
+        return Found(found.offsets.astype(np.int64, copy=False), found.values)
+
+    def kernel_seconds(self, x: F64Array, y: F64Array) -> float:
+        """Seconds of `stab` without copies to the device and from it, nor what orders answers."""
+        self.stab(x, y)
+        return kernel_seconds(self._there, Places(x, y), only_group(len(x)))
+
+    def nbytes(self) -> int:
+        """Bytes of the device's memory."""
+        return int(self._there.nbytes)
+
+    def close(self) -> None:
+        """Free the device's memory."""
+        del self._there, self._find
+
+
+class FixedCirclesOnGpu(_OnGpu, FixedCircles):
     """`CudaFixedAreas` with all circles in one group, on the plane. Exact; takes no moves.
 
     Parameters
@@ -73,27 +100,10 @@ class FixedCirclesOnGpu(FixedCircles):
         from tagmatch.pipeline.cuda.areas import CudaFixedAreas
 
         self._there = CudaFixedAreas(self.areas, _DEVICE)
-
-    def stab(self, x: F64Array, y: F64Array) -> Found:
-        """Return the circles that have each point."""
-        found = self._there.holding(Places(x, y), only_group(len(x)))
-        return Found(found.offsets.astype(np.int64, copy=False), found.values)
-
-    def kernel_seconds(self, x: F64Array, y: F64Array) -> float:
-        """Seconds of that without copies to the device and from it, nor what orders answers."""
-        self.stab(x, y)
-        return kernel_seconds(self._there, Places(x, y), only_group(len(x)))
-
-    def nbytes(self) -> int:
-        """Bytes of the device's memory."""
-        return int(self._there.nbytes)
-
-    def close(self) -> None:
-        """Free the device's memory."""
-        del self._there
+        self._find = self._there.holding
 
 
-class ClientCirclesOnGpu(ClientCircles):
+class ClientCirclesOnGpu(_OnGpu, ClientCircles):
     """`CudaClients` with a client in the middle of each circle, all in one group, on the plane. Exact.
 
     Parameters and errors are those of `FixedCirclesOnGpu`.
@@ -105,26 +115,9 @@ class ClientCirclesOnGpu(ClientCircles):
         from tagmatch.pipeline.cuda.clients import CudaClients
 
         self._there = CudaClients(self.cells, _DEVICE)
-
-    def stab(self, x: F64Array, y: F64Array) -> Found:
-        """Return the circles that have each point."""
-        found = self._there.near(Places(x, y), only_group(len(x)))
-        return Found(found.offsets.astype(np.int64, copy=False), found.values)
+        self._find = self._there.near
 
     def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
         """Give circles new centres, on the CPU and on the device, which otherwise waits for the next packet."""
         super().move(ids, x, y)
         self._there.update()
-
-    def kernel_seconds(self, x: F64Array, y: F64Array) -> float:
-        """As of `FixedCirclesOnGpu`."""
-        self.stab(x, y)
-        return kernel_seconds(self._there, Places(x, y), only_group(len(x)))
-
-    def nbytes(self) -> int:
-        """Bytes of the device's memory."""
-        return int(self._there.nbytes)
-
-    def close(self) -> None:
-        """Free the device's memory."""
-        del self._there

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from support.agreement import assert_agree
-from support.expiring import set_clock, wait_until
+from support.expiring import set_clock
 from support.oracle import Oracle
+from support.waiting import wait_until
 
 from tagmatch import TagMatch
 

@@ -1,0 +1,14 @@
+"""Waiting for what other threads and programs do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until something holds, but not for longer than so many seconds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "in vain"
+        time.sleep(0.002)
