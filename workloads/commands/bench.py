@@ -21,6 +21,7 @@ from tagmatch.workloads.commands.bench_ccm import ccm
 from tagmatch.workloads.commands.bench_content import content
 from tagmatch.workloads.commands.bench_location import location
 from tagmatch.workloads.commands.bench_pcm import pcm
+from tagmatch.workloads.commands.bench_qos import qos
 from tagmatch.workloads.commands.bench_serve import serve
 from tagmatch.workloads.commands.measuring import (
     AllowChanges,
@@ -206,6 +207,7 @@ app.command("ccm")(ccm)
 app.command("broker")(broker)
 app.command("location")(location)
 app.command("serve")(serve)
+app.command("qos")(qos)
 
 
 @app.command()

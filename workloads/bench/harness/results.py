@@ -41,7 +41,7 @@ class Row:
     unit : str
     target : Target, optional
     samples : tuple of float
-        The repeated measurements that `value` is the median of.
+        The repeated measurements that `value` is the median of, or the mean where the figure says so.
     section : str
         The heading that it stands under, if there are any.
     x : str or float
