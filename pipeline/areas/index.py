@@ -27,7 +27,7 @@ from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
 from tagmatch.pipeline.areas.token_groups import TokenGroups, areas_come_first, token_groups
-from tagmatch.pipeline.filters.index import FilterIndex, Requirements, index_of, requirements_of
+from tagmatch.pipeline.filters.index import FilterIndex, Requirements, encoder_of, index_of, requirements_of
 from tagmatch.pipeline.filters.parsing import parsed
 
 # In the place of a number
@@ -215,7 +215,7 @@ def _groups(segment: Segment, asked: _Asked, contents: Contents, required: Requi
     if len(required):
         found_first = required.only(~later[contents.asked.rows])
         found_first = replace(found_first, asked=replace(found_first.asked, rows=number_of[found_first.asked.rows]))
-        filters = index_of(found_first)
+        filters = index_of(found_first) if len(found_first) else encoder_of(required)
     if later.any():
         some = required.only(later[contents.asked.rows])
         number = np.full(contents.count, _NONE)

@@ -168,10 +168,15 @@ def index_of(required: Requirements, path: Path | None = None) -> FilterIndex:
     if in_lines.any():
         some = required.only(in_lines)
         lines = line_index(some.asked, attributes, constraints, tests, some.likely.chances)
-    if not in_lines.all():
+    if lines is None or not in_lines.all():
         some = required.only(~in_lines)
         trie = trie_index(some.asked, attributes, constraints, tests, some.likely, required.ranks)
     return FilterIndex(attributes, tests.complexes, trie, lines, required.seen)
+
+
+def encoder_of(required: Requirements) -> FilterIndex:
+    """An index of no sets, by which messages are encoded: without a path, it finds nothing."""
+    return FilterIndex(required.attributes, required.tests.complexes, None, None, required.seen)
 
 
 def _in_lines(required: Requirements) -> BoolArray:

@@ -101,6 +101,8 @@ def test_every_experiment_is_a_command() -> None:
         "location",
         "paper",
         "pcm",
+        "qos",
+        "serve",
         "spark",
         "threads",
         "updates",
