@@ -179,8 +179,11 @@ def areas_of(
     shapes = _shapes(asked, chosen[some])
     likely = np.where(follows, _OF_CLIENTS, 1.0)
     likely[some] = _at_a_place(shapes, plane=plane)
-    seen = [index.filters.seen for index in before if index is not None and index.filters is not None]
-    groups = _groups(segment, asked, contents, requirements_of(contents.asked, found, segment.vocabulary, seen), likely)
+    required = None
+    if len(contents.asked):
+        seen = [index.filters.seen for index in before if index is not None and index.filters is not None]
+        required = requirements_of(contents.asked, found, segment.vocabulary, seen)
+    groups = _groups(segment, asked, contents, required, likely)
     rows = asked.rows.astype(np.uint32)
     return AreaIndex(
         plane, groups.filters, groups.of_tokens, groups.every,
@@ -202,20 +205,24 @@ class _Groups:
     every: U32Array
 
 
-def _groups(segment: Segment, asked: _Asked, contents: Contents, required: Requirements, likely: F64Array) -> _Groups:
+def _groups(
+    segment: Segment, asked: _Asked, contents: Contents, required: Requirements | None, likely: F64Array
+) -> _Groups:
     """Group sets; `likely` says how likely a message's place is in the area of each."""
+    if required is None:
+        # There is one content, that which asks nothing, or none that can hold
+        all_have = np.flatnonzero(np.arange(contents.count) == contents.of_nothing).astype(np.uint32)
+        return _Groups(contents.count, contents.numbers, None, None, frozen(all_have))
     at_a_place = np.bincount(contents.numbers, weights=likely, minlength=contents.count).astype(np.float64, copy=False)
     later = np.zeros(contents.count, np.bool_)
     later[contents.asked.rows] = areas_come_first(required, at_a_place[contents.asked.rows])
     number_of = np.cumsum(~later) - 1
     first = int(np.count_nonzero(~later))
     every = [] if contents.of_nothing < 0 else [number_of[contents.of_nothing]]
-    filters = of_tokens = None
-    count = first
-    if len(required):
-        found_first = required.only(~later[contents.asked.rows])
-        found_first = replace(found_first, asked=replace(found_first.asked, rows=number_of[found_first.asked.rows]))
-        filters = index_of(found_first) if len(found_first) else encoder_of(required)
+    of_tokens, count = None, first
+    found_first = required.only(~later[contents.asked.rows])
+    found_first = replace(found_first, asked=replace(found_first.asked, rows=number_of[found_first.asked.rows]))
+    filters = index_of(found_first) if len(found_first) else encoder_of(required)
     if later.any():
         some = required.only(later[contents.asked.rows])
         number = np.full(contents.count, _NONE)
@@ -235,20 +242,11 @@ def _at_a_place(shapes: Shapes, *, plane: bool) -> float:
         return 1.0
     random = np.random.default_rng(len(shapes))
     some = np.sort(random.choice(len(shapes), min(len(shapes), _SAMPLE), replace=False))
-    kinds, values = shapes.kinds[some], shapes.values[some]
-    lon, lat = values[:, 0].copy(), values[:, 1].copy()
-    is_box = kinds == BOX
-    west, south, east, north = values[is_box].T
-    # A box may go across the anti-meridian
-    east = np.where((east < west) & (not plane), east + 360.0, east)
-    middle = west + (east - west) / 2
-    lon[is_box] = np.where((middle > 180.0) & (not plane), middle - 360.0, middle)
-    lat[is_box] = south + (north - south) / 2
-    count = len(some)
-    sample = FixedAreas.of(np.zeros(count, np.int64), 1, Shapes(kinds, values), plane=plane)
+    values, count = shapes.values[some], len(some)
+    sample = FixedAreas.of(np.zeros(count, np.int64), 1, Shapes(shapes.kinds[some], values), plane=plane)
     every = Lists(np.arange(count + 1), np.zeros(count, np.uint32))
-    found = len(sample.holding(Places(lon, lat), every).values)
-    # Each has its own middle
+    # The middles of circles, and corners of boxes, which each has of its own
+    found = len(sample.holding(Places(values[:, 0], values[:, 1]), every).values)
     return max(found - count, 1) / (count * (count - 1))
 
 

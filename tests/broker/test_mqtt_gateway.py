@@ -7,13 +7,14 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.agreement import loaded
 from support.brokers import Proxy, Server, mosquitto
+from support.gateways import running
 from support.mqtt_client import MqttClient
 from support.notified import is_accounted_for, is_balanced
 from support.waiting import wait_until
@@ -37,26 +38,19 @@ def broker(tmp_path: Path) -> Iterator[Server]:
     server.kill()
 
 
-@contextmanager
-def gateway_of(tm: TagMatch[Any], broker: Server, **options: Any) -> Iterator[tuple[MqttGateway, Sessions]]:
-    sessions = Sessions(tm.stats()["key_type"])
-    with Hub(tm, sessions) as hub:
-        options = {
-            "port": broker.port,
-            "messages": "in/#",
-            "notifications": "out",
-            "control": "control",
-            "retry_first": 0.05,
-            "retry_most": 0.2,
-            **options,
-        }
-        gateway = MqttGateway(tm, hub, sessions, MqttOptions(**options))
-        gateway.start()
-        wait_until(lambda: gateway.stats()["connected"] == 1)
-        try:
-            yield gateway, sessions
-        finally:
-            gateway.stop()
+def gateway_of(
+    tm: TagMatch[Any], broker: Server, **options: Any
+) -> AbstractContextManager[tuple[MqttGateway, Sessions]]:
+    options = {
+        "port": broker.port,
+        "messages": "in/#",
+        "notifications": "out",
+        "control": "control",
+        "retry_first": 0.05,
+        "retry_most": 0.2,
+        **options,
+    }
+    return running(tm, lambda *parts: MqttGateway(*parts, MqttOptions(**options)))
 
 
 @pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])

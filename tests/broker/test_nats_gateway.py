@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ import nats
 import pytest
 from support.agreement import loaded
 from support.brokers import Proxy, Server, nats_server
+from support.gateways import running
 from support.notified import is_accounted_for, is_balanced
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.broker.gateways.nats import NatsGateway
 from tagmatch.broker.gateways.options import NatsOptions
-from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
 
 pytestmark = pytest.mark.slow
@@ -102,25 +102,18 @@ def client_of(server: Server, *subjects: str) -> Iterator[NatsClient]:
         client.close()
 
 
-@contextmanager
-def gateway_of(tm: TagMatch[Any], server: Server, **options: Any) -> Iterator[tuple[NatsGateway, Sessions]]:
-    sessions = Sessions(tm.stats()["key_type"])
-    with Hub(tm, sessions) as hub:
-        options = {
-            "port": server.port,
-            "messages": "in.>",
-            "notifications": "out",
-            "control": "control",
-            "retry_first": 0.05,
-            **options,
-        }
-        gateway = NatsGateway(tm, hub, sessions, NatsOptions(**options))
-        gateway.start()
-        wait_until(lambda: gateway.stats()["connected"] == 1)
-        try:
-            yield gateway, sessions
-        finally:
-            gateway.stop()
+def gateway_of(
+    tm: TagMatch[Any], server: Server, **options: Any
+) -> AbstractContextManager[tuple[NatsGateway, Sessions]]:
+    options = {
+        "port": server.port,
+        "messages": "in.>",
+        "notifications": "out",
+        "control": "control",
+        "retry_first": 0.05,
+        **options,
+    }
+    return running(tm, lambda *parts: NatsGateway(*parts, NatsOptions(**options)))
 
 
 @pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
