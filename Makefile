@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test quick torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm format release-check clean help
 help:
-	@echo "make demo   build and query the example data set"
+	@echo "make demo   tags, constraints, areas, updates and the service on real data, in under a minute; a chart in demo.png"
 	@echo "make test   run the tests"
 	@echo "make quick  run those that take two minutes: no Spark, databases, simulated GPU and faults"
 	@echo "make torture  thousands of faults: no memory, lost power, full and damaged disks, Ctrl-C, killed writers, several at once"
@@ -26,7 +26,7 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/python examples/debian.py
+	$(BIN)/python examples/demo.py
 
 # Tests start hundreds of processes, each of which would compile all modules
 unexport PYTHONDONTWRITEBYTECODE
