@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+from statistics import median_low
+
 #: How much of a sample's weight is left after the next: about the last hundred count
 _KEPT = 0.99
 #: A sample counts as at most so many times what was expected, so that one pause of the machine spoils no estimate
 _MOST_TIMES = 4.0
-#: The first samples are judged together: a message takes at most so many times what it takes in the median. That is
-#: more than a task's own cost comes to, and far less than to compile a kernel
+#: The first samples are judged together: each counts as at most so many times what a task, or a message, takes in the
+#: median. To compile a kernel takes far longer
 _FIRST = 8
 _FIRST_TIMES = 32.0
+#: Seconds that nothing is faster than
+_LEAST = 1e-9
 #: How fast the spread follows
 _SPREAD_STEP = 0.1
 _MOST_SPREAD = 1.0
 #: What is left of an estimate each time that it turns a message away
 _DOUBTED = 0.9
-#: Tasks differ in size if 1/n varies by this share of its mean square
+#: Tasks differ in size if the determinant is more than this share of what it could be
 _VARIES = 1e-9
 
 
 class CostModel:
-    """Seconds that a task of `n` messages takes, `once + each * n`, by least squares of the seconds for a message.
+    """Seconds that a task of `n` messages takes, `once + each * n`, by least squares of the errors as shares.
 
-    What a message of a task takes, `once / n + each`, varies as much in tasks of all sizes; so no large task outweighs
-    the small ones. Older samples count less. One thread at a time may call this.
+    How far a task is from what is expected is taken as a share of that, so that no long task outweighs the short ones.
+    Older samples count less. One thread at a time may call this.
 
     Attributes
     ----------
@@ -39,7 +43,8 @@ class CostModel:
         self.once = self.each = self.spread = 0.0
         self.largest = 0
         self._first: list[tuple[int, float]] = []
-        # Weighted sums, of 1, x, x², y and x·y, where x = 1/n and y = seconds/n
+        # Weighted sums, of x², x·z, z², x·y and z·y, where x, z and y are 1, n and the seconds, as shares of what was
+        # expected
         self._sums = [0.0] * 5
 
     def learn(self, count: int, seconds: float) -> None:
@@ -51,14 +56,15 @@ class CostModel:
             self.spread += _SPREAD_STEP * (off - self.spread)
         if len(self._first) < _FIRST:
             self._first.append((count, seconds))
-            by_message = sorted(seconds / count for count, seconds in self._first)
-            most = _FIRST_TIMES * by_message[(len(by_message) - 1) // 2]
+            of_task = median_low(seconds for _, seconds in self._first)
+            of_message = median_low(seconds / count for count, seconds in self._first)
             self._sums = [0.0] * 5
             for count, seconds in self._first:
-                self._add(count, min(seconds, most * count))
+                taken = min(seconds, _FIRST_TIMES * max(of_task, of_message * count))
+                self._add(count, taken, taken)
         else:
-            self._add(count, min(seconds, _MOST_TIMES * expected) if expected > 0 else seconds)
-        self._fit()
+            self._add(count, min(seconds, _MOST_TIMES * expected), expected)
+        self._fit(count)
 
     def doubt(self) -> None:
         """Take something off, as this has turned a message away, of which nothing can be learned now.
@@ -67,7 +73,7 @@ class CostModel:
         """
         self._first = [(count, seconds * _DOUBTED) for count, seconds in self._first]
         self._sums[3:] = [each * _DOUBTED for each in self._sums[3:]]
-        self._fit()
+        self._fit(1)
 
     def seconds(self, count: int) -> float:
         """What a task of so many messages takes, rather too much than too little; 0 where nothing is known."""
@@ -88,20 +94,26 @@ class CostModel:
             return limit
         return max(1, int(left / self.each)) if self.each > 0 else 1
 
-    def _add(self, count: int, seconds: float) -> None:
-        x, y = 1 / count, seconds / count
-        self._sums = [_KEPT * old + new for old, new in zip(self._sums, (1.0, x, x * x, y, x * y), strict=True)]
+    def _add(self, count: int, seconds: float, expected: float) -> None:
+        whole = max(expected, _LEAST)
+        x, z, y = 1 / whole, count / whole, seconds / whole
+        new = (x * x, x * z, z * z, x * y, z * y)
+        self._sums = [_KEPT * old + each for old, each in zip(self._sums, new, strict=True)]
 
-    def _fit(self) -> None:
-        ones, xs, xxs, ys, xys = self._sums
-        if not ones:
+    def _fit(self, count: int) -> None:
+        """Find both costs; then weigh what came before by what tasks, as one of so many messages, are expected now."""
+        before = self.once + self.each * count
+        xx, xz, zz, xy, zy = self._sums
+        if not zz:
             return
-        varies = ones * xxs - xs * xs
+        determinant = xx * zz - xz * xz
         # Tasks of one size say nothing about another: then all is taken for the messages' own
-        once = (ones * xys - xs * ys) / varies if varies > _VARIES * ones * xxs else 0.0
-        each = (ys - once * xs) / ones
+        once = (xy * zz - zy * xz) / determinant if determinant > _VARIES * xx * zz else 0.0
+        each = (zy - once * xz) / zz
         if once < 0:
-            once, each = 0.0, ys / ones
+            once, each = 0.0, zy / zz
         elif each < 0:
-            once, each = ys / xs, 0.0
+            once, each = xy / xx, 0.0
         self.once, self.each = once, each
+        ratio = before / max(once + each * count, _LEAST) if before else 1.0
+        self._sums = [each * ratio * ratio for each in self._sums]
