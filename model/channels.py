@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
@@ -16,6 +17,9 @@ Order = Literal["fifo", "edf", "dfgs"]
 _SHORTEST = 1e-9
 _LONGEST = 86_400.0
 _HIGHEST = 1_000_000
+# How many of each are a second
+_UNITS = {"us": 1e6, "ms": 1e3, "s": 1.0, "min": 1 / 60, "h": 1 / 3600}
+_DURATION = re.compile(rf"(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})")
 _LONGEST_NAME = 100
 
 
@@ -119,6 +123,54 @@ class Channel:
                 f"channel {self.name!r}: {what} must be from {least:g} to {_LONGEST:,.0f} seconds, not {value!r}"
             )
         return float(value)
+
+
+def channel_of(text: str) -> Channel:
+    """The channel that `NAME[:DEADLINE[:PRIORITY]]` says.
+
+    Raises
+    ------
+    InvalidValueError
+        It cannot be read; the message says what is expected.
+
+    Examples
+    --------
+    >>> channel_of("alarm:5ms:1")
+    Channel(name='alarm', deadline=0.005, priority=1, latency_budget=0.0, expiry=None)
+    """
+    name, *rest = text.split(":")
+    if len(rest) > 2:
+        raise InvalidValueError(f"a channel must be NAME:DEADLINE:PRIORITY, such as alarm:5ms:1, not {text[:60]!r}")
+    deadline = seconds_of(rest[0], f"channel {name!r}: deadline") if rest and rest[0] else None
+    try:
+        priority = int(rest[1]) if len(rest) > 1 else 0
+    except ValueError:
+        raise InvalidValueError(f"channel {name!r}: priority must be an integer, not {rest[1][:60]!r}") from None
+    return Channel(name, deadline, priority)
+
+
+def seconds_of(text: str, what: str) -> float:
+    """The seconds that a text such as `5ms` or `0.5s` says; InvalidValueError, whose message begins with `what`.
+
+    Examples
+    --------
+    >>> seconds_of("250us", "deadline"), seconds_of("2min", "deadline")
+    (0.00025, 120.0)
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise InvalidValueError(
+            f"{what} must be a number and one of {', '.join(_UNITS)}, such as 5ms, not {text[:60]!r}"
+        )
+    return float(found[1]) / _UNITS[found[2]]
+
+
+def of_channel(name: object, names: Sequence[str]) -> str:
+    """The name of a channel, if there is one of that name; InvalidValueError."""
+    if isinstance(name, str) and name in names:
+        return name
+    known = ", ".join(map(repr, names)) if names else "none: give some as `channels` when the index is opened"
+    raise InvalidValueError(f"there is no channel {name!r}; there is {known}")
 
 
 def checked_channels(channels: object) -> tuple[Channel, ...]:

@@ -221,7 +221,13 @@ class Pipeline:
             self._stages.first.nudge()
 
     def match_many(
-        self, matcher: Matcher, chunks: Sequence[TagLists], *, unique: bool, channel: str | None = None
+        self,
+        matcher: Matcher,
+        chunks: Sequence[TagLists],
+        *,
+        unique: bool,
+        channel: str | None = None,
+        waited: float = 0.0,
     ) -> Lists:
         """Ask many queries; their keys, uint64, in order.
 
@@ -231,7 +237,7 @@ class Pipeline:
         if channel is not None:
             of = self._channels.of(channel)
             self._start()
-            return self._channels.match_many(of, matcher, chunks, unique=unique)
+            return self._channels.match_many(of, matcher, chunks, unique=unique, waited=waited)
         return match_inline(
             matcher,
             chunks,

@@ -246,7 +246,9 @@ class Engine:
         return keys
 
     @_interrupted_plainly
-    def match_many(self, queries: Any, *, unique: bool, channel: str | None = None) -> pa.ListArray:
+    def match_many(
+        self, queries: Any, *, unique: bool, channel: str | None = None, waited: float = 0.0
+    ) -> pa.ListArray:
         """Keys of many queries."""
         matcher = self.current.matcher
         if isinstance(queries, pa.Table | pa.RecordBatch):
@@ -258,7 +260,7 @@ class Engine:
                     matcher = self._within(matcher)
         else:
             chunks = tag_lists(queries, "queries")
-        answers = self._pipeline.match_many(matcher, chunks, unique=unique, channel=channel)
+        answers = self._pipeline.match_many(matcher, chunks, unique=unique, channel=channel, waited=waited)
         return _list_array(answers, matcher.keys, unique=unique)
 
     @_interrupted_plainly

@@ -583,7 +583,9 @@ class TagMatch(Generic[K]):
         found: set[K] = self._engine.match(tags, attributes, _place(location, within), unique=True)
         return found
 
-    def match_many(self, queries: Any, *, unique: bool = False, channel: str | None = None) -> pa.ListArray:
+    def match_many(
+        self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
+    ) -> pa.ListArray:
         """Answers to many queries.
 
         Parameters
@@ -600,6 +602,8 @@ class TagMatch(Generic[K]):
         channel : str, optional
             Name of a channel, whose deadline holds for all answers together. The queries are matched some at a time,
             so that threads can turn to what is more urgent in between.
+        waited : float
+            Seconds that have passed of the channel's deadline, where the queries were handed in earlier.
 
         Returns
         -------
@@ -615,7 +619,7 @@ class TagMatch(Generic[K]):
         DeadlineMissed, Overloaded
             The channel's deadline cannot be kept: as of `submit`. There is no answer to any of the queries then.
         """
-        return self._engine.match_many(queries, unique=bool(unique), channel=channel)
+        return self._engine.match_many(queries, unique=bool(unique), channel=channel, waited=waited)
 
     @overload
     def submit(

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from tagmatch.model.arrays import Lists, TagLists
-from tagmatch.model.errors import InvalidValueError
 from tagmatch.pipeline.matcher import Matcher
 from tagmatch.pipeline.stages.answers import Answers
 from tagmatch.pipeline.stages.inline import packet_ranges
@@ -111,11 +110,3 @@ class Cuts:
             begun = self._begun
             for first, last in packet_ranges(left, size, threads):  # type: ignore[arg-type]
                 yield begun + first, begun + last
-
-
-def of_channel(name: object, names: Sequence[str]) -> str:
-    """The name of a channel, if there is one of that name; InvalidValueError."""
-    if isinstance(name, str) and name in names:
-        return name
-    known = ", ".join(map(repr, names)) if names else "none: give some as `channels` when the index is opened"
-    raise InvalidValueError(f"there is no channel {name!r}; there is {known}")

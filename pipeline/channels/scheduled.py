@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.channels import of_channel
 from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import join, start
-from tagmatch.pipeline.channels.calls import Cuts, Round, of_channel
+from tagmatch.pipeline.channels.calls import Cuts, Round
 from tagmatch.pipeline.channels.order import ORDERS
 from tagmatch.pipeline.channels.waiting import Class, Entry, Turn
 from tagmatch.pipeline.matcher import Matcher, alone
@@ -109,9 +110,11 @@ class Scheduled:
         of.counts.offer(1)
         of.counts.answer(-of.channel.due)
 
-    def match_many(self, of: Class, matcher: Matcher, chunks: Sequence[TagLists], *, unique: bool) -> Lists:
-        """Keys, uint64, of each of many queries, in order; the deadline holds for all of them."""
-        since, count = self._clock(), sum(map(len, chunks))
+    def match_many(
+        self, of: Class, matcher: Matcher, chunks: Sequence[TagLists], *, unique: bool, waited: float = 0.0
+    ) -> Lists:
+        """Keys, uint64, of each of many queries, in order; the deadline, of which some has passed, holds for all."""
+        since, count = self._clock() - waited, sum(map(len, chunks))
         of.counts.offer(count)
         outcome = "cancelled"
         with self._lock:
