@@ -25,7 +25,7 @@ class _Index(Collector):
     def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:
         self._stats = stats
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Give what is there now; nothing of an index that is closed."""
         with contextlib.suppress(ClosedError):
             stats = self._stats()

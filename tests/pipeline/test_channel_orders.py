@@ -166,6 +166,15 @@ def test_fifo_answers_all_in_order(alike: list[tuple[list[Sent], list[Asked]]], 
         assert run(Fifo(classes, cores, 1), classes, sent, channels, cores) == wanted
 
 
+def test_the_higher_priority_goes_first_where_deadlines_are_equal() -> None:
+    classes = [Class(Channel(str(priority), 10, priority), known_cost(0, 1)) for priority in (0, 2, 1)]
+    order = Edf(classes, 1, 1)
+    for of in classes:
+        order.put([entry(of, 0.0)], 0.0)
+    turns = [order.take(0, float(now)) for now in range(3)]
+    assert [turn and turn.entries[0].of.channel.priority for turn in turns] == [2, 1, 0]
+
+
 # -- what waits for others, is refused, or expires ---------------------------------------------------------------------
 
 
@@ -205,6 +214,11 @@ def test_what_could_not_be_in_time_is_refused() -> None:
     assert order.put([entry(alarm, 0.0)], 0.0) is None
     assert order.put([entry(alarm, 0.0)], 0.0) is None
     assert order.put([entry(alarm, 0.0)], 0.0) == "refused"
+    # A thread that is at work begins later
+    order = Edf([alarm, bulk], 1, 1)
+    order.put([entry(bulk, 0.0)], 0.0)
+    assert order.take(0, 0.0) is not None
+    assert sum(order.put([entry(bulk, 0.0)], 0.0) is None for _ in range(20)) == 9
     # Two threads answer twice as many
     order = Edf([alarm, bulk], 2, 1)
     assert sum(order.put([entry(bulk, 0.0)], 0.0) is None for _ in range(40)) == 20
@@ -221,6 +235,8 @@ def test_an_estimate_that_lets_nothing_in_is_forgotten(make: Callable[..., Order
         refused += 1
         assert refused < 100
     assert refused > 10
+    of.cost.learn(1, 0.001)
+    assert of.cost.seconds(1) < 0.02
 
 
 @pytest.mark.parametrize("make", [Fifo, Edf, Dfgs])
