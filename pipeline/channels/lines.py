@@ -36,8 +36,10 @@ class _Line:
         return self._entries[self._head]
 
     def put(self, entry: Entry) -> None:
-        # One that had to wait until it was let in may have been handed in before the last
-        insort(self._entries, entry, lo=self._head, key=_due)
+        if self and entry.due < self._entries[-1].due:  # it had to wait until it was let in
+            insort(self._entries, entry, lo=self._head, key=_due)
+        else:
+            self._entries.append(entry)
         self.messages += entry.count
 
     def take(self) -> Entry:
@@ -194,14 +196,20 @@ class Edf(_Lines):
         if expires == inf:
             return False
         own = [entry.of.cost.seconds(entry.count) for entry in entries]
-        if now + max(own) > expires:
+        longest, whole = max(own), sum(own)
+        if now + longest > expires:
             entries[0].of.cost.doubt()
             return True
-        before = sum(
-            line.of.cost.backlog(line.before(entries[0].due), self._bound(line.of)) for line in self._lines.values()
-        )
-        start = max(0.0, min(self._busy) - now)
-        return now + start + max((before + sum(own)) / self._threads, max(own)) > expires
+        start = max(now, min(self._busy))
+        if start + max((self._all() + whole) / self._threads, longest) <= expires:
+            return False
+        due = entries[0].due
+        before = sum(line.of.cost.backlog(line.before(due), self._bound(line.of)) for line in self._lines.values())
+        return start + max((before + whole) / self._threads, longest) > expires
+
+    def _all(self) -> float:
+        """At most so many seconds it takes to match all that waits: each message alone."""
+        return sum(line.messages * line.of.cost.seconds(1) for line in self._lines.values() if line.messages)
 
     def _urgency(self, entry: Entry) -> tuple[float, int, int]:
         return entry.due, -entry.of.channel.priority, entry.number

@@ -28,11 +28,14 @@ class Class:
         What its tasks take.
     counts : ChannelCounts
         What became of its messages.
+    tasks : int
+        Tasks that were done.
     """
 
     channel: Channel
     cost: CostModel = field(default_factory=CostModel)
     counts: ChannelCounts = field(default_factory=ChannelCounts)
+    tasks: int = 0
 
 
 class Call(Protocol):
