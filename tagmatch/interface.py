@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 from tagmatch.model.channels import checked_channels
+from tagmatch.model.errors import ClosedError
 from tagmatch.model.options import (
     LAYOUT_DEFAULTS,
     MATCH_DEFAULTS,
@@ -20,6 +21,7 @@ from tagmatch.model.options import (
     available_threads,
 )
 from tagmatch.model.place import NOWHERE, Place
+from tagmatch.notebook import Explanation, Stats, overview
 
 if TYPE_CHECKING:
     import os
@@ -786,9 +788,9 @@ class TagMatch(Generic[K]):
         """Every matching set with its keys, ascending; its conditions are `Where` among the tags. Errors as `match`.
 
         `Where.path` says how messages get to the set. Where clients must be near, or within an area, only the keys are
-        given of those that are.
+        given of those that are. Notebooks show the list as a table.
         """
-        return self._engine.explain(tags, attributes, _place(location, within))
+        return Explanation(self._engine.explain(tags, attributes, _place(location, within)))
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
@@ -922,7 +924,7 @@ class TagMatch(Generic[K]):
         return self._engine.snapshot
 
     def stats(self) -> dict[str, Any]:
-        """Figures of the index and of the work done.
+        """Figures of the index and of the work done, which notebooks show as a table.
 
         Returns
         -------
@@ -949,7 +951,7 @@ class TagMatch(Generic[K]):
             times in seconds: `lateness` (of answers after the deadline), `estimate_error` (between what matching was
             expected to take and took), and `cost`, what it is expected to take: `once` and `each` message.
         """
-        return self._engine.stats()
+        return Stats(self._engine.stats())
 
     def check(self) -> None:
         """Verify every invariant of the current snapshot.
@@ -1005,6 +1007,13 @@ class TagMatch(Generic[K]):
 
     def __repr__(self) -> str:
         return self._engine.described()
+
+    def _repr_html_(self) -> str | None:
+        """What notebooks show; a closed index is shown as `repr` has it."""
+        try:
+            return overview(self._engine.stats())
+        except ClosedError:
+            return None
 
 
 def _place(location: object, within: object) -> Place:

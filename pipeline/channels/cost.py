@@ -71,7 +71,6 @@ class CostModel:
 
         Without that, an estimate that is too high by far would stay so for ever.
         """
-        self._first = [(count, seconds * _DOUBTED) for count, seconds in self._first]
         self._sums[3:] = [each * _DOUBTED for each in self._sums[3:]]
         self._fit(1)
 

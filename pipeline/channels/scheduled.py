@@ -31,7 +31,6 @@ from tagmatch.pipeline.stages.order import STAGES
 from tagmatch.pipeline.stages.packets import Asked, Caller, Keys, Packet, Submitted
 from tagmatch.pipeline.stages.stage import at_work, working
 
-
 # Tasks of a channel that all are learned from; of later ones that are expected to be brief, it is one in so many
 _LEARN_ALL, _LEARN_ONE_IN, _BRIEF_S = 64, 8, 0.0005
 

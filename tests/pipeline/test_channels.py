@@ -294,6 +294,33 @@ def test_closing_answers_what_waits(gate: Gate, order: str) -> None:
     assert all(sorted(future.result(0)) == [0, 1, 2] for future in futures)
 
 
+def test_closing_waits_for_calls_with_many(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_flight: list[int] = []
+    stop, closing = Scheduled.stop, threading.Event()
+
+    def noted(self: Scheduled) -> None:
+        in_flight.append(self.stats()["bulk"]["in_flight"])
+        stop(self)
+
+    def opened(self: Limits) -> None:
+        closing.set()
+        close(self)
+
+    close = Limits.close
+    monkeypatch.setattr(Scheduled, "stop", noted)
+    monkeypatch.setattr(Limits, "close", opened)
+    tm = small(threads=1, order="edf")
+    with ThreadPoolExecutor(2) as pool:
+        many = pool.submit(tm.match_many, [["t1"]] * 500, channel="bulk")
+        assert gate.entered.wait(TIMEOUT)
+        ended = pool.submit(tm.close)
+        assert closing.wait(TIMEOUT)
+        gate.open()
+        assert many.result(TIMEOUT).to_pylist() == [[1]] * 500
+        ended.result(TIMEOUT)
+    assert in_flight == [0]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
 def test_a_forked_child_has_channels_of_its_own() -> None:
     with small(order="edf") as tm:
