@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm format clean help
+.PHONY: demo test quick torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm format release-check clean help
 help:
 	@echo "make demo   build and query the example data set"
 	@echo "make test   run the tests"
@@ -12,6 +12,7 @@ help:
 	@echo "make mutants  mistakes that only make more work: each has to fail a test"
 	@echo "make lint   style, types and import rules"
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
+	@echo "make release-check  what has to hold before a release: files, public interface, installs, licences, known vulnerabilities"
 	@echo "make format  format and fix style"
 	@echo "make clean  remove what these have made"
 	@echo "make bench-content  constraints on attributes, beside SFF, OCM and BE-Tree; results in bench-results/content/"
@@ -81,6 +82,14 @@ bench-content: $(VENV)/.installed
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# SKIP=audit where the service that knows vulnerabilities cannot be reached
+release-check: $(VENV)/.release
+	$(BIN)/python release/check.py --skip "$(SKIP)"
+
+$(VENV)/.release: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[release]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -34,6 +34,7 @@ from tagmatch.model.filters.areas import Box, Circle
 from tagmatch.model.filters.locations import location_tags
 from tagmatch.model.filters.where import Where
 from tagmatch.model.options import KeyType, PipelineOptions
+from tagmatch.notebook import Explanation, Stats
 from tagmatch.subscriptions import columns_of
 
 K = TypeVar("K", int, str)
@@ -219,7 +220,9 @@ class RemoteTagMatch(Generic[K]):
             "within": area_row(within),
         }
         found: list[dict[str, Any]] = self._act("explain", body)["sets"]
-        return [_stored(each["tags"], itertools.starmap(Where, each["where"]), each["keys"]) for each in found]
+        return Explanation(
+            _stored(each["tags"], itertools.starmap(Where, each["where"]), each["keys"]) for each in found
+        )
 
     # -- subscribers -------------------------------------------------------------------------------------------------
 
@@ -343,7 +346,7 @@ class RemoteTagMatch(Generic[K]):
 
     def stats(self) -> dict[str, Any]:
         """Figures of the index, as `TagMatch.stats`."""
-        return self._act("stats")
+        return Stats(self._act("stats"))
 
     def check(self) -> None:
         """Have the service verify every invariant, as `TagMatch.check`; needs the role `admin`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
+from tagmatch.model.errors import ClosedError
 from tagmatch.model.options import (
     LAYOUT_DEFAULTS,
     MATCH_DEFAULTS,
@@ -19,6 +20,7 @@ from tagmatch.model.options import (
     available_threads,
 )
 from tagmatch.model.place import NOWHERE, Place
+from tagmatch.notebook import Explanation, Stats, overview
 
 if TYPE_CHECKING:
     import os
@@ -730,9 +732,9 @@ class TagMatch(Generic[K]):
         """Every matching set with its keys, ascending; its conditions are `Where` among the tags. Errors as `match`.
 
         `Where.path` says how messages get to the set. Where clients must be near, or within an area, only the keys are
-        given of those that are.
+        given of those that are. Notebooks show the list as a table.
         """
-        return self._engine.explain(tags, attributes, _place(location, within))
+        return Explanation(self._engine.explain(tags, attributes, _place(location, within)))
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
@@ -866,7 +868,7 @@ class TagMatch(Generic[K]):
         return self._engine.snapshot
 
     def stats(self) -> dict[str, Any]:
-        """Figures of the index and of the work done.
+        """Figures of the index and of the work done, which notebooks show as a table.
 
         Returns
         -------
@@ -888,7 +890,7 @@ class TagMatch(Generic[K]):
             `queries_in_flight`, `result_bytes_in_flight`, and `stages`, by name, with their queues and times in
             seconds; what `match` does in its own thread is in none of these three.
         """
-        return self._engine.stats()
+        return Stats(self._engine.stats())
 
     def check(self) -> None:
         """Verify every invariant of the current snapshot.
@@ -944,6 +946,13 @@ class TagMatch(Generic[K]):
 
     def __repr__(self) -> str:
         return self._engine.described()
+
+    def _repr_html_(self) -> str | None:
+        """What notebooks show; a closed index is shown as `repr` has it."""
+        try:
+            return overview(self._engine.stats())
+        except ClosedError:
+            return None
 
 
 def _place(location: object, within: object) -> Place:

@@ -1,0 +1,193 @@
+"""What has to hold before a release: builds it, looks at it, installs it as users do, and asks what others know of it.
+
+    make release-check
+    make release-check SKIP=audit      # where the service that knows vulnerabilities cannot be reached
+
+Prints a line for each check, and ends with 1 if any failed. Versions of Python that are not on the machine are not
+tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from shutil import which
+
+from api import differences, public
+from contents import ROOT, sdist_faults, wheel_faults
+from packaging.requirements import Requirement
+
+#: Versions of Python that a release is tried with, where they can be had
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+#: What users may install, and what that brings is to have one of the licences below. Benchmarks and tests ship nothing.
+EXTRAS = ("spark", "mqtt", "nats", "cuda", "serve", "trace")
+#: Parts of the names of licences that an Apache-2.0 package may depend on, and those of NVIDIA's libraries
+LICENCES = "Apache;BSD;Eclipse Distribution;ISC;MIT;Mozilla Public License;MPL-2.0;NVIDIA;Python;PSF;Zlib"
+#: Names other packages and has nothing of its own, so that it says no licence
+METAPACKAGES = ("cuda-toolkit",)
+
+
+class FailedError(Exception):
+    """What is wrong."""
+
+
+class NotTriedError(Exception):
+    """Why not."""
+
+
+def built(folder: Path) -> tuple[Path, Path]:
+    """The wheel and the source distribution, built anew."""
+    _run([sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)])
+    (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
+    return wheel, sdist
+
+
+def check_contents(wheel: Path, sdist: Path) -> str:
+    """Both have the files that are expected."""
+    if faults := [*wheel_faults(wheel), *sdist_faults(sdist)]:
+        raise FailedError("\n".join([*faults, "if they are meant: edit release/wheel.txt, release/sdist.txt"]))
+    return f"{wheel.name}, {wheel.stat().st_size >> 10:,} KiB; {sdist.name}, {sdist.stat().st_size >> 10:,} KiB"
+
+
+def check_interface() -> str:
+    """The public interface is the one that was decided."""
+    lines = public()
+    if found := differences(lines):
+        raise FailedError("\n".join([*found, "if it is meant: python release/api.py --accept"]))
+    return f"{len(lines)} lines as in release/api.txt"
+
+
+def check_changelog(wheel: Path) -> str:
+    """The version of the wheel has a section that says what changed."""
+    version = wheel.name.split("-")[1]
+    section = re.search(
+        rf"^## {re.escape(version)}\b.*\n(?P<text>(?:(?!^## ).*\n)*)", _text("CHANGELOG.md"), re.MULTILINE
+    )
+    if section is None or "\n- " not in f"\n{section['text']}":
+        raise FailedError(f"CHANGELOG.md has no section with entries for {version}")
+    if (cited := re.search(r"^version: (.*)$", _text("CITATION.cff"), re.MULTILINE)) is None or cited[1] != version:
+        raise FailedError(f"CITATION.cff is of another version than {version}")
+    return f"{version} has {section['text'].count(chr(10) + '- ') + 1} entries"
+
+
+def check_install(wheel: Path, folder: Path, version: str) -> str:
+    """It works for a Python that has nothing else."""
+    python = _environment(folder, version)
+    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)])
+    _run([python, "-m", "pip", "check", "--disable-pip-version-check"])
+    # Elsewhere, so that it is not the checkout that is imported
+    _run([python, str(ROOT / "release" / "smoke.py")], cwd=folder)
+    return f"{len(_installed(python))} packages, without extras"
+
+
+def check_licences() -> str:
+    """What tagmatch and its extras bring has a licence that users can live with."""
+    names = sorted(_brought())
+    command = [sys.executable, "-m", "piplicenses", "--partial-match", "--allow-only", LICENCES]
+    _run([*command, "--ignore-packages", *METAPACKAGES, "--packages", *names])
+    return f"{len(names)} packages"
+
+
+def check_vulnerabilities(folder: Path) -> str:
+    """Nobody knows a vulnerability of what is installed."""
+    site = next(folder.glob("lib/python*/site-packages"))
+    found = _run([sys.executable, "-m", "pip_audit", "--path", str(site), "--progress-spinner", "off"], both=True)
+    # It leaves out what its service does not know, and ends well
+    unknown = re.findall(r"^(\S+) +Dependency not found", found, re.MULTILINE)
+    if unknown := [name for name in unknown if name != "tagmatch"]:
+        raise FailedError(
+            f"not audited, as the service does not know them: {', '.join(unknown)}; SKIP=audit leaves it out"
+        )
+    return "none known"
+
+
+def _brought() -> set[str]:
+    """Packages that tagmatch and its extras need, and what those need, as they are installed here."""
+    found: set[str] = set()
+    waiting = [("tagmatch", extra) for extra in ("", *EXTRAS)]
+    done: set[tuple[str, str]] = set()
+    while waiting:
+        name, extra = pair = waiting.pop()
+        if pair in done:
+            continue
+        done.add(pair)
+        for text in metadata.requires(name) or ():
+            needed = Requirement(text)
+            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                found.add(needed.name)
+                waiting += [(needed.name, each) for each in ("", *needed.extras)]
+    return found
+
+
+def _environment(folder: Path, version: str) -> str:
+    """An empty virtual environment; its Python."""
+    installed = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    programs = [which(f"python{version}"), *map(str, installed.glob(f"{version}.*/bin/python"))]
+    for program in filter(None, programs):
+        # Where versions are switched by small programs, such a program may be there without the version
+        if not subprocess.run([program, "--version"], capture_output=True).returncode:
+            _run([program, "-m", "venv", str(folder)])
+            return str(folder / "bin" / "python")
+    raise NotTriedError("it is not on this machine")
+
+
+def _installed(python: str) -> list[str]:
+    return _run([python, "-m", "pip", "list", "--format", "freeze", "--disable-pip-version-check"]).split()
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text()
+
+
+def _run(command: list[str], *, cwd: Path | None = None, both: bool = False) -> str:
+    # What is installed is what is tried, and not a checkout
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=variables)
+    if ran.returncode:
+        last = "\n".join((ran.stdout + ran.stderr).strip().splitlines()[-15:])
+        raise FailedError(f"{' '.join(command[:6])} …: exit code {ran.returncode}\n{last}")
+    return ran.stdout + (ran.stderr if both else "")
+
+
+def _checks(folder: Path, skipped: str) -> Iterator[tuple[str, Callable[[], str]]]:
+    wheel, sdist = built(folder)
+    yield "files", partial(check_contents, wheel, sdist)
+    yield "public interface", check_interface
+    yield "changelog", partial(check_changelog, wheel)
+    for version in PYTHONS:
+        yield f"Python {version}", partial(check_install, wheel, folder / version, version)
+    yield "licences", check_licences
+    if skipped != "audit":
+        yield "vulnerabilities", partial(check_vulnerabilities, folder / f"{sys.version_info[0]}.{sys.version_info[1]}")
+
+
+def main() -> None:
+    """Make all checks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--skip", choices=["", "audit"], default="")
+    skipped = parser.parse_args().skip
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name, check in _checks(Path(folder), skipped):
+            try:
+                print(f"ok      {name}: {check()}", flush=True)
+            except NotTriedError as error:
+                print(f"not tried  {name}: {error}", flush=True)
+            except FailedError as error:
+                failed += 1
+                print(f"FAILED  {name}: {error}", flush=True)
+    if skipped:
+        print(f"skipped {skipped}")
+    sys.exit(f"{failed} of the checks failed" if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
