@@ -55,13 +55,13 @@ def tags(timings: list[Timing]) -> list[str]:
     """Find, for each package, the packages whose tags are all among its own."""
     packages = pq.read_table(DATA / "debian_tags.parquet")
     names, queries, answers = packages["package"], packages["tags"], {}
-    for layout in ("rarest", "balanced"):
-        with TagMatch(layout=layout, max_partition_size=1_000) as tm:
+    for name in ("rarest", "balanced"):
+        with TagMatch(layout=name, max_partition_size=1_000) as tm:
             tm.add_sets(queries, packages["key"])
             tm.consolidate()
-            answers[layout] = tm.match_many(queries, unique=True)
+            answers[name] = tm.match_many(queries, unique=True)
             took = seconds(lambda tm=tm: tm.match_many(queries, unique=True))
-            timings.append(Timing(f"tags, layout {layout}", "packages", len(queries) / took))
+            timings.append(Timing(f"tags, layout {name}", "packages", len(queries) / took))
             query = queries[pc.index(names, "wordpress").as_py()].as_py()
             sets = sorted(tm.explain(query), key=lambda pair: (-len(pair[0]), pair[1]))
     if not answers["rarest"].equals(answers["balanced"]):
