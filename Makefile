@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm format release-check clean help
+.PHONY: demo test quick torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm docs format release-check clean help
 help:
 	@echo "make demo   tags, constraints, areas, updates and the service on real data, in under a minute; a chart in demo.png"
 	@echo "make test   run the tests"
@@ -12,6 +12,7 @@ help:
 	@echo "make mutants  mistakes that only make more work: each has to fail a test"
 	@echo "make lint   style, types and import rules"
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
+	@echo "make docs  the documentation site, into site/; needs no network"
 	@echo "make release-check  what has to hold before a release: files, public interface, installs, licences, known vulnerabilities"
 	@echo "make format  format and fix style"
 	@echo "make clean  remove what these have made"
@@ -79,6 +80,9 @@ bench-pcm bench-ccm: bench-%: $(VENV)/.installed
 bench-content: $(VENV)/.installed
 	$(BIN)/tagmatch-bench content --output bench-results/content
 
+docs: $(VENV)/.installed
+	$(BIN)/mkdocs build --strict --clean
+
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -92,5 +96,5 @@ $(VENV)/.release: $(VENV)/.installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build dist bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

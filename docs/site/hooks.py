@@ -1,0 +1,76 @@
+"""What the site has beside the Markdown of `docs/`: commands, limits and plots from where they are kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from typer.testing import CliRunner
+
+from tagmatch.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+OUTSIDE = re.compile(r"\]\(\.\./(examples/[^)#]+)\)")
+RECORDED = re.compile(r"\]\(benchmarks/([\w-]+)\)")  # a folder, which a site cannot show
+PICTURE = re.compile(r"^!\[([^\]]*)\]\(([\w.]+\.svg)\)$", re.MULTILINE)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made at build time, and the examples that pages link to."""
+    for name, text in (
+        ("reference/commands.md", commands()),
+        ("reference/limits.md", limits()),
+        ("gallery.md", gallery()),
+    ):
+        files.append(File.generated(config, name, content=text))
+    for path in sorted((ROOT / "examples").glob("*.py")):
+        files.append(File.generated(config, f"examples/{path.name}", abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Lead links to examples into the site; put pictures into the page, where they take its colours."""
+    folder = ROOT / "docs" / Path(page.file.src_uri).parent
+    markdown = OUTSIDE.sub(r"](\1)", markdown)
+    markdown = RECORDED.sub(r"](gallery.md#\1)", markdown)
+    return PICTURE.sub(lambda found: (folder / found[2]).read_text().strip(), markdown)
+
+
+def commands() -> str:
+    """The command line, as its code describes it."""
+    text = ["# Commands", "", "Made from the code of the command line: the same as `tagmatch COMMAND --help`."]
+    for each in app.registered_commands:
+        name = each.name or each.callback.__name__  # type: ignore[union-attr]
+        shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "90", "NO_COLOR": "1"})
+        assert shown.exit_code == 0, shown.output
+        text += ["", f"## tagmatch {name}", "", "```text", shown.output.strip(), "```"]
+    return "\n".join(text)
+
+
+def limits() -> str:
+    """README's table of limits, which a test compares with the code."""
+    found = (ROOT / "README.md").read_text().partition("### Limits\n")[2].partition("\n## ")[0]
+    assert found.strip(), "README has no section `### Limits`"
+    return f"# Limits\n{found}"
+
+
+def gallery() -> str:
+    """Every recorded plot, with a link to its table and text."""
+    text = ["# Gallery", "", "Every recorded plot, by machine. Values that a paper prints are drawn beside ours."]
+    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text()
+    folders = sorted(path for path in (ROOT / "docs" / "benchmarks").iterdir() if path.is_dir())
+    for folder in folders:
+        plots = [path for path in sorted(folder.glob("*.json")) if path.with_suffix(".png").exists()]
+        if not plots:
+            continue
+        text += ["", f"## {folder.name}"]
+        for path in plots:
+            title = json.loads(path.read_text())["title"]
+            plot = f"benchmarks/{folder.name}/{path.stem}.png"
+            recorded = f"]({plot})" in benchmarks
+            text += ["", f"### {title}", "", f"![{title}]({plot})"]
+            text += ["", "[All results](benchmarks.md) has its numbers." if recorded else "Only the plot is recorded."]
+    return "\n".join(text)
