@@ -57,6 +57,16 @@ class CudaOptions:
         an index is opened or consolidated; 0 leaves the CPU nothing.
     streams : int
         Packets that one device has at once, each on a stream of its own (§3.3.2).
+
+    Examples
+    --------
+    >>> from tagmatch import CudaOptions
+    >>> options = CudaOptions(devices=(0, 1), placement="split")  # TagMatch(cuda=options)
+    >>> options.streams
+    10
+    >>> CudaOptions(devices=(0, 0))
+    Traceback (most recent call last):
+    tagmatch.InvalidValueError: devices must name each CUDA device once, not (0, 0)
     """
 
     devices: tuple[int, ...] | None = None
@@ -97,6 +107,13 @@ class PipelineOptions:
         Packets that wait before a stage, at most; default: two for each of its threads.
     preprocess_threads, subset_match_threads, key_lookup_threads, merge_threads : int, optional
         Threads of each stage; default: the `threads` of the index.
+
+    Examples
+    --------
+    >>> from tagmatch import PipelineOptions, TagMatch
+    >>> with TagMatch(pipeline=PipelineOptions(max_queries=1000)) as tm:
+    ...     tm.submit(["cat"]).result()
+    []
     """
 
     max_queries: int = 1 << 17

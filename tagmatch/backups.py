@@ -116,6 +116,22 @@ def restore(
         An argument cannot be used.
     TagMatchError
         A file cannot be read or written.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from tagmatch import TagMatch
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> with TagMatch(folder / "animals.index") as tm:
+    ...     tm.add_set(["cat"], 7)
+    ...     tm.consolidate()
+    ...     copied = backup(folder / "animals.index", folder / "animals.backup")
+    ...     tm.remove_set(["cat"], 7)  # a mistake
+    ...     tm.consolidate()
+    >>> restored = restore(folder / "animals.backup", folder / "animals.index", replace=True)
+    >>> with TagMatch.open(folder / "animals.index") as tm:
+    ...     tm.match(["cat"])
+    [7]
     """
     from tagmatch.model.storage import copies
     from tagmatch.model.storage.location import location_of

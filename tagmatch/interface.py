@@ -109,6 +109,15 @@ class TagMatch(Generic[K]):
         The device asked for is not there.
     IndexExistsError, IndexCorruptError, IndexVersionError
         For what stands at `path`.
+
+    Examples
+    --------
+    >>> with TagMatch(threads=2) as tm:
+    ...     tm.add_set(["cat", "fr"], 7)
+    ...     tm.add_sets([["cat"], ["dog", "fr"]], [8, 9])
+    ...     tm.consolidate()
+    ...     sorted(tm.match(["cat", "fr", "new"])), tm
+    ([7, 8], ...3 sets...)
     """
 
     @overload
@@ -367,6 +376,15 @@ class TagMatch(Generic[K]):
         ------
         TypeError, ValueError
             As `add_set`.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat"], ["cat"]], [7, 8])
+        >>> tm.remove_set(["cat"], 7)
+        >>> tm.consolidate()
+        >>> tm.match(["cat"])
+        [8]
         """
         self._engine.stage_one(tags, key, where=where, area=area, removed=True)
 
@@ -396,6 +414,15 @@ class TagMatch(Generic[K]):
         ------
         TypeError, ValueError
             As `add_set`, naming the row, or the lengths differ. Nothing is staged then.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> tm = TagMatch()
+        >>> tm.add_sets(pa.array([["cat", "fr"], ["cat"]]), [7, 8], where=["price < 10", None])
+        >>> tm.consolidate()
+        >>> sorted(tm.match(["cat", "fr"], {"price": 9})), tm.match(["cat", "fr"])
+        ([7, 8], [8])
         """
         self._engine.stage_many(tags, keys, where=where, area=area, removed=False, expires=expires)
 
@@ -455,7 +482,19 @@ class TagMatch(Generic[K]):
         self._engine.stage_many(columns.pop("tags"), columns.pop("key"), removed=False, **columns)
 
     def remove_subscriptions(self, table: pa.Table | pa.RecordBatch) -> None:
-        """Stage the removal of what `add_subscriptions` adds; errors are as there. `expires` is left aside."""
+        """Stage the removal of what `add_subscriptions` adds; errors are as there. `expires` is left aside.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> table = pa.table({"key": [1, 2], "tags": [["flat"], ["flat"]], "where": ["price < 900", None]})
+        >>> tm = TagMatch()
+        >>> tm.add_subscriptions(table)
+        >>> tm.remove_subscriptions(table.slice(0, 1))
+        >>> tm.consolidate()
+        >>> tm.match(["flat"], {"price": 850})
+        [2]
+        """
         from tagmatch.subscriptions import columns_of
 
         columns = columns_of(table)
@@ -463,7 +502,17 @@ class TagMatch(Generic[K]):
         self._engine.stage_many(columns.pop("tags"), columns.pop("key"), removed=True, **columns)
 
     def remove_sets(self, tags: Any, keys: Any, *, where: Any = None, area: Any = None) -> None:
-        """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`."""
+        """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat"], ["dog"], ["cat"]], [7, 7, 8])
+        >>> tm.remove_sets([["cat"], ["dog"]], [7, 7])
+        >>> tm.consolidate()
+        >>> dict(tm)
+        {frozenset({'cat'}): (8,)}
+        """
         self._engine.stage_many(tags, keys, where=where, area=area, removed=True)
 
     def consolidate(self, *, full: bool = False) -> None:
@@ -487,6 +536,16 @@ class TagMatch(Generic[K]):
             The snapshot cannot be saved. In both cases the changes stay staged and the old snapshot goes on answering.
         InvalidValueError
             The index is read-only, and was opened in another layout than its own: that cannot be saved there.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_set(["cat"], 7)
+        >>> tm.match(["cat"])  # staged, not yet in effect
+        []
+        >>> tm.consolidate()
+        >>> tm.match(["cat"])
+        [7]
         """
         self._engine.consolidate(full=full)
 
@@ -502,6 +561,16 @@ class TagMatch(Generic[K]):
             This object has no path, or was opened at a snapshot by its number.
         IndexNotFoundError, IndexCorruptError, IndexVersionError
             As `open`.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp(), "animals.index")
+        >>> with TagMatch(folder) as writer, TagMatch(folder) as reader:
+        ...     writer.add_set(["cat"], 7)
+        ...     writer.consolidate()
+        ...     reader.match(["cat"]), reader.reload(), reader.match(["cat"]), reader.reload()
+        ([], True, [7], False)
         """
         return self._engine.reload()
 
@@ -563,7 +632,16 @@ class TagMatch(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
     ) -> set[K]:
-        """Keys of all stored sets contained in `tags`; arguments and errors as `match`."""
+        """Keys of all stored sets contained in `tags`; arguments and errors as `match`.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat"], ["fr"]], [7, 7])
+        >>> tm.consolidate()
+        >>> tm.match(["cat", "fr"]), tm.match_unique(["cat", "fr"])
+        ([7, 7], {7})
+        """
         found: set[K] = self._engine.match(tags, attributes, _place(location, within), unique=True)
         return found
 
@@ -593,6 +671,18 @@ class TagMatch(Generic[K]):
             As `add_sets`.
         ResultTooLargeError
             All answers together have 2**31 keys or more.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> tm = TagMatch()
+        >>> tm.add_set(["cat"], 7)
+        >>> tm.add_set(["dog"], 8, where="age < 2")
+        >>> tm.consolidate()
+        >>> tm.match_many([["cat", "dog"], ["cow"]]).to_pylist()
+        [[7], []]
+        >>> tm.match_many(pa.table({"tags": [["dog"], ["dog"]], "age": [1, 3]})).to_pylist()
+        [[8], []]
         """
         return self._engine.match_many(queries, unique=bool(unique))
 
@@ -666,6 +756,15 @@ class TagMatch(Generic[K]):
             As `match`.
         Overloaded
             Too many queries are being answered, and `block` or `timeout` forbids to wait longer.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat"], ["dog"]], [7, 8])
+        >>> tm.consolidate()
+        >>> futures = [tm.submit([animal]) for animal in ("cat", "dog", "cow")]
+        >>> [future.result() for future in futures]
+        [[7], [8], []]
         """
         place = _place(location, within)
         return self._engine.submit(tags, attributes, place, unique=bool(unique), timeout=timeout if block else 0.0)
@@ -715,6 +814,17 @@ class TagMatch(Generic[K]):
         """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting.
 
         The loop's thread itself answers where `submit` would; then its other tasks go on before this one.
+
+        Examples
+        --------
+        >>> import asyncio
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat"], ["dog"]], [7, 8])
+        >>> tm.consolidate()
+        >>> async def both():
+        ...     return await asyncio.gather(tm.amatch(["cat"]), tm.amatch(["dog"], unique=True))
+        >>> asyncio.run(both())
+        [[7], {8}]
         """
         found: list[K] | set[K] = await self._engine.awaited(
             tags, attributes, _place(location, within), unique=bool(unique)
@@ -733,6 +843,17 @@ class TagMatch(Generic[K]):
 
         `Where.path` says how messages get to the set. Where clients must be near, or within an area, only the keys are
         given of those that are. Notebooks show the list as a table.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_set(["cat"], 7)
+        >>> tm.add_set([], 8, where="price < 10")
+        >>> tm.consolidate()
+        >>> for tags, keys in sorted(tm.explain(["cat", "fr"], {"price": 9}), key=lambda found: found[1]):
+        ...     print(set(tags), keys)
+        {'cat'} (7,)
+        {Where('price < 10')} (8,)
         """
         return Explanation(self._engine.explain(tags, attributes, _place(location, within)))
 
@@ -786,6 +907,20 @@ class TagMatch(Generic[K]):
             The folder has something else in it.
         TagMatchError
             The file cannot be written.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> from tagmatch import Near
+        >>> folder = pathlib.Path(tempfile.mkdtemp(), "near.index")
+        >>> with TagMatch(folder) as tm:
+        ...     tm.add_set(["storm"], 7, area=Near(5000))
+        ...     tm.consolidate()
+        ...     tm.move([7], 9.19, 45.46)
+        ...     tm.save_positions()
+        >>> with TagMatch.open(folder) as tm:
+        ...     tm.match(["storm"], location=(9.2, 45.46))
+        [7]
         """
         self._engine.save_positions()
 
@@ -864,6 +999,15 @@ class TagMatch(Generic[K]):
         ------
         ClosedError
             This object is closed.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_set(["cat"], 7)
+        >>> before = tm.snapshot
+        >>> tm.consolidate()
+        >>> len(before), len(tm.snapshot)
+        (0, 1)
         """
         return self._engine.snapshot
 
@@ -889,6 +1033,17 @@ class TagMatch(Generic[K]):
             that were compared with a query and are contained in it), `rejected` (candidates that are not). Now:
             `queries_in_flight`, `result_bytes_in_flight`, and `stages`, by name, with their queues and times in
             seconds; what `match` does in its own thread is in none of these three.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat", "fr"], ["cat"]], [7, 8])
+        >>> tm.add_set(["dog"], 9)
+        >>> staged = tm.stats()["staged"]
+        >>> tm.consolidate()
+        >>> stats = tm.stats()
+        >>> staged, stats["staged"], stats["sets"], stats["tags"]
+        (3, 0, 3, 3)
         """
         return Stats(self._engine.stats())
 
@@ -899,6 +1054,13 @@ class TagMatch(Generic[K]):
         ------
         InvariantError
             Names the table, the row and the invariant that is broken.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_set(["cat"], 7)
+        >>> tm.consolidate()
+        >>> tm.check()  # nothing is wrong
         """
         self._engine.check()
 
@@ -924,6 +1086,18 @@ class TagMatch(Generic[K]):
             The path holds something that is not an index.
         TagMatchError
             It cannot be written.
+
+        Examples
+        --------
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp(), "animals.index")
+        >>> tm = TagMatch()  # in memory
+        >>> tm.add_set(["cat"], 7)
+        >>> tm.consolidate()
+        >>> tm.save(folder)
+        >>> with TagMatch.open(folder) as saved:
+        ...     saved.match(["cat"])
+        [7]
         """
         self._engine.save(path, keep_snapshots)
 
@@ -932,6 +1106,14 @@ class TagMatch(Generic[K]):
 
         Staged changes that were not consolidated are lost, with a `StagedChangesWarning`. Within a callback of a
         future, whose thread is one of those to end, this returns at once and the rest is done in the background.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.close()
+        >>> tm.match(["cat"])
+        Traceback (most recent call last):
+        tagmatch.ClosedError: ...
         """
         self._engine.close(drain=drain)
 
