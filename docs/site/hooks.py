@@ -1,4 +1,4 @@
-"""What the site has beside the Markdown of `docs/`: commands, limits and plots from where they are kept."""
+"""What the site has beside the Markdown of `docs/`: commands and plots from where they are kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are made at build time, and the examples that pages link to."""
     for name, text in (
         ("reference/commands.md", commands()),
-        ("reference/limits.md", limits()),
         ("gallery.md", gallery()),
     ):
         files.append(File.generated(config, name, content=text))
@@ -48,13 +47,6 @@ def commands() -> str:
         assert shown.exit_code == 0, shown.output
         text += ["", f"## tagmatch {name}", "", "```text", shown.output.strip(), "```"]
     return "\n".join(text)
-
-
-def limits() -> str:
-    """README's table of limits, which a test compares with the code."""
-    found = (ROOT / "README.md").read_text().partition("### Limits\n")[2].partition("\n## ")[0]
-    assert found.strip(), "README has no section `### Limits`"
-    return f"# Limits\n{found}"
 
 
 def gallery() -> str:

@@ -1,4 +1,4 @@
-"""The examples of README and docs that need Java run as printed, and give what they say."""
+"""The examples of the documents that need Java run as printed, and give what they say."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNNER = Path(__file__).parents[1] / "support" / "documents.py"
 
 
 @pytest.mark.parametrize(
-    ("document", "index"), [("README.md", "interests-by-spark.index"), ("docs/spark.md", "interests.index")]
+    ("document", "index"), [("docs/guide/spark.md", "interests-by-spark.index"), ("docs/spark.md", "interests.index")]
 )
 def test_examples(tmp_path: Path, free_jvm: Jvm, document: str, index: str) -> None:
     command = [sys.executable, str(RUNNER), document, "needs Java"]
