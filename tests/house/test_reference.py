@@ -49,7 +49,6 @@ WITHOUT = {
     "TagMatch.reload",
     "TagMatch.match_unique",
     "TagMatch.match_many",
-    "TagMatch.submit",
     "TagMatch.amatch",
     "TagMatch.explain",
     "TagMatch.save_positions",
