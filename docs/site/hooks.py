@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tagmatch.cli.app import app
 
 ROOT = Path(__file__).parents[2]
-OUTSIDE = re.compile(r"\]\(\.\./(examples/[^)#]+)\)")
+OUTSIDE = re.compile(r"\]\(((?:\.\./)*)\.\./(examples/[^)#]+)\)")
 RECORDED = re.compile(r"\]\(benchmarks/([\w-]+)\)")  # a folder, which a site cannot show
 PICTURE = re.compile(r"^!\[([^\]]*)\]\(([\w.]+\.svg)\)$", re.MULTILINE)
 
@@ -25,15 +25,16 @@ def on_files(files: Files, config: Any) -> Files:
         ("gallery.md", gallery()),
     ):
         files.append(File.generated(config, name, content=text))
-    for path in sorted((ROOT / "examples").glob("*.py")):
-        files.append(File.generated(config, f"examples/{path.name}", abs_src_path=str(path)))
+    for path in sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples" / "data").glob("*.parquet")]):
+        name = str(path.relative_to(ROOT))
+        files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links to examples into the site; put pictures into the page, where they take its colours."""
     folder = ROOT / "docs" / Path(page.file.src_uri).parent
-    markdown = OUTSIDE.sub(r"](\1)", markdown)
+    markdown = OUTSIDE.sub(r"](\1\2)", markdown)
     markdown = RECORDED.sub(r"](gallery.md#\1)", markdown)
     return PICTURE.sub(lambda found: (folder / found[2]).read_text().strip(), markdown)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
-from support.documents import ROOT, Block, blocks_in, blocks_of, run
+from support.documents import NEEDS_JAVA, ROOT, Block, blocks_in, blocks_of, download, run
+from support.newcomers import PAGES
 
 from tagmatch import PipelineOptions
 from tagmatch.engine import MAX_KEYS
@@ -24,8 +25,8 @@ DOCUMENTS = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", 
 MADE = ("reference/commands.md", "gallery.md")
 
 #: Why a block may be left out, and by whom it is run then
-NEEDS_JAVA = "needs Java"  # tests/spark runs it
-REASONS = {NEEDS_JAVA, "needs a checkout", "needs a GPU", "takes minutes"}
+NEEDS_DOCKER = "needs Docker"
+REASONS = {NEEDS_JAVA, NEEDS_DOCKER, "needs a checkout", "needs a GPU", "takes minutes"}
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +35,9 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in PAGES])  # these: test_newcomer.py
 def test_examples_run(name: str) -> None:
+    download(DOCUMENTS[name])
     compared = run([block for block in blocks_in(DOCUMENTS[name]) if block.reason is None])
     print(f"{name}: {compared} outputs are as shown")
 
@@ -47,6 +49,9 @@ def test_what_is_not_run_says_why() -> None:
         assert block.language in ("python", "sh"), f"{block}: in which language is this?"
         print(block, block.reason or "runs")
     assert {block.reason for block in blocks if block.reason} <= REASONS
+    left = [line for block in blocks if block.reason == NEEDS_DOCKER for line in block.code.splitlines() if line]
+    assert left
+    assert [line for line in left if not line.startswith("docker ")] == []
     readme = Counter(block.reason for block in blocks if block.document == "README.md")
     assert readme[None] >= 2
     assert readme.keys() <= {None, "needs a checkout"}

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.documents import NEEDS_JAVA
 from support.jvm import Jvm
+from support.newcomers import ON_SPARK
 
 from tagmatch import TagMatch
 
@@ -15,10 +17,15 @@ RUNNER = Path(__file__).parents[1] / "support" / "documents.py"
 
 
 @pytest.mark.parametrize(
-    ("document", "index"), [("docs/guide/spark.md", "interests-by-spark.index"), ("docs/spark.md", "interests.index")]
+    ("document", "index", "keys"),
+    [
+        ("docs/guide/spark.md", "interests-by-spark.index", [7, 8]),
+        ("docs/spark.md", "interests.index", [7, 8]),
+        (ON_SPARK, "interests.index", ["chloe"]),
+    ],
 )
-def test_examples(tmp_path: Path, free_jvm: Jvm, document: str, index: str) -> None:
-    command = [sys.executable, str(RUNNER), document, "needs Java"]
+def test_examples(tmp_path: Path, free_jvm: Jvm, document: str, index: str, keys: list[int] | list[str]) -> None:
+    command = [sys.executable, str(RUNNER), document, NEEDS_JAVA]
     # As those have it who set nothing; commands among the examples have a JVM of their own
     daemon = {"spark.python.daemon.module": "pyspark.daemon"}
     more = {
@@ -30,4 +37,4 @@ def test_examples(tmp_path: Path, free_jvm: Jvm, document: str, index: str) -> N
         free_jvm.stop_spark()
     assert done.returncode == 0, done.stderr
     with TagMatch.open(tmp_path / index) as tm:
-        assert sorted(tm.match(["cat", "fr"])) == [7, 8]
+        assert sorted(tm.match(["cat", "fr", "game::strategy"])) == keys

@@ -3,6 +3,9 @@
 A block of code is Python or, indented or fenced as `sh`, for bash. `<!-- not run: REASON -->` before it says why it
 cannot be run where the tests run. A comment behind an expression of Python, or behind a command, that begins with a
 literal (in JSON, for commands) is what it gives; the order of elements does not count.
+
+    python tests/support/documents.py docs/index.md                 # all that can be run
+    python tests/support/documents.py docs/spark.md 'needs Java'    # what is left out for that reason
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tokenize
@@ -25,6 +29,9 @@ import pyarrow as pa
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
+#: Why a block is left out that tests/spark runs
+NEEDS_JAVA = "needs Java"
+_DATA = re.compile(r"\]\(([./]*/(?:examples/data|benchmarks)/[\w./-]+\.(?:parquet|json))\)")
 _MARK = re.compile(r"<!-- not run: (.*) -->\n?")
 
 
@@ -57,6 +64,12 @@ def blocks_of(text: str, document: str) -> list[Block]:
 
 def blocks_in(path: Path) -> list[Block]:
     return blocks_of(path.read_text(), str(path.relative_to(ROOT)))
+
+
+def download(path: Path) -> None:
+    """Copy the data that a document links to into the current folder, as its reader is asked to."""
+    for link in _DATA.findall(path.read_text()):
+        shutil.copy(path.parent / link, ".")
 
 
 def run(blocks: list[Block]) -> int:
@@ -147,6 +160,8 @@ def _unordered(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    wanted = [block for block in blocks_in(ROOT / sys.argv[1]) if block.reason == sys.argv[2]]
+    document, reason = ROOT / sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+    wanted = [block for block in blocks_in(document) if block.reason == reason]
     assert wanted, "there are no such blocks"
-    run(wanted)
+    download(document)
+    print(f"{sys.argv[1]}: {run(wanted)} outputs are as shown")

@@ -1,0 +1,74 @@
+"""The documentation site is built strictly, without the network, and each of its links leads somewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from support.documents import ROOT
+
+
+class Page(HTMLParser):
+    """What a page links to, and the places in it that others may link to."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.links: set[str] = set()
+        self.places: set[str] = {""}
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.places.add(given.get("id") or "")
+        self.links.add((given.get("href") if tag in ("a", "link") else given.get("src")) or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    built = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.mark.slow
+def test_each_page_is_there(site: Path) -> None:
+    written = {path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")}
+    assert written <= {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
+
+
+@pytest.mark.slow
+def test_links_lead_somewhere(site: Path) -> None:
+    """Also those that the build makes, to pages, files, and places within pages."""
+    pages = {path.resolve(): Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    followed = 0
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if not link or parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            assert target.exists(), f"{path.relative_to(site)} links to {link}"
+            if target in pages and not parts.fragment.startswith("__"):  # places of the theme's own scripts
+                assert unquote(parts.fragment) in pages[target].places, f"{path.relative_to(site)} links to {link}"
+            followed += 1
+    assert followed > 1000
+
+
+@pytest.mark.slow
+def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+    """A page shows what it has without the network: no script, style, font or picture of another host."""
+    for path in site.rglob("*.html"):
+        text = path.read_text()
+        for sign in ('<script src="http', '<img src="http', "fonts.googleapis", "cdn."):
+            assert sign not in text, f"{path.relative_to(site)} has {sign}"
