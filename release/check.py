@@ -31,6 +31,8 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 EXTRAS = ("spark", "mqtt", "nats", "cuda", "serve", "trace")
 #: Parts of the names of licences that an Apache-2.0 package may depend on, and those of NVIDIA's libraries
 LICENCES = "Apache;BSD;Eclipse Distribution;ISC;MIT;Mozilla Public License;MPL-2.0;NVIDIA;Python;PSF;Zlib"
+#: What newcomers read first, and can follow without extras
+FIRST_PAGES = ("docs/index.md", "docs/tutorials/alerts.md", "docs/tutorials/near_me.md")
 #: Names other packages and has nothing of its own, so that it says no licence
 METAPACKAGES = ("cuda-toolkit",)
 
@@ -85,7 +87,9 @@ def check_install(wheel: Path, folder: Path, version: str) -> str:
     _run([python, "-m", "pip", "check", "--disable-pip-version-check"])
     # Elsewhere, so that it is not the checkout that is imported
     _run([python, str(ROOT / "release" / "smoke.py")], cwd=folder)
-    return f"{len(_installed(python))} packages, without extras"
+    for page in FIRST_PAGES:
+        _run([python, str(ROOT / "tests" / "support" / "documents.py"), page], cwd=folder)
+    return f"{len(_installed(python))} packages, without extras; {', '.join(FIRST_PAGES)}"
 
 
 def check_licences() -> str:
