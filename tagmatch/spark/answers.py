@@ -35,7 +35,8 @@ _BATCH_BYTES = 1 << 30
 def with_areas(location: Location) -> InvalidValueError:
     """Return the error that an index has sets with areas."""
     return InvalidValueError(
-        f"the index {location} has sets with areas, which joins do not ask for; use `TagMatch.match_many`"
+        f"the index {location} has sets with areas, which `subset_join` does not ask for; use "
+        "`tagmatch.spark.match_udf`, or `tagmatch_match` in SQL"
     )
 
 

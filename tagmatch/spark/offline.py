@@ -138,12 +138,13 @@ def partition(
     skip_invalid = settings.skip_invalid if skip_invalid is None else skip_invalid
     if "constraints" in sets.columns:
         raise InvalidValueError(
-            "column 'constraints': Spark's jobs take conditions as a column `where` only; drop the column, or use "
-            "`tagmatch build`"
+            "column 'constraints': `partition` takes conditions as a column `where` only; save such rows with Spark's "
+            'data source, df.write.format("tagmatch"), or with `tagmatch build`; or drop the column'
         )
     if "area" in sets.columns:
         raise InvalidValueError(
-            "column 'area': Spark's jobs do not take areas; drop the column, or use `tagmatch build`"
+            "column 'area': `partition` does not take areas; save such rows with Spark's data source, "
+            'df.write.format("tagmatch"), or with `tagmatch build`; or drop the column'
         )
     check_strings(column_type(sets, tags), f"column {tags!r}")
     kind = column_type(sets, key)

@@ -63,8 +63,13 @@ class TagMatchSource(DataSource):
         return Writer(_saving(parsed(self.options, _WRITING, "option of the data source"), overwrite), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
-        """What adds the rows of each micro-batch to the index, or replaces it by them."""
-        return StreamWriter(_saving(parsed(self.options, _STREAMING, "option of the data source"), overwrite), schema)
+        """What adds the rows of each micro-batch to the index."""
+        if overwrite:
+            raise InvalidValueError(
+                "output mode 'complete' would write the whole index for each micro-batch; use 'append' with a column "
+                "`removed`, or write each batch with mode 'overwrite' within foreachBatch"
+            )
+        return StreamWriter(_saving(parsed(self.options, _STREAMING, "option of the data source"), False), schema)
 
     def _read(self) -> _Asked:
         options = parsed(self.options, _READING, "option of the data source for reading")

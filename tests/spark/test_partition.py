@@ -35,8 +35,9 @@ from tagmatch import (
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.location import location_of
 from tagmatch.spark import SparkUnavailableError, partition, subset_join
+from tagmatch.spark.answers import Asked
 from tagmatch.spark.session import check_java
-from tagmatch.spark.ship import current_index
+from tagmatch.spark.ship import matched
 
 Rows = Sequence[tuple[list[str], Any]]
 SCHEMA = "tags array<string>, key long"
@@ -273,7 +274,7 @@ def test_conditions_that_will_not_do(spark: Any, tmp_path: Path) -> None:
     assert made.sets == 2
     for schema, message in [
         ("tags array<string>, key long, where long", "column 'where' must be string, not bigint"),
-        ("tags array<string>, key long, constraints string", "take conditions as a column `where` only"),
+        ("tags array<string>, key long, constraints string", "takes conditions as a column `where` only"),
     ]:
         with pytest.raises((InvalidTypeError, InvalidValueError), match=message):
             partition(spark.createDataFrame([], schema), tmp_path / "index")
@@ -286,19 +287,26 @@ def test_areas_are_refused(spark: Any, tmp_path: Path) -> None:
     frame = spark.createDataFrame(rows, "tags array<string>, key long, where string")
     with pytest.raises(FilterError) as caught:
         partition(frame, tmp_path / "index", skip_invalid=True)
-    assert str(caught.value) == f"where: '{within}' has an area, which Spark's jobs do not take; use `tagmatch build`"
+    assert str(caught.value) == (
+        f"where: '{within}' has an area, which `partition` does not take; save such rows with Spark's data source, "
+        'df.write.format("tagmatch"), or with `tagmatch build`'
+    )
     with pytest.raises(
-        InvalidValueError, match=r"^column 'area': Spark's jobs do not take areas; drop the column, or use"
+        InvalidValueError, match=r"^column 'area': `partition` does not take areas; save such rows with Spark's data so"
     ):
         partition(frame.withColumnRenamed("where", "area"), tmp_path / "index")
     with TagMatch(tmp_path / "index", device="cpu") as tm:
         tm.add_set(["a"], 1, area=Near(5))
         tm.consolidate()
     for strategy in ("ship", "shuffle"):
-        with pytest.raises(InvalidValueError, match=r"index has sets with areas, which joins do not ask for"):
+        with pytest.raises(InvalidValueError, match=r"has sets with areas, which `subset_join` does not ask for"):
             subset_join(frame.select("tags"), tmp_path / "index", strategy=strategy)
+    # A task of a stream meets areas that the index got when the join had begun
+    task = matched(
+        [], location_of(tmp_path / "index", "index"), key_type="integer", asked=Asked(0), unique=False, output="rows"
+    )
     with pytest.raises(InvalidValueError, match="has sets with areas"):
-        current_index(location_of(tmp_path / "index", "index"), "integer")
+        list(task)
 
 
 @pytest.mark.parametrize(

@@ -312,6 +312,18 @@ def test_a_stream_of_changes_has_each_epoch_once(spark: SparkSession, tmp_path: 
     assert (frozenset("e"), 5) in as_pairs(load(spark, index).collect())
 
 
+@pytest.mark.parametrize("mode", ["complete", "update"])
+def test_output_modes_that_a_stream_cannot_have(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+    (tmp_path / "changes").mkdir()
+    rows = spark.readStream.schema(CHANGES).parquet(str(tmp_path / "changes"))
+    counted = rows.groupBy("key").agg(functions.collect_set(functions.col("tags")[0]).alias("tags"))
+    writer = counted.writeStream.format("tagmatch").outputMode(mode).trigger(availableNow=True)
+    with pytest.raises(InvalidValueError, match=f"output mode '{mode}'"), errors_of_workers():
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(tmp_path / "index"))
+        query.awaitTermination()
+    assert not (tmp_path / "index").exists()
+
+
 def test_a_stream_with_a_mistake_ends_and_leaves_the_index(spark: SparkSession, tmp_path: Path) -> None:
     folder, index = tmp_path / "changes", tmp_path / "index"
     folder.mkdir()
