@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession, functions
+from support.standalone_cluster import Process
+from support.waiting import wait_until
 
 from tagmatch import (
     Circle,
@@ -203,6 +208,57 @@ def test_rows_of_a_task_that_runs_twice_are_there_once(spark: SparkSession, tmp_
     assert sorted((*row.tags, row.key) for row in load(spark, tmp_path / "index").collect()) == [("a", 1), ("b", 2)]
 
 
+KILLED = """
+import sys
+from tagmatch.spark import spark_session
+
+rows = [(["b"], key) for key in range(100)]
+frame = spark_session("killed", "local[2]").createDataFrame(rows, "tags array<string>, key long")
+frame.write.format("tagmatch").mode("append").save(sys.argv[1])
+"""
+# For all Pythons of the driver, of which one saves: it stops when there is all of the new snapshot but its manifest
+STOPPED = """
+import signal
+from tagmatch.model.storage.folder import Folder
+
+def stop(index, *others):
+    (index.path / "stopped").touch()
+    signal.pause()
+
+Folder.commit = stop
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_driver_that_is_killed_leaves_the_index_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    """With its JVM and its Pythons, as if its machine had lost power."""
+    index = tmp_path / "index"
+    save(spark.createDataFrame([(["a"], 1)], SCHEMA), index)
+    before, files = manifest(index), len(list(index.rglob("*")))
+    (tmp_path / "sitecustomize.py").write_text(STOPPED)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY_")}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
+    with (tmp_path / "log").open("wb") as log:
+        command = [sys.executable, "-c", KILLED, str(index)]
+        popen = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    driver = Process(popen, tmp_path / "log")
+    try:
+        wait_until(lambda: (index / "stopped").exists() or popen.poll() is not None, 240)
+    finally:
+        driver.kill()
+    assert (index / "stopped").exists(), driver.log.read_text()
+    assert manifest(index) == before
+    assert as_pairs(load(spark, index).collect()) == {(frozenset("a"), 1)}
+    (index / "stopped").unlink()
+    assert len(list(index.rglob("*"))) > files
+    # What it has left, the next one removes
+    for each in (index, tmp_path / "other"):
+        save(spark.createDataFrame([(["c"], 2)], SCHEMA), each)
+    assert sorted(path.relative_to(index) for path in index.rglob("*")) == sorted(
+        path.relative_to(tmp_path / "other") for path in (tmp_path / "other").rglob("*")
+    )
+
+
 @pytest.mark.parametrize(
     ("columns", "mode", "options", "error", "message"),
     [
@@ -312,14 +368,14 @@ def test_a_stream_of_changes_has_each_epoch_once(spark: SparkSession, tmp_path: 
     assert (frozenset("e"), 5) in as_pairs(load(spark, index).collect())
 
 
-@pytest.mark.parametrize("mode", ["complete", "update"])
-def test_output_modes_that_a_stream_cannot_have(spark: SparkSession, tmp_path: Path, mode: str) -> None:
+def test_a_stream_does_not_write_the_whole_index_each_time(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "changes").mkdir()
+    write(tmp_path / "changes", "first", [(["a"], 1, None)])
     rows = spark.readStream.schema(CHANGES).parquet(str(tmp_path / "changes"))
     counted = rows.groupBy("key").agg(functions.collect_set(functions.col("tags")[0]).alias("tags"))
-    writer = counted.writeStream.format("tagmatch").outputMode(mode).trigger(availableNow=True)
-    with pytest.raises(InvalidValueError, match=f"output mode '{mode}'"), errors_of_workers():
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(tmp_path / "index"))
+    writer = counted.writeStream.format("tagmatch").outputMode("complete").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(tmp_path / "index"))
+    with pytest.raises(InvalidValueError, match=r"^output mode 'complete' would write"), errors_of_workers():
         query.awaitTermination()
     assert not (tmp_path / "index").exists()
 

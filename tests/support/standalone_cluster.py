@@ -71,9 +71,11 @@ class Cluster:
         """Start workers until there are as many; returns when the master can use them."""
         while len(self._workers) < count:
             name = f"worker-{self._started}"
-            arguments = ["--cores", "1", "--memory", "1g", "--host", _HOST, "--webui-port", "0"]
+            # Each is a machine of its own to Spark, which sends no second copy of a task to where the first one runs
+            host = f"127.0.0.{2 + self._started}"
+            arguments = ["--cores", "1", "--memory", "1g", "--host", host, "--webui-port", "0"]
             arguments += ["--work-dir", str(self._folder / name), self.url]
-            process = self._stack.enter_context(_process(self._folder, name, "worker.Worker", arguments))
+            process = self._stack.enter_context(_process(self._folder, name, "worker.Worker", arguments, host))
             self._workers[self._started] = process
             self._started += 1
         wait_until(lambda: self.alive() == count, 60)
@@ -103,13 +105,13 @@ def cluster(folder: Path) -> Iterator[Cluster]:
 
 
 @contextmanager
-def _process(folder: Path, name: str, kind: str, arguments: list[str]) -> Iterator[Process]:
+def _process(folder: Path, name: str, kind: str, arguments: list[str], host: str = _HOST) -> Iterator[Process]:
     command = [str(_SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
     # Of the drivers' JVM, not of this one; executors, which inherit all of this, run the tests' Python and its modules
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY_")}
     environment |= {
         "SPARK_HOME": str(_SPARK_HOME),
-        "SPARK_LOCAL_IP": _HOST,
+        "SPARK_LOCAL_IP": host,
         "SPARK_NO_DAEMONIZE": "1",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LOCAL_DIRS": str(folder),
