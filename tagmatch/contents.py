@@ -77,33 +77,62 @@ def pairs(snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
     """
     schema = schema_of(snapshot)
     for segment in snapshot.segments:
-        yield from _pairs(segment, schema)
+        yield from pairs_of(segment, schema, 0, len(segment))
 
 
-def _pairs(segment: Segment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    keys, has_conditions = segment.keys.keys, _has_conditions(segment)
-    for first in range(0, len(keys.values), _BATCH_ROWS):
+def pairs_of(segment: Segment, schema: pa.Schema, first_row: int, last_row: int) -> Iterator[pa.RecordBatch]:
+    """Batches as `pairs` has them, of the columns of `schema` only, of some rows of a segment's tagset table.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+        Some columns of `schema_of`, in any order. One that no row needs is null.
+    first_row, last_row : int
+        The first of the rows, and the one behind the last.
+
+    Raises
+    ------
+    ResultTooLargeError
+        As `pairs`.
+    """
+    keys, makers = segment.keys.keys, _makers(segment)
+    first_key, last_key = int(keys.offsets[first_row]), int(keys.offsets[last_row])
+    for first in range(first_key, last_key, _BATCH_ROWS):
         # Of the offsets' own type, else each search in them would convert them all
-        numbers = np.arange(first, min(first + _BATCH_ROWS, len(keys.values)), dtype=keys.offsets.dtype)
+        numbers = np.arange(first, min(first + _BATCH_ROWS, last_key), dtype=keys.offsets.dtype)
         if segment.deletions is not None:
             numbers = np.delete(numbers, segment.deletions.among(_lists_of(keys, numbers)))
         for some in _parts(numbers, lambda some: _has_few_tags(segment, _lists_of(keys, some))):
-            rows = _lists_of(keys, some)
-            try:
-                tags, where = _tags(segment, rows).cast(_TAGS), pa.nulls(len(rows), pa.string())
-                if has_conditions:
-                    tags, where = _separated(tags)
-            except pa.ArrowInvalid:
-                raise ResultTooLargeError(
-                    f"stored set {rows[0]} has tags of 2**31 bytes or more, which one Arrow array of strings cannot "
-                    "hold; iterate over the sets instead"
-                ) from None
-            columns = [tags, _keys(segment, pa.array(keys.values[some]))]
-            if "where" in schema.names:
-                columns.append(where)
-            if "expires" in schema.names:
-                columns.append(_times(segment, some))
-            yield pa.record_batch(columns, schema=schema)
+            columns: dict[str, pa.Array] = {}
+            for maker in dict.fromkeys(makers[name] for name in schema.names):
+                columns |= maker(some)
+            yield pa.record_batch([columns[name] for name in schema.names], schema=schema)
+
+
+def _makers(segment: Segment) -> dict[str, Callable[[Rows], dict[str, pa.Array]]]:
+    """What makes each column of `pairs`, perhaps with others, of the numbers of keys in the key table."""
+    has_conditions = _has_conditions(segment)
+
+    def sets(some: Rows) -> dict[str, pa.Array]:
+        rows = _lists_of(segment.keys.keys, some)
+        try:
+            tags, where = _tags(segment, rows).cast(_TAGS), pa.nulls(len(rows), pa.string())
+            if has_conditions:
+                tags, where = _separated(tags)
+        except pa.ArrowInvalid:
+            raise ResultTooLargeError(
+                f"stored set {rows[0]} has tags of 2**31 bytes or more, which one Arrow array of strings cannot "
+                "hold; iterate over the sets instead"
+            ) from None
+        return {"tags": tags, "where": where}
+
+    def named(some: Rows) -> dict[str, pa.Array]:
+        return {"key": _keys(segment, pa.array(segment.keys.keys.values[some]))}
+
+    def times(some: Rows) -> dict[str, pa.Array]:
+        return {"expires": _times(segment, some)}
+
+    return {"tags": sets, "where": sets, "key": named, "expires": times}
 
 
 def _separated(tags: pa.ListArray) -> tuple[pa.ListArray, pa.Array]:

@@ -26,10 +26,9 @@ from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
 from tagmatch.model.check import check_segment
 from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list, tag_lists
-from tagmatch.model.conditions.rows import conditions_of, keys_of, with_areas, with_conditions, with_constraints
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import ClosedError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
-from tagmatch.model.expiry import expiry_time, expiry_times
+from tagmatch.model.expiry import expiry_time
 from tagmatch.model.filters.areas import Circle
 from tagmatch.model.filters.locations import checked_location, location_tags, packed_place
 from tagmatch.model.filters.where import Where
@@ -47,7 +46,8 @@ from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Staging
-from tagmatch.subscriptions import alternatives, located_conditions, nears_of
+from tagmatch.storing import rows_to_store
+from tagmatch.subscriptions import alternatives, nears_of
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
@@ -204,22 +204,12 @@ class Engine:
     ) -> None:
         """Stage many changes, or none if one of them cannot be."""
         self._check_writable()
-        chunks, values = tag_lists(tags, "tags", stored=True), KEY_CHECKS[self._key_type].many(keys, "keys")
-        rows = sum(map(len, chunks))
-        if rows != len(values):
-            raise InvalidValueError(
-                f"tags and keys must have the same length; there are {rows} sets, {len(values)} keys"
-            )
-        times = expiry_times(expires, rows, clock.now_us())
-        if constraints is not None:
-            chunks = with_constraints(chunks, constraints, threads=self._options.threads)
-        if area is not None:
-            chunks = with_areas(chunks, area, plane=self._options.plane, threads=self._options.threads)
-        if where is not None:
-            conditions = located_conditions(conditions_of(where, rows), plane=self._options.plane)
-            chunks, sources = with_conditions(chunks, conditions)
-            values, times = keys_of(values, sources), None if times is None else times[sources]
-        self._staging.extend(chunks, values, removed=removed, expires=times)
+        options = self._options
+        columns = {"tags": tags, "key": keys, "where": where, "constraints": constraints, "area": area}
+        rows = rows_to_store(
+            columns | {"expires": expires}, self._key_type, plane=options.plane, threads=options.threads
+        )
+        self._staging.extend(rows.chunks, rows.keys, removed=removed, expires=rows.expires)
 
     @_interrupted_plainly
     def consolidate(self, *, full: bool) -> None:

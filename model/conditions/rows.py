@@ -111,7 +111,10 @@ def reject_areas(where: pa.Array) -> None:
     """
     for text in pc.unique(where.drop_null()).to_pylist():
         if not _has_mistake(text) and any(tag.startswith(AREA_TAGS) for row in _read(text) for tag in row):
-            raise FilterError(f"where: {shown(text)} has an area, which Spark's jobs do not take; use `tagmatch build`")
+            raise FilterError(
+                f"where: {shown(text)} has an area, which `partition` does not take; save such rows with Spark's data "
+                'source, df.write.format("tagmatch"), or with `tagmatch build`'
+            )
 
 
 def have_mistakes(where: pa.Array) -> BoolArray:

@@ -28,8 +28,10 @@ from tagmatch.model.storage.format import (
     staged_of,
 )
 
-#: What a manifest says that is no part of the snapshot: of the log, of other snapshots, of who wrote it
-_OF_THE_INDEX = ("log", "staged", "kept", "keep_snapshots", "backup", "current")
+#: What a manifest says of streams: the number of the last micro-batch of each whose changes the index has
+EPOCHS = "epochs"
+#: What a manifest says that is no part of the snapshot: of the log, of other snapshots, of who wrote it, of streams
+_OF_THE_INDEX = ("log", "staged", "kept", "keep_snapshots", "backup", "current", EPOCHS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ def succeed(
         if is_next and keep:
             entry, text = _to_keep(current)
             kept, files = [*kept, entry], {entry["name"]: text}
-    manifest = {**made, "number": number}
+    epochs = {EPOCHS: before[EPOCHS]} if EPOCHS in before else {}
+    manifest = {**epochs, **made, "number": number}
     if keep:
         manifest["keep_snapshots"] = keep
         if kept:

@@ -13,7 +13,7 @@ from tagmatch.model.kernels.jit import inlined, kernel
 _LEAF, _LEAST = 32, 1
 
 _U = np.uint64
-#: In the end of a node's scanned rows: it has children
+#: At the end of a node's scanned rows: it has children
 INNER = np.uint32(1 << 31)
 
 

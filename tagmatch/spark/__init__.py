@@ -9,6 +9,7 @@ from __future__ import annotations
 from tagmatch.model.errors import SparkUnavailableError
 
 try:
+    from tagmatch.spark.functions import match_udf, register
     from tagmatch.spark.join import subset_join
     from tagmatch.spark.offline import partition
     from tagmatch.spark.session import spark_session
@@ -17,4 +18,4 @@ except ModuleNotFoundError as error:
         raise
     raise SparkUnavailableError(f"{error}; pip install 'tagmatch[spark]'") from None
 
-__all__ = ["SparkUnavailableError", "partition", "spark_session", "subset_join"]
+__all__ = ["SparkUnavailableError", "match_udf", "partition", "register", "spark_session", "subset_join"]

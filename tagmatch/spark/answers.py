@@ -21,7 +21,9 @@ Output = Literal["rows", "lists"]
 #: Name of the column that each output adds
 ANSWER_NAMES: dict[Output, str] = {"rows": "key", "lists": "keys"}
 
-_KEY_TYPES = {"integer": LongType(), "string": StringType()}
+
+#: What Spark has for keys
+KEY_TYPES = {"integer": LongType(), "string": StringType()}
 
 #: What `TagMatch.match_many` is asked: a column of tags, or a table of these and attributes
 Messages: TypeAlias = pa.Array | pa.RecordBatch
@@ -33,7 +35,8 @@ _BATCH_BYTES = 1 << 30
 def with_areas(location: Location) -> InvalidValueError:
     """Return the error that an index has sets with areas."""
     return InvalidValueError(
-        f"the index {location} has sets with areas, which joins do not ask for; use `TagMatch.match_many`"
+        f"the index {location} has sets with areas, which `subset_join` does not ask for; use "
+        "`tagmatch.spark.match_udf`, or `tagmatch_match` in SQL"
     )
 
 
@@ -71,7 +74,7 @@ class Asked:
 
 def answer_field(output: Output, key_type: KeyType) -> StructField:
     """The column that an output adds, for an index with such keys."""
-    key = _KEY_TYPES[key_type]
+    key = KEY_TYPES[key_type]
     kind = key if output == "rows" else ArrayType(key, containsNull=False)
     return StructField(ANSWER_NAMES[output], kind, nullable=False)
 
@@ -120,13 +123,14 @@ def with_keys(output: Output, queries: pa.RecordBatch, answers: pa.ListArray) ->
     """
     offsets, keys = answers.offsets.to_numpy(), answers.values
     if pa.types.is_integer(keys.type):
-        keys = _signed(keys)
+        keys = signed(keys)
     if output == "rows":
         return _key_by_key(queries, offsets, keys)
     return _query_by_query(queries, offsets, keys)
 
 
-def _signed(keys: pa.Array) -> pa.Array:
+def signed(keys: pa.Array) -> pa.Array:
+    """Keys, uint64, as Spark's `long`; InvalidValueError for one that is none."""
     signed = keys.view(pa.int64())
     values = signed.to_numpy()
     if len(values) and values.min() < 0:

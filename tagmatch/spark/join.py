@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -17,10 +17,11 @@ from tagmatch.model.storage.location import location_of
 from tagmatch.spark.answers import ANSWER_NAMES, Asked, Output, with_areas
 from tagmatch.spark.interests import index_of
 from tagmatch.spark.offline import check_strings
+from tagmatch.spark.options import Settings, Strategy
 from tagmatch.spark.ship import ship_join
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
 
-Strategy = Literal["auto", "ship", "shuffle"]
+__all__ = ["Strategy", "subset_join"]
 
 
 def subset_join(
@@ -28,11 +29,11 @@ def subset_join(
     index: str | os.PathLike[str] | DataFrame,
     *,
     unique: bool = False,
-    strategy: Strategy = "auto",
+    strategy: Strategy | None = None,
     output: Output = "rows",
     tags: str = "tags",
     attributes: str | Sequence[str] = (),
-    ship_limit: int = 8 << 30,
+    ship_limit: int | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> DataFrame:
     """Join queries with the stored sets that they contain; the same answers as those of `TagMatch.match_many`.
@@ -53,7 +54,8 @@ def subset_join(
         `ship`: every worker opens the whole index, memory-mapped. Each task answers from the snapshot that is current
         when it begins, so a stream follows the index without a restart. `shuffle`: sets and queries meet in buckets,
         of which a worker has one at a time; from the snapshot that is current at this call, without keys that have
-        expired by then. `auto`: `ship` for a stream, and where the files of the index have at most `ship_limit` bytes.
+        expired by then. `auto`, the default: `ship` for a stream, and where the files of the index have at most
+        `ship_limit` bytes.
     output : {"rows", "lists"}
         `rows`: the columns of the queries and `key`, a row for each matching key; queries without a match have none.
         `lists`: the columns of the queries and `keys`, an array, a row for each query. Keys are long, or string where
@@ -64,7 +66,7 @@ def subset_join(
         Columns of the queries that are attributes, as those of a table are to `match_many`: bools, integers, floats or
         strings, or arrays of these; or structs, of which each field is an attribute. Others are none.
     ship_limit : int
-        In bytes.
+        In bytes. Default: 8 GiB. Like `strategy`, it may be among the session's settings (`spark.tagmatch.…`).
     folder : str or Path, optional
         Where the index of interests is made, and stays. By default a temporary folder of this machine, which goes when
         this process ends: for Spark in local mode.
@@ -83,8 +85,12 @@ def subset_join(
     IndexNotFoundError, IndexCorruptError, IndexVersionError
         For what stands at `index`.
     """
-    _check_choices(strategy, output)
+    _check_choice("output", output, Output)
     _check_queries(queries, tags, output)
+    settings = Settings.of(queries.sparkSession)
+    strategy = settings.strategy if strategy is None else strategy
+    ship_limit = settings.ship_limit if ship_limit is None else ship_limit
+    _check_choice("strategy", strategy, Strategy)
     asked = _asked(queries, tags, (attributes,) if isinstance(attributes, str) else tuple(attributes))
     if isinstance(index, DataFrame):
         location = index_of(index, folder)
@@ -105,10 +111,9 @@ def subset_join(
     return shuffle_join(queries, location, asked=asked, unique=unique, output=output, bucket_sets=BUCKET_SETS)
 
 
-def _check_choices(strategy: object, output: object) -> None:
-    for name, value, allowed in (("strategy", strategy, get_args(Strategy)), ("output", output, get_args(Output))):
-        if value not in allowed:
-            raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+def _check_choice(name: str, value: object, kind: object) -> None:
+    if value not in (allowed := get_args(kind)):
+        raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
 
 
 def _asked(queries: DataFrame, tags: str, attributes: tuple[str, ...]) -> Asked:

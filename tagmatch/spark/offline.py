@@ -15,6 +15,7 @@ from tagmatch.model.storage.location import location_of
 from tagmatch.partitioner.spark.job import JobOptions, Partitioned, append_sets, key_type_of_rows, partition_sets
 from tagmatch.partitioner.spark.stored import Stored
 from tagmatch.spark.errors import errors_of_workers
+from tagmatch.spark.options import Settings
 
 #: What becomes of an index that is there
 Mode = Literal["overwrite", "append", "error"]
@@ -59,13 +60,14 @@ def partition(
     tags: str = "tags",
     key: str = "key",
     where: str | None = None,
-    sets_per_task: int = 1 << 20,
-    skip_invalid: bool = False,
+    sets_per_task: int | None = None,
+    skip_invalid: bool | None = None,
 ) -> Partitioned:
     """Make an index of the sets of a DataFrame, or add them to one: the very files of the local partitioner.
 
     An index that is there already becomes another one in one step, at the end; until then, and if the job fails or is
-    killed, it stays as it was. A job that runs again makes the same index.
+    killed, it stays as it was. A job that runs again makes the same index. What of `layout`, `max_partition_size`,
+    `sets_per_task` and `skip_invalid` is left out may be among the session's settings (`spark.tagmatch.…`).
 
     Parameters
     ----------
@@ -89,10 +91,10 @@ def partition(
         Column of expressions, what the attributes of a query must be as well, as of `TagMatch.add_set`; null where a
         set has none. Each different one is read once in a batch. Default: `where`, if there is such a column.
     sets_per_task : int
-        Sets that a task has in memory, about; 500 bytes each. The result does not depend on it.
+        Sets that a task has in memory, about; 500 bytes each. The result does not depend on it. Default: 2**20.
     skip_invalid : bool
         Leave out rows with a null, with a key that is none or with a mistake in the expression, and tell how many;
-        else they are an error.
+        else, the default, they are an error.
 
     Returns
     -------
@@ -128,14 +130,21 @@ def partition(
     """
     if mode not in get_args(Mode):
         raise InvalidValueError(f"mode must be one of {', '.join(map(repr, get_args(Mode)))}, not {mode!r}")
+    settings = Settings.of(sets.sparkSession)
+    if mode != "append":  # an index has its own
+        layout = settings.layout if layout is None else layout
+        max_partition_size = settings.max_partition_size if max_partition_size is None else max_partition_size
+    sets_per_task = settings.sets_per_task if sets_per_task is None else sets_per_task
+    skip_invalid = settings.skip_invalid if skip_invalid is None else skip_invalid
     if "constraints" in sets.columns:
         raise InvalidValueError(
-            "column 'constraints': Spark's jobs take conditions as a column `where` only; drop the column, or use "
-            "`tagmatch build`"
+            "column 'constraints': `partition` takes conditions as a column `where` only; save such rows with Spark's "
+            'data source, df.write.format("tagmatch"), or with `tagmatch build`; or drop the column'
         )
     if "area" in sets.columns:
         raise InvalidValueError(
-            "column 'area': Spark's jobs do not take areas; drop the column, or use `tagmatch build`"
+            "column 'area': `partition` does not take areas; save such rows with Spark's data source, "
+            'df.write.format("tagmatch"), or with `tagmatch build`; or drop the column'
         )
     check_strings(column_type(sets, tags), f"column {tags!r}")
     kind = column_type(sets, key)

@@ -20,8 +20,8 @@ from tagmatch.spark.answers import Asked, Output, answer_field, reject_nulls, wi
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Queries answered together, so that what they have in common, the memory of their answers, stays bounded
-_QUERIES = 1024
+#: Queries answered together, so that what they have in common, the memory of their answers, stays bounded
+QUERIES = 1024
 
 # The indexes that this worker has opened. A worker runs one task at a time.
 _opened: dict[Location, TagMatch[Any]] = {}
@@ -36,12 +36,12 @@ def ship_join(
     alone: while the index stays as it is, and none of its keys expires, a task that is run again gives the same rows.
     """
 
-    def match(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def tagmatch_ship(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return matched(batches, index, key_type=key_type, asked=asked, unique=unique, output=output)
 
     # As structs, since `mapInArrow` does not find columns with a dot in their names
     structs = queries.select(functions.struct("*").alias("query"))
-    return structs.mapInArrow(match, StructType([*queries.schema.fields, answer_field(output, key_type)]))
+    return structs.mapInArrow(tagmatch_ship, StructType([*queries.schema.fields, answer_field(output, key_type)]))
 
 
 def matched(
@@ -55,11 +55,13 @@ def matched(
 ) -> Iterator[pa.RecordBatch]:
     """One task: queries as structs; gives rows of the outcome."""
     index = current_index(location, key_type)
+    if any(areas_among(segment.vocabulary.tags).any() for segment in index.snapshot.segments):
+        raise with_areas(location)
     for structs in batches:
         batch = pa.RecordBatch.from_struct_array(structs.column(0))
         reject_nulls(batch.column(asked.tags), batch.schema.names[asked.tags])
-        for first in range(0, len(batch), _QUERIES):
-            some = batch.slice(first, _QUERIES)
+        for first in range(0, len(batch), QUERIES):
+            some = batch.slice(first, QUERIES)
             yield from with_keys(output, some, index.match_many(asked.messages(some), unique=unique))
 
 
@@ -69,11 +71,10 @@ def current_index(location: Location, key_type: KeyType) -> TagMatch[Any]:
     Raises
     ------
     InvalidValueError
-        Its keys have become others than `key_type`, which the columns of the join are for; or some of its sets have got
-        areas.
+        Its keys have become others than `key_type`, which the columns of the join are for.
     """
     try:
-        index = _reloaded(location, key_type)
+        return _reloaded(location, key_type)
     except InvalidValueError:
         found = key_type_of(location.manifest())
         if found == key_type:
@@ -81,9 +82,6 @@ def current_index(location: Location, key_type: KeyType) -> TagMatch[Any]:
         raise InvalidValueError(
             f'the index {location} had key_type "{key_type}" when the join began, and has "{found}" now; begin it anew'
         ) from None
-    if any(areas_among(segment.vocabulary.tags).any() for segment in index.snapshot.segments):
-        raise with_areas(location)
-    return index
 
 
 def _reloaded(location: Location, key_type: KeyType) -> TagMatch[Any]:

@@ -100,13 +100,13 @@ def shuffle_join(
     schema, merged = queries.schema, unique or output == "lists"
     at_home = merged or buckets.has_others
 
-    def sets_of(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def tagmatch_send_sets(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return sent_sets(chunks, plan, bucket_sets)
 
-    def queries_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def tagmatch_send_queries(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return sent_queries(batches, plan, asked=asked, merged=merged, at_home=at_home)
 
-    def match(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def tagmatch_match_buckets(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if merged:
             return matched_in_part(batches, plan.key_type)
         return matched(batches, plan.key_type, asked)
@@ -123,15 +123,17 @@ def shuffle_join(
     )
     count = max(1, len(_chunks(snapshot, bucket_sets)))
     chunks = spark.range(0, count, 1, count)
-    sent = chunks.mapInArrow(sets_of, SERIALIZED).union(numbered.mapInArrow(queries_of, SERIALIZED))
+    sent = chunks.mapInArrow(tagmatch_send_sets, SERIALIZED).union(
+        numbered.mapInArrow(tagmatch_send_queries, SERIALIZED)
+    )
     met = sorted_by_number(sent, buckets.count)
     if not merged:
-        return met.mapInArrow(match, StructType([*schema.fields, answer_field(output, plan.key_type)]))
+        return met.mapInArrow(tagmatch_match_buckets, StructType([*schema.fields, answer_field(output, plan.key_type)]))
     found = answer_field("lists", plan.key_type)
     part = StructType([StructField("id", LongType()), StructField("query", schema), found])
     keys = functions.flatten(functions.collect_list("keys"))
     whole = (
-        met.mapInArrow(match, part)
+        met.mapInArrow(tagmatch_match_buckets, part)
         .groupBy("id")
         .agg(
             functions.first("query", ignorenulls=True).alias("query"),

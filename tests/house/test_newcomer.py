@@ -44,6 +44,6 @@ def test_page_begins_with_its_end(page: str) -> None:
     """And says what it needs; and it is short."""
     text = (ROOT / page).read_text()
     before, _, _ = text.partition("\n## ")
-    assert "**In the end** " in before
+    assert "**Afterwards** " in before
     assert "**You need** " in before
     assert len(text.splitlines()) <= 120

@@ -22,7 +22,7 @@ from support.oracle import Oracle
 
 import tagmatch.partitioner.spark.job
 import tagmatch.spark.join
-from tagmatch import IndexChangedError, IndexCorruptError, IndexExistsError, InvalidValueError, TagMatch
+from tagmatch import Circle, IndexChangedError, IndexCorruptError, IndexExistsError, InvalidValueError, TagMatch
 from tagmatch.model.options import KeyType, Layout
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.shared_files import FolderFiles
@@ -275,6 +275,17 @@ def test_what_the_index_does_not_have(spark: Any, tmp_path: Path, rng: random.Ra
         partition(frame_of(spark, [(["a"], "1")]), index, mode="append")
     assert contents_of(index) == before
     partition(frame, index, mode="append", layout="rarest", max_partition_size=30)
+
+
+def test_areas_that_are_stored_stay(spark: Any, tmp_path: Path) -> None:
+    with TagMatch(tmp_path / "index", device="cpu") as tm:
+        tm.add_sets([["a"], ["a"]], [1, 2], area=[Circle(9.19, 45.46, 5_000), None])
+        tm.consolidate()
+    partition(spark.createDataFrame([(["a"], 3), (["b"], 4)], SCHEMA), tmp_path / "index", mode="append")
+    with TagMatch.open(tmp_path / "index", device="cpu") as tm:
+        tm.check()
+        for location, keys in ((9.19, 45.46), [1, 2, 3, 4]), ((9.19, 46.46), [2, 3, 4]):
+            assert sorted(tm.match(["a", "b"], location=location)) == keys
 
 
 def test_modes(spark: Any, tmp_path: Path) -> None:

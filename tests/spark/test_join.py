@@ -226,7 +226,7 @@ def test_auto_goes_by_the_size_of_the_index(
 ) -> None:
     for limit, ships in ((8 << 30, True), (0, False)):
         subset_join(queries, stored.path, ship_limit=limit).explain()
-        assert ("sets_of" not in capsys.readouterr().out) == ships
+        assert ("tagmatch_send_sets" not in capsys.readouterr().out) == ships
 
 
 @pytest.mark.parametrize(
