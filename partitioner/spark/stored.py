@@ -21,7 +21,7 @@ from tagmatch.model.arrow import to_lists, to_numbers, to_strings
 from tagmatch.model.errors import IndexChangedError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType, Layout, LayoutOptions
-from tagmatch.model.storage.format import EXPIRES, Entry, key_type_of
+from tagmatch.model.storage.format import EXPIRES, Entry, key_type_of, parts_of
 from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import Segment, Snapshot, Vocabulary
 from tagmatch.partitioner.consolidation import rows_with, to_take_in
@@ -80,7 +80,7 @@ class Stored:
     @property
     def some_expire(self) -> bool:
         """Whether some of its keys do."""
-        return any(EXPIRES in segment["files"] for segment in self.segments)
+        return any(parts_of(segment["files"], EXPIRES) for segment in self.segments)
 
     def options(self, layout: Layout | None, max_partition_size: int | None) -> LayoutOptions:
         """The layout of the index or, where there is none, that which was asked for.
