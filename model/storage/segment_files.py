@@ -33,7 +33,7 @@ from tagmatch.model.storage.format import (
     key_type_of,
     parts_of,
 )
-from tagmatch.model.storage.table_files import TableFile, read_table_file
+from tagmatch.model.storage.table_files import Piece, TableFile, read_table_file
 from tagmatch.model.tables import KeyTable, Segment, TagsetTable, Vocabulary
 
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
@@ -49,7 +49,7 @@ def write_segment(segment: Segment, folder: Path) -> Entry:
     unnamed.mkdir()
     unnamed.chmod(0o755)
     for table_name, table in tables_of(segment):
-        whole = TableFile.of(f"{table_name}{TABLE_SUFFIX}", table, table_files.PART_BYTES)
+        whole = table_file(table_name, table)
         for number in range(whole.parts):
             name = whole.part_name(number)
             files[name] = whole.write(number, unnamed / name)
@@ -57,6 +57,11 @@ def write_segment(segment: Segment, folder: Path) -> Entry:
     entry = segment_entry(files, len(segment), len(segment.vocabulary), segment.vocabulary.seed)
     unnamed.rename(folder / entry["name"])
     return entry | kinds_of(segment.vocabulary.tags)
+
+
+def table_file(table: str, columns: pa.Table, elsewhere: Mapping[int, Piece] | None = None) -> TableFile:
+    """The file of a table with this name, cut where it is large; `elsewhere` as of `TableFile.of`."""
+    return TableFile.of(f"{table}{TABLE_SUFFIX}", columns, table_files.PART_BYTES, elsewhere)
 
 
 def segment_entry(files: Mapping[str, Entry], rows: int, tags: int, seed: int) -> Entry:
@@ -75,13 +80,11 @@ def kinds_of(tags: Strings) -> Entry:
     return {CONSTRAINTS: True, **({AREAS: True} if areas_among(tags).any() else {})}
 
 
-def write_deletions(deletions: Deletions, rows: int, folder: Path) -> Entry:
+def write_deletions(deletions: Deletions, rows: int, file: Path) -> Entry:
     """Write and sync which of the rows of a segment are deleted; returns what manifests say of that file."""
     flags = pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(deletions.bits)])
-    file = folder / "deleted"
-    written = TableFile.of(DELETED_PREFIX, _table(deleted=flags)).write(0, file)
+    written = TableFile.of(DELETED_PREFIX, table_of(deleted=flags)).write(0, file)
     name = f"{DELETED_PREFIX}{written['xxh3_64']}.arrow"
-    file.rename(folder / name)
     return {"name": name, "rows": deletions.count, **written}
 
 
@@ -90,7 +93,7 @@ def tables_of(segment: Segment) -> Iterator[tuple[str, pa.Table]]:
     vocabulary, tagsets = segment.vocabulary, segment.tagsets
     yield (
         "vocabulary",
-        _table(
+        table_of(
             tag=from_strings(vocabulary.tags),
             hash=pa.array(vocabulary.hashes),
             frequency=pa.array(vocabulary.frequencies),
@@ -99,16 +102,17 @@ def tables_of(segment: Segment) -> Iterator[tuple[str, pa.Table]]:
     signatures = tagsets.signatures
     if signatures is None:
         signatures = signatures_of(tagsets.ranks, vocabulary.hashes)
-    yield "tagsets", _table(signature=from_words(signatures), ranks=from_lists(tagsets.ranks))
-    yield "keys", _table(keys=from_lists(segment.keys.keys))
+    yield "tagsets", table_of(signature=from_words(signatures), ranks=from_lists(tagsets.ranks))
+    yield "keys", table_of(keys=from_lists(segment.keys.keys))
     if segment.keys.names is not None:
-        yield "key_names", _table(name=from_strings(segment.keys.names))
+        yield "key_names", table_of(name=from_strings(segment.keys.names))
     if segment.keys.expires is not None:
-        yield Path(EXPIRES).stem, _table(expires=pa.array(segment.keys.expires))
-    yield "partitions", _table(**rules_of(segment.options).to_arrow(segment.partitions))
+        yield Path(EXPIRES).stem, table_of(expires=pa.array(segment.keys.expires))
+    yield "partitions", table_of(**rules_of(segment.options).to_arrow(segment.partitions))
 
 
-def _table(**columns: pa.Array) -> pa.Table:
+def table_of(**columns: pa.Array) -> pa.Table:
+    """A table with these columns."""
     return pa.table([*columns.values()], pa.schema([(name, array.type) for name, array in columns.items()]))
 
 

@@ -11,7 +11,7 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -83,15 +83,23 @@ class TableFile:
     part_bytes: int
 
     @classmethod
-    def of(cls, name: str, table: pa.Table, part_bytes: int | None = None) -> TableFile:
+    def of(
+        cls, name: str, table: pa.Table, part_bytes: int | None = None, elsewhere: Mapping[int, Piece] | None = None
+    ) -> TableFile:
         """The file of a table, whose memory it shares; of the columns only their shapes are looked at.
 
-        Without `part_bytes` it is not cut.
+        Without `part_bytes` it is not cut. Buffers of the table may only have the right length: `elsewhere` has the
+        bytes of each of these, by its address.
         """
-        sink = _Pieces()
+        sink, known = _Pieces(), elsewhere or {}
         with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as writer:
             writer.write_table(table)
-        pieces = tuple(map(Held, sink.pieces))
+        pieces = tuple(known.get(getattr(piece, "address", 0)) or Held(piece) for piece in sink.pieces)
+        for given, piece in zip(sink.pieces, pieces, strict=True):
+            assert not known or not (isinstance(piece, Held) and isinstance(given, pa.Buffer)), (
+                "Arrow has copied a buffer"
+            )
+            assert len(given) == len(piece)
         return cls(name, pieces, part_bytes or max(1, sum(map(len, pieces))))
 
     @property
@@ -103,10 +111,15 @@ class TableFile:
         """The name of a part."""
         return self.name if self.parts == 1 else f"{self.name}.{number:05}"
 
+    def part_size(self, number: int) -> int:
+        """Bytes of a part."""
+        return min(self.part_bytes, int(self._starts[-1]) - number * self.part_bytes)
+
     def write(self, number: int, file: Path) -> Entry:
         """Write and sync a part; returns what manifests say of it."""
         starts, digest = self._starts, xxhash.xxh3_64()
-        first, last = number * self.part_bytes, min((number + 1) * self.part_bytes, int(starts[-1]))
+        first = number * self.part_bytes
+        last = first + self.part_size(number)
         with file.open("wb") as sink:
             for place in range(int(np.searchsorted(starts, first, "right")) - 1, len(self.pieces)):
                 start = int(starts[place])
