@@ -23,7 +23,6 @@ from faults.runs import CLIENTS, Contents, Run
 from support.command import as_json_lines, done
 from support.conditions import any_expression
 from support.oracle import Oracle
-from support.parts import cut_every
 
 from tagmatch import TagMatch, backup, restore
 from tagmatch.model.columns import tag_lists
@@ -285,7 +284,7 @@ def append_as_jobs_do(run: Run) -> None:
 
 
 def append_files_of_tasks(run: Run) -> None:
-    """Switch to a snapshot of which tasks of a job have written the new files: tables in parts, and deletions."""
+    """Switch to a snapshot of which tasks of a job have written the new files: tables, and deletions."""
     before = _contents("integer", _store)
     after = _contents("integer", _store, lambda oracle, _: oracle.add_sets(*ADDED))
     _stored_index(run.path / "index").close()
@@ -296,14 +295,13 @@ def append_files_of_tasks(run: Run) -> None:
         kept, new = consolidated(stored, staged.changes(), stored.only.options, now=0).segments
     assert kept.deletions is not None
     run.start({"index": before})
-    with cut_every(), run.step({"index": after}), location.scratch() as files:
+    with run.step({"index": after}), location.scratch() as files:
         written = {}
         for table, columns in tables_of(new):
             whole = table_file(table, columns)
             for number in range(whole.parts):
                 with files.new(whole.part_name(number)) as path:
                     written[whole.part_name(number)] = whole.write(number, path)
-        assert len(written) > len(list(tables_of(new)))
         with files.new("deletions") as path:
             deleted = write_deletions(kept.deletions, len(kept), path)
         entry = segment_entry(written, len(new), len(new.vocabulary), new.vocabulary.seed)
