@@ -65,14 +65,10 @@ class Vocabulary:
             is_constraint = constraints_among(self.tags)
             others = np.flatnonzero(~is_constraint).astype(np.uint32)
             some = is_constraint.any()
-            self._slots_of_queries.append(build_slots_of(others, self.tags, self.hashes) if some else self.slots)
+            self._slots_of_queries.append(
+                build_slots_of(others, self.tags, self.hashes[others]) if some else self.slots
+            )
         return self._slots_of_queries[0]
-
-    def with_slots(self, slots: U64Array) -> Vocabulary:
-        """The same, with the slots that have been made of another copy of it."""
-        found = replace(self)
-        found._slots.append(slots)
-        return found
 
     @property
     def nbytes(self) -> int:

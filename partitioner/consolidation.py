@@ -178,7 +178,11 @@ def count_tags(snapshot: Snapshot, *, threads: int = 1) -> int:
 
 def rows_with(segment: Segment, tags: Strings, sets: Lists, *, threads: int = 1) -> U32Array:
     """Rows of a segment, ascending and not deleted, that have one of these sets: lists of places in `tags`."""
-    ranks = ranks_of(tags, segment.vocabulary, threads=threads)
+    return rows_with_ranks(segment, ranks_of(tags, segment.vocabulary, threads=threads), sets)
+
+
+def rows_with_ranks(segment: Segment, ranks: U32Array, sets: Lists) -> U32Array:
+    """`rows_with`, where the rank of each tag in the segment is known; UNKNOWN if it has none."""
     unknown = offsets_of(ranks[sets.values] == UNKNOWN)
     possible = np.flatnonzero(unknown[sets.offsets[1:]] == unknown[sets.offsets[:-1]]).astype(np.uint32)
     rows = rules_of(segment.options).rows_of(segment, relabel(gather(sets, possible), ranks))

@@ -27,15 +27,22 @@ def without_due(segment: Segment, now: int) -> tuple[U32Array, Segment]:
     """
     if segment.earliest > now:
         return np.zeros(0, np.uint32), segment
-    times, offsets = segment.keys.expires, segment.keys.keys.offsets
+    rows = due_rows(segment, now, 0, len(segment))
+    times = segment.keys.expires
     assert times is not None
-    # Of the offsets' own type, else each search in them would convert them all
-    due = np.flatnonzero((times >= segment.earliest) & (times <= now)).astype(offsets.dtype)
-    rows = np.unique(np.searchsorted(offsets, due, side="right") - 1).astype(np.uint32)
-    if segment.deletions is not None:
-        rows = np.delete(rows, segment.deletions.among(rows))
     following = int(times.min(initial=NEVER, where=times > now))
     return rows, replace(segment.without(rows), earliest=following)
+
+
+def due_rows(segment: Segment, now: int, first: int, last: int) -> U32Array:
+    """The rows of these sets from `first` to `last`."""
+    times, offsets = segment.keys.expires, segment.keys.keys.offsets[first : last + 1]
+    assert times is not None
+    times = times[offsets[0] : offsets[-1]]
+    # Of the offsets' own type, else each search in them would convert them all
+    due = (offsets[0] + np.flatnonzero((times >= segment.earliest) & (times <= now))).astype(offsets.dtype)
+    rows = (first + np.unique(np.searchsorted(offsets, due, side="right") - 1)).astype(np.uint32)
+    return rows if segment.deletions is None else np.delete(rows, segment.deletions.among(rows))
 
 
 def have_more_keys(segment: Segment, rows: U32Array, now: int) -> bool:

@@ -140,16 +140,16 @@ def find(tag_hash, data, start, stop, slots, offsets, heap):
 
 @kernel
 def _place(slots, numbers, hashes, offsets, data):
-    """Put the tags with these numbers into free slots; without numbers, all tags."""
+    """Put the tags with these numbers, and these hashes, into free slots; without numbers, all tags."""
     touched = _U(0)
-    count = len(numbers) if len(numbers) else len(hashes)
+    count = len(hashes)
     for begin in range(0, count, _TOUCHED):
         end = min(begin + _TOUCHED, count)
         for i in range(begin, end):
-            touched ^= slots[_home(hashes[numbers[i] if len(numbers) else i], slots)]
+            touched ^= slots[_home(hashes[i], slots)]
         for i in range(begin, end):
             number = np.int64(numbers[i]) if len(numbers) else i
-            tag_hash = hashes[number]
+            tag_hash = hashes[i]
             place = _home(tag_hash, slots)
             while slots[place] != _U(0) and (slots[place] ^ tag_hash) & _HIGH32 != _U(0):
                 place = _after(place, slots)
@@ -172,9 +172,9 @@ def build_slots(tags: Strings, hashes: U64Array, key: U64Array | None = None) ->
     return _filled_slots(len(tags), tags, hashes, new_key() if key is None else key)
 
 
-def build_slots_of(numbers: U32Array, tags: Strings, hashes: U64Array) -> U64Array:
-    """The slots of a table that has only the tags with these numbers."""
-    slots = _free_slots(len(numbers), new_key())
+def build_slots_of(numbers: U32Array, tags: Strings, hashes: U64Array, key: U64Array | None = None) -> U64Array:
+    """The slots of a table that has only the tags with these numbers, and these hashes; the key as of `build_slots`."""
+    slots = _free_slots(len(numbers), new_key() if key is None else key)
     if len(numbers):
         _place(slots, frozen(numbers), frozen(hashes), tags.offsets, tags.data)
     return slots

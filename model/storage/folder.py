@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tagmatch.model.errors import (
     InvalidValueError,
     TagMatchError,
 )
-from tagmatch.model.storage.durable import make_folder, remove, replace_file, write_file
+from tagmatch.model.storage.durable import make_folder, remove, replace_file, sync, write_file
 from tagmatch.model.storage.file_lock import lock_at_once, locked
 from tagmatch.model.storage.format import (
     LOCK,
@@ -59,7 +59,7 @@ from tagmatch.model.storage.history import (
     with_staged,
 )
 from tagmatch.model.storage.segment_files import Check, check_file, read_segments, write_segment
-from tagmatch.model.storage.shared_files import FolderFiles
+from tagmatch.model.storage.shared_files import FolderFiles, Written
 from tagmatch.model.storage.snapshots import write_snapshot
 from tagmatch.model.tables import Segment, Snapshot
 
@@ -150,8 +150,7 @@ class Folder:
         while True:
             manifest = self.manifest()
             try:
-                for entry in staged_of(manifest):
-                    check_file(self.path / entry["name"], entry, check_contents)
+                self.verify({entry["name"]: entry for entry in staged_of(manifest)})
                 return self._snapshot(manifest, check_contents)
             except IndexCorruptError:
                 # Another process may have made a newer snapshot current and removed the files of this one.
@@ -171,6 +170,11 @@ class Folder:
 
     def _snapshot(self, manifest: Manifest, check: Check) -> Snapshot:
         return Snapshot(read_segments(self.path, manifest, check), str(manifest["snapshot"]), number_of(manifest))
+
+    def verify(self, files: Mapping[str, Entry]) -> None:
+        """As `Location` says."""
+        for name, expected in files.items():
+            check_file(self.path / name, expected, check_contents)
 
     def check_kept(self) -> None:
         """As `Location` says."""
@@ -284,13 +288,22 @@ class Folder:
         except (OSError, pa.ArrowException) as error:
             raise TagMatchError(f"cannot write the index {self}: {error}") from error
 
-    def switch(self, manifest: Manifest, base: str | None) -> None:
+    def switch(self, manifest: Manifest, base: str | None, written: Written | None = None) -> None:
         """As `Location` says. Another writer is waited for."""
-        with self.writing() as nothing:
+        self._switch(manifest, written, lambda current: reject_changed(self, current or {}, base))
+
+    def replace(self, manifest: Manifest, written: Written) -> None:
+        """As `Location` says. Another writer is waited for."""
+        self._switch(manifest, written, lambda _: None)
+
+    def _switch(self, manifest: Manifest, written: Written | None, check: Callable[[Manifest | None], None]) -> None:
+        with self.writing() as folder:
             current = self.manifest() if self.has_index() else None
-            reject_changed(self, current or {}, base)
+            check(current)
+            if written is not None:
+                _take(written, folder)
             next_one, kept = succeed(manifest, current)
-            self.commit(nothing, with_staged(next_one, current), kept)
+            self.commit(folder, with_staged(next_one, current), kept)
 
     def replaceable(self) -> Manifest | None:
         """The manifest of the index, if there is one that is not damaged; errors as `save`."""
@@ -369,6 +382,19 @@ class Folder:
             if created:
                 with contextlib.suppress(OSError):
                     self.path.rmdir()  # which only an empty folder lets be done to it
+
+
+def _take(written: Written, folder: Path) -> None:
+    """Move files, which are synced, from a folder of the same file system to this one."""
+    assert isinstance(written.files, FolderFiles)
+    for path, name in written.names.items():
+        place = folder / path
+        if not place.parent.exists():
+            place.parent.mkdir()
+            place.parent.chmod(0o755)
+        (written.files.folder / name).rename(place)
+    for parent in {(folder / path).parent for path in written.names}:
+        sync(parent)
 
 
 def _is_abandoned(unfinished: Path) -> bool:

@@ -6,6 +6,7 @@ Layout of an index folder ::
     MANIFEST-<number>.json   the same of an earlier snapshot that is kept; history.py
     segment-<checksum>/      vocabulary.arrow, tagsets.arrow, keys.arrow, partitions.arrow
                              key_names.arrow where keys are strings, expires.arrow where some expire
+                             tagsets.arrow.00000, tagsets.arrow.00001, ... where one is large; table_files.py
     deleted-<checksum>.arrow which rows of a segment are deleted
     LOCK                     empty; held by the program that writes; stores have none
     staged-<generation>.log  changes that are staged; journal/scan.py has their format
@@ -16,7 +17,7 @@ New files are written under other names, synced, and only then named by a new ma
 step: a reader sees the old snapshot or the new one, wholly. Names come from contents, so writing the same snapshot
 twice changes nothing. Formats 1 and 2 had one segment, in a folder `snapshot-<checksum>`. Format 4 is format 3
 with keys that expire, format 5 with constraints, and perhaps such keys, and format 6 with areas among the constraints:
-what older versions would not notice.
+what older versions would not notice. Format 7 has tables of several files, and perhaps all of that.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import reject_given_up
 
 #: The newest that is read. Of older ones, version 2 is that of indexes whose keys are strings, and version 1 of others
-FORMAT_VERSION = 6
-# With constraints, but no areas; with keys that expire, but no constraints; with neither
-_CONSTRAINTS_VERSION, _TIMES_VERSION, _PLAIN_VERSION = 5, 4, 3
+FORMAT_VERSION = 7
+# With areas; with constraints, but no areas; with keys that expire, but no constraints; with neither
+_AREAS_VERSION, _CONSTRAINTS_VERSION, _TIMES_VERSION, _PLAIN_VERSION = 6, 5, 4, 3
 
 #: The contents of a manifest, without its checksum
 Manifest: TypeAlias = dict[str, Any]
@@ -50,6 +51,8 @@ Manifest: TypeAlias = dict[str, Any]
 Entry: TypeAlias = dict[str, Any]
 
 MANIFEST = "MANIFEST.json"
+#: Of a table's file; where it is cut in parts, a dot and the number of the part follow
+TABLE_SUFFIX = ".arrow"
 #: Of a segment with keys that expire
 EXPIRES = "expires.arrow"
 #: Said of a segment of which some sets have constraints
@@ -154,11 +157,13 @@ def _checksum_without_its_line(text: bytes) -> str | None:
 def version_for(segments: Iterable[Entry]) -> int:
     """The format of an index with these segments."""
     segments = list(segments)
-    if any(AREAS in entry for entry in segments):
+    if any(not name.endswith(TABLE_SUFFIX) for entry in segments for name in entry["files"]):
         return FORMAT_VERSION
+    if any(AREAS in entry for entry in segments):
+        return _AREAS_VERSION
     if any(CONSTRAINTS in entry for entry in segments):
         return _CONSTRAINTS_VERSION
-    return _TIMES_VERSION if any(EXPIRES in entry["files"] for entry in segments) else _PLAIN_VERSION
+    return _TIMES_VERSION if any(parts_of(entry["files"], EXPIRES) for entry in segments) else _PLAIN_VERSION
 
 
 def _upgraded(manifest: Manifest) -> Manifest:
@@ -195,6 +200,11 @@ def files_of(segments: Iterable[Entry]) -> dict[str, Entry]:
         if "deleted" in segment:
             files[segment["deleted"]["name"]] = segment["deleted"]
     return files
+
+
+def parts_of(files: Iterable[str], name: str) -> list[str]:
+    """Those of a segment's files that make up the file of this name, in order; none if it has no such table."""
+    return sorted(file for file in files if file == name or file.startswith(f"{name}."))
 
 
 def staged_of(manifest: Manifest) -> list[Entry]:

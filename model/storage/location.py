@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -15,7 +15,7 @@ from tagmatch.model.options import KeyType, check_snapshot_number
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import Entry, Manifest
 from tagmatch.model.storage.history import Commit
-from tagmatch.model.storage.shared_files import Files
+from tagmatch.model.storage.shared_files import Files, Written
 from tagmatch.model.storage.store import Store
 from tagmatch.model.tables import Segment, Snapshot
 
@@ -82,6 +82,15 @@ class Location(Protocol):
             The index has another snapshot by now.
         IndexVersionError, IndexCorruptError, TagMatchError
             As `open`, but for checksums of files.
+        """
+
+    def verify(self, files: Mapping[str, Entry]) -> None:
+        """Verify the checksums of some files, by their paths in the index, of which manifests say this.
+
+        Raises
+        ------
+        IndexCorruptError, TagMatchError
+            As `open`.
         """
 
     def check_kept(self) -> None:
@@ -158,13 +167,15 @@ class Location(Protocol):
             As `save`.
         """
 
-    def switch(self, manifest: Manifest, base: str | None) -> None:
-        """Make the snapshot that `prepare` gave the current one; what is staged stays so.
+    def switch(self, manifest: Manifest, base: str | None, written: Written | None = None) -> None:
+        """Make the snapshot that `prepare` or `manifest_of` gave the current one; what is staged stays so.
 
         Parameters
         ----------
         base : str, optional
             Name of the snapshot that the index still has to have; `None`: there is no index.
+        written : Written, optional
+            Files of the snapshot that the index does not have yet. They are moved there.
 
         Raises
         ------
@@ -173,6 +184,9 @@ class Location(Protocol):
         IndexExistsError, TagMatchError
             As `save`.
         """
+
+    def replace(self, manifest: Manifest, written: Written) -> None:
+        """`switch`, whatever the index has now, as `save`."""
 
     def scratch(self) -> AbstractContextManager[Files]:
         """A place for files, which are removed afterwards. What a killed one has left is removed now."""

@@ -1,15 +1,16 @@
-"""The files of a segment: one Arrow IPC file per table, memory-mapped when they are read, and one for its deletions."""
+"""The files of a segment: those of its tables, memory-mapped when they are read, and one for its deletions."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import xxhash
 
+from tagmatch.model.arrays import Strings
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
 from tagmatch.model.deletions import Deletions
 from tagmatch.model.errors import IndexCorruptError, IndexVersionError, TagMatchError
@@ -17,6 +18,7 @@ from tagmatch.model.kernels.reserved import areas_among, has_reserved
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, LayoutOptions
+from tagmatch.model.storage import table_files
 from tagmatch.model.storage.durable import sync
 from tagmatch.model.storage.format import (
     ADVICE,
@@ -25,11 +27,13 @@ from tagmatch.model.storage.format import (
     DELETED_PREFIX,
     EXPIRES,
     SEGMENT_PREFIX,
+    TABLE_SUFFIX,
     Entry,
     Manifest,
-    checksum_of_file,
     key_type_of,
+    parts_of,
 )
+from tagmatch.model.storage.table_files import Piece, TableFile, read_table_file
 from tagmatch.model.tables import KeyTable, Segment, TagsetTable, Vocabulary
 
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
@@ -40,43 +44,48 @@ Check = Callable[[Path, Entry], None]
 
 def write_segment(segment: Segment, folder: Path) -> Entry:
     """Write and sync the tables, in a new folder in this one; returns what manifests say of the segment."""
-    files, whole = {}, xxhash.xxh3_64()
+    files = {}
     unnamed = folder / "segment"
     unnamed.mkdir()
     unnamed.chmod(0o755)
     for table_name, table in tables_of(segment):
-        file = unnamed / f"{table_name}.arrow"
-        files[file.name] = _write_table(table, file)
-        whole.update(f"{file.name} {files[file.name]['xxh3_64']}\n".encode())
+        whole = table_file(table_name, table)
+        for number in range(whole.parts):
+            name = whole.part_name(number)
+            files[name] = whole.write(number, unnamed / name)
     sync(unnamed)
+    entry = segment_entry(files, len(segment), len(segment.vocabulary), segment.vocabulary.seed)
+    unnamed.rename(folder / entry["name"])
+    return entry | kinds_of(segment.vocabulary.tags)
+
+
+def table_file(table: str, columns: pa.Table, elsewhere: Mapping[int, Piece] | None = None) -> TableFile:
+    """The file of a table with this name, cut where it is large; `elsewhere` as of `TableFile.of`."""
+    return TableFile.of(f"{table}{TABLE_SUFFIX}", columns, table_files.PART_BYTES, elsewhere)
+
+
+def segment_entry(files: Mapping[str, Entry], rows: int, tags: int, seed: int) -> Entry:
+    """What manifests say of a segment with these files, in the order of the tables, but for `kinds_of`."""
+    whole = xxhash.xxh3_64()
+    for name, written in files.items():
+        whole.update(f"{name} {written['xxh3_64']}\n".encode())
     name = SEGMENT_PREFIX + whole.hexdigest()
-    unnamed.rename(folder / name)
-    tags = len(segment.vocabulary)
-    entry: Entry = {"name": name, "rows": len(segment), "seed": segment.vocabulary.seed, "tags": tags, "files": files}
-    tags_of_segment = segment.vocabulary.tags
-    if has_reserved(tags_of_segment):
-        entry[CONSTRAINTS] = True
-        if areas_among(tags_of_segment).any():
-            entry[AREAS] = True
-    return entry
+    return {"name": name, "rows": rows, "seed": seed, "tags": tags, "files": dict(files)}
 
 
-def write_deletions(deletions: Deletions, rows: int, folder: Path) -> Entry:
+def kinds_of(tags: Strings) -> Entry:
+    """What manifests say of a segment some of whose tags stand for constraints, or for areas."""
+    if not has_reserved(tags):
+        return {}
+    return {CONSTRAINTS: True, **({AREAS: True} if areas_among(tags).any() else {})}
+
+
+def write_deletions(deletions: Deletions, rows: int, file: Path) -> Entry:
     """Write and sync which of the rows of a segment are deleted; returns what manifests say of that file."""
     flags = pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(deletions.bits)])
-    file = folder / "deleted"
-    written = _write_table(_table(deleted=flags), file)
+    written = TableFile.of(DELETED_PREFIX, table_of(deleted=flags)).write(0, file)
     name = f"{DELETED_PREFIX}{written['xxh3_64']}.arrow"
-    file.rename(folder / name)
     return {"name": name, "rows": deletions.count, **written}
-
-
-def _write_table(table: pa.Table, file: Path) -> Entry:
-    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    checksum = checksum_of_file(file)
-    sync(file)
-    return {"bytes": file.stat().st_size, "xxh3_64": checksum}
 
 
 def tables_of(segment: Segment) -> Iterator[tuple[str, pa.Table]]:
@@ -84,7 +93,7 @@ def tables_of(segment: Segment) -> Iterator[tuple[str, pa.Table]]:
     vocabulary, tagsets = segment.vocabulary, segment.tagsets
     yield (
         "vocabulary",
-        _table(
+        table_of(
             tag=from_strings(vocabulary.tags),
             hash=pa.array(vocabulary.hashes),
             frequency=pa.array(vocabulary.frequencies),
@@ -93,16 +102,17 @@ def tables_of(segment: Segment) -> Iterator[tuple[str, pa.Table]]:
     signatures = tagsets.signatures
     if signatures is None:
         signatures = signatures_of(tagsets.ranks, vocabulary.hashes)
-    yield "tagsets", _table(signature=from_words(signatures), ranks=from_lists(tagsets.ranks))
-    yield "keys", _table(keys=from_lists(segment.keys.keys))
+    yield "tagsets", table_of(signature=from_words(signatures), ranks=from_lists(tagsets.ranks))
+    yield "keys", table_of(keys=from_lists(segment.keys.keys))
     if segment.keys.names is not None:
-        yield "key_names", _table(name=from_strings(segment.keys.names))
+        yield "key_names", table_of(name=from_strings(segment.keys.names))
     if segment.keys.expires is not None:
-        yield Path(EXPIRES).stem, _table(expires=pa.array(segment.keys.expires))
-    yield "partitions", _table(**rules_of(segment.options).to_arrow(segment.partitions))
+        yield Path(EXPIRES).stem, table_of(expires=pa.array(segment.keys.expires))
+    yield "partitions", table_of(**rules_of(segment.options).to_arrow(segment.partitions))
 
 
-def _table(**columns: pa.Array) -> pa.Table:
+def table_of(**columns: pa.Array) -> pa.Table:
+    """A table with these columns."""
     return pa.table([*columns.values()], pa.schema([(name, array.type) for name, array in columns.items()]))
 
 
@@ -126,8 +136,8 @@ def read_segments(folder: Path, manifest: Manifest, check: Check) -> tuple[Segme
 def _read_segment(folder: Path, entry: Entry, options: LayoutOptions, key_type: KeyType, check: Check) -> Segment:
     own, files = folder / entry["name"], entry["files"]
     wanted = _TABLES if key_type == "integer" else (*_TABLES, "key_names")
-    tables = {name: _read_table(own / f"{name}.arrow", files[f"{name}.arrow"], check) for name in wanted}
-    expires = to_numbers(_read_table(own / EXPIRES, files[EXPIRES], check)["expires"]) if EXPIRES in files else None
+    tables = {name: _read_table(own, files, f"{name}{TABLE_SUFFIX}", check) for name in wanted}
+    expires = to_numbers(_read_table(own, files, EXPIRES, check)["expires"]) if parts_of(files, EXPIRES) else None
     vocabulary, tagsets = tables["vocabulary"], tables["tagsets"]
     tags = to_strings(vocabulary["tag"])
     if CONSTRAINTS not in entry and has_reserved(tags):
@@ -156,17 +166,19 @@ def _read_segment(folder: Path, entry: Entry, options: LayoutOptions, key_type: 
 
 
 def _read_deletions(folder: Path, entry: Entry, check: Check) -> Deletions:
-    flags = _read_table(folder / entry["name"], entry, check)["deleted"]
+    flags = _read_table(folder, {entry["name"]: entry}, entry["name"], check)["deleted"]
     bits = np.frombuffer(flags.buffers()[1], np.uint8, count=-(-len(flags) // 8))
     return Deletions(bits, entry["rows"])
 
 
-def _read_table(file: Path, expected: Entry, check: Check) -> dict[str, pa.Array]:
-    """Columns of a table, each one chunk of the memory-mapped file, which `check` has accepted."""
-    with _telling_errors(file):
-        check(file, expected)
+def _read_table(folder: Path, files: dict[str, Entry], name: str, check: Check) -> dict[str, pa.Array]:
+    """Columns of a table, each one chunk of the memory-mapped file or of its parts, which `check` has accepted."""
+    parts = parts_of(files, name)
+    for part in parts:
+        check_file(folder / part, files[part], check)
+    with _telling_errors(folder / name):
         # Another program may remove it after that, too
-        table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
+        table = read_table_file([folder / part for part in parts])
     return {
         name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
         for name, column in zip(table.column_names, table.columns, strict=True)

@@ -31,6 +31,9 @@ class Files(Protocol):
     def map(self, name: str, *, keep: bool = False) -> pa.MemoryMappedFile:
         """Map a file into memory; `keep` if other processes of this machine need it, too."""
 
+    def kept(self, name: str) -> Path:
+        """The path on this machine of a file that other processes here need, too."""
+
     def local_folder(self) -> Path:
         """Return a folder of this machine with room for files, which their maker removes."""
 
@@ -56,6 +59,10 @@ class FolderFiles:
     def map(self, name: str, *, keep: bool = False) -> pa.MemoryMappedFile:  # noqa: ARG002
         """As `Files` says."""
         return pa.memory_map(str(self.folder / name))
+
+    def kept(self, name: str) -> Path:
+        """As `Files` says."""
+        return self.folder / name
 
     def local_folder(self) -> Path:
         """As `Files` says: the folder itself.
@@ -96,23 +103,45 @@ class StoreFiles:
 
     def map(self, name: str, *, keep: bool = False) -> pa.MemoryMappedFile:
         """Map a copy into memory, which goes with what maps it or, with `keep`, stays for other processes."""
-        file = self.local_folder() / (f"{self.folder.digest}-{name}" if keep else uuid.uuid4().hex)
-        if not keep:
-            try:
-                self.folder.download(name, file)
-                return pa.memory_map(str(file))
-            finally:
-                file.unlink(missing_ok=True)
-        with one_process(file):
-            if not file.exists():
-                part = file.with_name(uuid.uuid4().hex)
-                self.folder.download(name, part)
-                os.replace(part, file)
-        return pa.memory_map(str(file))
+        if keep:
+            return pa.memory_map(str(self.kept(name)))
+        file = self.local_folder() / uuid.uuid4().hex
+        try:
+            self.folder.download(name, file)
+            return pa.memory_map(str(file))
+        finally:
+            file.unlink(missing_ok=True)
+
+    def kept(self, name: str) -> Path:
+        """As `Files` says: of a copy."""
+        file = self.local_folder() / f"{self.folder.digest}-{name}"
+        if not file.exists():
+            with one_process(file):
+                if not file.exists():
+                    part = file.with_name(uuid.uuid4().hex)
+                    self.folder.download(name, part)
+                    os.replace(part, file)
+        return file
 
     def local_folder(self) -> Path:
         """A folder of this machine."""
         return folder_for_copies()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Files that are whole, and are to become those of an index.
+
+    Attributes
+    ----------
+    files : Files
+        As the index's `scratch` gives them.
+    names : dict of str to str
+        By their paths within the index, their names among `files`.
+    """
+
+    files: Files
+    names: dict[str, str]
 
 
 @functools.cache

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import xxhash
 
+from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage.format import SNAPSHOT_PREFIX, Entry, Manifest, version_for
 from tagmatch.model.storage.segment_files import write_deletions, write_segment
 from tagmatch.model.tables import Segment, Snapshot
@@ -24,14 +25,19 @@ def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> 
     """
     known = {entry["name"]: entry for entry in there}
     entries = [_written(segment, known.get(segment.name or ""), folder) for segment in snapshot.segments]
-    options = snapshot.segments[0].options
+    return manifest_of(entries, snapshot.segments[0].options, snapshot.key_type)
+
+
+def manifest_of(entries: Sequence[Entry], options: LayoutOptions, key_type: KeyType) -> Manifest:
+    """The manifest of a snapshot of which it says this of the segments, without its own checksum."""
+    deleted = sum(entry.get("deleted", {"rows": 0})["rows"] for entry in entries)
     manifest: Manifest = {
         "format": version_for(entries),
         "layout": options.layout,
         "max_partition_size": options.max_partition_size,
-        "key_type": snapshot.key_type,
-        "sets": len(snapshot),
-        "segments": entries,
+        "key_type": key_type,
+        "sets": sum(entry["rows"] for entry in entries) - deleted,
+        "segments": [*entries],
     }
     return {**manifest, "snapshot": SNAPSHOT_PREFIX + _identity(manifest)}
 
@@ -41,7 +47,9 @@ def _written(segment: Segment, known: Entry | None, folder: Path) -> Entry:
     entry = write_segment(segment, folder) if known is None else {**known}
     entry.pop("deleted", None)
     if segment.deletions is not None:
-        entry["deleted"] = write_deletions(segment.deletions, len(segment), folder)
+        file = folder / "deleted"
+        entry["deleted"] = write_deletions(segment.deletions, len(segment), file)
+        file.rename(folder / entry["deleted"]["name"])
     return entry
 
 

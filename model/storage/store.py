@@ -45,7 +45,7 @@ from tagmatch.model.storage.history import (
     succeed,
     with_staged,
 )
-from tagmatch.model.storage.shared_files import StoreFiles, folder_for_copies, one_process
+from tagmatch.model.storage.shared_files import StoreFiles, Written, folder_for_copies, one_process
 from tagmatch.model.storage.snapshots import write_snapshot
 from tagmatch.model.storage.store_folder import StoreFolder, in_a_line
 from tagmatch.model.tables import Snapshot
@@ -163,6 +163,10 @@ class Store:
                     check_contents(unfinished / path, expected)
             copy.commit(unfinished, manifest, {})
 
+    def verify(self, files: Mapping[str, Entry]) -> None:
+        """As `Location` says; of a copy on this machine."""
+        self.local_copy().verify(files)
+
     def check_kept(self) -> None:
         """As `Location` says."""
         check_kept(self.manifest, self.folder.read, self.folder.checksum, self)
@@ -209,12 +213,29 @@ class Store:
         except (OSError, pa.ArrowException) as error:
             raise TagMatchError(f"cannot write the index {self}: {in_a_line(error)}") from error
 
-    def switch(self, manifest: Manifest, base: str | None) -> None:
+    def switch(self, manifest: Manifest, base: str | None, written: Written | None = None) -> None:
         """As `Location` says; only one program at a time may, as nobody can see whether another is about to."""
+        if written is not None:
+            self._take(written, manifest)
         current = self.manifest() if self.has_index() else None
         reject_changed(self, current or {}, base)
         next_one, kept = succeed(manifest, current)
         self.commit(with_staged(next_one, current), kept)
+
+    def replace(self, manifest: Manifest, written: Written) -> None:
+        """As `Location` says; only one program at a time may."""
+        current = self.replaceable()
+        self._take(written, manifest)
+        self.commit(*succeed(manifest, current))
+
+    def _take(self, written: Written, manifest: Manifest) -> None:
+        """Move files to their places, unless those of a snapshot are there."""
+        assert isinstance(written.files, StoreFiles)
+        files, sources = files_of(manifest["segments"]), written.files.folder
+        for name in {path.partition("/")[0] for path in written.names}:
+            place, own = self.folder.folder(name), within(files, name)
+            if place.kind() == pa.fs.FileType.NotFound or not are_whole(own, self.folder.checksum):
+                sources.move({written.names[path]: path for path in own}, self.folder)
 
     def replaceable(self) -> Manifest | None:
         """The manifest of the index, if there is one that is not damaged; errors as `save`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 _HERE: Any = pa.fs.LocalFileSystem()
 _BLOCK = 1 << 24
+
+# Stores copy what is moved, which takes as long as they please
+_MOVES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,20 @@ class StoreFolder:
             while block := source.read(_BLOCK):
                 reject_given_up()
                 sink.write(block)
+
+    def move(self, names: Mapping[str, str], other: StoreFolder) -> None:
+        """Move files to another folder of this store, some at a time: by their names here, their names there."""
+        folders = {name.rpartition("/")[0] for name in names.values()}
+        for folder in folders - {""}:
+            other.folder(folder).create()
+        with ThreadPoolExecutor(_MOVES_AT_ONCE) as pool:
+            for done in [pool.submit(self._move, name, other, there) for name, there in names.items()]:
+                done.result()
+
+    def _move(self, name: str, other: StoreFolder, there: str) -> None:
+        files, path = self._reached(name)
+        with other._errors("write", there):
+            files.move(path, other._reached(there)[1])
 
     def create(self) -> None:
         """See that there is a folder."""

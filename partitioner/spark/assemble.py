@@ -1,83 +1,53 @@
-"""Step 4: the slices become the tables of one segment, which is saved as the index or beside what it has."""
+"""Step 4: the slices become the tables of one segment, of which many tasks write the files, each some parts."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from tagmatch.model.arrays import Lists
-from tagmatch.model.arrow import to_numbers, to_strings, to_words
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.storage.format import Manifest
-from tagmatch.model.storage.location import Location
-from tagmatch.model.tables import KeyTable, Segment, Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.storage.format import Entry
+from tagmatch.model.storage.segment_files import segment_entry
+from tagmatch.partitioner.spark.joined import JoinedTable, write_files
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.plan import Slices
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.slices import plan_of
-from tagmatch.partitioner.spark.tasks import for_each, one_row
+from tagmatch.partitioner.spark.vocabulary import Tags
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def save_slices(
-    spark: SparkSession,
-    scratch: Scratch,
-    save: Callable[[Segment], Manifest],
-    options: LayoutOptions,
-    slices: Sequence[Any],
-    keys: Keys,
-) -> tuple[int, Manifest]:
-    """Make a segment, as one task does, in little memory as all columns are files, and have it saved there.
+def write_slices(
+    spark: SparkSession, scratch: Scratch, options: LayoutOptions, slices: Slices, keys: Keys, tags: Tags
+) -> tuple[int, Entry]:
+    """Leave the files of a segment in the scratch folder, under the names that they have in the segment.
 
     Returns
     -------
     partitions : int
         How many it has.
-    saved : dict
-        What `save` returned.
+    entry : dict
+        What manifests say of the segment.
     """
-    work = partial(_save, scratch, save, options, Slices(slices), keys)
-    (saved,) = for_each(spark, [0], work, "count long, saved string").collect()
-    return int(saved["count"]), json.loads(saved["saved"])
-
-
-def _save(
-    scratch: Scratch,
-    save: Callable[[Segment], Manifest],
-    options: LayoutOptions,
-    slices: Slices,
-    keys: Keys,
-    _: int,
-) -> Iterator[pa.RecordBatch]:
-    segment = _segment(scratch, options, slices, keys)
-    yield one_row(count=len(segment.partitions), saved=json.dumps(save(segment)))
-
-
-def save_alone(index: Location, segment: Segment) -> Manifest:
-    """Save a segment as the index, whatever that is now: done twice, it comes to the same."""
-    index.save(Snapshot((segment,)))
-    return {}
-
-
-def _segment(scratch: Scratch, options: LayoutOptions, slices: Slices, keys: Keys) -> Segment:
-    tags, hashes, frequencies = (scratch.read("vocabulary", 0, name) for name in ("strings", "hashes", "frequencies"))
-    vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
-
-    key_type = np.uint32 if slices.greatest_key < 2**32 else np.uint64
-    ranks = Lists(*scratch.joined_lists("slice", slices.numbers, "ranks", np.uint32))
-    numbers = Lists(*scratch.joined_lists("slice", slices.numbers, "keys", key_type))
-    signatures = scratch.joined("slice", slices.numbers, "signatures", to_words, np.uint64).reshape(-1, SIGNATURE_WORDS)
-    tagsets = TagsetTable(signatures, ranks)
-    partitions = plan_of(options).partitions(scratch, slices, tagsets, len(vocabulary))
-    expires = None
+    table = JoinedTable(scratch, "slice", slices.numbers)
+    tagsets = table.file(
+        "tagsets",
+        signature=table.words("signatures", slices.sets),
+        ranks=table.lists("ranks", slices.sets, slices.ranks, np.uint32),
+    )
+    table = JoinedTable(scratch, "slice", slices.numbers)
+    kind = np.uint32 if slices.greatest_key < 2**32 else np.uint64
+    files = [tagsets, table.file("keys", keys=table.lists("keys", slices.sets, slices.keys, kind))]
     if slices.some_expire:
-        expires = scratch.joined("slice", slices.numbers, "expires", to_numbers, np.int64)
-    return Segment(options, vocabulary, tagsets, keys.named(KeyTable(numbers, expires=expires)), partitions)
+        table = JoinedTable(scratch, "slice", slices.numbers)
+        files.append(table.file("expires", expires=table.numbers("expires", slices.keys, np.int64)))
+    partitions, count = plan_of(options).partitions(scratch, slices, tags.count)
+    of_tagsets, of_keys, *others = write_files(spark, scratch, [*files, partitions])
+    entries = tags.files | of_tagsets | of_keys
+    # In the order of `tables_of`
+    for some in ([] if keys.names is None else [keys.names.files]) + others:
+        entries |= some
+    return count, segment_entry(entries, int(slices.sets.sum()), tags.count, 0) | tags.kinds

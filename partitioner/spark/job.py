@@ -7,7 +7,9 @@ Steps, each of one or a few Spark jobs ::
     stored      where rows are appended: the keys that these sets have in the index already; its small segments
     vocabulary  frequencies added up over shards, ranked; a file that tasks memory-map
     slices      sets as ranks; Algorithm 1 by histograms where a subtree is too large for one task; each slice laid out
-    index       the slices one after the other, saved in one step; what is appended, beside the segments that stay
+    index       the slices one after the other, in files of which each task writes some parts
+
+At last the driver names these files in a new manifest, in one step; what is appended, beside the segments that stay.
 
 Nothing comes to the driver but counts, histograms, masks, some hundred sets' first ranks of each shard, and the strings
 by which Spark sets the bounds of their ranges. What tasks leave for others lies in a folder beside the index's
@@ -18,24 +20,24 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import KeyType, LayoutOptions
-from tagmatch.model.storage.format import Manifest
+from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.location import Location
-from tagmatch.model.tables import Segment
+from tagmatch.model.storage.shared_files import Written
+from tagmatch.model.storage.snapshots import manifest_of
 from tagmatch.partitioner.local import MAX_ROWS
-from tagmatch.partitioner.spark.assemble import save_alone, save_slices
+from tagmatch.partitioner.spark.assemble import write_slices
 from tagmatch.partitioner.spark.keys import Keys, number_names
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.shards import Shards, make_shards
 from tagmatch.partitioner.spark.slices import lay_out_slices
-from tagmatch.partitioner.spark.stored import Left, Stored, take_in
+from tagmatch.partitioner.spark.stored import Kept, Stored, take_in
 from tagmatch.partitioner.spark.vocabulary import build_vocabulary
 
 if TYPE_CHECKING:
@@ -101,7 +103,8 @@ def partition_sets(rows: DataFrame, index: Location, layout: LayoutOptions, opti
     index.has_index()
     with index.scratch() as files:
         job = _Job(rows.sparkSession, Keys(Scratch(files), key_type_of_rows(rows)), layout, options)
-        made, _ = job.saved(job.shards(rows), partial(save_alone, index))
+        made, entry = job.written(job.shards(rows))
+        index.replace(manifest_of([entry], layout, job.keys.type), Written(files, _names(entry)))
         return made
 
 
@@ -121,16 +124,22 @@ def append_sets(rows: DataFrame, stored: Stored, layout: LayoutOptions, options:
     with stored.index.scratch() as files:
         keys = Keys(Scratch(files), key_type_of_rows(rows), stored.some_expire)
         job = _Job(spark, keys, layout, options)
-        shards, left = job.shards(rows), Left(stored)
+        shards, kept = job.shards(rows), Kept()
         if stored.manifest is not None:
             if not shards.rows:
                 return Partitioned(0, 0, 0, 0, shards.problems)
             with job.step("stored"):
-                shards, left = take_in(spark, keys, stored, shards, options.sets_per_task)
-        made, manifest = job.saved(shards, partial(left.prepare, keys.scratch))
+                shards, kept = take_in(spark, keys, stored, shards, options.sets_per_task)
+        made, entry = job.written(shards)
+        manifest = manifest_of([*kept.entries, entry], layout, keys.type)
         # Once, whereas tasks may run twice
-        stored.index.switch(manifest, stored.name)
+        stored.index.switch(manifest, stored.name, Written(files, kept.written | _names(entry)))
         return made
+
+
+def _names(segment: Entry) -> dict[str, str]:
+    """The names of a segment's files in the scratch folder, by their paths in the index."""
+    return {f"{segment['name']}/{name}": name for name in segment["files"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +163,8 @@ class _Job:
             _log.warning("skipped rows: %s", problems)
         return shards
 
-    def saved(self, shards: Shards, save: Callable[[Segment], Manifest]) -> tuple[Partitioned, Manifest]:
-        """Have the sets of shards saved as a segment; and what `save` returned."""
+    def written(self, shards: Shards) -> tuple[Partitioned, Entry]:
+        """Have the sets of shards written as a segment; and what manifests say of it."""
         if (rows := shards.sets + shards.other_rows) > MAX_ROWS:
             raise InvalidValueError(
                 f"an index holds at most {MAX_ROWS} sets, not {rows}; split the rows by a hash of their tags"
@@ -164,14 +173,14 @@ class _Job:
         scratch = keys.scratch
         if keys.type == "string":
             with self.step("keys"):
-                number_names(spark, scratch, shards.numbers)
+                keys = replace(keys, names=number_names(spark, scratch, shards.numbers, sets_per_task))
         with self.step("vocabulary"):
             tags = build_vocabulary(spark, scratch, shards, sets_per_task)
         with self.step("slices"):
-            slices = lay_out_slices(spark, scratch, shards.numbers, layout, sets_per_task, keys)
+            slices = lay_out_slices(spark, scratch, shards.numbers, layout, sets_per_task, keys, tags)
         with self.step("index"):
-            partitions, saved = save_slices(spark, scratch, save, layout, slices, keys)
-        return Partitioned(shards.sets, sum(row["keys"] for row in slices), tags, partitions, shards.problems), saved
+            partitions, entry = write_slices(spark, scratch, layout, slices, keys, tags)
+        return Partitioned(shards.sets, int(slices.keys.sum()), tags.count, partitions, shards.problems), entry
 
     def step(self, name: str) -> AbstractContextManager[None]:
         """Name the Spark jobs of a step."""

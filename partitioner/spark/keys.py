@@ -9,30 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import Lists, U64Array
+from tagmatch.model.arrays import Lists, Strings
 from tagmatch.model.arrow import from_lists, from_strings, to_lists, to_numbers, to_strings
 from tagmatch.model.columns import string_keys
-from tagmatch.model.kernels.tag_table import new_key
-from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import KeyType
+from tagmatch.model.storage.format import Entry
+from tagmatch.model.storage.table_files import TableFile
 from tagmatch.model.tables import NEVER, KeyTable
-from tagmatch.partitioner.key_names import only_used
-from tagmatch.partitioner.spark.numbered import join_numbered, numbers_of
+from tagmatch.partitioner.spark.joined import JoinedTable, write_files
+from tagmatch.partitioner.spark.numbered import Known, Numbers, make_slots
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.tasks import Batches, for_each, number_of_task, one_row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SORTED, _NAMES = "sorted_names", "names"
+_SORTED = "sorted_names"
 _NAME = "name string"
-_RANGE = "number long"
-_COUNT = "count long"
+_RANGE = "number long, names long, bytes long"
 
 # Strings that are handed to Spark at once
 _BATCH_NAMES = 1 << 14
@@ -49,11 +48,14 @@ class Keys:
     type : KeyType
     expire : bool
         Whether some may expire: then tables have a time for each key, which of most is `NEVER`.
+    names : Names, optional
+        Those that are strings, of all shards, once they are numbered.
     """
 
     scratch: Scratch
     type: KeyType
     expire: bool = False
+    names: Names | None = None
 
     def columns(self, table: KeyTable) -> dict[str, pa.Array]:
         """The columns of a shard, or of a slice, with these keys."""
@@ -77,24 +79,49 @@ class Keys:
         table = self.of_shard(shard)
         values = table.keys.values
         if table.names is not None:
-            values = numbers_of(self.scratch, _NAMES, table.names)[values]
+            assert self.names is not None
+            known = _strings(self.scratch, [*self.names.files])
+            values = self.names.numbers.of(table.names, known)[values]
         return KeyTable(Lists(table.keys.offsets, values.astype(np.uint64)), expires=table.expires)
 
-    def named(self, table: KeyTable) -> KeyTable:
-        """The key table of sets of which `table` has the keys as `as_numbers` gives them."""
-        if self.type == "integer":
-            return table
-        return only_used(table, to_strings(self.scratch.read(_NAMES, 0, "strings")))
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The keys of a job that are strings, whose files are those that the segment will have.
+
+    Each is the key of a set, as a shard has no others.
+
+    Attributes
+    ----------
+    files : dict
+        What manifests say of the files, by their names.
+    numbers : Numbers
+    """
+
+    files: dict[str, Entry]
+    numbers: Numbers
 
 
-def number_names(spark: SparkSession, scratch: Scratch, shards: Sequence[int]) -> None:
+def number_names(spark: SparkSession, scratch: Scratch, shards: Sequence[int], names_per_task: int) -> Names:
     """Number the keys of all shards, which are strings."""
     different = for_each(spark, shards, partial(_names_of_shard, scratch), _NAME).distinct()
     # Partitions are numbered in the order of their ranges, also where Spark puts small ones together
     ranges = different.repartitionByRange("name").sortWithinPartitions("name")
-    found = ranges.mapInArrow(partial(_write, scratch), _RANGE).collect()
-    numbers = sorted(row.number for row in found)
-    for_each(spark, [0], partial(_join, scratch, numbers, new_key()), _COUNT).collect()
+    found = sorted(ranges.mapInArrow(partial(_write, scratch), _RANGE).collect(), key=lambda row: row.number)
+    (files,) = write_files(spark, scratch, [_file(scratch, found)])
+    known = Known("names", partial(_strings, scratch, [*files]), sum(row.names for row in found))
+    (numbers,) = make_slots(spark, scratch, [known], names_per_task)
+    return Names(files, numbers)
+
+
+def _file(scratch: Scratch, ranges: Sequence[Any]) -> TableFile:
+    """The file of the names of all ranges, which come in order."""
+    table, counts = JoinedTable(scratch, _SORTED, [row.number for row in ranges]), [row.names for row in ranges]
+    return table.file("key_names", name=table.strings("strings", counts, [row.bytes for row in ranges], wide=True))
+
+
+def _strings(scratch: Scratch, files: Sequence[str]) -> Strings:
+    return to_strings(scratch.read_table(files)["name"])
 
 
 def _names_of_shard(scratch: Scratch, shard: int) -> Iterator[pa.RecordBatch]:
@@ -110,9 +137,5 @@ def _write(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]:
         return
     names = string_keys(pa.chunked_array(chunks), "key")
     number = number_of_task()
-    scratch.write(_SORTED, number, strings=from_strings(names), hashes=pa.array(hash_strings(names)))
-    yield one_row(number=number)
-
-
-def _join(scratch: Scratch, numbers: Sequence[int], key: U64Array, _: int) -> Iterator[pa.RecordBatch]:
-    yield one_row(count=join_numbered(scratch, _SORTED, numbers, _NAMES, key))
+    scratch.write(_SORTED, number, strings=from_strings(names))
+    yield one_row(number=number, names=len(names), bytes=int(names.offsets[-1]))

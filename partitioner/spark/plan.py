@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tagmatch.model.arrays import I64Array, Lists, U64Array
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.model.arrays import I64Array, Lists, U32Array, U64Array
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import Partitions, TagsetTable
+from tagmatch.model.storage.table_files import TableFile
 from tagmatch.partitioner.balanced_partitioning import Root
 from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.vocabulary import Tags
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,12 +45,42 @@ class Plan:
     roots: dict[int, Root] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LaidOut:
+    """What a layout says of the sets of a slice.
+
+    Attributes
+    ----------
+    columns : dict of str to Array
+        What the slice has beside sets and keys: its partitions or clusters.
+    signatures : uint64[n, 3] array
+        Of the sets, in their order.
+    groups : int
+        How many of these there are.
+    order : uint32 array, optional
+        In which the sets are to come; `None`: as they do.
+    first_tag, last_tag : int
+        Of clusters, ranks of their tags; -1 where there is none.
+    """
+
+    columns: dict[str, pa.Array]
+    signatures: U64Array
+    groups: int
+    order: U32Array | None = None
+    first_tag: int = -1
+    last_tag: int = -1
+
+
 class Slices:
-    """Numbers of slices in order, and what they have."""
+    """Numbers of slices in order, and what each has."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
-        self.numbers = [int(row.slice) for row in rows]
-        self.sets = [int(row.sets) for row in rows]
+        def of_each(name: str) -> I64Array:
+            return np.array([row[name] for row in rows], np.int64)
+
+        self.numbers = of_each("slice").tolist()
+        self.sets, self.empty, self.ranks, self.keys = map(of_each, ("sets", "empty", "ranks", "keys"))
+        self.groups, self.first_tags, self.last_tags = map(of_each, ("groups", "first_tag", "last_tag"))
         self.greatest_key = max((int(row.greatest_key) for row in rows), default=0)
         self.some_expire = any(row.some_expire for row in rows)
 
@@ -54,7 +88,7 @@ class Slices:
 class LayoutPlan(Protocol):
     """What a layout has to say."""
 
-    def prepare(self, scratch: Scratch, shard: int, ranks: Lists) -> U64Array:
+    def prepare(self, scratch: Scratch, tags: Tags, shard: int, ranks: Lists) -> U64Array:
         """Leave what a shard's sets are routed by; returns words, uint64[n, 2], that `plan` gets of all shards."""
 
     def plan(
@@ -68,5 +102,8 @@ class LayoutPlan(Protocol):
     ) -> Plan:
         """Divide the sets; `ranked` has rows (`shard`, `sets`, `empty`, `first`, `second`)."""
 
-    def partitions(self, scratch: Scratch, slices: Slices, tagsets: TagsetTable, tags: int) -> Partitions:
-        """The table of partitions of all slices, whose sets are `tagsets`."""
+    def lay_out(self, ranks: Lists, signatures: U64Array, options: LayoutOptions, root: Root | None) -> LaidOut:
+        """Lay out the sets of a slice, which come in the order of their ranks."""
+
+    def partitions(self, scratch: Scratch, slices: Slices, tags: int) -> tuple[TableFile, int]:
+        """The table of partitions, or clusters, of all slices, and how many there are."""

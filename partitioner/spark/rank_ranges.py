@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array, Lists, U64Array, narrow_offsets, offsets_of
-from tagmatch.model.arrow import to_lists
+from tagmatch.model.arrays import I64Array, Lists, U64Array, narrow_offsets
+from tagmatch.model.arrow import to_lists, to_numbers
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.lists import count_firsts
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import ClusterTable, TagsetTable
-from tagmatch.partitioner.spark.plan import Plan, Slices
+from tagmatch.model.storage.table_files import TableFile
+from tagmatch.partitioner.balanced_partitioning import Root
+from tagmatch.partitioner.spark.joined import Joined, JoinedTable
+from tagmatch.partitioner.spark.plan import LaidOut, Plan, Slices
 from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.vocabulary import Tags
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,7 +93,7 @@ def _bounds(ranked: Sequence[Any], slices: int) -> U64Array:
 class RarestPlan:
     """See `LayoutPlan`."""
 
-    def prepare(self, scratch: Scratch, shard: int, ranks: Lists) -> U64Array:  # noqa: ARG002
+    def prepare(self, scratch: Scratch, tags: Tags, shard: int, ranks: Lists) -> U64Array:  # noqa: ARG002
         """First words of some sets."""
         words = first_words(ranks)
         return words[np.linspace(0, len(words), min(_SAMPLE, len(words)), endpoint=False).astype(np.int64)]
@@ -107,6 +111,39 @@ class RarestPlan:
         bounds = _bounds(ranked, -(-sum(shard.sets for shard in ranked) // sets_per_task))
         return Plan(RankRanges(bounds), len(bounds) + 1)
 
-    def partitions(self, scratch: Scratch, slices: Slices, tagsets: TagsetTable, tags: int) -> ClusterTable:  # noqa: ARG002
-        """Sets come by their first ranks, after the empty set."""
-        return ClusterTable(narrow_offsets(int(tagsets.has_empty_set) + offsets_of(count_firsts(tagsets.ranks, tags))))
+    def lay_out(self, ranks: Lists, signatures: U64Array, options: LayoutOptions, root: Root | None) -> LaidOut:  # noqa: ARG002
+        """Sets stay in the order of their ranks; `ends` are the rows of the slice behind each of its clusters."""
+        firsts = ranks.values[ranks.offsets[:-1][np.diff(ranks.offsets) > 0]]
+        tags, counts = np.unique(firsts, return_counts=True)
+        ends = len(ranks) - len(firsts) + np.cumsum(counts)
+        first, last = (int(tags[0]), int(tags[-1])) if len(tags) else (-1, -1)
+        columns = {"tags": pa.array(tags), "ends": pa.array(ends)}
+        return LaidOut(columns, signatures, len(tags), first_tag=first, last_tag=last)
+
+    def partitions(self, scratch: Scratch, slices: Slices, tags: int) -> tuple[TableFile, int]:
+        """A row for each tag: how many sets have none, or a rarer one; and one more for all."""
+        table = JoinedTable(scratch, "slice", slices.numbers)
+        sets = int(slices.sets.sum())
+        kind = narrow_offsets(np.array([sets])).dtype
+        rows = Joined(kind, np.array([0, tags + 1]), partial(_first_rows, scratch, slices))
+        array = table.array(rows)
+        filled = np.flatnonzero(slices.groups)
+        # A cluster may begin in one slice and end in another
+        shared = np.count_nonzero(slices.first_tags[filled][1:] == slices.last_tags[filled][:-1])
+        return table.file("partitions", first_row=pa.array(array)), int(slices.groups.sum()) - int(shared)
+
+
+def _first_rows(scratch: Scratch, slices: Slices, _: int, first: int, last: int) -> I64Array:
+    """How many sets have no tag, or one that is rarer, for the tags with ranks `first` to `last`."""
+    rows = np.zeros(last - first, np.int64)
+    before = slices.last_tags < first
+    rows[0] = slices.sets[before].sum() + slices.empty[~before].sum()
+    for place in np.flatnonzero(~before & (slices.first_tags < last)).tolist():
+        number = slices.numbers[place]
+        tags, ends = (to_numbers(scratch.read("slice", number, column)) for column in ("tags", "ends"))
+        counts = np.diff(ends, prepend=slices.empty[place])
+        begin, end = np.searchsorted(tags, [first, last - 1])
+        rows[0] += counts[:begin].sum()
+        rows[tags[begin:end].astype(np.int64) - first + 1] += counts[begin:end]
+    total: I64Array = np.cumsum(rows)
+    return total

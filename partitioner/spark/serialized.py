@@ -141,9 +141,11 @@ def labels_for(spark: SparkSession, count: int, each: int = 1) -> I64Array:
     Other labels would not be spread evenly: of two, both come to one partition half of the time.
     """
     if count not in _partitions:
-        # With that many numbers, fewer than two for a partition are out of the question. Spark answers without a job.
-        text = f"SELECT transform(sequence(0, {64 * count}), number -> pmod(hash(number), {count})) AS partitions"
-        _partitions[count] = np.array(spark.sql(text).first()["partitions"])  # type: ignore[index]
+        # With that many numbers, fewer than two for a partition are out of the question. Spark answers without a job,
+        # as of a table of constants.
+        numbers = f"transform(sequence(0, {64 * count}), number -> pmod(hash(number), {count}))"
+        found = spark.sql(f"SELECT {numbers} AS partitions FROM VALUES (0)").first()
+        _partitions[count] = np.array(found["partitions"])  # type: ignore[index]
     partitions = _partitions[count]
     order = np.argsort(partitions, kind="stable")
     firsts = np.searchsorted(partitions[order], np.arange(count))

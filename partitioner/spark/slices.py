@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,25 +16,28 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, U32Array
 from tagmatch.model.arrow import from_lists, from_words, to_lists
 from tagmatch.model.kernels.lists import gather
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
+from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.kernels.sorting import sort_groups
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import KeyTable
-from tagmatch.partitioner.balanced_partitioning import Root, balanced_partitions
+from tagmatch.partitioner.balanced_partitioning import Root
 from tagmatch.partitioner.spark.keys import Keys
-from tagmatch.partitioner.spark.plan import LayoutPlan, Routes
+from tagmatch.partitioner.spark.plan import LayoutPlan, Routes, Slices
 from tagmatch.partitioner.spark.records import lists_of
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, by_number, labels_for
 from tagmatch.partitioner.spark.tasks import for_each, one_row
-from tagmatch.partitioner.spark.vocabulary import rank_sets, vocabulary_hashes
+from tagmatch.partitioner.spark.vocabulary import Tags
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _RANKED = "shard long, sets long, empty long, first array<long>, second array<long>"
-_SLICE = "slice long, sets long, keys long, greatest_key string, some_expire boolean"
+_SLICE = (
+    "slice long, sets long, empty long, ranks long, keys long, greatest_key string, some_expire boolean, "
+    "groups long, first_tag long, last_tag long"
+)
 
 
 def plan_of(options: LayoutOptions) -> LayoutPlan:
@@ -50,21 +53,22 @@ def lay_out_slices(
     options: LayoutOptions,
     sets_per_task: int,
     keys: Keys,
-) -> list[Any]:
-    """Leave each slice in the scratch folder; returns what `Slices` are made of, in order."""
-    ranked = for_each(spark, shards, partial(_rank, scratch, options), _RANKED).collect()
+    tags: Tags,
+) -> Slices:
+    """Leave each slice in the scratch folder."""
+    ranked = for_each(spark, shards, partial(_rank, scratch, options, tags), _RANKED).collect()
     plan = plan_of(options).plan(spark, scratch, shards, ranked, options, sets_per_task)
     route = partial(_route, scratch, keys, plan.routes, labels_for(spark, plan.slices)[0])
     routed = for_each(spark, shards, route, SERIALIZED)
-    laid_out = by_number(routed, plan.slices, partial(_lay_out, keys, options, plan.roots), _SLICE)
-    return sorted(laid_out.collect(), key=lambda row: row.slice)
+    laid_out = by_number(routed, plan.slices, partial(_lay_out, keys, tags, options, plan.roots), _SLICE)
+    return Slices(sorted(laid_out.collect(), key=lambda row: row.slice))
 
 
-def _rank(scratch: Scratch, options: LayoutOptions, shard: int) -> Iterator[pa.RecordBatch]:
+def _rank(scratch: Scratch, options: LayoutOptions, tags: Tags, shard: int) -> Iterator[pa.RecordBatch]:
     """Leave a shard's sets as ranks, and what they are routed by."""
-    ranks = rank_sets(scratch, shard)
+    ranks = tags.rank_sets(shard)
     scratch.write("ranked", shard, ranks=from_lists(ranks))
-    words = plan_of(options).prepare(scratch, shard, ranks)
+    words = plan_of(options).prepare(scratch, tags, shard, ranks)
     first, second = (np.ascontiguousarray(words[:, i]).view(np.int64) for i in range(2))
     empty = int(np.count_nonzero(ranks.lengths() == 0))
     yield one_row(shard=shard, sets=len(ranks), empty=empty, first=first, second=second)
@@ -86,30 +90,41 @@ def _route(scratch: Scratch, keys: Keys, routes: Routes, labels: I64Array, shard
 
 
 def _lay_out(
-    keys: Keys, options: LayoutOptions, roots: dict[int, Root], number: int, batches: Iterable[pa.RecordBatch]
+    keys: Keys,
+    tags: Tags,
+    options: LayoutOptions,
+    roots: dict[int, Root],
+    number: int,
+    batches: Iterable[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Order the sets of one slice and leave them in the scratch folder."""
     ranks, numbers, *times = map(to_lists, pa.concat_batches(list(batches)).columns)
     table = KeyTable(numbers, expires=times[0].values.view(np.int64) if times else None)
-    root = roots.get(number)
     order: U32Array = np.arange(len(ranks), dtype=np.uint32)
     sort_groups((ranks.offsets, ranks.values), order, np.array([0, len(order)]))
     ranks, table = gather(ranks, order), table.of_sets(order)
-    signatures = signatures_of(ranks, vocabulary_hashes(keys.scratch))
-    masks, ends = np.zeros((0, SIGNATURE_WORDS), np.uint64), np.zeros(0, np.int64)
-    if root is not None:
-        partitions, order, signatures = balanced_partitions(signatures, 0, options.max_partition_size, root=root)
-        ranks, table = gather(ranks, order), table.of_sets(order)
-        masks, ends = partitions.masks, partitions.first_rows[1:]
+    signatures = signatures_of(ranks, tags.hashes())
+    laid_out = plan_of(options).lay_out(ranks, signatures, options, roots.get(number))
+    if laid_out.order is not None:
+        ranks, table = gather(ranks, laid_out.order), table.of_sets(laid_out.order)
     keys.scratch.write(
         "slice",
         number,
         ranks=from_lists(ranks),
         **keys.columns(table),
-        signatures=from_words(signatures),
-        masks=from_words(masks),
-        ends=pa.array(ends),
+        signatures=from_words(laid_out.signatures),
+        **laid_out.columns,
     )
-    values, some_expire = table.keys.values, table.expires is not None
-    greatest = str(int(values.max())) if len(values) else "0"
-    yield one_row(slice=number, sets=len(ranks), keys=len(values), greatest_key=greatest, some_expire=some_expire)
+    values = table.keys.values
+    yield one_row(
+        slice=number,
+        sets=len(ranks),
+        empty=int(np.count_nonzero(ranks.lengths() == 0)),
+        ranks=len(ranks.values),
+        keys=len(values),
+        greatest_key=str(int(values.max())) if len(values) else "0",
+        some_expire=table.expires is not None,
+        groups=laid_out.groups,
+        first_tag=laid_out.first_tag,
+        last_tag=laid_out.last_tag,
+    )

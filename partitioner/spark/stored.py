@@ -7,8 +7,9 @@ as a whole, as further shards. What else is stored is not touched.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,28 +17,36 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model import clock
-from tagmatch.model.arrays import U32Array
+from tagmatch.model.arrays import Strings, U32Array
 from tagmatch.model.arrow import to_lists, to_numbers, to_strings
-from tagmatch.model.errors import IndexChangedError, IndexNotFoundError, InvalidValueError
+from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType, Layout, LayoutOptions
-from tagmatch.model.storage.format import EXPIRES, Entry, key_type_of
+from tagmatch.model.storage.format import EXPIRES, Entry, files_of, key_type_of, parts_of
 from tagmatch.model.storage.location import Location
-from tagmatch.model.tables import Segment, Snapshot, Vocabulary
-from tagmatch.partitioner.consolidation import rows_with, to_take_in
-from tagmatch.partitioner.expired import without_due
+from tagmatch.model.storage.segment_files import write_deletions
+from tagmatch.model.tables import Snapshot, Vocabulary
+from tagmatch.partitioner.consolidation import rows_with_ranks, to_take_in
+from tagmatch.partitioner.expired import due_rows
 from tagmatch.partitioner.local import Held, build_segment, held_in, no_changes
 from tagmatch.partitioner.spark.keys import Keys
+from tagmatch.partitioner.spark.numbered import Known, Numbers, make_slots
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.shards import Shards, write_shard
-from tagmatch.partitioner.spark.tasks import for_each, one_row
+from tagmatch.partitioner.spark.tasks import for_each, grouped, one_row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SLOTS, _FOUND, _DUE = "stored-slots", "stored-found", "stored-due"
-_PREPARED = "place long, due long"
+
+# Bytes of files that one task verifies, where they are not larger
+_VERIFIED_BYTES = 1 << 26
+
+_VERIFIED = "group long"
+_DUE_ROWS = "place long, chunk long, due long"
 _SHARD = "shard long, sets long"
+_LEFT = "place long, deleted string"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ class Stored:
     @property
     def some_expire(self) -> bool:
         """Whether some of its keys do."""
-        return any(EXPIRES in segment["files"] for segment in self.segments)
+        return any(parts_of(segment["files"], EXPIRES) for segment in self.segments)
 
     def options(self, layout: Layout | None, max_partition_size: int | None) -> LayoutOptions:
         """The layout of the index or, where there is none, that which was asked for.
@@ -109,8 +118,8 @@ class Stored:
                 f'{self.index} has key_type "{self.key_type}", the rows have keys of type "{key_type}"; cast them'
             )
 
-    def open(self, *, verified: bool = False) -> Snapshot:
-        """The snapshot itself, if it is still the current one; `verified`: all of its files are read and checked.
+    def open(self) -> Snapshot:
+        """The snapshot itself, if it is still the current one, without a look at its files.
 
         Raises
         ------
@@ -119,46 +128,64 @@ class Stored:
         """
         assert self.name is not None
         try:
-            snapshot = self.index.open() if verified else self.index.open_unverified(self.name)
+            return self.index.open_unverified(self.name)
         except IndexNotFoundError:
-            snapshot = None
-        if snapshot is None or snapshot.name != self.name:
-            raise IndexChangedError(
-                f"another program has saved changes to the index {self.index} while rows were being appended; append "
-                "them again"
-            )
-        return snapshot
+            raise self._changed() from None
+
+    def verify(self, files: dict[str, Entry]) -> None:
+        """Verify the checksums of some files of the snapshot; errors as `open`, and IndexCorruptError."""
+        try:
+            self.index.verify(files)
+        except IndexCorruptError:
+            if not self.index.has_index() or self.index.manifest()["snapshot"] != self.name:
+                raise self._changed() from None
+            raise
+
+    def _changed(self) -> IndexChangedError:
+        return IndexChangedError(
+            f"another program has saved changes to the index {self.index} while rows were being appended; append "
+            "them again"
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """What stays of the segments of an index.
+class Due:
+    """Where the rows are of sets of which keys have expired.
 
     Attributes
     ----------
-    stored : Stored
-    taken : tuple of int
-        Places of the segments that went into the new one. Of others, sets of which keys have expired did.
-    shards : tuple of int
-        Numbers of the shards whose sets were looked up.
+    counts : dict of int to int
+        How many there are in each segment that has some.
+    chunks : dict of int to tuple of int
+        In which tables of the scratch folder those of a segment are, in order.
     """
 
-    stored: Stored
-    taken: tuple[int, ...] = ()
-    shards: tuple[int, ...] = ()
+    counts: dict[int, int]
+    chunks: dict[int, tuple[int, ...]]
 
-    def prepare(self, scratch: Scratch, new: Segment) -> dict[str, Any]:
-        """Write what the index lacks of the snapshot with the new segment; returns what `Location.switch` takes."""
-        kept = []
-        if self.shards:
-            for place, segment in enumerate(self.stored.open().segments):
-                gone = np.union1d(_found(scratch, self.shards, place), _due(scratch, place))
-                if place not in self.taken and segment.live > len(gone):
-                    kept.append(segment.without(gone))
-        return self.stored.index.prepare(Snapshot((*kept, new)), self.stored.segments)
+    def rows(self, scratch: Scratch, place: int) -> U32Array:
+        """Those of a segment, ascending."""
+        found = [to_numbers(scratch.read(_DUE, chunk, "rows", keep=True)) for chunk in self.chunks.get(place, ())]
+        return np.concatenate([np.zeros(0, np.uint32), *found])
 
 
-def take_in(spark: SparkSession, keys: Keys, stored: Stored, shards: Shards, sets_per_task: int) -> tuple[Shards, Left]:
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The segments that stay, with their deletions.
+
+    Attributes
+    ----------
+    entries : list of dict
+        What manifests say of each.
+    written : dict of str to str
+        Names in the scratch folder of files that the index lacks, by their names in the index.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
+    written: dict[str, str] = field(default_factory=dict)
+
+
+def take_in(spark: SparkSession, keys: Keys, stored: Stored, shards: Shards, sets_per_task: int) -> tuple[Shards, Kept]:
     """Give the sets of shards the keys that they have in an index already, and make shards of its small segments.
 
     In other segments, sets of which some keys have expired are gone; if they have keys left, there are shards of them.
@@ -167,18 +194,26 @@ def take_in(spark: SparkSession, keys: Keys, stored: Stored, shards: Shards, set
     -------
     shards : Shards
         Of all sets of the new segment.
-    left : Left
+    kept : Kept
     """
     scratch = keys.scratch
-    prepared = for_each(spark, [0], partial(_prepare, scratch, stored), _PREPARED).collect()
-    due = {row.place: row.due for row in prepared}
-    gone = [due[place] + each.get("deleted", {"rows": 0})["rows"] for place, each in enumerate(stored.segments)]
+    _verify_all(spark, stored)
+    due = _find_due(spark, scratch, stored, sets_per_task)
+    known = [
+        Known(f"{_SLOTS}-{place}", partial(_tags_of, stored, place), each["tags"], each["seed"])
+        for place, each in enumerate(stored.segments)
+    ]
+    numbers = make_slots(spark, scratch, known, sets_per_task)
+    gone = [
+        due.counts.get(place, 0) + each.get("deleted", {"rows": 0})["rows"]
+        for place, each in enumerate(stored.segments)
+    ]
     live = [each["rows"] - rows for each, rows in zip(stored.segments, gone, strict=True)]
     taken = to_take_in(live, shards.rows)
     free = max(shards.numbers, default=0) + 1
-    looked_up = for_each(spark, shards.numbers, partial(_look_up, keys, stored, free), _SHARD).collect()
-    chunks = _chunks(stored, [*taken, *(place for place in due if due[place] and place not in taken)], sets_per_task)
-    small = partial(_take, keys, stored, chunks, taken, shards.numbers, 2 * free)
+    looked_up = for_each(spark, shards.numbers, partial(_look_up, keys, stored, numbers, free), _SHARD).collect()
+    chunks = _chunks(stored, [*taken, *(place for place in due.counts if place not in taken)], sets_per_task)
+    small = partial(_take, keys, stored, chunks, taken, shards.numbers, due, 2 * free)
     made = [*looked_up, *for_each(spark, range(len(chunks)), small, _SHARD).collect()]
     kept_rows = sum(each["rows"] for place, each in enumerate(stored.segments) if place not in taken)
     whole = replace(
@@ -187,7 +222,37 @@ def take_in(spark: SparkSession, keys: Keys, stored: Stored, shards: Shards, set
         sets=sum(row.sets for row in made),
         other_rows=kept_rows,
     )
-    return whole, Left(stored, tuple(taken), shards.numbers)
+    places = [place for place in range(len(stored.segments)) if place not in taken]
+    left = for_each(spark, places, partial(_delete, scratch, stored, shards.numbers, due), _LEFT).collect()
+    kept = Kept()
+    for row in sorted(left, key=lambda row: row.place):
+        kept.entries.append(dict(stored.segments[row.place]))
+        if row.deleted is not None:
+            deleted = json.loads(row.deleted)
+            kept.entries[-1]["deleted"], kept.written[deleted["name"]] = deleted, _deletions(row.place)
+    return whole, kept
+
+
+def _verify_all(spark: SparkSession, stored: Stored) -> None:
+    """Verify the checksums of all files of the index."""
+    files = files_of(stored.segments)
+    groups = grouped([*files], [expected["bytes"] for expected in files.values()], _VERIFIED_BYTES)
+    for_each(spark, range(len(groups)), partial(_verify, stored, groups), _VERIFIED).collect()
+
+
+def _find_due(spark: SparkSession, scratch: Scratch, stored: Stored, rows_per_task: int) -> Due:
+    """Find the sets of which keys have expired."""
+    expiring = [place for place, each in enumerate(stored.segments) if parts_of(each["files"], EXPIRES)]
+    chunks = _chunks(stored, expiring, rows_per_task)
+    if not chunks:
+        return Due({}, {})
+    found = for_each(spark, range(len(chunks)), partial(_write_due, scratch, stored, chunks), _DUE_ROWS).collect()
+    counts, written = dict[int, int](), dict[int, tuple[int, ...]]()
+    for row in sorted(found, key=lambda row: row.chunk):
+        if row.due:
+            counts[row.place] = counts.get(row.place, 0) + row.due
+            written[row.place] = (*written.get(row.place, ()), row.chunk)
+    return Due(counts, written)
 
 
 def _chunks(stored: Stored, places: Sequence[int], most: int) -> list[tuple[int, int, int]]:
@@ -200,22 +265,34 @@ def _chunks(stored: Stored, places: Sequence[int], most: int) -> list[tuple[int,
     ]
 
 
+def _deletions(place: int) -> str:
+    return f"stored-deletions-{place}"
+
+
 # -- tasks -----------------------------------------------------------------------------------------------------------
 
 
-def _prepare(scratch: Scratch, stored: Stored, _: int) -> Iterator[pa.RecordBatch]:
-    """Read all files once, and leave what others then need not find.
-
-    Which is slots to look up tags by, and the rows of sets of which keys have expired.
-    """
-    for place, segment in enumerate(stored.open(verified=True).segments):
-        due = without_due(segment, stored.now)[0]
-        scratch.write(_SLOTS, place, slots=pa.array(segment.vocabulary.slots))
-        scratch.write(_DUE, place, rows=pa.array(due))
-        yield one_row(place=place, due=len(due))
+def _verify(stored: Stored, groups: Sequence[Sequence[str]], group: int) -> Iterator[pa.RecordBatch]:
+    files = files_of(stored.segments)
+    stored.verify({name: files[name] for name in groups[group]})
+    yield one_row(group=group)
 
 
-def _look_up(keys: Keys, stored: Stored, free: int, shard: int) -> Iterator[pa.RecordBatch]:
+def _tags_of(stored: Stored, place: int) -> Strings:
+    return stored.open().segments[place].vocabulary.tags
+
+
+def _write_due(
+    scratch: Scratch, stored: Stored, chunks: Sequence[tuple[int, int, int]], chunk: int
+) -> Iterator[pa.RecordBatch]:
+    """Find the rows, of some of a segment, whose sets have keys that have expired."""
+    place, first, last = chunks[chunk]
+    due = due_rows(stored.open().segments[place], stored.now, first, last)
+    scratch.write(_DUE, chunk, rows=pa.array(due))
+    yield one_row(place=place, chunk=chunk, due=len(due))
+
+
+def _look_up(keys: Keys, stored: Stored, numbers: Sequence[Numbers], free: int, shard: int) -> Iterator[pa.RecordBatch]:
     """Find the sets of a shard in all segments; leave the rows and, where there are some, another shard with all keys.
 
     Under another number, as a twin of this task may be reading the first.
@@ -223,9 +300,8 @@ def _look_up(keys: Keys, stored: Stored, free: int, shard: int) -> Iterator[pa.R
     scratch, own = keys.scratch, _held(keys, shard)
     held, found = list[Held](), {}
     for place, segment in enumerate(stored.open().segments):
-        slots = to_numbers(scratch.read(_SLOTS, place, "slots", keep=True))
-        known = replace(segment, vocabulary=segment.vocabulary.with_slots(slots))
-        rows = rows_with(known, own.vocabulary.tags, own.ranks)
+        ranks = numbers[place].of(own.vocabulary.tags, segment.vocabulary.tags)
+        rows = rows_with_ranks(segment, ranks, own.ranks)
         found[f"rows-{place}"] = pa.array(rows)
         if len(rows):
             held.append(held_in(segment, rows))
@@ -250,6 +326,7 @@ def _take(
     chunks: Sequence[tuple[int, int, int]],
     taken: Sequence[int],
     shards: Sequence[int],
+    due: Due,
     free: int,
     chunk: int,
 ) -> Iterator[pa.RecordBatch]:
@@ -258,7 +335,7 @@ def _take(
     segment = stored.open().segments[place].without(_found(keys.scratch, shards, place))
     rows = segment.live_rows(first, last).astype(np.uint32)
     if place not in taken:
-        rows = np.intersect1d(rows, _due(keys.scratch, place), assume_unique=True)
+        rows = np.intersect1d(rows, due.rows(keys.scratch, place), assume_unique=True)
     made = build_segment([held_in(segment, rows)], no_changes(), LayoutOptions(), now=stored.now)
     if len(made):
         shard = free + chunk
@@ -266,13 +343,22 @@ def _take(
         yield one_row(shard=shard, sets=len(made))
 
 
+def _delete(scratch: Scratch, stored: Stored, shards: Sequence[int], due: Due, place: int) -> Iterator[pa.RecordBatch]:
+    """Write which rows of a segment are deleted from now on, if there are more, and if others are left."""
+    segment = stored.open().segments[place]
+    gone = np.union1d(_found(scratch, shards, place), due.rows(scratch, place))
+    if segment.live == len(gone):
+        return
+    deleted = None
+    if len(gone) and (deletions := segment.without(gone).deletions) is not None:
+        with scratch.files.new(_deletions(place)) as path:
+            deleted = json.dumps(write_deletions(deletions, len(segment), path))
+    yield pa.record_batch({"place": pa.array([place]), "deleted": pa.array([deleted], pa.string())})
+
+
 def _found(scratch: Scratch, shards: Sequence[int], place: int) -> U32Array:
     """Rows of a segment whose sets are in one of the shards, ascending."""
-    rows: U32Array = np.sort(scratch.joined(_FOUND, shards, f"rows-{place}", to_numbers, np.uint32))
-    return rows
-
-
-def _due(scratch: Scratch, place: int) -> U32Array:
-    """Rows of a segment whose sets have keys that have expired, ascending."""
-    rows: U32Array = to_numbers(scratch.read(_DUE, place, "rows", keep=True))
-    return rows
+    none = np.zeros(0, np.uint32)
+    return np.sort(
+        np.concatenate([none, *(to_numbers(scratch.read(_FOUND, shard, f"rows-{place}")) for shard in shards)])
+    )

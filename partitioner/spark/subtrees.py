@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array, Lists, U64Array
+from tagmatch.model.arrays import I64Array, Lists, U64Array, offsets_of
 from tagmatch.model.arrow import from_words, to_numbers, to_words
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
+from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import PartitionTable, TagsetTable
-from tagmatch.partitioner.spark.plan import Plan, Slices
+from tagmatch.model.storage.table_files import TableFile
+from tagmatch.partitioner.balanced_partitioning import Root, balanced_partitions
+from tagmatch.partitioner.spark.joined import Joined, JoinedTable
+from tagmatch.partitioner.spark.plan import LaidOut, Plan, Slices
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.tree import Splits, grow_tree
-from tagmatch.partitioner.spark.vocabulary import vocabulary_hashes
+from tagmatch.partitioner.spark.vocabulary import Tags
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,9 +50,9 @@ class Subtrees:
 class BalancedPlan:
     """See `LayoutPlan`."""
 
-    def prepare(self, scratch: Scratch, shard: int, ranks: Lists) -> U64Array:
+    def prepare(self, scratch: Scratch, tags: Tags, shard: int, ranks: Lists) -> U64Array:
         """Leave signatures."""
-        signatures = signatures_of(ranks, vocabulary_hashes(scratch))
+        signatures = signatures_of(ranks, tags.hashes())
         scratch.write("ranked", shard, signatures=from_words(signatures))
         return np.zeros((0, 2), np.uint64)
 
@@ -70,15 +74,40 @@ class BalancedPlan:
         roots = {number: tree.nodes[leaf].root for number, leaf in enumerate(leaves, 1)}
         return Plan(Subtrees(tree.splits(), places), len(leaves) + 1, roots)
 
-    def partitions(self, scratch: Scratch, slices: Slices, tagsets: TagsetTable, tags: int) -> PartitionTable:  # noqa: ARG002
+    def lay_out(self, ranks: Lists, signatures: U64Array, options: LayoutOptions, root: Root | None) -> LaidOut:  # noqa: ARG002
+        """Algorithm 1, from the root of the subtree on; the empty set is in no partition."""
+        if root is None:
+            none = {"masks": from_words(signatures[:0]), "ends": pa.array(np.zeros(0, np.int64))}
+            return LaidOut(none, signatures, 0)
+        partitions, order, signatures = balanced_partitions(signatures, 0, options.max_partition_size, root=root)
+        masks, ends = from_words(partitions.masks), pa.array(partitions.first_rows[1:])
+        return LaidOut({"masks": masks, "ends": ends}, signatures, len(partitions), order)
+
+    def partitions(self, scratch: Scratch, slices: Slices, tags: int) -> tuple[TableFile, int]:  # noqa: ARG002
         """As of `LayoutPlan`."""
-        masks, ends, row = [np.zeros((0, SIGNATURE_WORDS), np.uint64)], [], 0
-        first = 0
-        for number, sets in zip(slices.numbers, slices.sets, strict=True):
-            masks.append(to_words(scratch.read("slice", number, "masks")))
-            found = to_numbers(scratch.read("slice", number, "ends"))
-            if len(found) == 0:  # the empty set, which is in no partition
-                first = sets
-            ends.append(found + row)
-            row += sets
-        return PartitionTable(np.concatenate(masks), np.concatenate([np.array([first], np.int64), *ends]))
+        table = JoinedTable(scratch, "slice", slices.numbers)
+        starts, kind = offsets_of(slices.groups), np.dtype(np.int64)
+        firsts = Joined(kind, starts, partial(_first_rows, scratch, slices.numbers, offsets_of(slices.sets)))
+        sizes = Joined(kind, starts, partial(_sizes, scratch, slices.numbers))
+        file = table.file(
+            "partitions",
+            mask=table.words("masks", slices.groups),
+            first_row=pa.array(table.array(firsts)),
+            rows=pa.array(table.array(sizes)),
+        )
+        return file, int(starts[-1])
+
+
+def _edges(scratch: Scratch, number: int) -> I64Array:
+    """The rows of a slice with which its partitions begin, and how many rows there are."""
+    return np.concatenate([np.zeros(1, np.int64), to_numbers(scratch.read("slice", number, "ends"))])
+
+
+def _first_rows(scratch: Scratch, numbers: Sequence[int], bases: I64Array, run: int, first: int, last: int) -> I64Array:
+    rows: I64Array = _edges(scratch, numbers[run])[first:last] + bases[run]
+    return rows
+
+
+def _sizes(scratch: Scratch, numbers: Sequence[int], run: int, first: int, last: int) -> I64Array:
+    sizes: I64Array = np.diff(_edges(scratch, numbers[run]))[first:last]
+    return sizes

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_T = TypeVar("_T")
 
 Batches: TypeAlias = Iterable[pa.RecordBatch]
 
@@ -24,6 +26,18 @@ def _for_each(numbers: tuple[int, ...], work: Callable[[int], Batches], batches:
     for batch in batches:
         for place in batch["id"].to_pylist():
             yield from work(numbers[place])
+
+
+def grouped(things: Sequence[_T], sizes: Sequence[int], size: int) -> list[list[_T]]:
+    """Things with these sizes, in groups of consecutive ones that have at most `size` together, or are one thing."""
+    groups, room = list[list[_T]](), 0
+    for thing, own in zip(things, sizes, strict=True):
+        if own > room or not groups:
+            groups.append([])
+            room = max(size, own)
+        groups[-1].append(thing)
+        room -= own
+    return groups
 
 
 def number_of_task() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +14,14 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, Lists, Strings, U32Array, U64Array, offsets_of
 from tagmatch.model.arrow import from_strings, to_lists, to_numbers, to_strings
 from tagmatch.model.kernels.lists import gather_strings, relabel
-from tagmatch.model.kernels.tag_table import TagInterner, new_key
+from tagmatch.model.kernels.tag_table import TagInterner
 from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.storage.format import Entry
+from tagmatch.model.storage.segment_files import kinds_of
+from tagmatch.model.storage.table_files import TableFile
 from tagmatch.model.tag_order import by_hash
-from tagmatch.partitioner.spark.numbered import join_numbered, numbers_of
+from tagmatch.partitioner.spark.joined import JoinedTable, write_files
+from tagmatch.partitioner.spark.numbered import Known, Numbers, make_slots
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.serialized import (
     SERIALIZED,
@@ -37,8 +42,8 @@ if TYPE_CHECKING:
 _COLUMNS = ["strings", "hashes", "frequencies"]
 _TOTALS = "totals"
 _TOTAL = "task long, frequencies array<long>, counts array<long>"
-_RANGE = "number long"
-_VOCABULARY = "tags long"
+_RANGE = "number long, tags long, bytes long, kinds string"
+_RANKED = "ranked-tags"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,45 @@ class Ranges:
         return np.minimum(numbers, np.uint32(self.count - 1))
 
 
-def build_vocabulary(spark: SparkSession, scratch: Scratch, shards: Shards, tags_per_task: int) -> int:
-    """Leave the vocabulary in the scratch folder, with slots to look tags up; returns how many tags there are."""
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """The vocabulary of a job, whose files are those that the segment will have; tasks memory-map them.
+
+    Attributes
+    ----------
+    count : int
+    files : dict
+        What manifests say of the files, by their names.
+    kinds : dict
+        What `kinds_of` says of the tags.
+    numbers : Numbers
+        Tags' ranks.
+    """
+
+    scratch: Scratch
+    count: int
+    files: dict[str, Entry]
+    kinds: Entry
+    numbers: Numbers
+
+    def hashes(self) -> U64Array:
+        """The hash of each tag, by rank."""
+        hashes: U64Array = to_numbers(self.scratch.read_table([*self.files])["hash"])
+        return hashes
+
+    def rank_sets(self, shard: int) -> Lists:
+        """The sets of a shard as ascending ranks."""
+        tags = to_strings(self.scratch.read("shard", shard, "tags"))
+        ranks = self.numbers.of(tags, _strings(self.scratch, [*self.files]))
+        return relabel(to_lists(self.scratch.read("shard", shard, "ranks")), ranks)
+
+
+def _strings(scratch: Scratch, files: Sequence[str]) -> Strings:
+    return to_strings(scratch.read_table(files)["tag"])
+
+
+def build_vocabulary(spark: SparkSession, scratch: Scratch, shards: Shards, tags_per_task: int) -> Tags:
+    """Leave the vocabulary in the scratch folder, with slots to look tags up."""
     labels = labels_for_all(spark)
     occurring = for_each(spark, shards.numbers, partial(_tags_of_shard, scratch, labels), SERIALIZED)
     totals = occurring.repartition("label").mapInArrow(partial(_add_up, scratch), _TOTAL).collect()
@@ -88,21 +130,25 @@ def build_vocabulary(spark: SparkSession, scratch: Scratch, shards: Shards, tags
     tasks = sorted(row.task for row in totals)
     sent = for_each(spark, tasks, partial(_tags_of_task, scratch, ranges, labels), SERIALIZED)
     sorted_ranges = by_number(sent, ranges.count, partial(_sort, scratch), _RANGE).collect()
-    numbers = sorted(row.number for row in sorted_ranges)
-    (vocabulary,) = for_each(spark, [0], partial(_join, scratch, numbers, new_key()), _VOCABULARY).collect()
-    return int(vocabulary.tags)
+    found = sorted(sorted_ranges, key=lambda row: row.number)
+    (files,) = write_files(spark, scratch, [_file(scratch, found)])
+    count = sum(row.tags for row in found)
+    kinds: Entry = {name: value for row in found for name, value in json.loads(row.kinds).items()}
+    known = Known("tags", partial(_strings, scratch, [*files]), count)
+    (numbers,) = make_slots(spark, scratch, [known], tags_per_task)
+    return Tags(scratch, count, files, kinds, numbers)
 
 
-def rank_sets(scratch: Scratch, shard: int) -> Lists:
-    """Return the sets of a shard as ascending ranks."""
-    ranks = numbers_of(scratch, "vocabulary", to_strings(scratch.read("shard", shard, "tags")))
-    return relabel(to_lists(scratch.read("shard", shard, "ranks")), ranks)
-
-
-def vocabulary_hashes(scratch: Scratch) -> U64Array:
-    """Return the hash of each tag, by rank."""
-    hashes: U64Array = to_numbers(scratch.read("vocabulary", 0, "hashes", keep=True))
-    return hashes
+def _file(scratch: Scratch, ranges: Sequence[Any]) -> TableFile:
+    """The file of the table of all ranges, which come in order."""
+    table, counts = JoinedTable(scratch, _RANKED, [row.number for row in ranges]), [row.tags for row in ranges]
+    strings, hashes, frequencies = _COLUMNS
+    return table.file(
+        "vocabulary",
+        tag=table.strings(strings, counts, [row.bytes for row in ranges]),
+        hash=table.numbers(hashes, counts, np.uint64),
+        frequency=table.numbers(frequencies, counts, np.uint32),
+    )
 
 
 def _tags_of_shard(scratch: Scratch, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
@@ -162,17 +208,11 @@ def _sort(scratch: Scratch, number: int, batches: Iterable[pa.RecordBatch]) -> I
     """Sort the tags of a range by frequency, hash and bytes."""
     tags, hashes, frequencies = _received(batches)
     order = by_frequency(frequencies, by_hash(tags, hashes))
-    _write(scratch, "ranked", number, gather_strings(tags, order), hashes[order], frequencies[order])
-    yield one_row(number=number)
+    ranked = gather_strings(tags, order)
+    _write(scratch, _RANKED, number, ranked, hashes[order], frequencies[order])
+    yield one_row(number=number, tags=len(ranked), bytes=int(ranked.offsets[-1]), kinds=json.dumps(kinds_of(ranked)))
 
 
 def _write(scratch: Scratch, name: str, number: int, tags: Strings, hashes: U64Array, frequencies: U32Array) -> None:
     columns = (from_strings(tags), pa.array(hashes), pa.array(frequencies))
     scratch.write(name, number, **dict(zip(_COLUMNS, columns, strict=True)))
-
-
-def _join(scratch: Scratch, numbers: list[int], key: U64Array, _: int) -> Iterator[pa.RecordBatch]:
-    """Join all ranges to one table, which tasks memory-map."""
-    frequencies = scratch.joined("ranked", numbers, "frequencies", to_numbers, np.uint32)
-    tags = join_numbered(scratch, "ranked", numbers, "vocabulary", key, frequencies=pa.array(frequencies))
-    yield one_row(tags=tags)

@@ -110,7 +110,7 @@ def command_notices(index: FullIndex, name: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "index")
         shutil.copytree(index.path, path)
-        flip_a_byte(sorted(path.rglob("*.arrow")), rng)
+        flip_a_byte(sorted(path.rglob("*.arrow*")), rng)
         tagmatch_alone(rng.choice(["check", "info"]), path, code=1)
     return True
 

@@ -7,6 +7,7 @@ and swaps it with each other. It prints what was tried and what went wrong.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import random
@@ -21,6 +22,7 @@ from faults.rounds import Report, main_of
 from faults.sweep import Report as Trials
 from faults.sweep import run_isolated
 from support.index_files import files_of
+from support.parts import cut_every
 
 from tagmatch.model.options import KeyType, Layout
 
@@ -41,7 +43,9 @@ def indexes(folder: Path, rng: random.Random) -> Iterator[FullIndex]:
         keys = [rng.randrange(2**40) for _ in range(200)]
         pairs = [(rng.sample(TAGS, 5), str(key) if key_type == "string" else key) for key in keys]
         path = folder / f"{layout} {key_type}"
-        index = make_index(path, pairs, rng, layout=layout, key_type=key_type, max_partition_size=20)
+        with cut_every() if layout == "balanced" else contextlib.nullcontext():
+            index = make_index(path, pairs, rng, layout=layout, key_type=key_type, max_partition_size=20)
+        assert any(path.glob("segment-*/*.arrow.0*")) == (layout == "balanced")
         kinds = ("deleted-*", "segment-*") if key_type == "integer" else ("segment-*",)
         assert all(len(list(path.glob(kind))) > (key_type == "integer") for kind in kinds)
         # Two, and one more where conditions come into a log of the format before them

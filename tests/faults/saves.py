@@ -27,6 +27,9 @@ from support.oracle import Oracle
 from tagmatch import TagMatch, backup, restore
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.storage.location import location_of
+from tagmatch.model.storage.segment_files import segment_entry, table_file, tables_of, write_deletions
+from tagmatch.model.storage.shared_files import Written
+from tagmatch.model.storage.snapshots import manifest_of
 from tagmatch.partitioner.consolidation import consolidated
 from tagmatch.partitioner.staging import StagedChanges
 
@@ -280,6 +283,35 @@ def append_as_jobs_do(run: Run) -> None:
         location.switch(location.prepare(snapshot, location.manifest()["segments"]), stored.name)
 
 
+def append_files_of_tasks(run: Run) -> None:
+    """Switch to a snapshot of which tasks of a job have written the new files: tables, and deletions."""
+    before = _contents("integer", _store)
+    after = _contents("integer", _store, lambda oracle, _: oracle.add_sets(*ADDED))
+    _stored_index(run.path / "index").close()
+    location, staged = location_of(str(run.path / "index"), "path"), StagedChanges()
+    staged.extend(tag_lists(ADDED[0], "tags", stored=True), np.array(ADDED[1], np.uint64), removed=False)
+    stored = location.open()
+    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0):
+        kept, new = consolidated(stored, staged.changes(), stored.only.options, now=0).segments
+    assert kept.deletions is not None
+    run.start({"index": before})
+    with run.step({"index": after}), location.scratch() as files:
+        written = {}
+        for table, columns in tables_of(new):
+            whole = table_file(table, columns)
+            for number in range(whole.parts):
+                with files.new(whole.part_name(number)) as path:
+                    written[whole.part_name(number)] = whole.write(number, path)
+        with files.new("deletions") as path:
+            deleted = write_deletions(kept.deletions, len(kept), path)
+        entry = segment_entry(written, len(new), len(new.vocabulary), new.vocabulary.seed)
+        manifest = manifest_of(
+            [{**location.manifest()["segments"][0], "deleted": deleted}, entry], new.options, "integer"
+        )
+        names = {f"{entry['name']}/{name}": name for name in written} | {deleted["name"]: "deletions"}
+        location.switch(manifest, stored.name, Written(files, names))
+
+
 def kept_snapshots(run: Run) -> None:
     """Change an index that keeps earlier snapshots: one more is kept, then the first one no longer, then none."""
     oracle, states = Oracle(), []
@@ -396,7 +428,8 @@ def killed_and_again(run: Run) -> None:
 
 OPERATIONS: tuple[Callable[[Run], None], ...] = (
     first_consolidation, consolidations, segments, staged_changes, conditions, positions, copied_positions,
-    save_over_another, other_layout, string_keys, build_command, save_as_jobs_do, append_as_jobs_do, kept_snapshots,
+    save_over_another, other_layout, string_keys, build_command, save_as_jobs_do, append_as_jobs_do,
+    append_files_of_tasks, kept_snapshots,
     backups, restores, killed_and_again,
 )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
@@ -29,7 +31,9 @@ from tagmatch.model.storage.shared_files import FolderFiles
 from tagmatch.model.storage.store import Store
 from tagmatch.partitioner.spark import stored as stored_step
 from tagmatch.partitioner.spark.keys import Keys
+from tagmatch.partitioner.spark.numbered import Known, Numbers, _build, _send
 from tagmatch.partitioner.spark.scratch import Scratch
+from tagmatch.partitioner.spark.serialized import deserialized
 from tagmatch.partitioner.spark.shards import write_shard
 from tagmatch.spark import partition, subset_join
 
@@ -334,7 +338,7 @@ def before_calling(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: 
 @pytest.mark.parametrize("is_there", [True, False], ids=["changed", "made"])
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(tagmatch.partitioner.spark.job, "take_in"), (tagmatch.partitioner.spark.job._Job, "saved"), (Folder, "switch")],
+    [(tagmatch.partitioner.spark.job, "take_in"), (tagmatch.partitioner.spark.job._Job, "written"), (Folder, "switch")],
     ids=["before stored sets are read", "before files are written", "before the end"],
 )
 def test_another_program_saves_meanwhile(
@@ -439,7 +443,7 @@ def test_same_files_on_a_store(
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(tagmatch.partitioner.spark.job._Job, "saved"), (Store, "switch")],
+    [(tagmatch.partitioner.spark.job._Job, "written"), (Store, "switch")],
     ids=["before files are written", "before the end"],
 )
 def test_another_program_saves_to_the_store(
@@ -475,14 +479,20 @@ def test_tasks_that_run_twice_leave_the_same_files(tmp_path: Path, rng: random.R
         tm.add_sets(tags, keys)
         tm.consolidate()
         write_shard(keys_of_job, 3, tm.snapshot.only)
+    known = Known("slots", partial(stored_step._tags_of, stored, 0), len(stored.open().only.vocabulary))
+    key, labels, groups = np.arange(2, dtype=np.uint64), np.zeros(1, np.int64), [(0, 0)]
+    sent = deserialized(_send([known], [(0, 0, known.count)], groups, labels, 0))
+    list(_build(scratch, [known], groups, key, 0, [records for _, records in sent]))
+    numbers, none_due = Numbers(scratch, known.name, 1, frozenset([0])), stored_step.Due({}, {})
     found = []
     for _ in range(2):
-        list(stored_step._prepare(scratch, stored, 0))
-        rows = [batch.to_pylist() for batch in stored_step._look_up(keys_of_job, stored, 4, 3)]
-        rows += [
-            batch.to_pylist() for batch in stored_step._take(keys_of_job, stored, [(0, 0, rows_stored)], [0], [3], 8, 0)
+        made = [
+            *stored_step._look_up(keys_of_job, stored, [numbers], 4, 3),
+            *stored_step._take(keys_of_job, stored, [(0, 0, rows_stored)], [0], [3], none_due, 8, 0),
+            *stored_step._delete(scratch, stored, [3], none_due, 0),
         ]
-        files = contents_of(tmp_path / "scratch")
-        found.append((rows, {name: files[name] for name in files if not name.startswith("stored-slots")}))
+        found.append(([batch.to_pylist() for batch in made], contents_of(tmp_path / "scratch")))
     assert found[0] == found[1]
-    assert [row["shard"] for (row,) in found[0][0]] == [7, 8]
+    (looked_up,), (taken,), (left,) = found[0][0]
+    assert (looked_up["shard"], taken["shard"]) == (7, 8)
+    assert json.loads(left["deleted"])["rows"] > 0

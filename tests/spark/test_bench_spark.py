@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from typer.testing import CliRunner
 
 from tagmatch.model.errors import TagMatchError
+from tagmatch.model.options import Layout
+from tagmatch.workloads.bench.harness.data import make_workload
 from tagmatch.workloads.bench.harness.timing import Samples
+from tagmatch.workloads.bench.spark import skew
 from tagmatch.workloads.commands.bench import app
 
 OPTIONS = ["--threads", "2", "--rounds", "1", "--allow-changes"]
@@ -82,6 +85,37 @@ def test_join(tmp_path: Path) -> None:
     assert all(operator in found["plans"][name] for name, operator in operators.items())
     assert "Plan of *subset_join, ship*" in done.stdout
     assert (tmp_path / "spark-join.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("spark")
+def test_skew(tmp_path: Path) -> None:
+    bench(tmp_path, "--part", "skew", "--join-sets", "400", "--queries", "60")
+    found = json.loads((tmp_path / "spark-skew.json").read_text())
+    times, rates = found["panels"]
+    names = [*skew.INPUTS]
+    assert {(value["x"], value["system"]) for value in times["values"]} == {
+        (name, f"{where}, {layout}") for name in names for where in ("Spark", "local") for layout in get_args(Layout)
+    }
+    assert {(value["x"], value["system"]) for value in rates["values"]} == {
+        (name, system) for name in names for system in JOINS[:2]
+    }
+    assert [(answers["wrong"], answers["missing"]) for answers in found["answers"]] == [(0, 0)] * 2 * len(names)
+
+
+def test_inputs_with_skew() -> None:
+    workload = make_workload(300, 50, 1, 1)
+    shared, everywhere, long = (change(workload) for change in list(skew.INPUTS.values())[1:])
+    for changed, share in ((shared, 0.9), (everywhere, 0.01)):
+        (tag,) = set(changed.queries[0].as_py()) - set(workload.queries[0].as_py())
+        having = [tag in tags for tags in changed.sets["tags"].to_pylist()]
+        assert sum(having) == pytest.approx(share * len(having), abs=1)
+        assert [[each for each in tags if each != tag] for tags in changed.sets["tags"].to_pylist()] == workload.sets[
+            "tags"
+        ].to_pylist()
+        assert all(tag in tags for tags in changed.queries.to_pylist())
+    assert len(long.sets) == len(workload.sets) + 1
+    assert len(set(long.sets["tags"][-1].as_py())) == 10_000
+    assert set(long.sets["tags"][-1].as_py()) <= set(long.queries[0].as_py())
 
 
 @pytest.mark.usefixtures("spark")

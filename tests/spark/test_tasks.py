@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +18,11 @@ from support.collisions import colliding_tags
 from support.strategies import COMMON_NAMES
 
 from tagmatch.model.options import Layout, LayoutOptions
+from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.shared_files import FolderFiles
-from tagmatch.partitioner.spark import keys, shards, slices, vocabulary
+from tagmatch.model.storage.table_files import TableFile
+from tagmatch.partitioner.spark import joined, keys, shards, slices, vocabulary
+from tagmatch.partitioner.spark import numbered as numbers
 from tagmatch.partitioner.spark.rank_ranges import RankRanges
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.serialized import deserialized
@@ -51,23 +57,50 @@ def test_order_of_batches_does_not_matter(
         named = [batch for shard in range(4) for batch in keys._names_of_shard(scratch, shard)]
         names = sorted({name for batch in named for name in batch["name"].to_pylist()}, key=str.encode)
         assert names == NAMES
-        list(keys._write(scratch, in_pieces(pa.record_batch({"name": names}), rng)))
-        list(keys._join(scratch, [0], KEY, 0))
+        sorted_names = list(keys._write(scratch, in_pieces(pa.record_batch({"name": names}), rng)))
+        key_names = written(scratch, keys._file(scratch, told(sorted_names)))
+        strings = partial(keys._strings, scratch, [*key_names])
+        of_job = replace(of_job, names=keys.Names(key_names, numbered(scratch, "names", strings, len(names), rng)))
         sent = [batch for shard in range(4) for batch in vocabulary._tags_of_shard(scratch, LABELS, shard)]
         (total,) = vocabulary._add_up(scratch, rows_of(sent, rng))
         ranges = vocabulary.Ranges.of([SimpleNamespace(**total.to_pylist()[0])], 30)
         sent = list(vocabulary._tags_of_task(scratch, ranges, np.zeros(ranges.count, np.int64), 3))
-        for number in range(ranges.count):
-            list(vocabulary._sort(scratch, number, records_of(number, rows_of(sent, rng))))
-        list(vocabulary._join(scratch, list(range(ranges.count)), KEY, 0))
+        sorted_tags = [
+            batch
+            for number in range(ranges.count)
+            for batch in vocabulary._sort(scratch, number, records_of(number, rows_of(sent, rng)))
+        ]
+        files = written(scratch, vocabulary._file(scratch, told(sorted_tags)))
+        count, strings = sum(row.tags for row in told(sorted_tags)), partial(vocabulary._strings, scratch, [*files])
+        tags = vocabulary.Tags(scratch, count, files, {}, numbered(scratch, "tags", strings, count, rng))
         sent = []
         for shard in range(4):
-            list(slices._rank(scratch, options, shard))
+            list(slices._rank(scratch, options, tags, shard))
             route = RankRanges(np.zeros((0, 2), np.uint64))
             sent += slices._route(scratch, of_job, route, LABELS[:1], shard)
-        list(slices._lay_out(of_job, options, {}, 0, records_of(0, rows_of(sent, rng))))
+        list(slices._lay_out(of_job, tags, options, {}, 0, records_of(0, rows_of(sent, rng))))
         found.append({file.name: file.read_bytes() for file in folder.iterdir()})
     assert found[0] == found[1] == found[2]
+
+
+def told(batches: Iterable[pa.RecordBatch]) -> list[SimpleNamespace]:
+    return [SimpleNamespace(**row) for batch in batches for row in batch.to_pylist()]
+
+
+def written(scratch: Scratch, file: TableFile) -> dict[str, Entry]:
+    parts = [(0, number) for number in range(file.parts)]
+    (row,) = told(joined._write(scratch, [file], parts, [range(len(parts))], 0))
+    return {file.name: json.loads(row.entry)}
+
+
+def numbered(scratch: Scratch, name: str, strings: Any, count: int, rng: random.Random) -> numbers.Numbers:
+    """With slots of three groups of hashes; the strings come from two tasks."""
+    tables, chunks = [numbers.Known(name, strings, count)], [(0, 0, count // 2), (0, count // 2, count)]
+    groups = [(0, group) for group in range(len(LABELS))]
+    sent = [batch for chunk in range(2) for batch in numbers._send(tables, chunks, groups, LABELS, chunk)]
+    for group in range(len(LABELS)):
+        list(numbers._build(scratch, tables, groups, KEY, group, records_of(group, rows_of(sent, rng))))
+    return numbers.Numbers(scratch, name, len(LABELS), frozenset(range(len(LABELS))))
 
 
 def in_pieces(batch: pa.RecordBatch, rng: random.Random) -> list[pa.RecordBatch]:

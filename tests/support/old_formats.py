@@ -23,6 +23,7 @@ DATA = Path(__file__).parent.parent / "model" / "storage" / "data"
 SETS = [[f"t{i}", f"t{i % 3}", "é", "all"][: i % 5] for i in range(40)]
 _INTEGERS = [i if i % 2 else 2**40 + i for i in range(len(SETS))]
 _STRINGS = [f"key {i} é" for i in range(len(SETS))]
+_LONG = [f"{i}" + 50_000 * "long" for i in range(2)]
 
 
 def _store_all(keys: list[Any]) -> Callable[[Any], None]:
@@ -112,6 +113,15 @@ def _areas(database: Any) -> None:
     database.remove_set(SETS[4], _INTEGERS[4], where=where[4])
 
 
+def _parts(database: Any) -> None:
+    """Tables that are cut into several files, as a few tags and keys are very long; one change is staged."""
+    # Where versions before format 7 have no parts; all machines have pages of this size, or smaller ones
+    with patch("tagmatch.model.storage.table_files.PART_BYTES", 1 << 16):
+        database.add_sets([*SETS, *([each, "all"] for each in _LONG)], [*_STRINGS, *_LONG])
+        database.consolidate()
+    database.add_set(["staged"], "nine")
+
+
 #: By the name of an index, without its layout: the type of its keys, and how it and an oracle are filled
 CONTENTS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "format-1": ("integer", _store_all(_INTEGERS)),
@@ -120,6 +130,7 @@ CONTENTS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "format-4": ("integer", _expiring),
     "format-5": ("integer", _conditions),
     "format-6": ("integer", _areas),
+    "format-7": ("string", _parts),
 }
 
 

@@ -372,6 +372,7 @@ class SparkBenchmark(StrEnum):
 
     PARTITION = "partition"
     JOIN = "join"
+    SKEW = "skew"
 
 
 @app.command()
@@ -385,10 +386,12 @@ def spark(
             show_default=False,
         ),
     ] = None,
-    join_sets: Annotated[int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets of the join.")] = 1_000_000,
-    queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Queries of the join.")] = 200_000,
+    join_sets: Annotated[
+        int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets of join and skew.")
+    ] = 1_000_000,
+    queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Queries of join and skew.")] = 200_000,
     part: Annotated[
-        list[SparkBenchmark] | None, typer.Option(help="Again for each.  [default: both]", show_default=False)
+        list[SparkBenchmark] | None, typer.Option(help="Again for each.  [default: all]", show_default=False)
     ] = None,
     rounds: Rounds = 3,
     threads: Threads = None,
@@ -405,10 +408,12 @@ def spark(
     from tagmatch.workloads.bench.harness.bench import FULL_SETS, BenchOptions
     from tagmatch.workloads.bench.spark.join import join
     from tagmatch.workloads.bench.spark.partitioning import SIZES, partition
+    from tagmatch.workloads.bench.spark.skew import skew
 
     parts: dict[str, Experiment] = {
         SparkBenchmark.PARTITION: partial(partition, spark=session, sizes=sets or SIZES),
         SparkBenchmark.JOIN: partial(join, spark=session),
+        SparkBenchmark.SKEW: partial(skew, spark=session),
     }
     options = BenchOptions(join_sets / FULL_SETS, cores, queries, rounds, seed=seed, keys_per_set=keys_per_set)
     measure_all(

@@ -55,7 +55,7 @@ def first_number_of(name: str) -> int:
 
 
 def written_as(name: str) -> int:
-    """Formats 4 to 6 are for keys that expire, for conditions, and for areas; all others become format 3."""
+    """Formats 4 to 7 are for what an index has, as keys that expire; all others become format 3."""
     return max(3, format_of(DATA / f"{name}-rarest.index"))
 
 
@@ -82,7 +82,8 @@ def test_it_answers_and_can_be_changed(index: Path, oracle: Oracle, name: str, l
             database.remove_set(SETS[12], next(iter(dict(oracle)[frozenset(SETS[12])])))
             database.consolidate()
         assert_agree(tm, oracle, QUERIES)
-    assert format_of(index) == written_as(name)
+    # Its tables, written anew, are not so large that they need parts
+    assert format_of(index) == (3 if name == "format-7" else written_as(name))
     with TagMatch.open(index, **OPTIONS) as tm:
         assert_agree(tm, oracle, QUERIES)
         assert (tm.stats()["number"], tm.stats()["staged"]) == (first_number_of(name) + 1, 0)

@@ -61,7 +61,7 @@ def join(bench: Bench, spark: SparkSession) -> Result:
     with tempfile.TemporaryDirectory(prefix="tagmatch-bench-") as scratch:
         _check(bench, result, spark, Path(scratch, "checked"))
         with bench.doing("spark-join: preparing"):
-            joins = _Joins.prepare(spark, bench.workload(sets), Path(scratch, "timed"), bench.options.threads)
+            joins = Joins.prepare(spark, bench.workload(sets), Path(scratch, "timed"), bench.options.threads)
         rates = _rates(bench, result, joins)
     panel = result.panel("join", "distinct sets", "queries/s")
     for name, rate in rates.items():
@@ -73,14 +73,14 @@ def join(bench: Bench, spark: SparkSession) -> Result:
     return result
 
 
-def _rates(bench: Bench, result: Result, joins: _Joins) -> dict[str, Samples]:
+def _rates(bench: Bench, result: Result, joins: Joins) -> dict[str, Samples]:
     """Queries a second of every system, and its plan."""
     frames = {}
     for name, of_queries in joins.systems().items():
         count = min(len(joins.queries), _MOST_QUERIES.get(name, len(joins.queries)))
         frames[name] = count, of_queries(joins.first(count))
         result.plans[name] = _plan(frames[name][1])
-    works = {name: partial(_run, frame) for name, (_, frame) in frames.items()}
+    works = {name: partial(run, frame) for name, (_, frame) in frames.items()}
     with bench.doing("spark-join: warming up"):
         alternate(works, 1)
     with bench.doing("spark-join: joining"):
@@ -97,7 +97,7 @@ def _check(bench: Bench, result: Result, spark: SparkSession, folder: Path) -> N
     sets, queries = min(bench.sets(), _CHECKED_SETS), min(options.queries, _CHECKED_QUERIES)
     with bench.doing("spark-join: checking"):
         workload = make_workload(sets, queries, options.seed, options.threads)
-        joins = _Joins.prepare(spark, workload, folder, options.threads)
+        joins = Joins.prepare(spark, workload, folder, options.threads)
         keys = right_answers(workload.sets, workload.queries, threads=options.threads)
         right = Counter((query, key) for query, found in enumerate(keys) for key in found)
         for name, of_queries in joins.systems().items():
@@ -107,7 +107,7 @@ def _check(bench: Bench, result: Result, spark: SparkSession, folder: Path) -> N
 
 
 @dataclass(frozen=True, slots=True)
-class _Joins:
+class Joins:
     """Stored sets, as an index and as a DataFrame, and queries, to be joined in all ways."""
 
     spark: SparkSession
@@ -117,7 +117,7 @@ class _Joins:
     queries: pa.ListArray
 
     @classmethod
-    def prepare(cls, spark: SparkSession, workload: Workload, folder: Path, threads: int) -> _Joins:
+    def prepare(cls, spark: SparkSession, workload: Workload, folder: Path, threads: int) -> Joins:
         """Save an index, and the same sets, numbered, for SQL."""
         with TagMatch(folder / "index", threads=threads, device="cpu") as engine:
             engine.add_sets(workload.sets["tags"], workload.sets["key"])
@@ -157,7 +157,8 @@ class _Joins:
         return pairs.where(f.size(f.array_except("stored", "tags")) == 0).select("id", "key")
 
 
-def _run(frame: DataFrame) -> None:
+def run(frame: DataFrame) -> None:
+    """Make all rows of a DataFrame, which nobody keeps."""
     frame.write.format("noop").mode("overwrite").save()
 
 

@@ -100,13 +100,18 @@ def comparisons(layout: Layout, on_spark: Mapping[int, Samples], local: Mapping[
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class Job:
     """Some sets as files, and the indexes that are made of them."""
 
     spark: SparkSession
     folder: Path
     sets: str
     threads: int
+
+    @classmethod
+    def of(cls, spark: SparkSession, folder: Path, sets: pa.Table, threads: int) -> Job:
+        """Sets and keys, columns `tags` and `key`, which are written to files in a new folder."""
+        return cls(spark, folder, write_parquet(signed_keys(sets), folder / "sets"), threads)
 
     def works(self) -> dict[str, Callable[[], object]]:
         """What is measured; each makes its index anew."""
@@ -144,8 +149,8 @@ class _Job:
             engine.consolidate()
 
 
-def _job(bench: Bench, spark: SparkSession, folder: Path, size: int) -> _Job:
+def _job(bench: Bench, spark: SparkSession, folder: Path, size: int) -> Job:
     options = bench.options
     with bench.doing(f"generating {size:,} sets"):
         sets = distinct_sets(TwitterOptions(seed=options.seed), size, threads=options.threads)
-        return _Job(spark, folder, write_parquet(signed_keys(sets), folder / "sets"), options.threads)
+        return Job.of(spark, folder, sets, options.threads)
