@@ -8,13 +8,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 
 import pyarrow as pa
 
-from tagmatch.broker.connection import Connection, MessageStream
+from tagmatch.broker.connection import Connection
 from tagmatch.broker.pipelined import SCHEMA, Pipelined
 from tagmatch.broker.publications import Published, table_of
 from tagmatch.broker.remote_matching import match_stream
@@ -63,15 +62,25 @@ class RemoteTagMatch(Generic[K]):
         self._most_rows, self._most_bytes = int(info["max_batch_rows"]), int(info["max_message_bytes"])
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
-        self._pipelined = {
-            unique: Pipelined(partial(self._open_single, unique), kind, self._most_rows, _MOST_IN_FLIGHT)
-            for unique, kind in ((False, list), (True, set))
-        }
+        self._pipelined: dict[Any, Pipelined] = {unique: self._single(unique, None) for unique in (False, True)}
 
-    def _open_single(self, unique: bool) -> MessageStream:
-        return self._connection.open_stream(
-            SCHEMA, {"command": "match", "unique": unique, "plain": True, "coalesce": True}
+    def _single(self, unique: bool, channel: str | None) -> Pipelined:
+        """What asks single messages of a channel; each has a stream, which opens with the first."""
+        command = _matching(unique, channel)
+        return Pipelined(
+            lambda: self._connection.open_stream(SCHEMA, command),
+            set if unique else list,
+            self._most_rows,
+            _MOST_IN_FLIGHT,
         )
+
+    def _single_of(self, unique: bool, channel: str | None) -> Pipelined:
+        found = self._pipelined.get(unique if channel is None else (unique, channel))
+        if found is None:
+            with self._lock:
+                self._check_open()
+                found = self._pipelined.setdefault((unique, channel), self._single(unique, channel))
+        return found
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -135,13 +144,16 @@ class RemoteTagMatch(Generic[K]):
         """Keys of all sets that are contained in `tags`, as `TagMatch.match_unique`."""
         return cast("set[K]", self._submit(tags, attributes, location, within, True, None).result())
 
-    def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
-        """Answers to many queries, as `TagMatch.match_many`; they go in batches over a stream of their own."""
+    def match_many(self, queries: Any, *, unique: bool = False, channel: str | None = None) -> pa.ListArray:
+        """Answers to many queries, as `TagMatch.match_many`; they go in batches over a stream of their own.
+
+        The deadline of a channel holds for each batch, from when the service has it.
+        """
         self._check_open()
         rows = min(self._most_rows, _ROWS)
         schema, batches = query_batches(queries, rows, self._most_bytes)
         kind = pa.list_(pa.large_string() if self._key_type == "string" else pa.uint64())
-        command = {"command": "match", "unique": bool(unique), "plain": True, "coalesce": True}
+        command = _matching(bool(unique), channel)
         return match_stream(lambda: self._connection.open_stream(schema, command), list(batches), kind)
 
     def submit(
@@ -154,9 +166,13 @@ class RemoteTagMatch(Generic[K]):
         unique: bool = False,
         block: bool = True,
         timeout: float | None = None,
+        channel: str | None = None,
     ) -> Future[Any]:
-        """`match` or `match_unique` as a future, as `TagMatch.submit`; many are on their way at once."""
-        return self._submit(tags, attributes, location, within, bool(unique), timeout if block else 0.0)
+        """`match` or `match_unique` as a future, as `TagMatch.submit`; many are on their way at once.
+
+        The deadline of a channel counts from when the service has the message.
+        """
+        return self._submit(tags, attributes, location, within, bool(unique), timeout if block else 0.0, channel)
 
     async def amatch(
         self,
@@ -166,24 +182,34 @@ class RemoteTagMatch(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
         unique: bool = False,
+        channel: str | None = None,
     ) -> list[K] | set[K]:
         """`match` or `match_unique` for asyncio, as `TagMatch.amatch`."""
-        future = self._submit(tags, attributes, location, within, bool(unique), 0.0)
+        future = self._submit(tags, attributes, location, within, bool(unique), 0.0, channel)
         found: list[K] | set[K] = await asyncio.wrap_future(future)
         return found
 
     def _submit(
-        self, tags: Any, attributes: Any, location: Any, within: Any, unique: bool, timeout: float | None
+        self,
+        tags: Any,
+        attributes: Any,
+        location: Any,
+        within: Any,
+        unique: bool,
+        timeout: float | None,
+        channel: str | None = None,
     ) -> Future[Any]:
         row = tag_list(tags) if attributes is None else message(tags, attributes)
         if location is not None or within is not None:
             place = location_tags(location, within, plane=self._plane)
             if within is not None:
-                return self._submit_within(row, location, within, unique)
+                return self._submit_within(row, location, within, unique, channel)
             row += place
-        return self._pipelined[unique].submit(row, timeout)
+        return self._single_of(unique, channel).submit(row, timeout)
 
-    def _submit_within(self, row: list[str], location: Any, within: Circle | Box, unique: bool) -> Future[Any]:
+    def _submit_within(
+        self, row: list[str], location: Any, within: Circle | Box, unique: bool, channel: str | None
+    ) -> Future[Any]:
         """A message for clients within an area: a stream of its own, as its columns are others."""
         columns: dict[str, Any] = {"tags": pa.array([row], pa.list_(pa.string()))}
         if location is not None:
@@ -195,10 +221,10 @@ class RemoteTagMatch(Generic[K]):
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(4, "tagmatch-within")
             pool = self._pool
-        return pool.submit(self._keys_within, pa.table(columns), unique)
+        return pool.submit(self._keys_within, pa.table(columns), unique, channel)
 
-    def _keys_within(self, table: pa.Table, unique: bool) -> list[K] | set[K]:
-        (keys,) = self.match_many(table, unique=unique).to_pylist()
+    def _keys_within(self, table: pa.Table, unique: bool, channel: str | None) -> list[K] | set[K]:
+        (keys,) = self.match_many(table, unique=unique, channel=channel).to_pylist()
         return set(keys) if unique else list(keys)
 
     def explain(
@@ -226,7 +252,9 @@ class RemoteTagMatch(Generic[K]):
 
     # -- subscribers -------------------------------------------------------------------------------------------------
 
-    def publish(self, messages: Any, payloads: Iterable[bytes | None] | None = None) -> Published:
+    def publish(
+        self, messages: Any, payloads: Iterable[bytes | None] | None = None, *, channel: str | None = None
+    ) -> Published:
         """Have the service notify those that follow keys which messages match.
 
         Parameters
@@ -236,6 +264,8 @@ class RemoteTagMatch(Generic[K]):
             (timestamps), each of which may be missing. Or tags of each message alone.
         payloads : iterable of bytes, optional
             Only with tags alone.
+        channel : str, optional
+            The channel of these messages: its deadline holds from when the service has them until they are matched.
 
         Returns
         -------
@@ -245,10 +275,13 @@ class RemoteTagMatch(Generic[K]):
         Raises
         ------
         Overloaded
-            The service drops what it has no room for; it says so by its options.
+            The service drops what it has no room for; it says so by its options. Or the channel's deadline cannot be
+            kept.
+        DeadlineMissed
+            The messages were late, or could not be in time any more; none of them is matched.
         """
         table = table_of(messages, payloads)
-        found = self._put("publish", table)
+        found = self._put("publish", table, {} if channel is None else {"channel": channel})
         return Published(int(found["messages"]), int(found["matched"]))
 
     def subscriber(
@@ -383,13 +416,13 @@ class RemoteTagMatch(Generic[K]):
             if self._closed:
                 return
             self._closed = True
-        if any(each.is_at_work() for each in self._pipelined.values()):
+        if any(each.is_at_work() for each in [*self._pipelined.values()]):
             threading.Thread(target=self._end, args=[drain], name="tagmatch-close", daemon=True).start()
         else:
             self._end(drain)
 
     def _end(self, drain: bool) -> None:
-        for each in self._pipelined.values():
+        for each in [*self._pipelined.values()]:
             each.close(drain=drain)
         if self._pool is not None:
             self._pool.shutdown(wait=drain, cancel_futures=not drain)
@@ -411,13 +444,13 @@ class RemoteTagMatch(Generic[K]):
         self._check_open()
         return self._connection.act(name, body)
 
-    def _put(self, command: str, table: pa.Table) -> dict[str, Any]:
+    def _put(self, command: str, table: pa.Table, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
         self._check_open()
         if table.nbytes > self._most_bytes:
             raise InvalidValueError(
                 f"the service takes at most {self._most_bytes:,} bytes at once, not {table.nbytes:,}; send fewer rows"
             )
-        return self._connection.put({"command": command}, table, self._most_rows)
+        return self._connection.put({"command": command, **(options or {})}, table, self._most_rows)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -434,6 +467,12 @@ def _first_answer(connection: Connection, wait: float) -> dict[str, Any]:
             if time.monotonic() >= until:
                 raise
         time.sleep(_AGAIN_S)
+
+
+def _matching(unique: bool, channel: str | None) -> dict[str, Any]:
+    """What asks for a stream that matches."""
+    command = {"command": "match", "unique": unique, "plain": True, "coalesce": True}
+    return command if channel is None else {**command, "channel": channel}
 
 
 def _as_table(table: pa.Table | pa.RecordBatch) -> pa.Table:

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeVar
 from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
 from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
 from tagmatch.broker.toml_file import read_toml
-from tagmatch.model.errors import ConfigError, InvalidValueError
+from tagmatch.model.channels import Channel, seconds_of
+from tagmatch.model.errors import ConfigError, InvalidValueError, TagMatchError
 
 Role = Literal["read", "write", "admin"]
 #: Each may do what those before it may
@@ -107,6 +108,8 @@ class IndexOptions:
         Begin an empty index where there is none.
     key_type : {"integer", "string"}, optional
         Of an index that is begun; of others, what its keys must be.
+    order : {"fifo", "edf", "dfgs"}
+        In which order messages of channels, the sections [[channel]], are matched.
     """
 
     path: str | None = None
@@ -119,12 +122,53 @@ class IndexOptions:
     plane: bool = False
     durability: Literal["fsync", "os", "none"] | None = None
     keep_snapshots: int | None = None
+    order: Literal["fifo", "edf", "dfgs"] = "fifo"
 
     @property
     def keywords(self) -> dict[str, Any]:
         """Those of `TagMatch.open`."""
-        names = ("key_type", "exact", "device", "threads", "auto_reload", "plane", "durability", "keep_snapshots")
+        names = (
+            "key_type", "exact", "device", "threads", "auto_reload", "plane", "durability", "keep_snapshots", "order",
+        )  # fmt: skip
         return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOptions:
+    """A class of messages with a deadline, as `Channel` of Python; durations are seconds, or texts such as `"5ms"`.
+
+    Attributes
+    ----------
+    name : str
+    deadline : float or str, optional
+        From the moment that a message has come until its answer is late.
+    priority : int
+        Which message goes first where deadlines are equal.
+    latency_budget : float or str
+        How long a message may wait for others.
+    expiry : float or str, optional
+        After which a message is not matched at all.
+    """
+
+    name: str
+    deadline: float | str | None = None
+    priority: int = 0
+    latency_budget: float | str = 0.0
+    expiry: float | str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            _ = self.channel
+        except TagMatchError as error:
+            about = f"channel {self.name!r}: "  # the key comes first, so that its line is named
+            raise InvalidValueError(str(error).removeprefix(about)) from None
+
+    @property
+    def channel(self) -> Channel:
+        """The channel that these options are of."""
+        found = {name: getattr(self, name) for name in ("deadline", "latency_budget", "expiry")}
+        durations = {name: seconds_of(each, name) if isinstance(each, str) else each for name, each in found.items()}
+        return Channel(self.name, priority=self.priority, **durations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +243,7 @@ class Config:
     hub: HubOptions = field(default_factory=HubOptions)
     mqtt: tuple[MqttOptions, ...] = ()
     nats: tuple[NatsOptions, ...] = ()
+    channel: tuple[ChannelOptions, ...] = ()
 
     def __post_init__(self) -> None:
         sessions = [gateway.session for gateway in (*self.mqtt, *self.nats)]
@@ -209,6 +254,11 @@ class Config:
         for name in names:
             if names.count(name) > 1:
                 raise InvalidValueError(f"users must have different names, not {name!r} twice")
+
+        channels = [each.name for each in self.channel]
+        for name in channels:
+            if channels.count(name) > 1:
+                raise InvalidValueError(f"channel must have different names, not {name!r} twice")
 
     def check_exposure(self) -> None:
         """Refuse what others could read or use unseen.

@@ -130,11 +130,14 @@ class MessageStream:
         The service asks to end it.
     was_told : bool
         Whether its reader has taken notice of that.
+    refused : TagMatchError, optional
+        Why the messages of the last batch that was read have no answers, if so.
     """
 
     def __init__(self, url: str, writer: Any, reader: Any) -> None:
         self._url, self._writer, self._reader = url, writer, reader
         self.is_draining = self.was_told = False
+        self.refused: TagMatchError | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Send messages; if the service has ended the stream, the error is that of the service."""
@@ -151,10 +154,11 @@ class MessageStream:
             return None
         except FAULTS as error:
             raise error_of_flight(error, self._url) from None
-        if chunk.data is not None:
-            return chunk.data
         text = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
         known = error_of_text(text)
+        if chunk.data is not None:
+            self.refused = known
+            return chunk.data
         if known is not None:
             raise known
         self.is_draining = True

@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from tagmatch.broker.calls import Call
-from tagmatch.broker.errors import error_text
+from tagmatch.broker.errors import error_text, name_of
 from tagmatch.broker.gathering import Gathering
 from tagmatch.broker.messages import ID, Messages, check_messages, check_schema, id_type, messages_of, together
 from tagmatch.broker.wire import MatchOptions, write_json
+from tagmatch.model.errors import DeadlineMissed, Overloaded, TagMatchError
 
 KEYS = "keys"
 #: The metadata, without data, that asks a client to end a stream
@@ -120,8 +121,13 @@ class _Exchange:
     def _answer(self, some: list[Messages]) -> None:
         metrics, rows = self._call.service.metrics, sum(each.rows for each in some)
         metrics.queued.dec(rows)
+        index, options = self._call.service.index, self._options
         try:
-            keys = self._call.service.index.match_many(together(some), unique=self._options.unique)
+            if options.channel is None:
+                keys = index.match_many(together(some), unique=options.unique)
+            else:
+                waited = time.perf_counter() - some[0].arrived
+                keys = index.match_many(together(some), unique=options.unique, channel=options.channel, waited=waited)
             if self._options.coalesce and len(some) > 1:
                 ids = None if some[0].ids is None else pa.concat_arrays([each.ids for each in some])
                 self._write(ids, keys)
@@ -130,6 +136,12 @@ class _Exchange:
                 for each in some:
                     self._write(each.ids, keys.slice(first, each.rows))
                     first += each.rows
+        except (DeadlineMissed, Overloaded) as error:
+            if options.channel is None:
+                raise
+            for each in some:
+                self._write_error(each, error)
+            return
         finally:
             metrics.in_flight.dec(rows)
         metrics.answers.inc(rows)
@@ -141,6 +153,14 @@ class _Exchange:
     def _write(self, ids: pa.Array | None, keys: pa.ListArray) -> None:
         columns = [keys] if ids is None else [ids, keys]
         self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def _write_error(self, messages: Messages, error: TagMatchError) -> None:
+        """Say of messages that they have no answers, and why."""
+        keys = pa.nulls(messages.rows, self._schema.field(KEYS).type)
+        columns = [keys] if messages.ids is None else [messages.ids, keys]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        self._writer.write_with_metadata(batch, pa.py_buffer(error_text(error)))
+        self._call.service.metrics.errors.labels(name_of(error)).inc()
 
     def _tell(self, text: bytes) -> None:
         try:

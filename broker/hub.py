@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,21 +18,25 @@ from tagmatch.broker.publications import Messages, Published, joined, messages_o
 from tagmatch.broker.sessions import Sessions
 from tagmatch.broker.subscriber_options import HUB_DEFAULTS, HubOptions
 from tagmatch.model.arrays import I64Array
-from tagmatch.model.errors import ClosedError, InvalidValueError, Overloaded
+from tagmatch.model.channels import of_channel
+from tagmatch.model.errors import ClosedError, DeadlineMissed, InvalidValueError, Overloaded
 
 
 class MatchesMany(Protocol):
     """What matches: a `TagMatch`, or anything with its method `match_many`."""
 
-    def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
+    def match_many(
+        self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
+    ) -> pa.ListArray:
         """Keys of each message."""
         ...
 
 
 class _Waiting:
-    __slots__ = ("messages", "nbytes", "published")
+    __slots__ = ("messages", "nbytes", "published", "since")
 
     def __init__(self, messages: Messages) -> None:
+        self.since = time.perf_counter()
         self.messages, self.nbytes = messages, messages.nbytes
         self.published: Future[Published] = Future()
         # So that it cannot be cancelled: what is in the queue is matched
@@ -40,7 +44,9 @@ class _Waiting:
 
 
 class Hub:
-    """A queue of messages, and a thread that matches them and notifies sessions.
+    """Queues of messages, one for each channel and one for those without, and a thread for each.
+
+    A thread matches messages and notifies sessions. So none of one channel waits for those of another to be matched.
 
     Every message is counted: `in = matched + unmatched + dropped + failed + waiting`, always.
 
@@ -49,6 +55,8 @@ class Hub:
     matcher : TagMatch
     sessions : Sessions
     options : HubOptions
+    channels : sequence of str
+        Names of the channels that the matcher has.
 
     Examples
     --------
@@ -65,21 +73,36 @@ class Hub:
     [b'miaow']
     """
 
-    def __init__(self, matcher: MatchesMany, sessions: Sessions, options: HubOptions = HUB_DEFAULTS) -> None:
+    def __init__(
+        self,
+        matcher: MatchesMany,
+        sessions: Sessions,
+        options: HubOptions = HUB_DEFAULTS,
+        channels: Sequence[str] = (),
+    ) -> None:
         self._matcher, self._sessions, self._options = matcher, sessions, options
         self._lock = threading.Lock()
         self._came, self._went = threading.Condition(self._lock), threading.Condition(self._lock)
-        self._queue: deque[_Waiting] = deque()
+        self._queues: dict[str | None, deque[_Waiting]] = {channel: deque() for channel in (None, *channels)}
         self._waiting = self._waiting_bytes = self._matching = 0
         self._counts: Counter[str] = Counter()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="tagmatch-hub", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, args=[channel], name="tagmatch-hub", daemon=True)
+            for channel in self._queues
+        ]
+        for thread in self._threads:
+            thread.start()
 
     # -- publishers --------------------------------------------------------------------------------------------------
 
     def publish(
-        self, messages: Any, payloads: Iterable[bytes | None] | None = None, *, timeout: float | None = None
+        self,
+        messages: Any,
+        payloads: Iterable[bytes | None] | None = None,
+        *,
+        timeout: float | None = None,
+        channel: str | None = None,
     ) -> Future[Published]:
         """Have messages matched, and sessions notified.
 
@@ -89,6 +112,8 @@ class Hub:
             As `messages_of` takes them.
         timeout : float, optional
             Seconds to wait for room in the queue, where `when_busy` is `wait`; `None`: as long as it takes.
+        channel : str, optional
+            The channel of the messages; its deadline counts from now.
 
         Returns
         -------
@@ -98,12 +123,13 @@ class Hub:
         Raises
         ------
         InvalidTypeError, InvalidValueError
-            Messages cannot be read, or are more than the queue can have; none is counted.
+            Messages cannot be read, or are more than the queue can have, or there is no such channel; none is counted.
         Overloaded
             There was no room; all of these messages are counted as dropped.
         ClosedError
             The hub is closed; none is counted.
         """
+        queue = self._queues[channel if channel is None else of_channel(channel, [*filter(None, self._queues)])]
         one = _Waiting(messages_of(messages, payloads))
         count, options = len(one.messages), self._options
         if count > options.max_waiting or one.nbytes > options.max_waiting_bytes:
@@ -126,10 +152,10 @@ class Hub:
                     f"{self._waiting} messages wait to be matched, and there is no room for {count} more, which are "
                     "dropped; publish again later"
                 )
-            self._queue.append(one)
+            queue.append(one)
             self._waiting += count
             self._waiting_bytes += one.nbytes
-            self._came.notify()
+            self._came.notify_all()
         return one.published
 
     def _has_room(self, one: _Waiting) -> bool:
@@ -140,30 +166,34 @@ class Hub:
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        while taken := self._next():
+    def _run(self, channel: str | None) -> None:
+        while taken := self._next(self._queues[channel]):
             # Those that came one after the other with the same columns are matched together
             for _, group in groupby(taken, lambda one: one.messages.table.schema):
-                self._match(list(group))
+                self._match(list(group), channel)
 
-    def _next(self) -> list[_Waiting]:
+    def _next(self, queue: deque[_Waiting]) -> list[_Waiting]:
         with self._lock:
-            self._came.wait_for(lambda: self._queue or self._is_closed)
+            self._came.wait_for(lambda: queue or self._is_closed)
             taken: list[_Waiting] = []
             count = 0
-            while self._queue and (not taken or count + len(self._queue[0].messages) <= self._options.batch_messages):
-                taken.append(self._queue.popleft())
+            while queue and (not taken or count + len(queue[0].messages) <= self._options.batch_messages):
+                taken.append(queue.popleft())
                 count += len(taken[-1].messages)
             return taken
 
-    def _match(self, group: list[_Waiting]) -> None:
+    def _match(self, group: list[_Waiting], channel: str | None) -> None:
         try:
             messages = joined([one.messages for one in group])
-            answers = self._matcher.match_many(messages.table, unique=True)
+            if channel is None:
+                answers = self._matcher.match_many(messages.table, unique=True)
+            else:
+                waited = time.perf_counter() - group[0].since
+                answers = self._matcher.match_many(messages.table, unique=True, channel=channel, waited=waited)
         except Exception as error:
             if len(group) > 1:  # the fault of one is not that of the others
                 for one in group:
-                    self._match([one])
+                    self._match([one], channel)
             else:
                 self._done(group, None, error)
             return
@@ -188,7 +218,8 @@ class Hub:
             if error is None:
                 self._counts.update(matched=sum(found), unmatched=sum(counts) - sum(found))
             else:
-                self._counts["failed"] += sum(counts)
+                is_late = isinstance(error, DeadlineMissed | Overloaded)
+                self._counts["dropped" if is_late else "failed"] += sum(counts)
             self._went.notify_all()
         for one, count, matched in zip(group, counts, found, strict=True):
             if error is None:
@@ -282,17 +313,19 @@ class Hub:
             self._is_closed = True
             self._came.notify_all()
             self._went.notify_all()
-            is_whole = drain and self._went.wait_for(lambda: not self._queue, timeout)
-            left = [] if is_whole else list(self._queue)
-            self._queue.clear()
+            is_whole = drain and self._went.wait_for(lambda: not any(self._queues.values()), timeout)
+            left = [] if is_whole else list(chain.from_iterable(self._queues.values()))
+            for queue in self._queues.values():
+                queue.clear()
             dropped = sum(len(one.messages) for one in left)
             self._counts["dropped"] += dropped
             self._waiting -= dropped
             self._waiting_bytes -= sum(one.nbytes for one in left)
         for one in left:
             one.published.set_exception(ClosedError("the hub was closed before these messages were matched"))
-        self._thread.join(None if until is None else max(until - time.monotonic(), 0.0))
-        return not dropped and not self._thread.is_alive()
+        for thread in self._threads:
+            thread.join(None if until is None else max(until - time.monotonic(), 0.0))
+        return not dropped and not any(thread.is_alive() for thread in self._threads)
 
     def __enter__(self) -> Hub:
         return self

@@ -25,7 +25,7 @@ class _Index(Collector):
     def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:
         self._stats = stats
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """Give what is there now; nothing of an index that is closed."""
         with contextlib.suppress(ClosedError):
             stats = self._stats()
@@ -33,6 +33,31 @@ class _Index(Collector):
                 yield GaugeMetricFamily(f"tagmatch_index_{name}", what, stats[name])
             yield GaugeMetricFamily("tagmatch_staged_changes", "Changes that wait for consolidate.", stats["staged"])
             yield GaugeMetricFamily("tagmatch_index_bytes", "Bytes of the index in memory.", stats["index_bytes"])
+            yield from _channels(stats["channels"])
+
+
+def _channels(channels: dict[str, dict[str, Any]]) -> Iterator[Metric]:
+    """Figures of channels: what became of each message, how many answers were late, and by how much."""
+    if not channels:
+        return
+    ended = CounterMetricFamily(
+        "tagmatch_channel_messages", "Messages of channels, by what became of them.", labels=["channel", "outcome"]
+    )
+    offered = CounterMetricFamily("tagmatch_channel_offered", "Messages of channels that came.", labels=["channel"])
+    late = CounterMetricFamily("tagmatch_channel_late", "Answers after the deadline.", labels=["channel"])
+    waiting = GaugeMetricFamily("tagmatch_channel_in_flight", "Messages without an outcome.", labels=["channel"])
+    lateness = GaugeMetricFamily(
+        "tagmatch_channel_lateness_seconds", "How late the late ones were.", labels=["channel", "quantile"]
+    )
+    for channel, figures in channels.items():
+        for outcome in ("answered", "refused", "deserted", "dropped", "cancelled", "failed"):
+            ended.add_metric([channel, outcome], figures[outcome])
+        offered.add_metric([channel], figures["offered"])
+        late.add_metric([channel], figures["late"])
+        waiting.add_metric([channel], figures["in_flight"])
+        for quantile, name in (("0.5", "median"), ("0.99", "p99"), ("1", "max")):
+            lateness.add_metric([channel, quantile], figures["lateness"][name])
+    yield from (ended, offered, late, waiting, lateness)
 
 
 class _Subscribers(Collector):

@@ -206,6 +206,11 @@ class Pipelined:
         sent.stream.close()
 
     def _answer(self, sent: _Sent, batch: pa.RecordBatch) -> None:
+        if (refused := sent.stream.refused) is not None:
+            with self._lock:
+                futures = [sent.futures.popleft() for _ in range(len(batch))]
+            self._give_error(futures, refused)
+            return
         column, finish = batch.column("keys"), self._finish
         offsets, values = column.offsets.to_numpy().tolist(), column.values
         keys = values.to_numpy().tolist() if pa.types.is_uint64(values.type) else values.to_pylist()

@@ -65,6 +65,8 @@ def _answers(stream: MessageStream, rows: int) -> list[pa.ListArray]:
                 stream.was_told = True  # all that is sent will still be answered
                 continue
             raise UnavailableError(f"the service ended with {rows - count} of {rows} queries not answered; ask again")
+        if stream.refused is not None:
+            raise stream.refused
         found.append(batch.column("keys"))
         count += len(batch)
     return found

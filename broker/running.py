@@ -8,18 +8,19 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from tagmatch.broker.config import Config, MetricsOptions, ServerOptions
+from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, ServerOptions
 from tagmatch.broker.http import HttpEndpoint
 from tagmatch.broker.logs import LOG, set_up_logs
 from tagmatch.broker.service import Service
 from tagmatch.broker.tracing import spans
 from tagmatch.interface import TagMatch
+from tagmatch.model.channels import Channel, Order
 from tagmatch.model.errors import ConfigError, IndexNotFoundError, TagMatchError
 
 # A thread that waits for the interpreter lock asks for it so soon: answers need not wait for other work
@@ -127,20 +128,36 @@ def opened(config: Config) -> TagMatch[Any]:
     options = config.index
     if options.path is None:
         raise ConfigError("there is no index: give INDEX, or `path` in [index]")
+    channels = [each.channel for each in config.channel]
     try:
-        return TagMatch.open(options.path, **options.keywords)
+        return TagMatch.open(options.path, **options.keywords, channels=channels)
     except IndexNotFoundError:
         if not options.create:
             raise
-        return TagMatch(options.path, **options.keywords)
+        return TagMatch(options.path, **options.keywords, channels=channels)
 
 
-def with_arguments(config: Config, path: str | None, host: str | None, port: int | None) -> Config:
-    """The configuration, where arguments of the command line take the place of some options."""
+def with_arguments(
+    config: Config,
+    path: str | None,
+    host: str | None,
+    port: int | None,
+    channels: Sequence[Channel] = (),
+    order: Order | None = None,
+) -> Config:
+    """The configuration, where arguments of the command line take the place of some options.
+
+    A channel takes the place of the one with its name.
+    """
     index = config.index if path is None else replace(config.index, path=path)
+    if order is not None:
+        index = replace(index, order=order)
+    by_name = {each.name: each for each in config.channel}
+    for each in channels:
+        by_name[each.name] = ChannelOptions(each.name, each.due if each.deadline is not None else None, each.priority)
     server = config.server
     if host is not None:
         server = replace(server, host=host)
     if port is not None:
         server = replace(server, port=port)
-    return replace(config, index=index, server=server)
+    return replace(config, index=index, server=server, channel=tuple(by_name.values()))

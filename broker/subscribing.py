@@ -49,7 +49,15 @@ class NotifyOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions(Options):
-    """No options."""
+    """How messages are published.
+
+    Attributes
+    ----------
+    channel : str, optional
+        The channel that they are of.
+    """
+
+    channel: str | None = None
 
 
 class Subscribers:
@@ -66,7 +74,8 @@ class Subscribers:
         self._service, self._config = service, config
         self.key_type: KeyType = "string" if service.has_string_keys else "integer"
         self.sessions = Sessions(self.key_type, config.sessions)
-        self.hub = Hub(service.index, self.sessions, config.hub)
+        channels = [each.name for each in config.channel]
+        self.hub = Hub(service.index, self.sessions, config.hub, channels)
         self.gateways: list[Gateway] = []
         self._quiet = threading.Event()
         self._ending: threading.Thread | None = None
@@ -221,7 +230,7 @@ class _Notifying:
 
 def _publish(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> None:
     """Have messages matched and subscribers notified; answer, as JSON, how many they were and how many matched."""
-    PublishOptions.of(command, "the descriptor")
+    options = PublishOptions.of(command, "the descriptor")
     check_schema(reader.schema)
     service, hub = call.service, call.service.subscribers.hub
     waiting: deque[Future[Published]] = deque()
@@ -244,7 +253,7 @@ def _publish(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> N
             service.metrics.throttled.inc(seconds)
             service.wait_for_drain(seconds)
         call.require()
-        waiting.append(hub.publish(batch))
+        waiting.append(hub.publish(batch, channel=options.channel))
         while waiting and waiting[0].done():
             count(waiting.popleft())
     for future in waiting:

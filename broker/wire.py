@@ -102,11 +102,15 @@ class MatchOptions(Options):
         Columns are those of `TagMatch.match_many`: `id` and `attributes` are attributes as any other.
     coalesce : bool
         Answers to several batches may come as one, in the same order.
+    channel : str, optional
+        The channel of the messages. Those that are not answered in time have nulls for keys, in a batch whose metadata
+        is the error; the stream goes on.
     """
 
     unique: bool = False
     plain: bool = False
     coalesce: bool = False
+    channel: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,10 @@ class Overloaded(TagMatchError):  # noqa: N818 - a state, which callers wait out
     """As many queries are being answered as `PipelineOptions` allows; try again later, or use `submit`, which waits."""
 
 
+class DeadlineMissed(TagMatchError):  # noqa: N818 - what became of a message, as of `Overloaded`
+    """A message of a channel is not answered, as it was late, or could not be in time any more."""
+
+
 class SessionError(TagMatchError):
     """A session of a subscriber cannot be had: its name is another's, there are too many, or it has ended."""
 

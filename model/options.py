@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, TypedDict, cast, get_args
 
+from tagmatch.model.channels import Channel, Order, checked_channels
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 Layout = Literal["rarest", "balanced"]
@@ -147,6 +149,10 @@ class MatchOptions:
         How queries that are asked one by one go through the stages.
     cuda : CudaOptions
         How CUDA devices are used.
+    channels : tuple of Channel
+        Classes of messages that queries may be of; none: there are no deadlines.
+    order : {"fifo", "edf", "dfgs"}
+        In which order messages of channels are matched.
     """
 
     exact: bool = True
@@ -158,6 +164,8 @@ class MatchOptions:
     plane: bool = False
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     cuda: CudaOptions = field(default_factory=CudaOptions)
+    channels: tuple[Channel, ...] = ()
+    order: Order = "fifo"
 
     def __post_init__(self) -> None:
         if not isinstance(self.exact, bool):
@@ -169,6 +177,8 @@ class MatchOptions:
             raise InvalidTypeError(f"pipeline must be PipelineOptions, not {self.pipeline!r}")
         if not isinstance(self.cuda, CudaOptions):
             raise InvalidTypeError(f"cuda must be CudaOptions, not {self.cuda!r}")
+        object.__setattr__(self, "channels", checked_channels(self.channels))
+        check_one_of("order", self.order, get_args(Order))
         check_integer("threads", self.threads, 1, MAX_THREADS)
         check_integer("batch_size", self.batch_size, 1, 2**20)
         check_seconds("flush_timeout", self.flush_timeout)
@@ -227,6 +237,8 @@ class _UsualOptions(TypedDict, total=False):
     plane: bool
     pipeline: PipelineOptions | None
     cuda: CudaOptions | None
+    channels: Iterable[Channel]
+    order: Order
 
 
 class NewOptions(_UsualOptions, total=False):

@@ -21,6 +21,7 @@ from typing import Any
 from tagmatch.model.arrays import Lists, TagLists, UIntArray
 from tagmatch.model.columns import one_row, tag_list
 from tagmatch.model.options import MatchOptions
+from tagmatch.pipeline.channels.scheduled import Scheduled
 from tagmatch.pipeline.matcher import Matcher, alone
 from tagmatch.pipeline.stages.awaited import Answered
 from tagmatch.pipeline.stages.counts import Counts
@@ -55,6 +56,7 @@ class Pipeline:
     def _set_up(self) -> None:
         self._counts = Counts()
         self._stages = Threaded(self._options, self._counts, self._queue)
+        self._channels = Scheduled(self._options, self._counts, self._stages.limits, self._stages.timed)
         self._gatherings = Gatherings(self._ask_all)
         self._starting = threading.Lock()
         self._helping = threading.Lock()
@@ -62,8 +64,18 @@ class Pipeline:
 
     # -- callers -----------------------------------------------------------------------------------------------------
 
-    def submit(self, matcher: Matcher, tags: Iterable[str], *, unique: bool, timeout: float | None) -> Future[Any]:
+    def submit(
+        self,
+        matcher: Matcher,
+        tags: Iterable[str],
+        *,
+        unique: bool,
+        timeout: float | None,
+        channel: str | None = None,
+    ) -> Future[Any]:
         """Ask one query; waits at most `timeout` seconds for its turn to enter."""
+        if channel is not None:
+            return self._submit_to(channel, matcher, tags, unique=unique, timeout=timeout)
         answer = Answer()
         # Callbacks that submit more, whose callbacks submit more, must not call each other ever deeper
         keys = None if at_work() else self._brief_answer(matcher, tags, unique)
@@ -73,12 +85,42 @@ class Pipeline:
             answer.set_result(keys)
         return answer
 
-    def awaited(self, matcher: Matcher, tags: Iterable[str], *, unique: bool) -> Awaitable[Any]:
+    def _submit_to(
+        self, channel: str, matcher: Matcher, tags: Iterable[str], *, unique: bool, timeout: float | None
+    ) -> Future[Any]:
+        """Ask one query of a channel."""
+        of, answer = self._channels.of(channel), Answer()
+        keys = None if at_work() else self._brief_answer(matcher, tags, unique)
+        if keys is None:
+            self._start()
+            self._channels.submit(of, matcher, tag_list(tags), Caller(answer, unique), timeout)
+        else:
+            self._channels.answered_at_once(of)
+            answer.set_result(keys)
+        return answer
+
+    def awaited(
+        self, matcher: Matcher, tags: Iterable[str], *, unique: bool, channel: str | None = None
+    ) -> Awaitable[Any]:
         """Ask one query for a task of the running event loop; does not wait for its turn to enter."""
+        if channel is not None:
+            return self._await_of(channel, matcher, tags, unique=unique)
         keys = self._brief_answer(matcher, tags, unique)
         if keys is None:
             return self._gatherings.of_running_loop().ask(matcher, tag_list(tags), unique=unique)
         return Answered(keys)
+
+    def _await_of(self, channel: str, matcher: Matcher, tags: Iterable[str], *, unique: bool) -> Awaitable[Any]:
+        """Ask one query of a channel for a task of the running event loop."""
+        of = self._channels.of(channel)
+        keys = self._brief_answer(matcher, tags, unique)
+        if keys is not None:
+            self._channels.answered_at_once(of)
+            return Answered(keys)
+        self._start()
+        future, caller = self._gatherings.of_running_loop().caller(unique=unique)
+        self._channels.submit(of, matcher, tag_list(tags), caller, 0.0)
+        return future
 
     def _brief_answer(self, matcher: Matcher, tags: Iterable[str], unique: bool) -> Keys | None:
         """The answer, by the calling thread, to a query for which waking another would take longer; else `None`."""
@@ -178,12 +220,24 @@ class Pipeline:
         if self._stages.intake:
             self._stages.first.nudge()
 
-    def match_many(self, matcher: Matcher, chunks: Sequence[TagLists], *, unique: bool) -> Lists:
+    def match_many(
+        self,
+        matcher: Matcher,
+        chunks: Sequence[TagLists],
+        *,
+        unique: bool,
+        channel: str | None = None,
+        waited: float = 0.0,
+    ) -> Lists:
         """Ask many queries; their keys, uint64, in order.
 
         Their packets are not counted as on their way, as their caller waits for them anyway; nor are they queued by
-        partition, being as large as many batches.
+        partition, being as large as many batches. Those of a channel wait each for its turn.
         """
+        if channel is not None:
+            of = self._channels.of(channel)
+            self._start()
+            return self._channels.match_many(of, matcher, chunks, unique=unique, waited=waited)
         return match_inline(
             matcher,
             chunks,
@@ -210,8 +264,11 @@ class Pipeline:
     def _end(self, drain: bool) -> None:
         if drain:
             self._stages.limits.wait_until_empty()
+            self._channels.wait_until_empty()
         else:
             self._stages.limits.give_up()
+        self._channels.stop()
+        self._channels.join()
         self._stages.stop()
         self._stages.join()
         with self._helping:  # the thread of a caller may be at giving answers to others
@@ -225,14 +282,15 @@ class Pipeline:
             threading.Thread(target=self.close, kwargs={"drain": False}, name="tagmatch-abandon", daemon=True).start()
 
     def stats(self) -> dict[str, Any]:
-        """Return counts, what is in flight, and `stages` by name."""
-        return {**self._counts.stats(), **self._stages.stats()}
+        """Return counts, what is in flight, and `stages` and `channels` by name."""
+        return {**self._counts.stats(), **self._stages.stats(), "channels": self._channels.stats()}
 
     def _start(self) -> None:
         if not self._started:
             with self._starting:
                 if not (self._started or self._closed):
                     self._stages.start()
+                    self._channels.start()
                     self._started = True
                     _running.add(self)
 

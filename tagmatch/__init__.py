@@ -13,10 +13,12 @@ from __future__ import annotations
 from tagmatch.backups import backup, restore
 from tagmatch.connecting import connect
 from tagmatch.interface import TagMatch
+from tagmatch.model.channels import Channel
 from tagmatch.model.errors import (
     AccessError,
     ClosedError,
     ConfigError,
+    DeadlineMissed,
     DeviceError,
     DeviceMemoryError,
     DeviceWarning,
@@ -52,10 +54,12 @@ __version__ = VERSION
 __all__ = [
     "AccessError",
     "Box",
+    "Channel",
     "Circle",
     "ClosedError",
     "ConfigError",
     "CudaOptions",
+    "DeadlineMissed",
     "DeviceError",
     "DeviceMemoryError",
     "DeviceWarning",

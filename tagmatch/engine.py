@@ -246,7 +246,9 @@ class Engine:
         return keys
 
     @_interrupted_plainly
-    def match_many(self, queries: Any, *, unique: bool) -> pa.ListArray:
+    def match_many(
+        self, queries: Any, *, unique: bool, channel: str | None = None, waited: float = 0.0
+    ) -> pa.ListArray:
         """Keys of many queries."""
         matcher = self.current.matcher
         if isinstance(queries, pa.Table | pa.RecordBatch):
@@ -258,24 +260,34 @@ class Engine:
                     matcher = self._within(matcher)
         else:
             chunks = tag_lists(queries, "queries")
-        answers = self._pipeline.match_many(matcher, chunks, unique=unique)
+        answers = self._pipeline.match_many(matcher, chunks, unique=unique, channel=channel, waited=waited)
         return _list_array(answers, matcher.keys, unique=unique)
 
     @_interrupted_plainly
     def submit(
-        self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, timeout: float | None
+        self,
+        tags: Iterable[str],
+        attributes: object,
+        place: Place,
+        *,
+        unique: bool,
+        timeout: float | None,
+        channel: str | None = None,
     ) -> Future[Any]:
         """Keys of one query, in the future."""
         if attributes is not None or place.is_given:
             tags = self._message(tags, attributes, place)
-        return self._pipeline.submit(self._matcher_for(place), tags, unique=unique, timeout=timeout)
+        matcher = self._matcher_for(place)
+        return self._pipeline.submit(matcher, tags, unique=unique, timeout=timeout, channel=channel)
 
     @_interrupted_plainly
-    def awaited(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Awaitable[Any]:
+    def awaited(
+        self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None
+    ) -> Awaitable[Any]:
         """Keys of one query, for a task of the running event loop."""
         if attributes is not None or place.is_given:
             tags = self._message(tags, attributes, place)
-        return self._pipeline.awaited(self._matcher_for(place), tags, unique=unique)
+        return self._pipeline.awaited(self._matcher_for(place), tags, unique=unique, channel=channel)
 
     @_interrupted_plainly
     def explain(self, tags: Iterable[str], attributes: object, place: Place) -> list[Any]:

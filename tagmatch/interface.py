@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
+from tagmatch.model.channels import checked_channels
 from tagmatch.model.errors import ClosedError
 from tagmatch.model.options import (
     LAYOUT_DEFAULTS,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from tagmatch.engine import Engine
+    from tagmatch.model.channels import Channel, Order
     from tagmatch.model.filters.areas import Area, Box, Circle
     from tagmatch.model.options import Device, Durability, KeyType, Layout, NewOptions, OpenOptions
     from tagmatch.model.storage.history import SnapshotInfo
@@ -100,6 +102,14 @@ class TagMatch(Generic[K]):
     keep_snapshots : int, optional
         How many earlier snapshots stay in the index beside the current one, from the next `consolidate` on that saves
         one; `open` opens them by number. Default: as many as the index at `path` says, none if there is none.
+    channels : iterable of Channel
+        Classes of messages, which `submit`, `amatch` and `match_many` name: each has its deadline. Without any, there
+        are no deadlines.
+    order : {"fifo", "edf", "dfgs"}
+        In which order threads take what waits of all channels. `fifo`: as it came; deadlines are only measured. `edf`:
+        the earliest deadline first; what could not be in time is refused as it comes, or dropped. `dfgs`: as "Pub/Sub
+        on Stream" (DEBS 2012) has it, each thread with a queue of its own; what fits into none is deserted. Messages
+        without a channel are in none of these.
 
     Raises
     ------
@@ -147,13 +157,17 @@ class TagMatch(Generic[K]):
         cuda: CudaOptions | None = None,
         durability: Durability | None = None,
         keep_snapshots: int | None = None,
+        channels: Iterable[Channel] = MATCH_DEFAULTS.channels,
+        order: Order = MATCH_DEFAULTS.order,
     ) -> None:
         self._engine = _engine().new(
             path,
             key_type,
             LayoutOptions(layout, max_partition_size),
             StagingOptions(durability, keep_snapshots),
-            _match_options(exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda),
+            _match_options(
+                exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda, channels, order
+            ),
         )
 
     @overload
@@ -198,6 +212,8 @@ class TagMatch(Generic[K]):
         cuda: CudaOptions | None = None,
         durability: Durability | None = None,
         keep_snapshots: int | None = None,
+        channels: Iterable[Channel] = MATCH_DEFAULTS.channels,
+        order: Order = MATCH_DEFAULTS.order,
     ) -> Any:
         """An existing index, in its own layout.
 
@@ -217,7 +233,7 @@ class TagMatch(Generic[K]):
         layout, max_partition_size
             Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
         exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda, durability,
-        keep_snapshots
+        keep_snapshots, channels, order
             As of `TagMatch`.
 
         Raises
@@ -250,7 +266,9 @@ class TagMatch(Generic[K]):
             max_partition_size,
             snapshot,
             StagingOptions(durability, keep_snapshots),
-            _match_options(exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda),
+            _match_options(
+                exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda, channels, order
+            ),
         )
         return opened
 
@@ -567,7 +585,9 @@ class TagMatch(Generic[K]):
         found: set[K] = self._engine.match(tags, attributes, _place(location, within), unique=True)
         return found
 
-    def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
+    def match_many(
+        self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
+    ) -> pa.ListArray:
         """Answers to many queries.
 
         Parameters
@@ -581,6 +601,11 @@ class TagMatch(Generic[K]):
             are for.
         unique : bool
             Give each key of a query once (ascending), as `match_unique` does.
+        channel : str, optional
+            Name of a channel, whose deadline holds for all answers together. The queries are matched some at a time,
+            so that threads can turn to what is more urgent in between.
+        waited : float
+            Seconds that have passed of the channel's deadline, where the queries were handed in earlier.
 
         Returns
         -------
@@ -593,8 +618,10 @@ class TagMatch(Generic[K]):
             As `add_sets`.
         ResultTooLargeError
             All answers together have 2**31 keys or more.
+        DeadlineMissed, Overloaded
+            The channel's deadline cannot be kept: as of `submit`. There is no answer to any of the queries then.
         """
-        return self._engine.match_many(queries, unique=bool(unique))
+        return self._engine.match_many(queries, unique=bool(unique), channel=channel, waited=waited)
 
     @overload
     def submit(
@@ -607,6 +634,7 @@ class TagMatch(Generic[K]):
         unique: Literal[False] = False,
         block: bool = True,
         timeout: float | None = None,
+        channel: str | None = None,
     ) -> Future[list[K]]: ...
 
     @overload
@@ -620,6 +648,7 @@ class TagMatch(Generic[K]):
         unique: Literal[True],
         block: bool = True,
         timeout: float | None = None,
+        channel: str | None = None,
     ) -> Future[set[K]]: ...
 
     @overload
@@ -633,6 +662,7 @@ class TagMatch(Generic[K]):
         unique: bool,
         block: bool = True,
         timeout: float | None = None,
+        channel: str | None = None,
     ) -> Future[list[K]] | Future[set[K]]: ...
 
     def submit(
@@ -645,6 +675,7 @@ class TagMatch(Generic[K]):
         unique: bool = False,
         block: bool = True,
         timeout: float | None = None,
+        channel: str | None = None,
     ) -> Future[Any]:
         """`match`, or `match_unique` when `unique`, as a future, which can be cancelled until its matching begins.
 
@@ -659,16 +690,36 @@ class TagMatch(Generic[K]):
             Wait while too many queries are being answered.
         timeout : float, optional
             Seconds to wait at most.
+        channel : str, optional
+            Name of the channel that the query is of, one of those that `channels` gave. Its deadline counts from now.
 
         Raises
         ------
         TypeError, ValueError
-            As `match`.
+            As `match`; or there is no such channel, and the message lists those that there are.
         Overloaded
-            Too many queries are being answered, and `block` or `timeout` forbids to wait longer.
+            Too many queries are being answered, and `block` or `timeout` forbids to wait longer. As the future's error:
+            what waits already is so much that the channel's deadline cannot be kept.
+        DeadlineMissed
+            As the future's error: the query was dropped, as it was late or could not be in time any more.
+
+        Examples
+        --------
+        >>> from tagmatch import Channel
+        >>> tm = TagMatch(channels=[Channel("alarm", deadline=5), Channel("bulk", deadline=60)], order="edf")
+        >>> tm.add_set(["smoke"], 7)
+        >>> tm.consolidate()
+        >>> tm.submit(["smoke", "kitchen"], channel="alarm").result()
+        [7]
+        >>> tm.match_many([["smoke"]] * 2, channel="bulk").to_pylist()
+        [[7], [7]]
+        >>> tm.stats()["channels"]["alarm"]["answered"]
+        1
         """
         place = _place(location, within)
-        return self._engine.submit(tags, attributes, place, unique=bool(unique), timeout=timeout if block else 0.0)
+        return self._engine.submit(
+            tags, attributes, place, unique=bool(unique), timeout=timeout if block else 0.0, channel=channel
+        )
 
     @overload
     async def amatch(
@@ -679,6 +730,7 @@ class TagMatch(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
         unique: Literal[False] = False,
+        channel: str | None = None,
     ) -> list[K]: ...
 
     @overload
@@ -690,6 +742,7 @@ class TagMatch(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
         unique: Literal[True],
+        channel: str | None = None,
     ) -> set[K]: ...
 
     @overload
@@ -701,6 +754,7 @@ class TagMatch(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
         unique: bool,
+        channel: str | None = None,
     ) -> list[K] | set[K]: ...
 
     async def amatch(
@@ -711,13 +765,15 @@ class TagMatch(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
         unique: bool = False,
+        channel: str | None = None,
     ) -> list[K] | set[K]:
         """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting.
 
-        The loop's thread itself answers where `submit` would; then its other tasks go on before this one.
+        The loop's thread itself answers where `submit` would; then its other tasks go on before this one. `channel` is
+        as of `submit`, and so are its errors.
         """
         found: list[K] | set[K] = await self._engine.awaited(
-            tags, attributes, _place(location, within), unique=bool(unique)
+            tags, attributes, _place(location, within), unique=bool(unique), channel=channel
         )
         return found
 
@@ -888,7 +944,12 @@ class TagMatch(Generic[K]):
             `key_bytes`. Work since the opening: `queries` answered, `matches` (keys that they got), `verified` (sets
             that were compared with a query and are contained in it), `rejected` (candidates that are not). Now:
             `queries_in_flight`, `result_bytes_in_flight`, and `stages`, by name, with their queues and times in
-            seconds; what `match` does in its own thread is in none of these three.
+            seconds; what `match` does in its own thread is in none of these three. `channels`, by name, where there
+            are any: messages that were `offered`, and of each of them what became of it: `answered` (`late` of these
+            after the deadline), `refused` (at once, as too much was waiting), `deserted` (at once, by the order
+            `dfgs`), `dropped` (late, or as it could not be in time), `cancelled`, `failed`, or still `in_flight`; with
+            times in seconds: `lateness` (of answers after the deadline), `estimate_error` (between what matching was
+            expected to take and took), and `cost`, what it is expected to take: `once` and `each` message.
         """
         return Stats(self._engine.stats())
 
@@ -975,6 +1036,8 @@ def _match_options(
     plane: bool,
     pipeline: PipelineOptions | None,
     cuda: CudaOptions | None,
+    channels: Iterable[Channel],
+    order: Order,
 ) -> MatchOptions:
     return MatchOptions(
         exact,
@@ -986,4 +1049,6 @@ def _match_options(
         plane,
         MATCH_DEFAULTS.pipeline if pipeline is None else pipeline,
         MATCH_DEFAULTS.cuda if cuda is None else cuda,
+        checked_channels(channels),
+        order,
     )

@@ -20,7 +20,14 @@ from tagmatch.broker.gateways.requests import Requests
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.publications import Published
 from tagmatch.broker.sessions import Sessions
-from tagmatch.model.errors import ClosedError, SlowSubscriberError, TagMatchError
+from tagmatch.model.errors import (
+    ClosedError,
+    DeadlineMissed,
+    InvalidValueError,
+    Overloaded,
+    SlowSubscriberError,
+    TagMatchError,
+)
 
 _LOG = logging.getLogger("tagmatch.gateways")
 # Between looks whether the gateway is to stop
@@ -158,19 +165,23 @@ class Gateway(ABC):
             except TagMatchError as error:
                 _LOG.warning("a message was refused: %s", error)
                 self._done([came], refused=1)
-        try:
-            tables = tables_of(rows)
-        except Exception as error:  # none that is foreseen; the thread goes on
-            _LOG.exception("messages were not matched: %s", error)
-            self._done([row.came for row in rows], failed=len(rows))
-            return
-        for table, members in tables:
-            self._publish(table, [row.came for row in members])
+        by_channel: dict[str | None, list[Row]] = {}
+        for row in rows:
+            by_channel.setdefault(row.channel, []).append(row)
+        for channel, own in by_channel.items():
+            try:
+                tables = tables_of(own)
+            except Exception as error:  # none that is foreseen; the thread goes on
+                _LOG.exception("messages were not matched: %s", error)
+                self._done([row.came for row in own], failed=len(own))
+                continue
+            for table, members in tables:
+                self._publish(table, [row.came for row in members], channel)
 
-    def _publish(self, table: pa.Table, members: list[Incoming]) -> None:
+    def _publish(self, table: pa.Table, members: list[Incoming], channel: str | None) -> None:
         def done(future: Future[Published]) -> None:
             error = future.exception()
-            if isinstance(error, ClosedError):
+            if isinstance(error, ClosedError | DeadlineMissed | Overloaded):
                 self._dropped(members, error)
             elif error is not None:
                 _LOG.error("messages were not matched: %s", error)
@@ -180,7 +191,10 @@ class Gateway(ABC):
                 self._done(members, matched=matched, unmatched=len(members) - matched)
 
         try:
-            self._hub.publish(table).add_done_callback(done)
+            self._hub.publish(table, channel=channel).add_done_callback(done)
+        except InvalidValueError as error:  # there is no such channel
+            _LOG.warning("messages were refused: %s", error)
+            self._done(members, refused=len(members))
         except TagMatchError as error:
             self._dropped(members, error)
 

@@ -20,7 +20,7 @@ from tagmatch.model.filters.values import attribute_tags
 #: Names of columns that no attribute can have here
 RESERVED = frozenset(("tags", "location", "within", ID, PAYLOAD, EXPIRES))
 #: Properties that have a meaning, and the prefixes of names of attributes; NATS has no colon in names of headers
-TAG, TAG_LIST, LON, LAT = "tag", "tags", "lon", "lat"
+TAG, TAG_LIST, LON, LAT, CHANNEL = "tag", "tags", "lon", "lat", "channel"
 ATTRIBUTES = ("attribute:", "attribute-")
 #: Integers up to here are floats, too
 _EXACT = 2**53
@@ -59,6 +59,7 @@ class Row:
     tags: list[str]
     attributes: dict[str, Any] = field(default_factory=dict)
     location: tuple[float, float] | None = None
+    channel: str | None = None
 
 
 def row_of(came: Incoming, form: Form, *, plane: bool = False) -> Row:
@@ -78,11 +79,14 @@ def row_of(came: Incoming, form: Form, *, plane: bool = False) -> Row:
     tags: list[str] = []
     attributes: dict[str, Any] = {}
     place: dict[str, float] = {}
+    channel = None
     for name, value in came.properties:
         if name == TAG:
             tags.append(value)
         elif name == TAG_LIST:
             tags += tag_list(_json(value, "property 'tags'"), "property 'tags'")
+        elif name == CHANNEL:
+            channel = value
         elif name in (LON, LAT):
             place[name] = _number(name, value)
         elif name.startswith(ATTRIBUTES):
@@ -111,7 +115,7 @@ def row_of(came: Incoming, form: Form, *, plane: bool = False) -> Row:
         "".join(tags).encode()
     except UnicodeEncodeError:
         raise InvalidValueError("a tag has no UTF-8 form: it has half of a surrogate pair") from None
-    return Row(came, tags, attributes, location)
+    return Row(came, tags, attributes, location, channel)
 
 
 def tables_of(rows: Sequence[Row]) -> list[tuple[pa.Table, list[Row]]]:

@@ -39,12 +39,17 @@ class Gathering:
     def ask(self, matcher: Matcher, tags: list[str], *, unique: bool) -> asyncio.Future[Any]:
         """Ask a query. Only the loop's thread may call this."""
         loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        self._gathered.append((matcher, tags, Caller(Awaited(future, self._outcomes), unique)))
+        future, caller = self.caller(unique=unique)
+        self._gathered.append((matcher, tags, caller))
         if not self._called:
             self._called = True
             loop.call_soon(self._submit_in_loop)
         return future
+
+    def caller(self, *, unique: bool) -> tuple[asyncio.Future[Any], Caller]:
+        """A future of the loop that its thread runs, and what gives it its answer."""
+        future = asyncio.get_running_loop().create_future()
+        return future, Caller(Awaited(future, self._outcomes), unique)
 
     def _submit_in_loop(self) -> None:
         self._called = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -44,6 +44,27 @@ def serve(
         int | None,
         typer.Option(min=0, max=65_535, help="Port; 0: any that is free.  [default: 8815]", show_default=False),
     ] = None,
+    channel: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:DEADLINE[:PRIORITY]]",
+            help="A class of messages, which clients name: they are answered within DEADLINE, such as 250us, 5ms, 2s "
+            "or 1min, from when they come. Without it they are never late, and go behind all others. Where deadlines "
+            "are equal, the higher PRIORITY goes first; it is 0 if not given. Give the option once for each channel: "
+            "--channel alarm:5ms:1 --channel bulk:2s. One takes the place of the [[channel]] of its name in the "
+            "configuration, which also has latency_budget and expiry.",
+            show_default=False,
+        ),
+    ] = None,
+    order: Annotated[
+        Literal["fifo", "edf", "dfgs"] | None,
+        typer.Option(
+            help="In which order messages of channels are matched. fifo: as they come; deadlines are only measured. "
+            "edf: the earliest deadline first; what cannot be in time is refused or dropped, and its client gets an "
+            'error. dfgs: as "Pub/Sub on Stream" (DEBS 2012) has it.  [default: fifo]',
+            show_default=False,
+        ),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
 ) -> None:
     """Serve an index over Arrow Flight, until SIGTERM or Ctrl-C; what is under way then is still answered."""
@@ -53,8 +74,10 @@ def serve(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said in one line, or logged
     from tagmatch.broker.config import Config, read_config
     from tagmatch.broker.running import run, with_arguments
+    from tagmatch.model.channels import channel_of
 
-    found = with_arguments(Config() if config is None else read_config(config), index, host, port)
+    channels = [channel_of(text) for text in channel or ()]
+    found = with_arguments(Config() if config is None else read_config(config), index, host, port, channels, order)
     if check:
         found.check_exposure()
         typer.echo(f"{config or 'the configuration'}: ok")

@@ -30,7 +30,7 @@ from tagmatch.workloads.systems.tagmatch_content import TagmatchContent, Tagmatc
 
 pytestmark = pytest.mark.slow
 
-SYSTEMS = {"tagmatch, end to end", "tagmatch, matching alone", "OCM", "SFF", "BE-Tree"}
+SYSTEMS = {"tagmatch, end to end", "tagmatch, matching alone", "OCM", "SFF", "BE-Tree", "H and C phases"}
 
 
 def run(folder: Path, *more: str) -> Result:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.content import matching_keys
 from support.content_systems import (
     NAMES,
     OTHER_NAMES,
@@ -24,10 +26,15 @@ from support.content_systems import (
 )
 
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
-from tagmatch.workloads.systems.catalogue import CONTENT, CONTENT_SHARED, ENCODED, System
+from tagmatch.workloads.systems.catalogue import CONTENT, CONTENT_PHASES, CONTENT_SHARED, ENCODED, System
 
 #: Also with as many nodes as there can be
-SYSTEMS = {**CONTENT, **CONTENT_SHARED, "BE-Tree, cut to the end": System("be_tree:BeTree", {"leaf": 1})}
+SYSTEMS = {
+    **CONTENT,
+    **CONTENT_PHASES,
+    **CONTENT_SHARED,
+    "BE-Tree, cut to the end": System("be_tree:BeTree", {"leaf": 1}),
+}
 
 
 #: And our own, in each path
@@ -131,6 +138,29 @@ def test_nothing_stored_or_sent(system: System) -> None:
     check(system, *tables([], some[1], pa.int64()))
     check(system, *tables(some[0], [], pa.int64()))
     check(system, tables(*some, pa.int64())[0], pa.table({"other": pa.array([None, 2], pa.int64())}))
+
+
+@given(workload=workloads(WHOLE, NAMES), parts=st.integers(1, 4))
+def test_a_message_in_tasks(workload: tuple[list[Row], list[Row]], parts: int) -> None:
+    """Each filter is in one SubC phase, whatever number there is."""
+    stored, sent = tables(*workload, pa.int64())
+    matcher: Any = CONTENT_PHASES["H and C phases"](stored, 1)
+    prepared = matcher.prepare(sent)
+    for row, right in enumerate(matching_keys(stored.to_pylist(), sent.to_pylist())):
+        bits = matcher.h_phase(prepared, row)
+        assert len(bits) == matcher.predicates
+        found = [matcher.sub_c_phase(bits, part, parts) for part in range(parts)]
+        assert sorted(matcher.keys_of(np.concatenate(found)).tolist()) == right
+
+
+def test_parts_have_as_many_filters() -> None:
+    """About: each has whole clusters."""
+    content = Content(ContentOptions(interfaces=1, min_filters=8000, max_filters=8000, names=8))
+    matcher: Any = CONTENT_PHASES["H and C phases"](content.subscriptions(0, content.filters), 1)
+    every = np.ones(matcher.predicates, np.uint8)
+    counts = [len(matcher.sub_c_phase(every, part, 4)) for part in range(4)]
+    assert sum(counts) == content.filters
+    assert all(0.9 * 2000 < count < 1.1 * 2000 for count in counts)
 
 
 CONSTRAINT = {"attr": "x", "op": "=", "value": 1, "upper": None}

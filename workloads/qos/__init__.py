@@ -4,7 +4,7 @@ Pub/Sub on Stream: Z. Wang, Y. Zhang, X. Chang, X. Mi, Y. Wang, K. Wang, H. Yang
 Message Broker with QoS Support", DEBS 2012.
 """
 
-from tagmatch.workloads.qos.channels import Channel as Channel
+from tagmatch.model.channels import Channel as Channel
 from tagmatch.workloads.qos.options import SCENARIOS as SCENARIOS
 from tagmatch.workloads.qos.options import QosOptions as QosOptions
 from tagmatch.workloads.qos.simulator import POLICIES as POLICIES

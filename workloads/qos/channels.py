@@ -1,4 +1,4 @@
-"""Channels: messages with the same deadline, and what a broker has to do for one of them."""
+"""The messages of channels: how often they come, and what a broker has to do for one of them."""
 
 from __future__ import annotations
 
@@ -6,81 +6,14 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tagmatch.model.channels import Channel
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 #: All times of the simulator are whole nanoseconds, so that sums are exact
 NANOSECONDS = 1_000_000_000
 
 _LONGEST = 86_400.0
-_HIGHEST = 1_000_000
 _MOST_PARTS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Channel:
-    """Messages with the same quality of service.
-
-    Attributes
-    ----------
-    name : str
-    deadline : float
-        Seconds from a message's arrival until its answer is late; at most a day.
-    priority : int
-        Which message goes first where deadlines are equal: that of the higher priority.
-    latency_budget : float
-        Seconds that the answer may take longer so that other messages share a batch; 0 for no batches.
-    expiry : float, optional
-        Seconds from a message's arrival until nobody wants the answer, late or not; by default the deadline.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        A value is of the wrong type or out of range; the message names it.
-
-    Examples
-    --------
-    >>> from tagmatch.workloads.qos import Channel
-    >>> alarm = Channel("alarm", deadline=0.005, priority=1)
-    >>> alarm.expires
-    0.005
-    """
-
-    name: str
-    deadline: float
-    priority: int = 0
-    latency_budget: float = 0.0
-    expiry: float | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise InvalidTypeError(f"the name of a channel must be a string, not {self.name!r}")
-        if not self.name:
-            raise InvalidValueError("the name of a channel must not be empty")
-        _check_seconds(self, "deadline", self.deadline, zero=False)
-        _check_seconds(self, "latency_budget", self.latency_budget, zero=True)
-        if isinstance(self.priority, bool) or not isinstance(self.priority, int):
-            raise InvalidTypeError(f"channel {self.name!r}: priority must be an integer, not {self.priority!r}")
-        if not -_HIGHEST <= self.priority <= _HIGHEST:
-            raise InvalidValueError(
-                f"channel {self.name!r}: priority must be from {-_HIGHEST} to {_HIGHEST}, not {self.priority}"
-            )
-        if self.latency_budget >= self.deadline:
-            raise InvalidValueError(
-                f"channel {self.name!r}: latency_budget must be less than the deadline, {self.deadline:g} seconds, not "
-                f"{self.latency_budget:g}"
-            )
-        if self.expiry is not None:
-            _check_seconds(self, "expiry", self.expiry, zero=False)
-            if self.expiry < self.deadline:
-                raise InvalidValueError(
-                    f"channel {self.name!r}: expiry must be at least the deadline, {self.deadline:g} seconds, not "
-                    f"{self.expiry:g}"
-                )
-
-    @property
-    def expires(self) -> float:
-        """Seconds from a message's arrival until nobody wants the answer."""
-        return self.deadline if self.expiry is None else self.expiry
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +51,10 @@ class Flow:
     shared: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.channel.deadline is None:
+            raise InvalidValueError(f"channel {self.channel.name!r}: the simulator needs its deadline")
         for name in ("period", "processing"):
-            _check_seconds(self.channel, name, getattr(self, name), zero=False)
+            _check_seconds(self.channel, name, getattr(self, name))
         for name in ("h_share", "shared"):
             value = getattr(self, name)
             if not 0 <= value < 1:
@@ -141,11 +76,10 @@ class Flow:
         return (first, *parts) if first else tuple(parts)
 
 
-def _check_seconds(channel: Channel, what: str, value: object, *, zero: bool) -> None:
+def _check_seconds(channel: Channel, what: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidTypeError(f"channel {channel.name!r}: {what} must be a number of seconds, not {value!r}")
-    least = 0.0 if zero else 1 / NANOSECONDS
-    if not (math.isfinite(value) and least <= value <= _LONGEST):
+    if not (math.isfinite(value) and 1 / NANOSECONDS <= value <= _LONGEST):
         raise InvalidValueError(
-            f"channel {channel.name!r}: {what} must be from {least:g} to {_LONGEST:,.0f} seconds, not {value!r}"
+            f"channel {channel.name!r}: {what} must be from 1e-09 to {_LONGEST:,.0f} seconds, not {value!r}"
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.pipeline.rules.deadlines import goes_behind
 
 if TYPE_CHECKING:
     from tagmatch.model.arrays import I64Array
@@ -215,8 +216,8 @@ def _place(now, core, m, messages, work, queues, fine, keep_head):
         task = queues.task[core, i]
         other = work.channel[task]
         end += work.alone[task]
-        late = end + block > messages.arrival[queues.message[core, i]] + work.deadline[other]
-        if not fine or late or other == channel or (keep_head and i == 0):
+        due = messages.arrival[queues.message[core, i]] + work.deadline[other]
+        if not fine or goes_behind(end, block, due, other == channel) or (keep_head and i == 0):
             place, before = i + 1, end
     return place if before + block <= now + work.deadline[channel] else -1
 

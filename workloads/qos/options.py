@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from tagmatch.model.channels import Channel
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.workloads.numbers import check_numbers, number
-from tagmatch.workloads.qos.channels import Channel, Flow
+from tagmatch.workloads.qos.channels import Flow
 
 #: Names of the paper's two channels
 CHANNELS = ("channel 1", "channel 2")

@@ -136,9 +136,9 @@ def arrivals(flows: Sequence[Flow], seconds: float, seed: int, *, poisson: bool,
 def work_of(flows: Sequence[Flow], *, indivisible: bool = False) -> Work:
     """Make tables of what channels ask for, of which a message is one task if it is `indivisible`."""
     tasks = [(sum(flow.tasks),) if indivisible else flow.tasks for flow in flows]
-    deadlines = _nanoseconds([flow.channel.deadline for flow in flows])
+    deadlines = _nanoseconds([flow.channel.due for flow in flows])
     # A message's tasks share out its latency budget
-    longer = np.repeat([1 + flow.channel.latency_budget / flow.processing for flow in flows], [*map(len, tasks)])
+    longer = np.repeat([1 + flow.channel.budget / flow.processing for flow in flows], [*map(len, tasks)])
     # No batch may take so long that a message of any channel that comes meanwhile is late
     tightest = min(int(deadline) - sum(each) for deadline, each in zip(deadlines, tasks, strict=True))
     alone = np.array([task for each in tasks for task in each], np.int64)
@@ -200,7 +200,7 @@ def count_results(messages: Messages, flows: Sequence[Flow], ends: I64Array) -> 
         own = messages.channel == channel
         answered = own & (ends > messages.arrival)
         offered, dropped = int(np.count_nonzero(own)), int(np.count_nonzero(own & (ends == DROPPED)))
-        deadline = round(flow.channel.deadline * NANOSECONDS)
+        deadline = round(flow.channel.due * NANOSECONDS)
         late_by = ends[answered] - messages.arrival[answered] - deadline
         late = int(np.count_nonzero(late_by > 0))
         if lost := offered - len(late_by) - dropped:

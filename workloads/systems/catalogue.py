@@ -103,6 +103,8 @@ CONTENT: Mapping[str, System] = {
     "OCM": System("ocm:Ocm"),
     "BE-Tree": System("be_tree:BeTree"),
 }
+#: The same, whose messages are matched in tasks, too, where they have deadlines (`tagmatch.workloads.qos`)
+CONTENT_PHASES: Mapping[str, System] = {"H and C phases": System("access_predicates:AccessPredicates")}
 #: The same with a message shared out to threads, as published, not messages
 CONTENT_SHARED: Mapping[str, System] = {
     "OCM, sharing tables": System("ocm:Ocm", {"share": "tables"}),

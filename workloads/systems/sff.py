@@ -8,10 +8,7 @@ import numpy as np
 
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.workloads.systems.content_matcher import (
-    BETWEEN,
     CONTAINS,
-    GREATER,
-    LESS,
     UNEQUAL,
     ContentMatcher,
     Filters,
@@ -19,23 +16,16 @@ from tagmatch.workloads.systems.content_matcher import (
     add_match,
     narrow_sizes,
 )
+from tagmatch.workloads.systems.distinct_constraints import KINDS, distinct_of, place_of, satisfied_run
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tagmatch.model.arrays import BoolArray, I64Array, U32Array
 
-# An interval is two constraints, one of each of these kinds, with which the numbers of the operators go on
-_FROM, _UP_TO = BETWEEN, CONTAINS + 1
-_KINDS = _UP_TO + 1
-
 
 class _Index(NamedTuple):
-    """Distinct constraints by attribute and kind, then by operand.
-
-    Those of group `attribute * _KINDS + kind` are from `groups[group]` to `groups[group + 1]`; constraint `i` is one of
-    the filters `filters[lists[i] : lists[i + 1]]`. `unmarked` is not marked anywhere.
-    """
+    """Distinct constraints, as `Distinct` has them, and what filters are; `unmarked` is not marked anywhere."""
 
     groups: I64Array
     operands: npt.NDArray[Any]
@@ -60,58 +50,21 @@ class Sff(ContentMatcher):
     """
 
     def _build(self, filters: Filters) -> _Index:
-        interval = filters.operators == BETWEEN
-        kinds = np.concatenate([filters.operators, np.full(int(interval.sum()), _UP_TO, np.uint8)])
-        operands = np.concatenate([filters.values, filters.uppers[interval]])
-        of, attributes = (
-            np.concatenate([column, column[interval]]) for column in (filters.filters, filters.attributes)
-        )
-        groups = attributes.astype(np.int64) * _KINDS + kinds
-        order = np.lexsort((of, operands, groups))
-        groups, operands = groups[order], operands[order]
-        new = np.ones(len(order), np.bool_)
-        new[1:] = (groups[1:] != groups[:-1]) | (operands[1:] != operands[:-1])
-        sizes = filters.sizes + np.bincount(filters.filters[interval], minlength=len(filters.sizes))
+        distinct = distinct_of(filters)
         return _Index(
-            np.searchsorted(groups[new], np.arange(len(filters.names) * _KINDS + 1)),
-            operands[new],
-            np.append(np.flatnonzero(new), len(order)),
-            of[order],
-            narrow_sizes(sizes),
+            distinct.groups,
+            distinct.operands,
+            distinct.lists,
+            distinct.filters,
+            narrow_sizes(distinct.sizes),
             filters.interfaces,
             np.zeros(len(filters.keys), np.bool_),
-            np.flatnonzero(sizes == 0).astype(np.uint32),
+            np.flatnonzero(distinct.sizes == 0).astype(np.uint32),
         )
 
     def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
         found: U32Array = _count(messages.offsets, messages.attributes, messages.values, self._tables, unique, ends)
         return found
-
-
-@inlined
-def _place(operands, first, last, x, after):
-    """Return the first place whose operand is not below `x`, or with `after` is above it; `last` if none is."""
-    while first < last:
-        middle = (first + last) >> 1
-        if operands[middle] < x or (after and operands[middle] == x):
-            first = middle + 1
-        else:
-            last = middle
-    return first
-
-
-@inlined
-def _satisfied(kind, operands, first, last, x):
-    """Return the run of constraints of a kind that `x` satisfies; of UNEQUAL, the one that it does not."""
-    if kind == LESS:
-        return _place(operands, first, last, x, True), last
-    if kind == _UP_TO:
-        return _place(operands, first, last, x, False), last
-    if kind == GREATER:
-        return first, _place(operands, first, last, x, False)
-    if kind == _FROM:
-        return first, _place(operands, first, last, x, True)
-    return _place(operands, first, last, x, False), _place(operands, first, last, x, True)
 
 
 @inlined
@@ -145,8 +98,8 @@ def _add_contained(text, first, last, index, counts, marked, unique, found, used
             while earlier > rest and earlier & ones != part:
                 earlier >>= 8
             if earlier == rest:
-                low = _place(index.operands, first, last, part, False)
-                high = _place(index.operands, low, last, part, True)
+                low = place_of(index.operands, first, last, part, False)
+                high = place_of(index.operands, low, last, part, True)
                 found, used = _add(low, high, index, counts, marked, unique, found, used, purged)
             if rest == 0:
                 break
@@ -172,8 +125,8 @@ def _count(offsets, attributes, values, index, unique, ends):
         for i in range(offsets[message], offsets[message + 1]):
             if unique and used - begin == len(marked):
                 break
-            for kind in range(_KINDS):
-                group = np.int64(attributes[i]) * _KINDS + kind
+            for kind in range(KINDS):
+                group = np.int64(attributes[i]) * KINDS + kind
                 first, last = index.groups[group], index.groups[group + 1]
                 purged = unique and used > begin
                 if kind == CONTAINS:
@@ -182,7 +135,7 @@ def _count(offsets, attributes, values, index, unique, ends):
                             values[i], first, last, index, counts, marked, unique, found, used, purged
                         )
                     continue
-                low, high = _satisfied(kind, index.operands, first, last, values[i])
+                low, high = satisfied_run(kind, index.operands, first, last, values[i])
                 if kind == UNEQUAL:
                     found, used = _add(first, low, index, counts, marked, unique, found, used, purged)
                     low, high = high, last

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tagmatch.model.channels import Channel
 from tagmatch.workloads.bench.figures import published_qos as published
 from tagmatch.workloads.bench.figures.qos_most import MostMessages
 from tagmatch.workloads.bench.harness.confidence import Mean
 from tagmatch.workloads.bench.harness.results import Row, Target
-from tagmatch.workloads.qos.channels import Channel, Flow
+from tagmatch.workloads.qos.channels import Flow
 from tagmatch.workloads.qos.kernels import EXACT, Messages
 from tagmatch.workloads.qos.options import CHANNELS, SCENARIOS, QosOptions
 from tagmatch.workloads.qos.simulator import LATENESS, POLICIES, ChannelResult, run, simulate, work_of

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tagmatch.workloads.bench.harness.content_reference import satisfied_rows
 from tagmatch.workloads.bench.harness.results import Answers
 from tagmatch.workloads.bench.harness.timing import Samples, rates
-from tagmatch.workloads.systems.catalogue import CONTENT
+from tagmatch.workloads.systems.catalogue import CONTENT, CONTENT_PHASES
 from tagmatch.workloads.systems.matcher import CallSize, UnavailableError, count_keys, wrong_and_missing
 from tagmatch.workloads.systems.tagmatch_content import TagmatchContent, TagmatchMatching, TagmatchOneByOne
 from tagmatch.workloads.systems.tagmatch_encoded import TagmatchEncoded
@@ -105,7 +105,7 @@ def measure(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchCon
     """Time all systems on one thread, each key of an answer once, and compare all answers."""
     systems: dict[str, Matcher[Any]] = {WHOLE: whole, MATCHING: TagmatchMatching(whole)}
     with ExitStack() as stack:
-        for name, system in CONTENT.items():
+        for name, system in {**CONTENT, **CONTENT_PHASES}.items():
             with bench.doing(f"content: building {name}, {scenario.name}"):
                 systems[name] = system(scenario.subscriptions, 1)
                 stack.callback(systems[name].close)

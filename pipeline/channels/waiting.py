@@ -1,0 +1,108 @@
+"""What waits to be matched: messages of channels, and packets of calls with many."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, Protocol
+
+from tagmatch.model.channels import Channel
+from tagmatch.pipeline.channels.cost import CostModel
+from tagmatch.pipeline.channels.counts import ChannelCounts
+from tagmatch.pipeline.matcher import Matcher
+
+#: Of the time that the tightest channel has to spare, a task may take this share: threads do not wake in no time
+_SHARE = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class Class:
+    """A channel, with what is known of its messages.
+
+    Attributes
+    ----------
+    channel : Channel
+    cost : CostModel
+        What its tasks take.
+    counts : ChannelCounts
+        What became of its messages.
+    tasks : int
+        Tasks that were done.
+    """
+
+    channel: Channel
+    cost: CostModel = field(default_factory=CostModel)
+    counts: ChannelCounts = field(default_factory=ChannelCounts)
+    tasks: int = 0
+
+
+class Call(Protocol):
+    """Those that an entry is for, who may not want it any more."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A message, or a packet of a call with many, that waits. Times are seconds of one clock.
+
+    Attributes
+    ----------
+    of : Class
+    since, due : float
+        When it was handed in, and when its answer is late.
+    count : int
+        Its messages.
+    work : object
+        What is to be done.
+    matcher : Matcher, optional
+        Of a message that may share a task with others of the same matcher; `None`: it is a task of its own.
+    call : Call, optional
+        The call whose packet it is.
+    number : int
+        Entries are numbered as they come.
+    """
+
+    of: Class
+    since: float
+    due: float
+    count: int
+    work: Any
+    matcher: Matcher | None = None
+    call: Call | None = None
+    number: int = field(default_factory=itertools.count().__next__)
+
+    @property
+    def over(self) -> bool:
+        """Whether it need not be matched any more."""
+        return self.call is not None and self.call.over
+
+    @property
+    def expires(self) -> float:
+        """When nobody wants the answer any more, late or not."""
+        return self.since + self.of.channel.expires
+
+    @property
+    def lifespan(self) -> float:
+        """As `expires`, where the channel says so itself: being late is no reason."""
+        return inf if self.of.channel.expiry is None else self.expires
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a thread is to do next: entries to match together, which may be none, and some that are dropped."""
+
+    entries: list[Entry]
+    dropped: list[Entry]
+
+
+def longest_task(classes: Sequence[Class]) -> float:
+    """Seconds that a task of any channel may take, so that what comes meanwhile is in time.
+
+    A part of the least time that a channel has to spare beyond what one of its messages takes.
+    """
+    return _SHARE * min((each.channel.due - each.cost.seconds(1) for each in classes), default=inf)

@@ -1,0 +1,301 @@
+"""The orders of channels beside brokers in plain Python that go on by the moment; and what tasks take, as learned."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import qos
+from support.qos import NEVER, Asked, Sent
+
+from tagmatch import Channel
+from tagmatch.pipeline.channels.cost import CostModel
+from tagmatch.pipeline.channels.dfgs import Dfgs
+from tagmatch.pipeline.channels.lines import Edf, Fifo
+from tagmatch.pipeline.channels.order import Order
+from tagmatch.pipeline.channels.waiting import Class, Entry, longest_task
+
+#: Entries that may share a task are of one matcher
+ANY_MATCHER = object()
+#: Scenarios of an example, all alike: what tells orders apart is rare in each
+EACH = 10
+
+
+class Everything(Edf):
+    """Without admission: what comes waits, as in the published brokers."""
+
+    def _refuses(self, entries: Sequence[Entry], now: float) -> bool:  # noqa: ARG002
+        return False
+
+
+def known_cost(once: float, each: float) -> CostModel:
+    cost = CostModel()
+    cost.once, cost.each, cost.largest = once, each, 1 << 20
+    return cost
+
+
+def classes_of(channels: list[Asked], *, whole: bool) -> list[Class]:
+    """Channels whose costs are known; where messages are in tasks, each has as many messages as it takes."""
+    found = []
+    for number, each in enumerate(channels):
+        ((alone, more), *_) = each.tasks
+        channel = Channel(str(number), each.deadline, each.priority, expiry=each.expiry)
+        found.append(Class(channel, known_cost(alone - more, more) if whole else known_cost(0, 1)))
+    return found
+
+
+def run(order: Order, classes: list[Class], sent: list[Sent], channels: list[Asked], cores: int) -> list[int]:
+    """When each message is answered, moment by moment, as the threads of the pipeline would have it."""
+    ends: list[int | None] = [None] * len(sent)
+    left = [0] * len(sent)
+    running: list[tuple[list[Entry], int] | None] = [None] * cores
+
+    def take(core: int, now: int) -> None:
+        while running[core] is None and (turn := order.take(core, now)) is not None:
+            for entry in turn.dropped:
+                ends[entry.work] = NEVER
+            if turn.entries:
+                first = turn.entries[0]
+                expected = first.of.cost.seconds(sum(entry.count for entry in turn.entries))
+                running[core] = (turn.entries, now + sent[first.work].takes(int(expected)))
+
+    now = 0
+    while None in ends:
+        for core in range(cores):
+            job = running[core]
+            if job is not None and job[1] == now:
+                for entry in job[0]:
+                    left[entry.work] -= 1
+                    if not left[entry.work]:
+                        ends[entry.work] = now
+                running[core] = None
+        if isinstance(order, Dfgs):
+            for core in range(cores):
+                take(core, now)
+        for m, message in enumerate(sent):
+            if message.arrival != now:
+                continue
+            of, due = classes[message.channel], now + channels[message.channel].deadline
+            if isinstance(order, Dfgs):
+                tasks = channels[message.channel].tasks
+                entries = [Entry(of, now, due, alone, m) for alone, _ in tasks]
+            else:
+                entries = [Entry(of, now, due, 1, m, ANY_MATCHER)]  # type: ignore[arg-type]
+            left[m] = len(entries)
+            if order.put(entries, now) is not None:
+                ends[m] = NEVER
+            elif isinstance(order, Dfgs):
+                for core in range(cores):
+                    take(core, now)
+        for core in range(cores):
+            take(core, now)
+        now += 1
+    assert len(order) == 0
+    return [end for end in ends if end is not None]
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, most_tasks: int) -> list[tuple[list[Sent], list[Asked]]]:
+    """What scenarios are like is drawn; their numbers are random, so that few of them are small."""
+    rng = draw(st.randoms(use_true_random=False, note_method_calls=False))
+    most_channels, longest_gap = draw(st.integers(1, 3)), draw(st.integers(0, 8))
+    exact, expiry = draw(st.booleans()), draw(st.sampled_from([0, 0, 5, 30]))
+    return [_scenario(rng, most_channels, most_tasks, longest_gap, exact, expiry) for _ in range(EACH)]
+
+
+def _scenario(
+    rng: random.Random, most_channels: int, most_tasks: int, longest_gap: int, exact: bool, expiry: int
+) -> tuple[list[Sent], list[Asked]]:
+    channels = []
+    for _ in range(rng.randint(1, most_channels)):
+        tasks = tuple((alone := rng.randint(1, 6), rng.randint(1, alone)) for _ in range(rng.randint(1, most_tasks)))
+        deadline = max(1, sum(alone for alone, _ in tasks) + rng.randint(-1, 40))
+        channels.append(Asked(deadline, deadline + expiry, rng.randint(0, 1), 0, tasks))
+    sent, now = [], 0
+    for _ in range(rng.randint(0, 30)):
+        now += rng.randint(0, longest_gap)
+        pace = Fraction(1) if exact else Fraction(rng.randint(1, 4), 2)
+        sent.append(Sent(now, rng.randint(0, len(channels) - 1), pace))
+    return sent, channels
+
+
+@given(alike=scenarios(1), cores=st.integers(1, 3))
+def test_edf(alike: list[tuple[list[Sent], list[Asked]]], cores: int) -> None:
+    for sent, channels in alike:
+        classes = classes_of(channels, whole=True)
+        assert run(Everything(classes, cores, 1), classes, sent, channels, cores) == qos.edf(sent, channels, cores, 1)
+
+
+@given(alike=scenarios(1), cores=st.integers(1, 3), most=st.integers(2, 4))
+def test_edf_in_batches(alike: list[tuple[list[Sent], list[Asked]]], cores: int, most: int) -> None:
+    for sent, given_channels in alike:
+        channels = [replace(each, expiry=each.deadline) for each in given_channels]
+        classes = classes_of(channels, whole=True)
+        longest = math.floor(longest_task(classes))
+        wanted = qos.edf(sent, [replace(each, longest=longest) for each in channels], cores, most)
+        assert run(Everything(classes, cores, most), classes, sent, channels, cores) == wanted
+
+
+@given(alike=scenarios(4), cores=st.integers(1, 3))
+def test_dfgs_with_smart_dispatch(alike: list[tuple[list[Sent], list[Asked]]], cores: int) -> None:
+    for sent, channels in alike:
+        plain = [replace(each, expiry=10_000) for each in channels]
+        classes = classes_of(plain, whole=False)
+        ways = [[True] * cores for _ in channels]
+        wanted = qos.dfgs(sent, channels, ways, fine=True, smart=True, keep_head=False)
+        assert run(Dfgs(classes, cores, 1 << 20), classes, sent, channels, cores) == wanted
+
+
+@given(alike=scenarios(1), cores=st.integers(1, 3))
+def test_fifo_answers_all_in_order(alike: list[tuple[list[Sent], list[Asked]]], cores: int) -> None:
+    for given_sent, channels in alike:
+        sent = [replace(each, pace=Fraction(1)) for each in given_sent]
+        plain = [replace(each, expiry=10_000) for each in channels]
+        classes = classes_of(plain, whole=True)
+        free, wanted = [0] * cores, []
+        for message in sent:
+            core = min(range(cores), key=free.__getitem__)
+            free[core] = max(free[core], message.arrival) + channels[message.channel].alone()
+            wanted.append(free[core])
+        assert run(Fifo(classes, cores, 1), classes, sent, channels, cores) == wanted
+
+
+def test_the_higher_priority_goes_first_where_deadlines_are_equal() -> None:
+    classes = [Class(Channel(str(priority), 10, priority), known_cost(0, 1)) for priority in (0, 2, 1)]
+    order = Edf(classes, 1, 1)
+    for of in classes:
+        order.put([entry(of, 0.0)], 0.0)
+    turns = [order.take(0, float(now)) for now in range(3)]
+    assert [turn and turn.entries[0].of.channel.priority for turn in turns] == [2, 1, 0]
+
+
+# -- what waits for others, is refused, or expires ---------------------------------------------------------------------
+
+
+def entry(of: Class, since: float, count: int = 1) -> Entry:
+    return Entry(of, since, since + of.channel.due, count, None, ANY_MATCHER)  # type: ignore[arg-type]
+
+
+def test_a_latency_budget_is_waited_for() -> None:
+    of = Class(Channel("bulk", 10, latency_budget=2), known_cost(1, 0.25))
+    order = Edf([of], 1, 4)
+    first = entry(of, 0.0)
+    assert order.put([first], 0.0) is None
+    assert order.take(0, 0.0) is None
+    assert order.ready_in(0, 0.5) == 1.5
+    second = entry(of, 1.0)
+    order.put([second], 1.0)
+    turn = order.take(0, 2.0)
+    assert turn is not None
+    assert turn.entries == [first, second]
+    # As many as a task may have wait for no more; nor does one that would be late
+    for _ in range(4):
+        order.put([entry(of, 3.0)], 3.0)
+    assert order.ready_in(0, 3.0) == -math.inf
+    late = Class(Channel("late", 3, latency_budget=2.5), known_cost(1, 0))
+    order = Edf([late], 1, 4)
+    order.put([entry(late, 0.0)], 0.0)
+    assert order.ready_in(0, 0.0) == 2.0
+
+
+def test_what_could_not_be_in_time_is_refused() -> None:
+    bulk = Class(Channel("bulk", 10), known_cost(0, 1))
+    alarm = Class(Channel("alarm", 2), known_cost(0, 1))
+    order = Edf([alarm, bulk], 1, 1)
+    admitted = sum(order.put([entry(bulk, 0.0)], 0.0) is None for _ in range(20))
+    assert admitted == 10
+    # What is more urgent does not stand behind them
+    assert order.put([entry(alarm, 0.0)], 0.0) is None
+    assert order.put([entry(alarm, 0.0)], 0.0) is None
+    assert order.put([entry(alarm, 0.0)], 0.0) == "refused"
+    # A thread that is at work begins later
+    order = Edf([alarm, bulk], 1, 1)
+    order.put([entry(bulk, 0.0)], 0.0)
+    assert order.take(0, 0.0) is not None
+    assert sum(order.put([entry(bulk, 0.0)], 0.0) is None for _ in range(20)) == 9
+    # Two threads answer twice as many
+    order = Edf([alarm, bulk], 2, 1)
+    assert sum(order.put([entry(bulk, 0.0)], 0.0) is None for _ in range(40)) == 20
+
+
+@pytest.mark.parametrize("make", [Edf, Dfgs])
+def test_an_estimate_that_lets_nothing_in_is_forgotten(make: Callable[..., Order]) -> None:
+    """The first task may have compiled a kernel; its channel must not stay shut for ever."""
+    of = Class(Channel("alarm", 0.01))
+    of.cost.learn(1, 10.0)
+    order = make([of], 1, 64)
+    refused = 0
+    while order.put([entry(of, 0.0)], 0.0) is not None:
+        refused += 1
+        assert refused < 100
+    assert refused > 10
+    of.cost.learn(1, 0.001)
+    assert of.cost.seconds(1) < 0.02
+
+
+@pytest.mark.parametrize("make", [Fifo, Edf, Dfgs])
+def test_what_has_expired_is_not_matched(make: Callable[..., Order]) -> None:
+    of = Class(Channel("news", 1, expiry=3), known_cost(0, 0.5))
+    order = make([of], 1, 1)
+    kept, expired = entry(of, 1.0), entry(of, 0.0)
+    order.put([expired], 0.0)
+    order.put([kept], 1.0)
+    turn = order.take(0, 3.25)
+    assert turn is not None
+    assert turn.dropped == [expired]
+    assert turn.entries == [kept]
+
+
+# -- what tasks take ---------------------------------------------------------------------------------------------------
+
+
+@given(
+    once=st.floats(0, 1e-2),
+    each=st.floats(1e-6, 1e-3),
+    others=st.lists(st.integers(1, 5000), min_size=30, max_size=60),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_costs_are_learned(once: float, each: float, others: list[int], seed: int) -> None:
+    rng, cost = random.Random(seed), CostModel()
+    sizes = [1, 5000] * 4 + [size for other in others for size in (other, 1, 5000)]
+    for size in sizes:
+        cost.learn(size, (once + each * size) * rng.uniform(0.95, 1.05))
+    for size in [1, 5000]:
+        true = once + each * size
+        assert 0.8 * true <= cost.once + cost.each * size <= 1.25 * true
+        assert cost.seconds(size) >= cost.once + cost.each * size
+    limit = rng.randint(1, 5000)
+    most = cost.most(cost.seconds(limit), 1 << 20)
+    assert 1 <= most <= 2 * max(sizes)
+    assert cost.seconds(most) <= cost.seconds(limit) * (1 + 1e-9)
+
+
+def test_costs_follow_and_no_pause_spoils_them() -> None:
+    cost = CostModel()
+    cost.learn(1, 8.0)  # as where a kernel is compiled
+    for _ in range(20):
+        cost.learn(1, 0.001)
+    assert cost.seconds(1) < 0.02
+    for _ in range(200):
+        cost.learn(10, 0.01)
+    before = cost.seconds(10)
+    cost.learn(10, 30.0)
+    assert cost.seconds(10) < 1.3 * before
+    for _ in range(300):
+        cost.learn(10, 1.0)
+    assert 0.8 < cost.once + 10 * cost.each < 1.2
+
+
+def test_tasks_grow_as_they_are_measured() -> None:
+    cost = CostModel()
+    sizes = []
+    for _ in range(6):
+        sizes.append(cost.most(1.0, 20))
+        cost.learn(sizes[-1], 1e-6)
+    assert sizes == [1, 2, 4, 8, 16, 20]

@@ -1,0 +1,391 @@
+"""Queries of channels through `TagMatch`: all are counted in and out, urgent ones go first, late ones are dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+from collections import Counter
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.pipelines import Gate, figures, watched
+
+from tagmatch import Channel, ClosedError, DeadlineMissed, InvalidTypeError, InvalidValueError, Overloaded, TagMatch
+from tagmatch.model.columns import tag_lists
+from tagmatch.model.options import MatchOptions
+from tagmatch.pipeline.channels import scheduled
+from tagmatch.pipeline.channels.scheduled import Scheduled
+from tagmatch.pipeline.cpu.matcher import CpuMatcher, Ranked
+from tagmatch.pipeline.stages.counts import Counts
+from tagmatch.pipeline.stages.inline import untimed
+from tagmatch.pipeline.stages.limits import Limits
+from tagmatch.pipeline.stages.packets import Caller
+
+pytestmark = pytest.mark.usefixtures("through_stages")
+
+TIMEOUT = 60
+TAGS = [f"t{i}" for i in range(50)]
+ORDERS = ["fifo", "edf", "dfgs"]
+ALARM, BULK = Channel("alarm", deadline=30, priority=1), Channel("bulk", deadline=60)
+
+
+def small(**options: Any) -> TagMatch[Any]:
+    """Set {t_i} has key i."""
+    return watched([([tag], i) for i, tag in enumerate(TAGS)], **{"threads": 2, "channels": [ALARM, BULK]} | options)
+
+
+def outcomes(tm: TagMatch[Any], channel: str) -> Counter[str]:
+    """What became of a channel's messages; each that was offered is counted once."""
+    found = figures(tm)["channels"][channel]
+    counts = {name: found[name] for name in ("answered", "refused", "deserted", "dropped", "cancelled", "failed")}
+    assert found["offered"] == sum(counts.values()) + found["in_flight"]
+    return Counter({name: count for name, count in counts.items() if count})
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_answers(order: str, layout: str) -> None:
+    with small(order=order, layout=layout) as tm:
+        rows = [TAGS[i % 40 : i % 40 + 5] for i in range(300)]
+        wanted = tm.match_many(rows).to_pylist()
+        assert tm.match_many(rows, channel="bulk").to_pylist() == wanted
+        assert tm.match_many(rows, unique=True, channel="bulk").to_pylist() == [sorted(keys) for keys in wanted]
+        futures = [tm.submit(row, unique=i % 2 == 1, channel="alarm") for i, row in enumerate(rows)]
+        found = [future.result(TIMEOUT) for future in futures]
+        assert [sorted(keys) for keys in found] == [sorted(keys) for keys in wanted]
+        assert {type(keys) for keys in found} == {list, set}
+
+        async def ask() -> list[Any]:
+            return list(await asyncio.gather(*(tm.amatch(row, channel="alarm") for row in rows)))
+
+        assert [sorted(keys) for keys in asyncio.run(ask())] == [sorted(keys) for keys in wanted]
+        assert tm.match_many([], channel="bulk").to_pylist() == []
+        assert outcomes(tm, "alarm") == {"answered": 600}
+        assert outcomes(tm, "bulk") == {"answered": 600}
+        assert tm.stats()["queries_in_flight"] == 0
+
+
+def test_brief_answers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    with small(order="edf") as tm:
+        assert tm.submit(["t3"], channel="alarm").done()
+        assert asyncio.run(tm.amatch(["t3"], channel="alarm")) == [3]
+        assert outcomes(tm, "alarm") == {"answered": 2}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_each_message_is_counted_once(order: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads submit to three channels and cancel; one's deadline nearly nothing keeps, and some packets fail."""
+    subset_match, failing = Ranked.subset_match, random.Random(rng.random())
+
+    def sometimes(queries: Ranked) -> Any:
+        if failing.random() < 0.2:
+            raise RuntimeError("injected")
+        return subset_match(queries)
+
+    monkeypatch.setattr(Ranked, "subset_match", sometimes)
+    monkeypatch.setattr(scheduled, "alone", lambda *_: None)
+    hasty = Channel("hasty", deadline=timedelta(microseconds=300))
+    tm = small(order=order, channels=[ALARM, BULK, hasty])
+
+    def outcome(future: Future[Any], wanted: list[int]) -> str:
+        try:
+            assert sorted(future.result(TIMEOUT)) == wanted
+        except CancelledError:
+            return "cancelled"
+        except Overloaded:
+            return "refused"
+        except DeadlineMissed as error:
+            return "deserted" if "deserted" in str(error) else "dropped"
+        except RuntimeError:
+            return "failed"
+        return "answered"
+
+    def ask(seed: float) -> Counter[tuple[str, str]]:
+        mine, found = random.Random(seed), Counter[tuple[str, str]]()
+        for _ in range(15):
+            asked = []
+            for _ in range(20):
+                first, channel = mine.randrange(45), mine.choice(["alarm", "bulk", "hasty"])
+                future = tm.submit(TAGS[first : first + 4], channel=channel)
+                if mine.random() < 0.1:
+                    future.cancel()
+                asked.append((channel, future, [*range(first, first + 4)]))
+            found.update((channel, outcome(future, wanted)) for channel, future, wanted in asked)
+            many: Future[Any] = Future()
+            try:
+                many.set_result(tm.match_many([["t1"]] * 30, channel="bulk").to_pylist()[0])
+            except Exception as error:
+                many.set_exception(error)
+            found["bulk", outcome(many, [1])] += 30
+        return found
+
+    with tm, ThreadPoolExecutor(8) as pool:
+        total = sum(pool.map(ask, [rng.random() for _ in range(8)]), Counter[tuple[str, str]]())
+        for channel in ("alarm", "bulk", "hasty"):
+            assert outcomes(tm, channel) == {what: count for (of, what), count in total.items() if of == channel}
+        assert total["alarm", "answered"] > 0
+        assert total["alarm", "failed"] + total["bulk", "failed"] + total["hasty", "failed"] > 0
+        late = tm.stats()["channels"]["hasty"]["late"]
+        assert late + sum(total["hasty", what] for what in ("refused", "deserted", "dropped")) > 0
+        assert tm.stats()["queries_in_flight"] == 0
+
+
+@pytest.mark.parametrize(("order", "expected"), [("fifo", "bbbaa"), ("edf", "baabb")])
+def test_what_is_urgent_goes_first(gate: Gate, order: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduled, "alone", lambda *_: None)
+    done: list[str] = []
+    with small(threads=1, order=order) as tm:
+        futures = [tm.submit(["t1"], channel="bulk")]
+        assert gate.entered.wait(TIMEOUT)
+        futures += [tm.submit(["t1"], channel=channel) for channel in ("bulk", "bulk", "alarm", "alarm")]
+        for future, channel in zip(futures, "bbbaa", strict=True):
+            future.add_done_callback(lambda _, channel=channel: done.append(channel))  # type: ignore[misc]
+        gate.open()
+        for future in futures:
+            assert future.result(TIMEOUT) == [1]
+    assert "".join(done) == expected
+
+
+class Clocked:
+    """Channels on a clock that stands still, but for what is told, and one thread."""
+
+    def __init__(self, tm: TagMatch[Any], order: Any, *channels: Channel) -> None:
+        self.now = 0.0
+        self.matcher = CpuMatcher(tm.snapshot.only, MatchOptions())
+        options = MatchOptions(threads=1, channels=channels, order=order)
+        self.channels = Scheduled(options, Counts(), Limits(1 << 17, 1 << 29), untimed, lambda: self.now)
+        self.channels.start()
+
+    def submit(self, channel: str) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.channels.submit(self.channels.of(channel), self.matcher, ["t1"], Caller(future, False), None)
+        return future
+
+    def end(self) -> dict[str, Any]:
+        self.channels.stop()
+        self.channels.join()
+        return self.channels.stats()
+
+
+@pytest.fixture
+def packets_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduled, "alone", lambda *_: None)
+
+
+@pytest.mark.usefixtures("packets_only")
+def test_what_is_late_is_dropped(gate: Gate) -> None:
+    with small() as tm:
+        clocked = Clocked(tm, "edf", Channel("alarm", 2), Channel("bulk", 60))
+        first = clocked.submit("bulk")
+        assert gate.entered.wait(TIMEOUT)
+        late, in_time = clocked.submit("alarm"), clocked.submit("bulk")
+        clocked.now = 3.0
+        gate.open()
+        with pytest.raises(
+            DeadlineMissed, match=r"channel 'alarm', whose deadline is 2 seconds: dropped 3\.0+ seconds"
+        ):
+            late.result(TIMEOUT)
+        assert first.result(TIMEOUT) == in_time.result(TIMEOUT) == [1]
+        stats = clocked.end()
+    assert (stats["alarm"]["dropped"], stats["alarm"]["answered"]) == (1, 0)
+    assert (stats["bulk"]["answered"], stats["bulk"]["late"]) == (2, 0)
+
+
+@pytest.mark.usefixtures("packets_only")
+def test_without_an_order_that_drops_late_answers_are_measured(gate: Gate) -> None:
+    with small() as tm:
+        clocked = Clocked(tm, "fifo", Channel("alarm", 2))
+        first = clocked.submit("alarm")
+        assert gate.entered.wait(TIMEOUT)
+        second = clocked.submit("alarm")
+        clocked.now = 2.5
+        gate.open()
+        assert first.result(TIMEOUT) == second.result(TIMEOUT) == [1]
+        alarm = clocked.end()["alarm"]
+    assert (alarm["answered"], alarm["late"], alarm["dropped"]) == (2, 2, 0)
+    assert alarm["lateness"]["max"] == 0.5
+
+
+def test_calls_are_matched_in_bounded_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packet takes no longer than half of what the tightest channel has to spare, where each query takes 1 ms."""
+    sizes: list[int] = []
+    with small() as tm:
+        clocked = Clocked(tm, "edf", Channel("alarm", 0.1), Channel("bulk", 60))
+        perform = scheduled.Scheduled._perform
+
+        def timed(self: Scheduled, packet: Any) -> None:
+            sizes.append(len(packet))
+            clocked.now += 0.001 * len(packet)
+            perform(self, packet)
+
+        monkeypatch.setattr(Scheduled, "_perform", timed)
+        matcher, of = clocked.matcher, clocked.channels.of("bulk")
+        chunks = tag_lists([["t1"]] * 700 + [["t2", "t3"]] * 300, "queries")
+        for _ in range(2):
+            found = clocked.channels.match_many(of, matcher, chunks, unique=False)
+            assert found.values.tolist() == [1] * 700 + [2, 3] * 300
+        stats = clocked.end()
+    assert sum(sizes) == 2000
+    assert 25 < max(sizes) <= 50
+    assert stats["bulk"]["answered"] == 2000
+    assert stats["bulk"]["cost"]["each"] == pytest.approx(0.001)
+
+
+def test_an_urgent_message_goes_between_packets(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduled, "alone", lambda *_: None)
+    sizes: list[int] = []
+    perform = Scheduled._perform
+
+    def noted(self: Scheduled, packet: Any) -> None:
+        sizes.append(len(packet))
+        perform(self, packet)
+
+    monkeypatch.setattr(Scheduled, "_perform", noted)
+    with small(threads=1, order="edf") as tm, ThreadPoolExecutor(1) as pool:
+        many = pool.submit(tm.match_many, [["t1"]] * 500, channel="bulk")
+        assert gate.entered.wait(TIMEOUT)
+        alarm = tm.submit(["t1"], unique=True, channel="alarm")
+        gate.open()
+        assert alarm.result(TIMEOUT) == {1}
+        assert many.result(TIMEOUT).to_pylist() == [[1]] * 500
+    assert len(sizes) > 3
+    assert sizes[1] == 1
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_closing(gate: Gate, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduled, "alone", lambda *_: None)
+    tm = small(threads=1, order=order)
+    first = tm.submit(["t1"], channel="bulk")
+    assert gate.entered.wait(TIMEOUT)
+    waiting = [tm.submit(["t1"], channel="alarm") for _ in range(5)]
+    with ThreadPoolExecutor(2) as pool:
+        many = pool.submit(tm.match_many, [["t1"]] * 500, channel="bulk")
+        closing = pool.submit(tm.close, drain=False)
+        for future in waiting:
+            with pytest.raises(CancelledError):
+                future.result(TIMEOUT)
+        gate.open()
+        closing.result(TIMEOUT)
+        assert first.result(TIMEOUT) == [1]
+        with pytest.raises(ClosedError):
+            many.result(TIMEOUT)
+    assert outcomes(tm, "alarm") == {"cancelled": 5}
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tagmatch-channels")]
+    with pytest.raises(ClosedError):
+        tm.submit(["t1"], channel="alarm")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_closing_answers_what_waits(gate: Gate, order: str) -> None:
+    tm = small(threads=1, order=order)
+    futures = [tm.submit([*TAGS[:3], "in a packet\0"], channel="alarm") for _ in range(50)]
+    gate.open()
+    tm.close()
+    assert all(sorted(future.result(0)) == [0, 1, 2] for future in futures)
+
+
+def test_closing_waits_for_calls_with_many(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_flight: list[int] = []
+    stop, closing = Scheduled.stop, threading.Event()
+
+    def noted(self: Scheduled) -> None:
+        in_flight.append(self.stats()["bulk"]["in_flight"])
+        stop(self)
+
+    def opened(self: Limits) -> None:
+        closing.set()
+        close(self)
+
+    close = Limits.close
+    monkeypatch.setattr(Scheduled, "stop", noted)
+    monkeypatch.setattr(Limits, "close", opened)
+    tm = small(threads=1, order="edf")
+    with ThreadPoolExecutor(2) as pool:
+        many = pool.submit(tm.match_many, [["t1"]] * 500, channel="bulk")
+        assert gate.entered.wait(TIMEOUT)
+        ended = pool.submit(tm.close)
+        assert closing.wait(TIMEOUT)
+        gate.open()
+        assert many.result(TIMEOUT).to_pylist() == [[1]] * 500
+        ended.result(TIMEOUT)
+    assert in_flight == [0]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_a_forked_child_has_channels_of_its_own() -> None:
+    with small(order="edf") as tm:
+        assert tm.submit(["t1"], channel="alarm").result(TIMEOUT) == [1]
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                right = tm.submit(["t2"], channel="alarm").result(TIMEOUT) == [2]
+                code = 0 if right and tm.stats()["channels"]["alarm"]["offered"] == 1 else 2
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert tm.submit(["t3"], channel="alarm").result(TIMEOUT) == [3]
+
+
+def test_callbacks_may_ask_more() -> None:
+    with small(threads=1, order="edf") as tm:
+        found: Future[Any] = Future()
+
+        def ask_more(_: Future[Any]) -> None:
+            nested = tm.match_many([["t2"]] * 3, channel="bulk").to_pylist()
+            tm.submit(["t3"], channel="alarm").add_done_callback(lambda last: found.set_result((nested, last.result())))
+
+        tm.submit(["t1"], channel="alarm").add_done_callback(ask_more)
+        assert found.result(TIMEOUT) == ([[2]] * 3, [3])
+
+
+def test_channels_that_are_not_there() -> None:
+    with small() as tm:
+        for ask in (
+            lambda: tm.submit(["t1"], channel="alarms"),
+            lambda: tm.match_many([["t1"]], channel="alarms"),
+            lambda: asyncio.run(tm.amatch(["t1"], channel="alarms")),
+        ):
+            with pytest.raises(InvalidValueError, match=r"there is no channel 'alarms'; there is 'alarm', 'bulk'"):
+                ask()
+        assert outcomes(tm, "alarm") == {}
+    with small(channels=[]) as tm, pytest.raises(InvalidValueError, match="there is none: give some as `channels`"):
+        tm.submit(["t1"], channel="alarm")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"channels": [ALARM, Channel("alarm")]}, "channels must have different names; two are 'alarm'"),
+        ({"channels": [ALARM, "bulk"]}, "channels must be several Channel, as a list; one is 'bulk'"),
+        ({"channels": ALARM}, "channels must be several Channel, as a list, not Channel"),
+        ({"order": "lifo"}, "order must be one of 'fifo', 'edf', 'dfgs', not 'lifo'"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((InvalidValueError, InvalidTypeError)) as caught:
+        TagMatch(**options)
+    assert message in str(caught.value)
+
+
+def test_durations_may_be_timedeltas() -> None:
+    channel = Channel("alarm", timedelta(milliseconds=5), latency_budget=timedelta(milliseconds=1))
+    assert channel == Channel("alarm", 0.005, latency_budget=0.001)
+    assert (Channel("bulk").due, Channel("bulk").expires, Channel("x", 1, expiry=2).expires) == (float("inf"),) * 2 + (
+        2,
+    )
+    with pytest.raises(InvalidTypeError, match="deadline must be a number of seconds or a timedelta, not '5ms'"):
+        Channel("alarm", "5ms")  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="no colon, not 'a:b'"):
+        Channel("a:b")
