@@ -93,7 +93,10 @@ class Saving:
         changes, key_type = self._changes(messages, schema), key_type_in(schema)
         if self.overwrite:
             options = Stored(self.index, None, 0).options(self.layout, self.max_partition_size)
-            self.index.save(_after(Snapshot((empty_segment(options, key_type),)), changes, options))
+            made = _after(Snapshot((empty_segment(options, key_type),)), changes, options)
+            self.index.has_index()
+            with self.index.scratch():  # what a killed one has left goes
+                self.index.save(made)
         else:
             self._add(changes, key_type, next((each.query for each in messages), None), epoch)
 
@@ -125,10 +128,10 @@ class Saving:
         else:
             snapshot = stored.open(verified=epoch is None)
         with self.index.scratch():
-            made: Manifest = self.index.prepare(_after(snapshot, changes, options), stored.segments)
+            manifest: Manifest = self.index.prepare(_after(snapshot, changes, options), stored.segments)
             if epochs:
-                made = made | {EPOCHS: dict(list(epochs.items())[-_MOST_QUERIES:])}
-            self.index.switch(made, stored.name)
+                manifest = manifest | {EPOCHS: dict(list(epochs.items())[-_MOST_QUERIES:])}
+            self.index.switch(manifest, stored.name)
 
 
 def _after(snapshot: Snapshot, changes: Changes, options: LayoutOptions) -> Snapshot:
