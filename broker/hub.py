@@ -19,7 +19,7 @@ from tagmatch.broker.sessions import Sessions
 from tagmatch.broker.subscriber_options import HUB_DEFAULTS, HubOptions
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.channels import of_channel
-from tagmatch.model.errors import ClosedError, InvalidValueError, Overloaded
+from tagmatch.model.errors import ClosedError, DeadlineMissed, InvalidValueError, Overloaded
 
 
 class MatchesMany(Protocol):
@@ -218,7 +218,8 @@ class Hub:
             if error is None:
                 self._counts.update(matched=sum(found), unmatched=sum(counts) - sum(found))
             else:
-                self._counts["failed"] += sum(counts)
+                is_late = isinstance(error, DeadlineMissed | Overloaded)
+                self._counts["dropped" if is_late else "failed"] += sum(counts)
             self._went.notify_all()
         for one, count, matched in zip(group, counts, found, strict=True):
             if error is None:

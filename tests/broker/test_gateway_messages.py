@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,20 +26,25 @@ WHERE = [
 ]  # fmt: skip
 
 
-@given(rows=st.lists(attribute_sets, max_size=12))
-def test_tables_match_as_each_message_does(rows: list[dict[str, Any]]) -> None:
+@pytest.fixture(scope="module")
+def tm() -> Iterator[TagMatch[int]]:
     with TagMatch() as tm:
         for key, where in enumerate(WHERE):
             tm.add_set([], key, where=where)
         tm.consolidate()
-        messages = [Row(Incoming([], b"%d" % number), [], each) for number, each in enumerate(rows)]
-        found = {}
-        for table, members in tables_of(messages):
-            assert table["payload"].to_pylist() == [row.came.payload for row in members]
-            rest = table.drop_columns(["id", "payload", "expires"])
-            for row, keys in zip(members, tm.match_many(rest, unique=True).to_pylist(), strict=True):
-                found[row.came.payload] = set(keys)
-        assert found == {row.came.payload: tm.match_unique([], row.attributes) for row in messages}
+        yield tm
+
+
+@given(rows=st.lists(attribute_sets, max_size=12))
+def test_tables_match_as_each_message_does(tm: TagMatch[int], rows: list[dict[str, Any]]) -> None:
+    messages = [Row(Incoming([], b"%d" % number), [], each) for number, each in enumerate(rows)]
+    found = {}
+    for table, members in tables_of(messages):
+        assert table["payload"].to_pylist() == [row.came.payload for row in members]
+        rest = table.drop_columns(["id", "payload", "expires"])
+        for row, keys in zip(members, tm.match_many(rest, unique=True).to_pylist(), strict=True):
+            found[row.came.payload] = set(keys)
+    assert found == {row.came.payload: tm.match_unique([], row.attributes) for row in messages}
 
 
 def test_numbers_of_one_attribute_share_a_table() -> None:

@@ -21,7 +21,7 @@ from support.gateways import running
 from support.notified import is_accounted_for, is_balanced
 from support.waiting import wait_until
 
-from tagmatch import TagMatch
+from tagmatch import Channel, TagMatch
 from tagmatch.broker.gateways.nats import NatsGateway
 from tagmatch.broker.gateways.options import NatsOptions
 from tagmatch.broker.sessions import Sessions
@@ -114,6 +114,28 @@ def gateway_of(
         **options,
     }
     return running(tm, lambda *parts: NatsGateway(*parts, NatsOptions(**options)))
+
+
+def test_a_header_names_the_channel_of_a_message(server: Server) -> None:
+    tm, _ = loaded(SETS, channels=[Channel("alarm", 60.0), Channel("bulk", 60.0)], order="edf")
+    with tm, gateway_of(tm, server) as (gateway, _), client_of(server, "out.>") as client:
+        client.publish(
+            *[("in.x", b"now", {"tag": "g", "channel": "alarm"})] * 3,
+            ("in.x", b"later", {"tag": "g", "channel": "bulk"}),
+            ("in.x", b"never", {"tag": "g", "channel": "no such"}),
+            ("in.x", b"any", {"tag": "g"}),
+        )
+        # Key 0 is of the empty set, which every message contains
+        got = client.wait(2 * 5)
+        assert Counter((each.subject, each.data) for each in got) == {
+            (f"out.{key}", payload): count
+            for key in (0, 6)
+            for payload, count in ((b"now", 3), (b"later", 1), (b"any", 1))
+        }
+        wait_until(lambda: gateway.stats()["waiting"] == 0)
+        assert (gateway.stats()["received"], gateway.stats()["refused"]) == (6, 1)
+        channels = tm.stats()["channels"]
+        assert (channels["alarm"]["answered"], channels["bulk"]["answered"]) == (3, 1)
 
 
 @pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])

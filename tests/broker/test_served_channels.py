@@ -60,7 +60,7 @@ def test_messages_of_channels() -> None:
 
 
 def test_errors_keep_their_class_and_the_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    with served() as (_, tm):
+    with served() as (service, tm):
         with monkeypatch.context() as patched:
             patched.setattr(Edf, "_too_late", lambda *_: True)
             with pytest.raises(DeadlineMissed, match="channel 'alarm', whose deadline is 5 seconds: dropped"):
@@ -69,6 +69,8 @@ def test_errors_keep_their_class_and_the_stream_goes_on(monkeypatch: pytest.Monk
                 tm.match_many([["dog"]] * 3, channel="bulk")
             with pytest.raises(DeadlineMissed, match="channel 'bulk'"):
                 tm.publish([["dog"]], channel="bulk")
+            hub = service.subscribers.stats()["hub"]
+            assert (hub["in"], hub["dropped"], hub["failed"]) == (1, 1, 0)
         with monkeypatch.context() as patched:
             patched.setattr(Edf, "_refuses", lambda *_: True)
             with pytest.raises(Overloaded, match="channel 'alarm': what waits already takes longer"):

@@ -20,7 +20,7 @@ G = TypeVar("G", bound=Gateway)
 def running(tm: TagMatch[Any], make: Callable[[TagMatch[Any], Hub, Sessions], G]) -> Iterator[tuple[G, Sessions]]:
     """A gateway that has connected, and the sessions of its hub."""
     sessions = Sessions(tm.stats()["key_type"])
-    with Hub(tm, sessions) as hub:
+    with Hub(tm, sessions, channels=list(tm.stats()["channels"])) as hub:
         gateway = make(tm, hub, sessions)
         gateway.start()
         wait_until(lambda: gateway.stats()["connected"] == 1)
