@@ -22,7 +22,7 @@ ROWS = 12
 MATCHINGS = (Matching(300, 1, ROWS, seed=3), Matching(2000, 4, ROWS, seed=4))
 
 
-def channels(first: float, second: float, times: int = 1) -> Channels:
+def channels(first: float, second: float, times: Fraction | int = 1) -> Channels:
     """Both with so many seconds of deadline; messages come as often as keeps one worker busy for half of the time."""
     flows = [
         Flow(Channel("channel 1", first), 4e-4, 1e-5),
@@ -77,12 +77,16 @@ def test_longer_messages_go_round_again() -> None:
     first, second = (right_answers(300, 3), right_answers(2000, 4))
     messages = Messages(np.arange(2 * ROWS) * NANOSECONDS, np.arange(2 * ROWS) % 2, np.full(2 * ROWS, EXACT))
     once = sum(len((first, second)[number % 2][number % ROWS]) for number in range(2 * ROWS))
-    for times in (1, 3):
-        for broker in BROKERS.values():
+    for broker in BROKERS.values():
+        found = {}
+        for times in (Fraction(1), Fraction(1, 2), Fraction(3, 2), Fraction(3)):
             driven = Driven(messages, channels(1, 1, times), broker, 1)
             run_virtual(driven)
             assert (driven.ends != DROPPED).all()
-            assert driven.found == times * once
+            found[times] = driven.found
+        assert (found[Fraction(1)], found[Fraction(3)]) == (once, 3 * once)
+        assert 0 < found[Fraction(1, 2)] < once
+        assert found[Fraction(3, 2)] == once + found[Fraction(1, 2)]
     tasks = MATCHINGS[1].tasks(Fraction(3, 2), whole=False)
     assert [task for task, _ in tasks] == [-1, 0, 1, 2, 3]
     assert MATCHINGS[1].tasks(Fraction(3, 2), whole=True) == [(-2, sum(units for _, units in tasks))]
