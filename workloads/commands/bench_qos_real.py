@@ -36,9 +36,9 @@ _Subscriptions = Annotated[int, typer.Option(min=1, max=10_000_000, help="Subscr
 
 def qos_real(
     messages: Annotated[int, typer.Option(min=20, max=1_000_000, help="Messages of both channels in a run, about.")] = (
-        2_000
+        1_500
     ),
-    seeds: Annotated[int, typer.Option(min=2, max=1000, help="Runs of everything but the pipeline.")] = 2,
+    seeds: Annotated[int, typer.Option(min=2, max=1000, help="Runs of everything but the pipeline.")] = 3,
     subscriptions1: _Subscriptions = 6_000,
     subscriptions2: _Subscriptions = 600_000,
     calls: Annotated[int, typer.Option(min=20, max=100_000, help="Calls in a run of the pipeline, about.")] = 200,

@@ -59,8 +59,8 @@ _MICROSECONDS = Target(30, at_most=True)
 class RealSizes:
     """How much is run, and what is wanted; see the command's help."""
 
-    messages: int = 2_000
-    seeds: int = 2
+    messages: int = 1_500
+    seeds: int = 3
     subscriptions: tuple[int, int] = (6_000, 600_000)
     parts: tuple[str, ...] = REAL_PARTS
     pipeline: PipelineSizes = field(default_factory=PipelineSizes)
