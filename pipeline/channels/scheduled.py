@@ -31,9 +31,6 @@ from tagmatch.pipeline.stages.order import STAGES
 from tagmatch.pipeline.stages.packets import Asked, Caller, Keys, Packet, Submitted
 from tagmatch.pipeline.stages.stage import at_work, working
 
-# Tasks of a channel that all are learned from; of later ones that are expected to be brief, it is one in so many
-_LEARN_ALL, _LEARN_ONE_IN, _BRIEF_S = 64, 8, 0.0005
-
 
 class Scheduled:
     """The channels' messages, and the threads that match them.
@@ -314,13 +311,9 @@ class Scheduled:
 
     def _learn(self, of: Class, count: int, seconds: float) -> None:
         with self._lock:
-            expected = of.cost.once + of.cost.each * count
-            of.tasks += 1
-            # Of brief tasks, to learn from each would take as long as the tasks themselves
-            if of.tasks > _LEARN_ALL and expected < _BRIEF_S and of.tasks % _LEARN_ONE_IN:
-                return
-            of.cost.learn(count, seconds)
-        of.counts.estimated(abs(expected - seconds))
+            off = of.learn(count, seconds)
+        if off is not None:
+            of.counts.estimated(off)
 
     # -- ends --------------------------------------------------------------------------------------------------------
 

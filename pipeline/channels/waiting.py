@@ -15,6 +15,8 @@ from tagmatch.pipeline.matcher import Matcher
 
 #: Of the time that the tightest channel has to spare, a task may take this share: threads do not wake in no time
 _SHARE = 0.5
+# Tasks of a channel that all are learned from; of later ones that are expected to be brief, it is one in so many
+_LEARN_ALL, _LEARN_ONE_IN, _BRIEF_S = 64, 8, 0.0005
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +38,18 @@ class Class:
     cost: CostModel = field(default_factory=CostModel)
     counts: ChannelCounts = field(default_factory=ChannelCounts)
     tasks: int = 0
+
+    def learn(self, count: int, seconds: float) -> float | None:
+        """Learn from a task of so many messages, one thread at a time; returns by how much it was off, if it did.
+
+        Of brief tasks, to learn from each would take as long as the tasks themselves.
+        """
+        expected = self.cost.once + self.cost.each * count
+        self.tasks += 1
+        if self.tasks > _LEARN_ALL and expected < _BRIEF_S and self.tasks % _LEARN_ONE_IN:
+            return None
+        self.cost.learn(count, seconds)
+        return abs(expected - seconds)
 
 
 class Call(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tagmatch.workloads.bench.figures.qos import PARTS
+from tagmatch.workloads.bench.figures.qos_figures import PARTS
 from tagmatch.workloads.bench.figures.qos_most import MostMessages
 from tagmatch.workloads.bench.harness.confidence import Mean
 from tagmatch.workloads.commands import bench_qos

@@ -22,6 +22,7 @@ from tagmatch.workloads.commands.bench_content import content
 from tagmatch.workloads.commands.bench_location import location
 from tagmatch.workloads.commands.bench_pcm import pcm
 from tagmatch.workloads.commands.bench_qos import qos
+from tagmatch.workloads.commands.bench_qos_real import qos_real
 from tagmatch.workloads.commands.bench_serve import serve
 from tagmatch.workloads.commands.measuring import (
     AllowChanges,
@@ -208,6 +209,7 @@ app.command("broker")(broker)
 app.command("location")(location)
 app.command("serve")(serve)
 app.command("qos")(qos)
+app.command("qos-real")(qos_real)
 
 
 @app.command()

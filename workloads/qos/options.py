@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tagmatch.model.channels import Channel
@@ -107,3 +107,31 @@ SCENARIOS: Mapping[str, QosOptions] = {
     "figure10": replace(_TABLE2, period1=0.000_07, period2=0.001_666),
     "figure11": replace(_SEVEN, processing2=2 * _TABLE2.processing2),
 }
+
+
+def in_own_times(options: QosOptions, processing: Sequence[float]) -> QosOptions:
+    """Return a scenario where messages take other times than in Table 2, in the ratios that it has to Table 2's.
+
+    Parameters
+    ----------
+    options : QosOptions
+    processing : sequence of float
+        Seconds that a message of each channel takes where Table 2 has its own.
+
+    Examples
+    --------
+    >>> from tagmatch.workloads.qos.options import SCENARIOS, in_own_times
+    >>> options = in_own_times(SCENARIOS["table2"], [0.0007, 0.013])
+    >>> round(options.period1, 6), round(options.deadline2, 6)
+    (0.0021, 0.06)
+    """
+    first, second = processing[0] / _TABLE2.processing1, processing[1] / _TABLE2.processing2
+    return replace(
+        options,
+        period1=options.period1 * first,
+        processing1=options.processing1 * first,
+        deadline1=options.deadline1 * first,
+        period2=options.period2 * second,
+        processing2=options.processing2 * second,
+        deadline2=options.deadline2 * second,
+    )

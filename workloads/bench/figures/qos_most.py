@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Rates that are tried go down from a little over what the cores can do: first by this, then up again in finer steps
-_OVER, _COARSE, _FINE, _FINE_STEPS = 1.05, 0.92, 1.02, 4
+#: Rates that are tried go down from a little over what the cores can do, in coarse steps, then up again in fine ones
+_OVER, _FINE_STEPS = 1.05, 4
 #: Rates under this share of what the cores can do are not tried
 _LEAST = 1e-3
 
@@ -26,20 +26,25 @@ class MostMessages:
         Simulates a factor; returns the percent that fail by channel.
     capacity : float
         The factor at which all cores are busy all the time.
+    coarse, fine : float
+        Steps down, and up again.
     """
 
-    def __init__(self, fails: Callable[[float], dict[str, float]], capacity: float) -> None:
+    def __init__(
+        self, fails: Callable[[float], dict[str, float]], capacity: float, *, coarse: float = 0.92, fine: float = 1.02
+    ) -> None:
         self._fails = cache(fails)
         self._capacity = capacity
+        self._coarse, self._fine = coarse, fine
 
     def most(self, good: Callable[[dict[str, float]], bool]) -> float:
-        """Return the greatest factor that was tried at which failures are good, to 2 %; 0 without one."""
+        """Return the greatest factor that was tried at which failures are good, to a fine step; 0 without one."""
         factor = _OVER * self._capacity
         while not good(self._fails(factor)):
-            factor *= _COARSE
+            factor *= self._coarse
             if factor < _LEAST * self._capacity:
                 return 0.0
         for step in range(_FINE_STEPS - 1, 0, -1):
-            if good(self._fails(factor * _FINE**step)):
-                return factor * _FINE**step
+            if good(self._fails(factor * self._fine**step)):
+                return factor * self._fine**step
         return factor
