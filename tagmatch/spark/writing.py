@@ -23,7 +23,7 @@ from tagmatch.model.arrays import BoolArray
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, available_threads
-from tagmatch.model.storage.format import Manifest
+from tagmatch.model.storage.format import Manifest, files_of
 from tagmatch.model.storage.history import EPOCHS
 from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import Snapshot
@@ -126,7 +126,9 @@ class Saving:
         if stored.manifest is None:
             snapshot = Snapshot((empty_segment(options, key_type),))
         else:
-            snapshot = stored.open(verified=epoch is None)
+            if epoch is None:  # a stream would read all of the index for each of its batches
+                stored.verify(files_of(stored.segments))
+            snapshot = stored.open()
         with self.index.scratch():
             manifest: Manifest = self.index.prepare(_after(snapshot, changes, options), stored.segments)
             if epochs:
