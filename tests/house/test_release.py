@@ -49,6 +49,7 @@ def test_files_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert {"tagmatch/interface.py", "tagmatch/pipeline/service.py", "tagmatch/broker/gateways/mqtt.py"} <= set(modules)
     info = [f"tagmatch-1.dist-info/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt")]
     right = [*modules, *info, "tagmatch-1.dist-info/licenses/LICENSE", "tagmatch/py.typed"]
+    right.append("pyspark_tagmatch/__init__.py")
 
     def faults(names: list[str]) -> list[str]:
         with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
