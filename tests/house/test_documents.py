@@ -22,7 +22,7 @@ DOCUMENTS = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", 
 
 #: Why a block may be left out, and by whom it is run then
 NEEDS_JAVA = "needs Java"  # tests/spark runs it
-REASONS = {NEEDS_JAVA, "needs a checkout", "needs a GPU", "takes minutes"}
+REASONS = {NEEDS_JAVA, "needs a checkout", "needs a GPU", "needs a cluster", "needs Docker", "takes minutes"}
 
 
 @pytest.fixture(autouse=True)
