@@ -26,7 +26,7 @@ MADE = ("reference/commands.md", "gallery.md")
 
 #: Why a block may be left out, and by whom it is run then
 NEEDS_DOCKER = "needs Docker"
-REASONS = {NEEDS_JAVA, NEEDS_DOCKER, "needs a checkout", "needs a GPU", "takes minutes"}
+REASONS = {NEEDS_JAVA, NEEDS_DOCKER, "needs a checkout", "needs a GPU", "needs a cluster", "takes minutes"}
 
 
 @pytest.fixture(autouse=True)
