@@ -178,5 +178,5 @@ def test_auto_takes_the_shuffle_with_attributes(
     limit = 0 if strategy == "shuffle" else 8 << 30
     joined = subset_join(queries, tmp_path / "index", attributes="price", ship_limit=limit)
     joined.explain()
-    assert ("sets_of" in capsys.readouterr().out) == (strategy == "shuffle")
+    assert ("tagmatch_send_sets" in capsys.readouterr().out) == (strategy == "shuffle")
     assert [row.key for row in joined.collect()] == [1]

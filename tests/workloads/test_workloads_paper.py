@@ -102,6 +102,7 @@ def test_every_experiment_is_a_command() -> None:
         "paper",
         "pcm",
         "qos",
+        "qos-real",
         "serve",
         "spark",
         "threads",
