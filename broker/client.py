@@ -18,7 +18,7 @@ from tagmatch.broker.pipelined import SCHEMA, Pipelined
 from tagmatch.broker.publications import Published, table_of
 from tagmatch.broker.remote_matching import match_stream
 from tagmatch.broker.remote_rows import change_table, one_change, query_batches
-from tagmatch.broker.subscriber import Subscriber
+from tagmatch.broker.subscriber import Subscriber, listed_keys
 from tagmatch.broker.subscriber_options import Guarantee, WhenFull
 from tagmatch.broker.wire import area_row
 from tagmatch.messages import message
@@ -315,11 +315,16 @@ class RemoteTagMatch(Generic[K]):
         -------
         Subscriber
             Errors of the service, such as `SessionError`, come by its iteration.
+
+        Raises
+        ------
+        InvalidTypeError
+            `keys` is a single key, not an iterable of keys.
         """
         self._check_open()
         command = {
             "session": session,
-            "keys": None if keys is None else list(keys),
+            "keys": None if keys is None else listed_keys(keys),
             "every_key": every_key,
             "guarantee": guarantee,
             "when_full": when_full,

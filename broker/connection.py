@@ -52,7 +52,10 @@ class Connection:
         if not _URL.fullmatch(url):
             raise InvalidValueError(f"url must be grpc+tls://host:port or grpc://host:port, not {shown(url)}")
         if token is not None and (not isinstance(token, str) or not token.isascii() or not token.isprintable()):
-            raise InvalidValueError("token must be a string, as `tagmatch token` prints it")
+            raise InvalidValueError(
+                "token must be a string of one line without spaces around it, as `tagmatch token` makes it; of a file, "
+                "take read_text().strip()"
+            )
         if (cert_chain is None) != (private_key is None):
             raise InvalidValueError("cert_chain and private_key must be given together")
         self.url = url

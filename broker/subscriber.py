@@ -11,14 +11,27 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import pyarrow as pa
 
 from tagmatch.broker.connection import Connection
-from tagmatch.model.columns import KEY_CHECKS
-from tagmatch.model.errors import ClosedError, TagMatchError
+from tagmatch.model.columns import KEY_CHECKS, shown
+from tagmatch.model.errors import ClosedError, InvalidTypeError, TagMatchError
 from tagmatch.model.options import KeyType
 
 K = TypeVar("K", int, str)
 
 #: What a subscriber sends, in columns: the offset up to which it has everything, keys to follow, keys no longer
 _COLUMNS = ("acknowledge", "follow", "unfollow")
+
+
+def listed_keys(keys: Iterable[K]) -> list[K]:
+    """Keys as a list.
+
+    Raises
+    ------
+    InvalidTypeError
+        It is one string, whose characters would be taken for keys, or not iterable.
+    """
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise InvalidTypeError(f"keys must be an iterable of keys, not {shown(keys)}; give a list, also of one key")
+    return list(keys)
 
 
 class Notification(NamedTuple, Generic[K]):
@@ -100,7 +113,7 @@ class Subscriber(Generic[K]):
         self._send(2, self._checked(keys))
 
     def _checked(self, keys: Iterable[K]) -> list[K]:
-        listed = list(keys)
+        listed = listed_keys(keys)
         KEY_CHECKS[self._key_type].many(listed, "keys")
         return listed
 

@@ -322,8 +322,8 @@ class Scheduled:
         channel, now = entry.of.channel, self._clock()
         if outcome == "refused":
             return Overloaded(
-                f"channel {channel.name!r}: what waits already takes longer than its deadline of {channel.due:g} "
-                "seconds; try again later, or hand in fewer messages"
+                f"channel {channel.name!r}: with what waits already, an answer would most likely come after the "
+                f"deadline of {channel.due:g} seconds; try again later, or hand in fewer messages"
             )
         about = f"channel {channel.name!r}, whose deadline is {channel.due:g} seconds"
         if outcome == "deserted":

@@ -144,6 +144,17 @@ def test_wrong_arguments_are_told(wrong: dict[str, Any], error: type[Exception])
         next(iter(remote.subscriber(**wrong)))
 
 
+@pytest.mark.parametrize("keys", ["ana", 7])
+def test_a_single_key_is_no_iterable_of_keys(keys: Any) -> None:
+    with served() as (_, remote, _oracle):
+        with pytest.raises(InvalidTypeError, match=rf"keys must be an iterable of keys, not {keys!r}.*; give a list"):
+            remote.subscriber("phone", keys)
+        with remote.subscriber("phone") as phone:
+            for change in (phone.follow, phone.unfollow):
+                with pytest.raises(InvalidTypeError, match="keys must be an iterable of keys"):
+                    change(keys)
+
+
 def test_wrong_publications_are_told() -> None:
     with served() as (service, remote, _):
         for wrong in (pa.table({"id": ["a"]}), pa.table({"tags": [["a"]], "payload": [1.5]}), pa.table({"tags": [7]})):

@@ -15,7 +15,7 @@ from pyarrow import flight
 from support.certificates import Authority
 from support.service import USERS, command, config, messages, options, value
 
-from tagmatch import AccessError, Overloaded, TagMatch, TagMatchError, UnavailableError, connect
+from tagmatch import AccessError, InvalidValueError, Overloaded, TagMatch, TagMatchError, UnavailableError, connect
 from tagmatch.broker.access import new_token, token_sha256
 from tagmatch.broker.actions import ACTIONS
 from tagmatch.broker.config import ROLES, User
@@ -148,6 +148,8 @@ def test_a_client_gets_the_same_errors(served):
         if token is None or token:
             with pytest.raises(AccessError):
                 connect(service.url, token=token)
+    with pytest.raises(InvalidValueError, match=r"one line without spaces around it.*strip\(\)"):
+        connect(service.url, token="token-read\n")
     with connect(service.url, token="token-read") as tm:
         assert tm.match(["a"]) == []
         with pytest.raises(AccessError, match="'write'"):

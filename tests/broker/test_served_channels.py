@@ -73,7 +73,7 @@ def test_errors_keep_their_class_and_the_stream_goes_on(monkeypatch: pytest.Monk
             assert (hub["in"], hub["dropped"], hub["failed"]) == (1, 1, 0)
         with monkeypatch.context() as patched:
             patched.setattr(Edf, "_refuses", lambda *_: True)
-            with pytest.raises(Overloaded, match="channel 'alarm': what waits already takes longer"):
+            with pytest.raises(Overloaded, match="channel 'alarm': with what waits already, an answer would"):
                 tm.submit(["dog"], channel="alarm").result(TIMEOUT)
         stream = tm._pipelined[False, "alarm"]._sent
         assert tm.submit(["dog"], channel="alarm").result(TIMEOUT) == [8]

@@ -92,7 +92,8 @@ class Journal:
             lock = lock_at_once(folder / WRITER)
             if lock is None:
                 raise IndexLockedError(
-                    f"the index {folder} is open for writing already, in another program or in this one; close it there"
+                    f"another program, or another object of this one, has changes staged for the index {folder}; "
+                    "consolidate or close it there first"
                 )
             try:
                 generation = first if isinstance(first, int) else first()
