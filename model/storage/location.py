@@ -17,6 +17,7 @@ from tagmatch.model.storage.format import Entry, Manifest
 from tagmatch.model.storage.history import Commit
 from tagmatch.model.storage.shared_files import Files, Written
 from tagmatch.model.storage.store import Store
+from tagmatch.model.storage.store_options import StoreOptions
 from tagmatch.model.tables import Segment, Snapshot
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
@@ -28,7 +29,7 @@ class Location(Protocol):
 
     @property
     def address(self) -> str:
-        """What `location_of` takes for this location; it may have a password in it."""
+        """What `location_of` takes for this location, but for options; it may have a password in it."""
 
     @property
     def log_folder(self) -> Path | None:
@@ -192,16 +193,19 @@ class Location(Protocol):
         """A place for files, which are removed afterwards. What a killed one has left is removed now."""
 
 
-def location_of(given: object, name: str, number: int | None = None) -> Location:
+def location_of(given: object, name: str, number: int | None = None, options: StoreOptions | None = None) -> Location:
     """The location that a user gives as a path, which may begin with `~`, or as a URI.
 
     Parameters
     ----------
-    given : str or PathLike
+    given : str, PathLike or Location
+        A location stays what it is.
     name : str
         Of the argument, for messages.
     number : int, optional
         Of the snapshot that the user wants.
+    options : StoreOptions, optional
+        How Arrow reaches the store of a URI; default: as the URI says.
 
     Raises
     ------
@@ -217,14 +221,14 @@ def location_of(given: object, name: str, number: int | None = None) -> Location
     >>> str(location_of("file:///data/animals.index", "path"))
     '/data/animals.index'
     """
-    found = _location_of(given, name)
+    found = given if isinstance(given, Folder | Store) else _location_of(given, name, options)
     if number is None:
         return found
     check_snapshot_number(number)
     return found.numbered(number)
 
 
-def _location_of(given: object, name: str) -> Location:
+def _location_of(given: object, name: str, options: StoreOptions | None) -> Location:
     if not isinstance(given, str | os.PathLike) or not isinstance(text := os.fspath(given), str):
         raise InvalidTypeError(f"{name} must be a string or a path, not {given!r}")
     if not text:
@@ -235,7 +239,7 @@ def _location_of(given: object, name: str) -> Location:
         raise InvalidTypeError(f"a URI must be a str, not a {type(given).__name__}, which changes its slashes")
     if file := _FILE.match(text):
         return Folder(Path(unquote(file["path"])))
-    return Store.at(text)
+    return Store.at(text, options)
 
 
 def open_with(location: Location, key_type: KeyType | None) -> Snapshot:

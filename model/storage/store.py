@@ -48,6 +48,7 @@ from tagmatch.model.storage.history import (
 from tagmatch.model.storage.shared_files import StoreFiles, Written, folder_for_copies, one_process
 from tagmatch.model.storage.snapshots import write_snapshot
 from tagmatch.model.storage.store_folder import StoreFolder, in_a_line
+from tagmatch.model.storage.store_options import StoreOptions
 from tagmatch.model.tables import Snapshot
 
 
@@ -66,9 +67,9 @@ class Store:
     number: int | None = None
 
     @classmethod
-    def at(cls, uri: str) -> Store:
+    def at(cls, uri: str, options: StoreOptions | None = None) -> Store:
         """The index at a URI; errors as `StoreFolder.reach`."""
-        folder = StoreFolder(uri)
+        folder = StoreFolder(uri, options=options)
         folder.reach()
         return cls(folder)
 

@@ -7,7 +7,7 @@ import functools
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import xxhash
 from tagmatch.model.errors import InvalidValueError, TagMatchError
 from tagmatch.model.parallel import reject_given_up
 from tagmatch.model.storage.format import checksum_of
+from tagmatch.model.storage.store_options import StoreOptions
 
 # As Hadoop calls it
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
@@ -39,10 +40,13 @@ class StoreFolder:
         As Arrow understands it; the options of its query hold for all files.
     below : str
         Path of the folder below that of the URI, "" or "name/".
+    options : StoreOptions, optional
+        What Arrow is given beside the URI, which then has neither a password nor a query.
     """
 
     uri: str = field(repr=False)
     below: str = ""
+    options: StoreOptions | None = None
 
     def __str__(self) -> str:
         scheme, _, rest = self.uri.partition(":/")
@@ -55,7 +59,8 @@ class StoreFolder:
     @property
     def digest(self) -> str:
         """A name for what is copied from it, without passwords."""
-        return xxhash.xxh3_64_hexdigest(f"{self.uri}\n{self.below}".encode())
+        place = "" if self.options is None else self.options.place
+        return xxhash.xxh3_64_hexdigest(f"{self.uri}\n{self.below}{place}".encode())
 
     def reach(self) -> None:
         """See that Arrow reaches the store.
@@ -68,18 +73,18 @@ class StoreFolder:
             Nobody answers there.
         """
         try:
-            _file_system(self.uri)
+            _file_system(self.uri, self.options)
         except (ImportError, pa.ArrowInvalid) as error:
             raise InvalidValueError(
-                f"Arrow does not reach {self}: {self._without_secrets(error)}; give a URI that "
+                f"Arrow does not reach {self}: {self._told(error)}; give a URI that "
                 "`pyarrow.fs.FileSystem.from_uri` takes, or a folder that all machines mount"
             ) from None
         except OSError as error:
-            raise TagMatchError(f"cannot reach {self}: {self._without_secrets(error)}") from None
+            raise TagMatchError(f"cannot reach {self}: {self._told(error)}") from None
 
     def folder(self, name: str) -> StoreFolder:
         """Return a folder in this one."""
-        return StoreFolder(self.uri, f"{self.below}{name}/")
+        return replace(self, below=f"{self.below}{name}/")
 
     def names(self) -> list[str]:
         """Names of what is in the folder; none if there is no such folder."""
@@ -173,12 +178,15 @@ class StoreFolder:
             self.remove()
 
     def _reached(self, name: str) -> tuple[Any, str]:
-        files, path = _file_system(self.uri)
+        files, path = _file_system(self.uri, self.options)
         return files, f"{path}/{self.below}{name}".rstrip("/")
 
-    def _without_secrets(self, error: Exception) -> str:
-        """What Arrow says of a URI that it does not take, in which it quotes all of the URI."""
-        return in_a_line(error).replace(self.uri, str(self)).replace(_arrow_uri(self.uri), str(self))
+    def _told(self, error: Exception) -> str:
+        """What Arrow says, in a line and without secrets: of a URI that it does not take, it quotes all."""
+        text = str(error).replace(self.uri, str(self)).replace(_arrow_uri(self.uri), str(self))
+        if self.options is None:
+            return in_a_line(text)
+        return f"{in_a_line(self.options.without_secrets(text))} (how it is reached is in {self.options.origin})"
 
     @contextlib.contextmanager
     def _errors(self, what: str, name: str = "") -> Iterator[None]:
@@ -187,11 +195,15 @@ class StoreFolder:
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
-            raise TagMatchError(f"cannot {what} {self.folder(name) if name else self}: {in_a_line(error)}") from error
+            told = f"cannot {what} {self.folder(name) if name else self}: {self._told(error)}"
+            # A traceback would show what Arrow said, with whatever it quotes
+            raise TagMatchError(told) from (error if self.options is None else None)
 
 
-@functools.cache
-def _file_system(uri: str) -> tuple[Any, str]:
+@functools.lru_cache(maxsize=64)  # credentials that expire come again and again
+def _file_system(uri: str, options: StoreOptions | None) -> tuple[Any, str]:
+    if options is not None:
+        return options.file_system(), options.path.rstrip("/")
     files, path = pa.fs.FileSystem.from_uri(_arrow_uri(uri))
     return files, path.rstrip("/")
 
@@ -201,6 +213,6 @@ def _arrow_uri(uri: str) -> str:
     return f"{_SCHEMES.get(scheme, scheme)}{colon}{rest}"
 
 
-def in_a_line(error: BaseException) -> str:
-    """What an error says, without line breaks and not at great length."""
+def in_a_line(error: BaseException | str) -> str:
+    """What an error says, or a text, without line breaks and not at great length."""
     return textwrap.shorten(str(error), 400)

@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from tagmatch.cli.arguments import choices, location_argument, one_of
+from tagmatch.cli.arguments import choices, one_of
 from tagmatch.cli.progress import note
 from tagmatch.cli.run import run
 from tagmatch.files.formats import JSON_SUFFIXES
 from tagmatch.model.errors import IndexExistsError
 from tagmatch.model.options import LAYOUT_DEFAULTS, MAX_PARTITION_SIZE, Layout
-from tagmatch.model.storage.location import location_of
 
 
 def partition(
@@ -27,7 +26,10 @@ def partition(
             show_default=False,
         ),
     ],
-    index: Annotated[str, location_argument("INDEX", "Folder that all machines mount, or URI of a store.")],
+    index: Annotated[
+        str,
+        typer.Argument(metavar="INDEX", help="Folder that all machines mount, or URI of a store.", show_default=False),
+    ],
     layout: Annotated[
         Layout | None,
         typer.Option(
@@ -68,20 +70,21 @@ def partition(
     """Build an index on Spark from any table of sets, or add them to one."""
     if append and overwrite:
         raise typer.BadParameter("an index is replaced (--overwrite) or added to (--append), not both")
-    location = location_of(index, "INDEX").absolute()
-    if location.has_index() and not (overwrite or append):
-        raise IndexExistsError(
-            f"there is an index at {location} already; give --overwrite to replace it, or --append to add to it"
-        )
     logging.basicConfig(format="%(message)s")
     logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
     from tagmatch.spark.offline import partition as run_job
     from tagmatch.spark.session import read_table, spark_session
+    from tagmatch.spark.stores import location_in
 
     if format is None:
         format = "json" if Path(sets).suffix.lower() in JSON_SUFFIXES else "parquet"  # noqa: A001
     spark = spark_session("tagmatch-partition", master)
     try:
+        location = location_in(spark, index, "INDEX")
+        if location.has_index() and not (overwrite or append):
+            raise IndexExistsError(
+                f"there is an index at {location} already; give --overwrite to replace it, or --append to add to it"
+            )
         made = run_job(
             read_table(spark, sets, format),
             index,

@@ -18,11 +18,12 @@ from tagmatch.messages import TAGS
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, SparkUnavailableError
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
-from tagmatch.model.storage.location import location_of
+from tagmatch.model.storage.location import Location
 from tagmatch.spark.answers import KEY_TYPES, reject_nulls, signed
 from tagmatch.spark.offline import check_strings
 from tagmatch.spark.ship import QUERIES, current_index
 from tagmatch.spark.source import TagMatchSource
+from tagmatch.spark.stores import StoreSettings, location_in
 
 #: What the table function is called in SQL
 MATCH = "tagmatch_match"
@@ -32,6 +33,7 @@ def register(spark: SparkSession) -> None:
     """Let a session have the table function `tagmatch_match` and the data source `tagmatch`.
 
     Spark finds the data source by itself where the package is on the driver, but not what was sent by `addArtifacts`.
+    Only what this call registers knows the session's settings for stores, as they are now.
 
     Parameters
     ----------
@@ -45,8 +47,24 @@ def register(spark: SparkSession) -> None:
     ...     "SELECT q.id, m.key FROM queries q, LATERAL tagmatch_match(q.tags, '/data/interests.index') m"
     ... )  # doctest: +SKIP
     """
-    spark.dataSource.register(TagMatchSource)
-    spark.udtf.register(MATCH, udtf(_Match))  # type: ignore[arg-type]
+    settings = StoreSettings.of(spark)
+
+    # Spark sends both classes to processes of its own, with what they have
+    class Source(TagMatchSource):
+        stores = settings
+
+    class Match(_Match):
+        @staticmethod
+        def analyze(
+            tags: AnalyzeArgument,
+            index: AnalyzeArgument,
+            attributes: AnalyzeArgument | None = None,
+            location: AnalyzeArgument | None = None,
+        ) -> _Found:
+            return _analyzed(settings, tags, index, attributes, location)
+
+    spark.dataSource.register(Source)
+    spark.udtf.register(MATCH, udtf(Match))  # type: ignore[arg-type]
 
 
 def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
@@ -85,7 +103,7 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
         from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
     except ImportError:
         raise SparkUnavailableError("match_udf needs PySpark 4.1 or newer; use subset_join") from None
-    location = location_of(index, "index").absolute()
+    location = location_in(SparkSession.getActiveSession(), index, "index")
     key_type = key_type_of(location.manifest())
     answers = ArrayType(KEY_TYPES[key_type], containsNull=False)
 
@@ -133,7 +151,7 @@ def _lists(found: pa.ListArray, answers: ArrayType) -> pa.Array:
 class _Found(AnalyzeResult):
     """What Spark hands from `analyze` to its workers: where the index is for them."""
 
-    index: str = ""
+    index: Location | None = None
     key_type: KeyType = "integer"
 
 
@@ -142,27 +160,8 @@ class _Match:
 
     def __init__(self, found: _Found | None = None) -> None:
         assert found is not None
-        self._index = current_index(location_of(found.index, "index"), found.key_type)
-
-    @staticmethod
-    def analyze(
-        tags: AnalyzeArgument,
-        index: AnalyzeArgument,
-        attributes: AnalyzeArgument | None = None,
-        location: AnalyzeArgument | None = None,
-    ) -> _Found:
-        """The columns of the answer."""
-        check_strings(tags.dataType, f"{MATCH}: argument tags")
-        if not index.isConstantExpression or not isinstance(index.value, str):
-            raise InvalidTypeError(f"{MATCH}: argument index must be a constant string, the path or URI of an index")
-        if attributes is not None:
-            _check_type(attributes.dataType, (StructType, MapType), "attributes must be a struct or a map")
-        if location is not None:
-            _check_type(location.dataType, (StructType, ArrayType), "location must be a struct or an array of lon, lat")
-        place = location_of(index.value, "index").absolute()
-        key_type = key_type_of(place.manifest())
-        schema = StructType([StructField("key", KEY_TYPES[key_type], nullable=False)])
-        return _Found(schema, index=place.address, key_type=key_type)
+        assert found.index is not None
+        self._index = current_index(found.index, found.key_type)
 
     def eval(self, tags: Any, index: str, attributes: Any = None, location: Any = None) -> Iterator[tuple[Any]]:
         """The keys of one set of tags."""
@@ -172,6 +171,27 @@ class _Match:
         place = None if location is None else tuple(location)
         found = self._index.match(tags, _mapping(attributes), location=place)
         return zip(_as_long(found), strict=True)
+
+
+def _analyzed(
+    stores: StoreSettings,
+    tags: AnalyzeArgument,
+    index: AnalyzeArgument,
+    attributes: AnalyzeArgument | None,
+    location: AnalyzeArgument | None,
+) -> _Found:
+    """The columns of the answer, and where workers find the index."""
+    check_strings(tags.dataType, f"{MATCH}: argument tags")
+    if not index.isConstantExpression or not isinstance(index.value, str):
+        raise InvalidTypeError(f"{MATCH}: argument index must be a constant string, the path or URI of an index")
+    if attributes is not None:
+        _check_type(attributes.dataType, (StructType, MapType), "attributes must be a struct or a map")
+    if location is not None:
+        _check_type(location.dataType, (StructType, ArrayType), "location must be a struct or an array of lon, lat")
+    place = stores.location(index.value, "index")
+    key_type = key_type_of(place.manifest())
+    schema = StructType([StructField("key", KEY_TYPES[key_type], nullable=False)])
+    return _Found(schema, index=place, key_type=key_type)
 
 
 def _check_type(kind: DataType, allowed: tuple[type[DataType], ...], must: str) -> None:

@@ -9,8 +9,9 @@ import tempfile
 
 from pyspark.sql import DataFrame
 
-from tagmatch.model.storage.location import Location, location_of
+from tagmatch.model.storage.location import Location
 from tagmatch.spark.offline import partition
+from tagmatch.spark.stores import location_in
 
 
 def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Location:
@@ -27,4 +28,4 @@ def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Loc
         folder = tempfile.mkdtemp(prefix="tagmatch-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
     partition(interests, folder)
-    return location_of(folder, "folder").absolute()
+    return location_in(interests.sparkSession, folder, "folder")

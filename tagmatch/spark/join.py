@@ -13,13 +13,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tagmatch.messages import TAGS, messages_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.storage.format import files_nbytes, has_areas, key_type_of
-from tagmatch.model.storage.location import location_of
 from tagmatch.spark.answers import ANSWER_NAMES, Asked, Output, with_areas
 from tagmatch.spark.interests import index_of
 from tagmatch.spark.offline import check_strings
 from tagmatch.spark.options import Settings, Strategy
 from tagmatch.spark.ship import ship_join
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
+from tagmatch.spark.stores import location_in
 
 __all__ = ["Strategy", "subset_join"]
 
@@ -81,9 +81,11 @@ def subset_join(
     Raises
     ------
     InvalidTypeError, InvalidValueError
-        An argument, or a column of the queries, cannot be used.
+        An argument, a setting, or a column of the queries, cannot be used.
     IndexNotFoundError, IndexCorruptError, IndexVersionError
         For what stands at `index`.
+    TagMatchError
+        The store does not answer, or does not take the credentials.
     """
     _check_choice("output", output, Output)
     _check_queries(queries, tags, output)
@@ -97,7 +99,7 @@ def subset_join(
     elif folder is not None:
         raise InvalidValueError("folder is where the index of interests is made; index names one that is there")
     else:
-        location = location_of(index, "index").absolute()
+        location = location_in(queries.sparkSession, index, "index")
     manifest = location.manifest()
     if has_areas(manifest):
         raise with_areas(location)

@@ -11,11 +11,11 @@ from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, Intege
 
 from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
 from tagmatch.model.options import LAYOUT_DEFAULTS, Layout, LayoutOptions
-from tagmatch.model.storage.location import location_of
 from tagmatch.partitioner.spark.job import JobOptions, Partitioned, append_sets, key_type_of_rows, partition_sets
 from tagmatch.partitioner.spark.stored import Stored
 from tagmatch.spark.errors import errors_of_workers
 from tagmatch.spark.options import Settings
+from tagmatch.spark.stores import location_in
 
 #: What becomes of an index that is there
 Mode = Literal["overwrite", "append", "error"]
@@ -106,7 +106,8 @@ def partition(
     InvalidTypeError
         A column is not there or of another type; it is named.
     InvalidValueError
-        For an option, for a column `constraints` or `area`, for a URI that Arrow does not know, and for rows that
+        For an option, for a column `constraints` or `area`, for a URI that Arrow does not know, for settings of its
+        store that Arrow has nothing for, and for rows that
         cannot be stored: how many, and why. With `append`, for keys or a layout that the index does not have.
     FilterError
         For a mistake in an expression, and for an area, also with `skip_invalid`.
@@ -168,7 +169,7 @@ def partition(
             raise InvalidTypeError(f"column {where!r} must be string, not {kind.simpleString()}")
         columns.append(col(f"`{where}`").cast("string").alias("where"))
     rows = sets.select(*columns)
-    location = location_of(index, "index").absolute()
+    location = location_in(sets.sparkSession, index, "index")
     options = JobOptions(sets_per_task, skip_invalid)
     if mode == "append":
         stored = Stored.at(location)

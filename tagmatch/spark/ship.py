@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 #: Queries answered together, so that what they have in common, the memory of their answers, stays bounded
 QUERIES = 1024
 
-# The indexes that this worker has opened. A worker runs one task at a time.
-_opened: dict[Location, TagMatch[Any]] = {}
+# The indexes that this worker has opened, by what they are called, and where: for each store or folder the last one,
+# as credentials may change. A worker runs one task at a time.
+_opened: dict[str, tuple[Location, TagMatch[Any]]] = {}
 
 
 def ship_join(
@@ -85,12 +86,14 @@ def current_index(location: Location, key_type: KeyType) -> TagMatch[Any]:
 
 
 def _reloaded(location: Location, key_type: KeyType) -> TagMatch[Any]:
-    held = _opened.get(location)
-    if held is not None and held.snapshot.key_type == key_type:
+    where, held = _opened.get(str(location), (location, None))
+    if held is not None and where == location and held.snapshot.key_type == key_type:
         held.reload()
         return held
-    index = TagMatch.open(location.address, threads=1, device="cpu", key_type=key_type)
-    _opened[location] = index
+    # With the location's credentials, which no address has
+    found: Any = location
+    index = TagMatch.open(found, threads=1, device="cpu", key_type=key_type)
+    _opened[str(location)] = location, index
     if held is not None:
         held.close()
     return index

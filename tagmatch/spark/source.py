@@ -18,11 +18,12 @@ from tagmatch.contents import pairs_of, schema_of
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.format import CONSTRAINTS, has_areas, key_type_of
-from tagmatch.model.storage.location import Location, location_of
+from tagmatch.model.storage.location import Location
 from tagmatch.partitioner.spark.stored import Stored
 from tagmatch.spark.answers import KEY_TYPES, signed
 from tagmatch.spark.options import Parsers, one_of, parsed, truth, whole
 from tagmatch.spark.sink import StreamWriter
+from tagmatch.spark.stores import StoreSettings
 from tagmatch.spark.writing import Saving, Writer
 
 _READING: Parsers = {"path": str, "snapshot": int, "setsPerPartition": whole}
@@ -36,6 +37,9 @@ _SETS_PER_PARTITION = 1 << 20
 
 class TagMatchSource(DataSource):
     """An index of tagmatch, as `spark.read.format("tagmatch")` and `df.write.format("tagmatch")` have it."""
+
+    #: Those of the session, where `register` has made it known; Spark itself tells a data source nothing of them
+    stores = StoreSettings()
 
     @classmethod
     def name(cls) -> str:
@@ -60,7 +64,7 @@ class TagMatchSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
         """What replaces the index by rows, or adds them to it."""
-        return Writer(_saving(parsed(self.options, _WRITING, "option of the data source"), overwrite), schema)
+        return Writer(self._saving(_WRITING, overwrite), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         """What adds the rows of each micro-batch to the index."""
@@ -69,29 +73,28 @@ class TagMatchSource(DataSource):
                 "output mode 'complete' would write the whole index for each micro-batch; use 'append' with a column "
                 "`removed`, or write each batch with mode 'overwrite' within foreachBatch"
             )
-        return StreamWriter(_saving(parsed(self.options, _STREAMING, "option of the data source"), False), schema)
+        return StreamWriter(self._saving(_STREAMING, False), schema)
 
     def _read(self) -> _Asked:
         options = parsed(self.options, _READING, "option of the data source for reading")
-        location = location_of(_path(options), "path", options.get("snapshot"))
-        return _Asked(location.absolute(), options.get("setsPerPartition", _SETS_PER_PARTITION))
+        location = self.stores.location(_path(options), "path", options.get("snapshot"))
+        return _Asked(location, options.get("setsPerPartition", _SETS_PER_PARTITION))
+
+    def _saving(self, known: Parsers, overwrite: bool) -> Saving:
+        options = parsed(self.options, known, "option of the data source")
+        return Saving(
+            self.stores.location(_path(options), "path"),
+            overwrite=overwrite,
+            layout=options.get("layout"),
+            max_partition_size=options.get("maxPartitionSize"),
+            plane=options.get("plane", False),
+        )
 
 
 def _path(options: Mapping[str, Any]) -> str:
     if not (path := options.get("path")):
         raise InvalidValueError("say where the index is: load(path), save(path) or option('path', …)")
     return str(path)
-
-
-def _saving(options: dict[str, Any], overwrite: bool) -> Saving:
-    location = location_of(_path(options), "path").absolute()
-    return Saving(
-        location,
-        overwrite=overwrite,
-        layout=options.get("layout"),
-        max_partition_size=options.get("maxPartitionSize"),
-        plane=options.get("plane", False),
-    )
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,229 @@
+"""Spark's settings for stores, as the file systems of Arrow that they make."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from typing import Any
+
+import pyarrow.fs as fs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tagmatch import InvalidValueError, TagMatchError
+from tagmatch.model.storage.location import location_of
+from tagmatch.spark.stores import StoreSettings
+
+KEYS = {"access.key": "AK", "secret.key": "SK"}
+PROVIDERS = "org.apache.hadoop.fs.s3a."
+EVERYWHERE = (
+    f"{PROVIDERS}TemporaryAWSCredentialsProvider, {PROVIDERS}SimpleAWSCredentialsProvider, "
+    "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
+)
+
+
+def s3(**settings: str) -> dict[str, str]:
+    return {f"fs.s3a.{name}": text for name, text in settings.items()}
+
+
+def options_of(settings: dict[str, str], uri: str) -> Any:
+    return StoreSettings(settings).options(uri)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({**KEYS, "endpoint.region": "eu-west-1"}, {"region": "eu-west-1"}),
+        ({**KEYS, "endpoint.region": "sdk", "endpoint": "s3.eu-west-1.amazonaws.com"}, {"region": "eu-west-1"}),
+        ({**KEYS, "endpoint": "10.0.0.1:9000"}, {"endpoint_override": "10.0.0.1:9000"}),
+        (
+            {**KEYS, "endpoint": "http://minio:9000/", "path.style.access": "true"},
+            {"endpoint_override": "minio:9000", "scheme": "http"},
+        ),
+        (
+            {**KEYS, "endpoint": "store.example", "connection.ssl.enabled": "false"},
+            {"endpoint_override": "store.example", "scheme": "http", "force_virtual_addressing": True},
+        ),
+        (
+            {**KEYS, "session.token": "ST", "aws.credentials.provider": EVERYWHERE, "endpoint.region": "x"},
+            {"session_token": "ST", "region": "x"},
+        ),
+        (
+            # A class that does not look at tokens
+            {
+                **KEYS,
+                "session.token": "ST",
+                "aws.credentials.provider": f"{PROVIDERS}SimpleAWSCredentialsProvider",
+                "endpoint.region": "x",
+            },
+            {"region": "x"},
+        ),
+        (
+            {"access.key": "other", "bucket.b.access.key": "AK", "bucket.b.c.secret.key": "x", "secret.key": "SK"}
+            | {"endpoint.region": "y", "bucket.b.endpoint.region": "x"},
+            {"region": "x"},
+        ),
+    ],
+)
+def test_keys_for_s3(settings: dict[str, str], expected: dict[str, Any]) -> None:
+    found = options_of(s3(**settings), "s3a://b/folder/an index")
+    made = found.file_system()
+    expected = {"access_key": "AK", "secret_key": "SK", **expected}
+    if "amazonaws" in settings.get("endpoint", ""):
+        expected |= {"endpoint_override": settings["endpoint"], "force_virtual_addressing": True}
+    assert made == fs.S3FileSystem(**expected)
+    assert dict(found.place + found.credentials) == expected  # equal file systems may have other addresses
+    assert made != fs.S3FileSystem(**expected | {"secret_key": "other"})
+    assert found.path == "b/folder/an index"
+    assert options_of(s3(**settings), "s3://b/an%20index").path == "b/an index"
+
+
+def test_s3_without_keys() -> None:
+    region = {"endpoint.region": "x"}
+    anonymous = {"aws.credentials.provider": f"{PROVIDERS}AnonymousAWSCredentialsProvider"}
+    made = options_of(s3(**region, **anonymous, **KEYS), "s3a://b/x").file_system()
+    assert made == fs.S3FileSystem(anonymous=True, region="x")
+    # What Arrow finds by itself, it is left to find
+    by_itself = {"aws.credentials.provider": f"{PROVIDERS}auth.IAMInstanceCredentialsProvider"}
+    found = options_of(s3(**region, **by_itself, **KEYS), "s3a://b/x")
+    assert (found.credentials, dict(found.place)) == ((), {"region": "x"})
+    assert options_of(s3(**by_itself), "s3a://b/x") is None
+    both = ", ".join([*by_itself.values(), *anonymous.values()])
+    assert options_of(s3(**{"aws.credentials.provider": both}), "s3a://b/x") is None
+    assert (
+        options_of(s3(**{"aws.credentials.provider": EVERYWHERE, "endpoint": "s3.amazonaws.com"}), "s3a://b/x") is None
+    )
+
+
+def test_google_cloud_storage() -> None:
+    anonymous = {"fs.gs.auth.type": "UNAUTHENTICATED"}
+    assert options_of(anonymous, "gs://b/x").file_system() == fs.GcsFileSystem(anonymous=True)
+    emulator = anonymous | {"fs.gs.storage.root.url": "http://127.0.0.1:9000/"}
+    made = options_of(emulator, "gs://b/x").file_system()
+    assert made == fs.GcsFileSystem(anonymous=True, endpoint_override="127.0.0.1:9000", scheme="http")
+    by_itself = {"fs.gs.auth.type": "COMPUTE_ENGINE", "fs.gs.storage.root.url": "https://storage.googleapis.com/"}
+    assert options_of(by_itself, "gs://b/x") is None
+
+
+AZURE = "abfss://box@someone.dfs.core.windows.net/folder/index"
+OAUTH = {
+    "fs.azure.account.auth.type.someone.dfs.core.windows.net": "OAuth",
+    "fs.azure.account.oauth.provider.type": "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider",
+    "fs.azure.account.oauth2.client.id": "CI",
+    "fs.azure.account.oauth2.client.secret.someone.dfs.core.windows.net": "CS",
+    "fs.azure.account.oauth2.client.endpoint": "https://login.microsoftonline.com/TE/oauth2/token",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"fs.azure.account.key.someone.dfs.core.windows.net": "a2V5"}, {"account_key": "a2V5"}),
+        (
+            {"fs.azure.account.key": "a2V5", "fs.azure.account.key.other.dfs.core.windows.net": "b"},
+            {"account_key": "a2V5"},
+        ),
+        ({"fs.azure.account.auth.type": "SAS", "fs.azure.sas.fixed.token": "?sv=1&sig=x"}, {"sas_token": "sv=1&sig=x"}),
+        (OAUTH, {"tenant_id": "TE", "client_id": "CI", "client_secret": "CS"}),
+    ],
+)
+def test_azure(settings: dict[str, str], expected: dict[str, str]) -> None:
+    found = options_of(settings, AZURE)
+    assert found.file_system() == fs.AzureFileSystem("someone", **expected)
+    assert found.path == "box/folder/index"
+    china = {name.replace("core.windows.net", "core.chinacloudapi.cn"): text for name, text in settings.items()}
+    found = options_of(china, AZURE.replace("core.windows.net", "core.chinacloudapi.cn"))
+    places = {
+        "dfs_storage_authority": ".dfs.core.chinacloudapi.cn",
+        "blob_storage_authority": ".blob.core.chinacloudapi.cn",
+    }
+    assert found.file_system() == fs.AzureFileSystem("someone", **expected, **places)
+
+
+def test_azure_without_keys() -> None:
+    assert options_of({}, AZURE) is None
+    assert options_of({"fs.azure.account.key": "a2V5"}, "abfss://someone.blob.core.windows.net/box/index") is None
+    managed = OAUTH | {"fs.azure.account.oauth.provider.type": "org.apache.hadoop.fs.azurebfs.oauth2.MsiTokenProvider"}
+    assert options_of(managed, AZURE) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "uri", "told"),
+    [
+        (
+            s3(**{"aws.credentials.provider": "com.mine.Provider"}, **KEYS),
+            "s3a://b/x",
+            r"its class Provider; .*AWS_….*",
+        ),
+        (s3(**{"aws.credentials.provider": "a.auth.AssumedRoleCredentialProvider"}), "s3a://b/x", "AssumedRole.*role"),
+        (s3(**{"security.credential.provider.path": "jceks://x"}), "s3a://b/x", "fs.s3a.security.credential.*AWS_…"),
+        ({"fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE"}, "gs://b/x", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ({"google.cloud.auth.service.account.json.keyfile": "/k"}, "gs://b/x", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ({"fs.gs.auth.access.token.provider": "com.mine.Tokens"}, "gs://b/x", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ({"fs.azure.account.auth.type": "Custom"}, AZURE, "auth.type, which is Custom; .*AZURE_…"),
+        ({"fs.azure.account.auth.type": "SAS"}, AZURE, "auth.type, which is SAS"),
+        (
+            {"fs.azure.account.keyprovider": "a.ShellDecryptionKeyProvider"},
+            AZURE,
+            "its class ShellDecryptionKeyProvider",
+        ),
+        (
+            OAUTH | {"fs.azure.account.oauth2.client.endpoint": "https://elsewhere/TE/x"},
+            AZURE,
+            "ClientCredsTokenProvider",
+        ),
+    ],
+)
+def test_what_arrow_has_nothing_for(settings: dict[str, str], uri: str, told: str) -> None:
+    with pytest.raises(InvalidValueError, match=told) as error:
+        StoreSettings(settings).location(uri, "index")
+    assert not any(secret in str(error.value) for secret in ("AK", "SK", "CS", "/k"))
+    # What it advises gets by
+    advised = str(error.value).partition("as in ")[2].partition(": then")[0]
+    assert advised.startswith(f"{uri}?")
+    assert options_of(settings, advised) is None
+    fs.FileSystem.from_uri(advised.replace("s3a:", "s3:"))
+
+
+@pytest.mark.parametrize(("there", "missing"), [("access", "secret"), ("secret", "access")])
+def test_half_of_a_key(there: str, missing: str) -> None:
+    with pytest.raises(InvalidValueError, match=rf"fs.s3a.{there}.key, but no fs.s3a.{missing}.key") as told:
+        options_of(s3(**{f"{there}.key": "1234"}), "s3a://b/x")
+    assert "1234" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3a://me:1@b/x", "s3a://b/x?region=x", "hdfs://h/x", "/folder/x", "s3a:/b", "gs://me:1234@[", "file:///x"]
+)
+def test_uris_that_settings_are_not_for(uri: str) -> None:
+    settings = s3(**KEYS) | {"fs.gs.auth.type": "UNAUTHENTICATED"}
+    assert options_of(settings, uri) is None
+
+
+@given(st.text("0123456789abcdef", min_size=8), st.text("0123456789abcdef", min_size=8))
+def test_secrets_are_not_told(key: str, secret: str) -> None:
+    settings = s3(**{"access.key": f"K{key}", "secret.key": f"S{secret}", "endpoint": "127.0.0.1:1"})
+    location = StoreSettings(settings).location("s3a://b/x", "index")
+    shown = f"{location} {location!r} {StoreSettings(settings)!r} {location.address} {location.numbered(3)!r}"
+    assert f"K{key}" not in shown
+    assert f"S{secret}" not in shown
+    assert pickle.loads(pickle.dumps(location)) == location != location_of("s3a://b/x?region=x", "index")
+    assert location_of(location, "index") == location
+
+
+def test_what_arrow_says_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = s3(**{"access.key": "K1234", "secret.key": "S1234", "endpoint": "127.0.0.1:1"})
+    location = StoreSettings(settings).location("s3a://b/x", "index")
+
+    def fail(*_: Any) -> None:
+        raise OSError("the keys K1234 and S1234 will not do for s3a://b/x")
+
+    class Failing:
+        get_file_info = open_input_stream = fail
+
+    monkeypatch.setattr("tagmatch.model.storage.store_folder._file_system", lambda *_: (Failing(), "b/x"))
+    for call in (location.has_index, location.open):
+        with pytest.raises(TagMatchError, match=r"keys \(access_key\) and \(secret_key\) .*fs\.s3a\.endpoint") as told:
+            call()
+        assert "1234" not in "".join(traceback.format_exception(told.value))
