@@ -14,6 +14,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import get_args
 
@@ -27,6 +28,11 @@ from support.parts import cut_every
 from tagmatch.model.options import KeyType, Layout
 
 _KINDS = [*itertools.product(get_args(Layout), get_args(KeyType))]
+#: Tables are cut into parts in one layout, and whole in the other
+_CUT: dict[Layout, Callable[[], AbstractContextManager[None]]] = {
+    "rarest": contextlib.nullcontext,
+    "balanced": cut_every,
+}
 _HEAD, _FOOT = 256, 1024
 _HANGS_S = 60
 _FLIPS_OF_A_TRIAL = 64
@@ -43,9 +49,10 @@ def indexes(folder: Path, rng: random.Random) -> Iterator[FullIndex]:
         keys = [rng.randrange(2**40) for _ in range(200)]
         pairs = [(rng.sample(TAGS, 5), str(key) if key_type == "string" else key) for key in keys]
         path = folder / f"{layout} {key_type}"
-        with cut_every() if layout == "balanced" else contextlib.nullcontext():
+        cut = _CUT[layout]
+        with cut():
             index = make_index(path, pairs, rng, layout=layout, key_type=key_type, max_partition_size=20)
-        assert any(path.glob("segment-*/*.arrow.0*")) == (layout == "balanced")
+        assert any(path.glob("segment-*/*.arrow.0*")) == (cut is cut_every)
         kinds = ("deleted-*", "segment-*") if key_type == "integer" else ("segment-*",)
         assert all(len(list(path.glob(kind))) > (key_type == "integer") for kind in kinds)
         # Two, and one more where conditions come into a log of the format before them

@@ -94,7 +94,7 @@ def test_skew(tmp_path: Path) -> None:
     times, rates = found["panels"]
     names = [*skew.INPUTS]
     assert {(value["x"], value["system"]) for value in times["values"]} == {
-        (name, f"{where}, {layout}") for name in names for where in ("Spark", "local") for layout in get_args(Layout)
+        (name, f"{where}, {each}") for name in names for where in ("Spark", "local") for each in get_args(Layout)
     }
     assert {(value["x"], value["system"]) for value in rates["values"]} == {
         (name, system) for name in names for system in JOINS[:2]
