@@ -21,6 +21,7 @@ from support.index_files import contents_as_first, contents_of, files_of
 from support.jvm import Jvm
 from support.killed import run_killed_job
 from support.oracle import Oracle
+from support.spark_settings import settings_of
 
 import tagmatch.partitioner.spark.job
 import tagmatch.spark.join
@@ -86,12 +87,9 @@ def frame_of(spark: Any, rows: Rows) -> DataFrame:
 @pytest.fixture
 def ranges_stay_apart(spark: Any) -> Iterator[None]:
     """Where there are few rows, Spark else puts partitions together."""
-    setting = "spark.sql.adaptive.coalescePartitions.enabled"
-    spark.conf.set(setting, "false")
-    spark.conf.set("spark.sql.shuffle.partitions", "5")
-    yield
-    spark.conf.unset(setting)
-    spark.conf.unset("spark.sql.shuffle.partitions")
+    settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "5"}
+    with settings_of(spark, settings):
+        yield
 
 
 def assert_right(spark: Any, index: Path | str, oracle: Oracle, rng: random.Random) -> None:

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import pytest
 from support.index_files import MANIFEST, contents_of
 from support.parts import cut_every
+from support.spark_settings import settings_of
 
 from tagmatch import TagMatch
 from tagmatch.model.options import KeyType, Layout
@@ -30,14 +31,8 @@ def parts_are_small(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda *_: None)
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
     monkeypatch.setattr("tagmatch.partitioner.spark.stored._VERIFIED_BYTES", mmap.PAGESIZE)
-    # Unset, they would not be as the tests' configuration has them, but as Spark
-    before = {name: spark.conf.get(name) for name in SETTINGS}
-    for name, value in SETTINGS.items():
-        spark.conf.set(name, value)
-    with cut_every():
+    with settings_of(spark, SETTINGS), cut_every():
         yield
-    for name, value in before.items():
-        spark.conf.set(name, value)
 
 
 def rows_of(rng: random.Random, count: int, key_type: str) -> Rows:
