@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
 from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
 from tagmatch.broker.toml_file import read_toml
-from tagmatch.model.channels import Channel, seconds_of
+from tagmatch.model.channels import Channel, Order, seconds_of
 from tagmatch.model.errors import ConfigError, InvalidValueError, TagMatchError
 
 Role = Literal["read", "write", "admin"]
@@ -122,7 +122,7 @@ class IndexOptions:
     plane: bool = False
     durability: Literal["fsync", "os", "none"] | None = None
     keep_snapshots: int | None = None
-    order: Literal["fifo", "edf", "dfgs"] = "fifo"
+    order: Order = "fifo"
 
     @property
     def keywords(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from tagmatch.model.storage.format import (
     key_type_of,
     parts_of,
 )
-from tagmatch.model.storage.table_files import Piece, TableFile, read_table_file
+from tagmatch.model.storage.table_files import Piece, TableFile, read_columns
 from tagmatch.model.tables import KeyTable, Segment, TagsetTable, Vocabulary
 
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
@@ -178,11 +178,7 @@ def _read_table(folder: Path, files: dict[str, Entry], name: str, check: Check) 
         check_file(folder / part, files[part], check)
     with _telling_errors(folder / name):
         # Another program may remove it after that, too
-        table = read_table_file([folder / part for part in parts])
-    return {
-        name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    }
+        return read_columns([folder / part for part in parts])
 
 
 def check_file(file: Path, expected: Entry, check: Check) -> None:

@@ -182,6 +182,15 @@ def read_table_file(files: Sequence[Path]) -> pa.Table:
     return pa.ipc.open_file(source).read_all()
 
 
+def read_columns(files: Sequence[Path]) -> dict[str, pa.Array]:
+    """The columns of a table, each one chunk or, without rows, none; files and errors as of `read_table_file`."""
+    table = read_table_file(files)
+    return {
+        name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+
+
 def _mapped(files: Sequence[Path]) -> pa.Buffer:
     """Map files into memory one behind the other, as one buffer, for as long as that is in use."""
     sizes = [file.stat().st_size for file in files]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tagmatch.model.storage.shared_files import Files
-from tagmatch.model.storage.table_files import read_table_file
+from tagmatch.model.storage.table_files import read_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,7 @@ class Scratch:
 
     def read_table(self, names: Sequence[str]) -> dict[str, pa.Array]:
         """The columns of a table with these files, memory-mapped; other tasks on this machine read it, too."""
-        table = read_table_file([self.files.kept(name) for name in names])
-        return {name: _as_array(table[name]) for name in table.column_names}
+        return read_columns([self.files.kept(name) for name in names])
 
     def new_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array in a file of this machine that is removed with it; it takes no room but for what is written."""
@@ -61,8 +60,3 @@ class Scratch:
 
 def _file_name(name: str, number: int, column: str) -> str:
     return f"{name}-{number}.{column}.arrow"
-
-
-def _as_array(column: pa.ChunkedArray) -> pa.Array:
-    """The column of a table, which has one chunk or, without rows, none."""
-    return column.chunk(0) if column.num_chunks else column.combine_chunks()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from tagmatch.cli.arguments import user_path
+from tagmatch.model.channels import Order
 
 
 def _optional_index(text: str | None) -> str | None:
@@ -57,7 +58,7 @@ def serve(
         ),
     ] = None,
     order: Annotated[
-        Literal["fifo", "edf", "dfgs"] | None,
+        Order | None,
         typer.Option(
             help="In which order messages of channels are matched. fifo: as they come; deadlines are only measured. "
             "edf: the earliest deadline first; what cannot be in time is refused or dropped, and its client gets an "

@@ -17,7 +17,7 @@ from pyspark.sql.types import ArrayType, StringType, StructField, StructType, Ti
 from tagmatch.contents import pairs_of, schema_of
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.options import Layout
-from tagmatch.model.storage.format import CONSTRAINTS, has_areas, key_type_of
+from tagmatch.model.storage.format import CONSTRAINTS, key_type_of
 from tagmatch.model.storage.location import Location
 from tagmatch.partitioner.spark.stored import Stored
 from tagmatch.spark.answers import KEY_TYPES, signed
@@ -123,7 +123,7 @@ def _columns(location: Location) -> StructType:
         StructField("tags", ArrayType(StringType(), containsNull=False), nullable=False),
         StructField("key", KEY_TYPES[key_type_of(manifest)], nullable=False),
     ]
-    if has_areas(manifest) or any(CONSTRAINTS in segment for segment in manifest["segments"]):
+    if any(CONSTRAINTS in segment for segment in manifest["segments"]):  # as where there are areas
         fields.append(StructField("where", StringType()))
     if Stored(location, manifest, 0).some_expire:
         fields.append(StructField("expires", TimestampType()))

@@ -26,10 +26,11 @@ from support.oracle import Oracle
 
 from tagmatch import TagMatch, backup, restore
 from tagmatch.model.columns import tag_lists
-from tagmatch.model.storage.location import location_of
+from tagmatch.model.storage.location import Location, location_of
 from tagmatch.model.storage.segment_files import segment_entry, table_file, tables_of, write_deletions
 from tagmatch.model.storage.shared_files import Written
 from tagmatch.model.storage.snapshots import manifest_of
+from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import consolidated
 from tagmatch.partitioner.staging import StagedChanges
 
@@ -269,32 +270,16 @@ def save_as_jobs_do(run: Run) -> None:
 
 def append_as_jobs_do(run: Run) -> None:
     """Prepare a snapshot that has the segment of an index and a new one, and switch to it, in the midst of a job."""
-    before = _contents("integer", _store)
-    after = _contents("integer", _store, lambda oracle, _: oracle.add_sets(*ADDED))
-    _stored_index(run.path / "index").close()
-    location, staged = location_of(str(run.path / "index"), "path"), StagedChanges()
-    staged.extend(tag_lists(ADDED[0], "tags", stored=True), np.array(ADDED[1], np.uint64), removed=False)
-    stored = location.open()
-    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0):
-        snapshot = consolidated(stored, staged.changes(), stored.only.options, now=0)
-    assert len(snapshot.segments) == 2
-    run.start({"index": before})
+    location, base, snapshot, after = _appended(run)
     with run.step({"index": after}), location.scratch():
-        location.switch(location.prepare(snapshot, location.manifest()["segments"]), stored.name)
+        location.switch(location.prepare(snapshot, location.manifest()["segments"]), base)
 
 
 def append_files_of_tasks(run: Run) -> None:
     """Switch to a snapshot of which tasks of a job have written the new files: tables, and deletions."""
-    before = _contents("integer", _store)
-    after = _contents("integer", _store, lambda oracle, _: oracle.add_sets(*ADDED))
-    _stored_index(run.path / "index").close()
-    location, staged = location_of(str(run.path / "index"), "path"), StagedChanges()
-    staged.extend(tag_lists(ADDED[0], "tags", stored=True), np.array(ADDED[1], np.uint64), removed=False)
-    stored = location.open()
-    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0):
-        kept, new = consolidated(stored, staged.changes(), stored.only.options, now=0).segments
+    location, base, snapshot, after = _appended(run)
+    kept, new = snapshot.segments
     assert kept.deletions is not None
-    run.start({"index": before})
     with run.step({"index": after}), location.scratch() as files:
         written = {}
         for table, columns in tables_of(new):
@@ -309,7 +294,22 @@ def append_files_of_tasks(run: Run) -> None:
             [{**location.manifest()["segments"][0], "deleted": deleted}, entry], new.options, "integer"
         )
         names = {f"{entry['name']}/{name}": name for name in written} | {deleted["name"]: "deletions"}
-        location.switch(manifest, stored.name, Written(files, names))
+        location.switch(manifest, base, Written(files, names))
+
+
+def _appended(run: Run) -> tuple[Location, str | None, Snapshot, Contents]:
+    """Store an index and begin; gives its place and snapshot, the one that has two segments then, and its contents."""
+    before = _contents("integer", _store)
+    after = _contents("integer", _store, lambda oracle, _: oracle.add_sets(*ADDED))
+    _stored_index(run.path / "index").close()
+    location, staged = location_of(str(run.path / "index"), "path"), StagedChanges()
+    staged.extend(tag_lists(ADDED[0], "tags", stored=True), np.array(ADDED[1], np.uint64), removed=False)
+    stored = location.open()
+    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0):
+        snapshot = consolidated(stored, staged.changes(), stored.only.options, now=0)
+    assert len(snapshot.segments) == 2
+    run.start({"index": before})
+    return location, stored.name, snapshot, after
 
 
 def kept_snapshots(run: Run) -> None:

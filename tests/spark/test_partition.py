@@ -21,6 +21,7 @@ from support.collisions import colliding_tags
 from support.index_files import manifest_as_first
 from support.jvm import Jvm
 from support.killed import run_killed_job
+from support.spark_settings import settings_of
 from support.strategies import COMMON_NAMES
 
 from tagmatch import (
@@ -108,10 +109,8 @@ def named_alike(_: random.Random) -> Rows:
 @pytest.fixture
 def ranges_stay_apart(spark: Any) -> Iterator[None]:
     """Where there are few rows, Spark else puts partitions together."""
-    setting = "spark.sql.adaptive.coalescePartitions.enabled"
-    spark.conf.set(setting, "false")
-    yield
-    spark.conf.unset(setting)
+    with settings_of(spark, {"spark.sql.adaptive.coalescePartitions.enabled": "false"}):
+        yield
 
 
 @pytest.mark.usefixtures("ranges_stay_apart")
