@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -246,19 +247,13 @@ class Config:
     channel: tuple[ChannelOptions, ...] = ()
 
     def __post_init__(self) -> None:
-        sessions = [gateway.session for gateway in (*self.mqtt, *self.nats)]
-        for name in sessions:
-            if sessions.count(name) > 1:
-                raise InvalidValueError(f"mqtt and nats must have different sessions, not {name!r} twice")
-        names = [user.name for user in self.users]
-        for name in names:
-            if names.count(name) > 1:
-                raise InvalidValueError(f"users must have different names, not {name!r} twice")
-
-        channels = [each.name for each in self.channel]
-        for name in channels:
-            if channels.count(name) > 1:
-                raise InvalidValueError(f"channel must have different names, not {name!r} twice")
+        _see_that_all_differ(
+            (f"{section}[{number}].session", gateway.session)
+            for section, gateways in (("mqtt", self.mqtt), ("nats", self.nats))
+            for number, gateway in enumerate(gateways)
+        )
+        _see_that_all_differ((f"users[{number}].name", user.name) for number, user in enumerate(self.users))
+        _see_that_all_differ((f"channel[{number}].name", each.name) for number, each in enumerate(self.channel))
 
     def check_exposure(self) -> None:
         """Refuse what others could read or use unseen.
@@ -276,6 +271,15 @@ class Config:
                 f"{self.server.host} can be reached from other machines, so that {' and '.join(missing)} must be "
                 "given; or say `insecure = true` in [server], where a network in between keeps others out"
             )
+
+
+def _see_that_all_differ(entries: Iterable[tuple[str, str]]) -> None:
+    """Refuse two entries, each with its key and the value that it has there, that have the same value."""
+    earlier: dict[str, str] = {}
+    for key, value in entries:
+        if value in earlier:
+            raise InvalidValueError(f"{key} is {value!r}, as is {earlier[value]}; give each a name of its own")
+        earlier[value] = key
 
 
 S = TypeVar("S", ServerOptions, MqttOptions, NatsOptions)

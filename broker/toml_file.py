@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 _HEADER = re.compile(r"\s*\[(\[?)\s*([^\]]+?)\s*\]")
 _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
+#: A key of one of several tables, as messages name it: the number is from 0
+_ENTRY = re.compile(r"(\w+)\[(\d+)\]\.(\w+)")
 _NAMES = {
     bool: "true or false", int: "an integer", float: "a number", str: "a text", datetime: "a time", dict: "a table",
 }  # fmt: skip
@@ -41,6 +43,10 @@ class Lines:
         places = [(section, number, key), (section, number, ""), ("", 0, section)]
         return next((self._lines[place] for place in places if place in self._lines), 1)
 
+    def of_entry(self, entry: re.Match[str]) -> int:
+        """The line of what `_ENTRY` has found."""
+        return self.of(entry[1], int(entry[2]), entry[3])
+
 
 def read_toml(text: str, file: str, kind: type[T]) -> T:
     """The dataclass that a text is: each field of it is a section, a dataclass or a tuple of them.
@@ -49,7 +55,8 @@ def read_toml(text: str, file: str, kind: type[T]) -> T:
     ------
     ConfigError
         The text is no TOML; a section or a key is not known, missing, or of another type; or a dataclass refuses a
-        value: if its message begins with the name of a field, its line is named.
+        value: if its message begins with the name of a field, its line is named, and the lines of all keys that it
+        names as `section[0].key`.
     """
     lines = Lines(text)
     try:
@@ -97,9 +104,13 @@ def _checked(kind: type[T], values: dict[str, Any], section: str, number: int, f
     except ConfigError:
         raise
     except TagMatchError as error:
-        name = str(error).partition(" ")[0].rstrip(":")
+        text = str(error)
+        name = text.partition(" ")[0].rstrip(":")
         line = lines.of(section, number, name) if section else lines.of(name)
-        raise ConfigError(f"{file}:{line}: {error}") from None
+        if not section and (entry := _ENTRY.match(text)):
+            line = lines.of_entry(entry)
+            text = _ENTRY.sub(lambda entry: f"{entry[3]} of [[{entry[1]}]] in line {lines.of_entry(entry)}", text)
+        raise ConfigError(f"{file}:{line}: {text}") from None
 
 
 def _typed(value: object, hint: Any, what: str) -> Any:

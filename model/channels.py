@@ -37,7 +37,9 @@ class Channel:
         From the moment that a message is handed in until its answer is late; at most a day. `None`: it is never late,
         and goes behind all that can be.
     priority : int
-        Which message goes first where deadlines are equal: that of the higher priority.
+        Which message goes first where deadlines are equal: that of the higher priority. With `edf`, what was let in is
+        also protected from what comes later with an earlier deadline and a lower priority: that is refused where both
+        could not be in time.
     latency_budget : float or timedelta
         How long a message may wait for others, to be matched with them (LATENCY_BUDGET of DDS). 0: it never waits
         while a thread is free.

@@ -71,7 +71,7 @@ def consolidated(
 def without_expired(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:
     """The snapshot without keys that have expired.
 
-    It has the name, if any, that it had where there are none.
+    It has the number that it had and, where there are none, the name, if any.
 
     Parameters
     ----------
@@ -85,9 +85,10 @@ def without_expired(snapshot: Snapshot, options: LayoutOptions, *, now: int, thr
     if not any(len(due) for _, due, _ in parts):
         return replace(snapshot, segments=segments)
     if any(have_more_keys(segment, due, now) for segment, due, _ in parts):
-        return consolidated(snapshot, no_changes(), options, now=now, threads=threads)
+        rest = consolidated(snapshot, no_changes(), options, now=now, threads=threads)
+        return replace(rest, number=snapshot.number)
     live = tuple(segment for segment in segments if segment.live)
-    return Snapshot(live or (empty_segment(options, snapshot.key_type),))
+    return Snapshot(live or (empty_segment(options, snapshot.key_type),), number=snapshot.number)
 
 
 def rebuilt(snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:

@@ -103,12 +103,21 @@ def check_licences() -> str:
 def check_vulnerabilities(folder: Path) -> str:
     """Nobody knows a vulnerability of what is installed."""
     site = next(folder.glob("lib/python*/site-packages"))
-    found = _run([sys.executable, "-m", "pip_audit", "--path", str(site), "--progress-spinner", "off"], both=True)
+    try:
+        found = _run([sys.executable, "-m", "pip_audit", "--path", str(site), "--progress-spinner", "off"], both=True)
+    except FailedError as error:
+        if "requests.exceptions." in str(error):
+            raise FailedError(
+                "not audited, as the service that knows vulnerabilities does not answer: see that there is a network; "
+                "SKIP=audit leaves it out"
+            ) from None
+        raise
     # It leaves out what its service does not know, and ends well
     unknown = re.findall(r"^(\S+) +Dependency not found", found, re.MULTILINE)
     if unknown := [name for name in unknown if name != "tagmatch"]:
         raise FailedError(
-            f"not audited, as the service does not know them: {', '.join(unknown)}; SKIP=audit leaves it out"
+            f"not audited, as the service, or what stands between, does not know them: {', '.join(unknown)}; "
+            "SKIP=audit leaves it out"
         )
     return "none known"
 
@@ -161,8 +170,7 @@ def _run(command: list[str], *, cwd: Path | None = None, both: bool = False) -> 
     return ran.stdout + (ran.stderr if both else "")
 
 
-def _checks(folder: Path, skipped: str) -> Iterator[tuple[str, Callable[[], str]]]:
-    wheel, sdist = built(folder)
+def _checks(folder: Path, wheel: Path, sdist: Path, skipped: str) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "files", partial(check_contents, wheel, sdist)
     yield "public interface", check_interface
     yield "changelog", partial(check_changelog, wheel)
@@ -180,7 +188,11 @@ def main() -> None:
     skipped = parser.parse_args().skip
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, check in _checks(Path(folder), skipped):
+        try:
+            wheel, sdist = built(Path(folder))
+        except FailedError as error:
+            sys.exit(f"FAILED  build, so that nothing else can be checked: {error}")
+        for name, check in _checks(Path(folder), wheel, sdist, skipped):
             try:
                 print(f"ok      {name}: {check()}", flush=True)
             except NotTriedError as error:

@@ -243,7 +243,7 @@ class Engine:
         matcher = self.current.matcher
         if isinstance(queries, pa.Table | pa.RecordBatch):
             places = locations_of_table(queries, plane=self._options.plane)
-            chunks = messages_in(without_locations(queries))
+            chunks = messages_in(without_locations(queries), threads=self._options.threads)
             if places is not None:
                 chunks = [replace(rows, locations=each) for rows, each in zip(chunks, places, strict=True)]
                 if any(each.kinds.any() for each in places):

@@ -673,10 +673,11 @@ class TagMatch(Generic[K]):
         queries
             As the `tags` of `add_sets`: one row per query. Or an Arrow table or record batch, with a column `tags`,
             which may be missing, and a column for each attribute, by its name: bools, integers, floats, strings (also
-            in a dictionary), or lists of these for several values; a null says that there is no value. A column
-            `location` of structs with `lon` and `lat` (`x` and `y` on the plane), or of lists of two numbers, says
-            where messages are, and a column `within` of structs, as `area` of `add_subscriptions`, which clients they
-            are for.
+            in a dictionary), or lists of these for several values; a null says that there is no value. A column of
+            maps from names to such values has an attribute for each entry: faster where there are many names, of
+            which a message has few. A column `location` of structs with `lon` and `lat` (`x` and `y` on the plane), or
+            of lists of two numbers, says where messages are, and a column `within` of structs, as `area` of
+            `add_subscriptions`, which clients they are for.
         unique : bool
             Give each key of a query once (ascending), as `match_unique` does.
         channel : str, optional
@@ -1072,7 +1073,8 @@ class TagMatch(Generic[K]):
             more), `to_merge` (segments that are best merged, as is done in the background), `with_conditions` (rows
             of sets with conditions, also those that do not count any more, by `Where.path`), `with_areas` (rows of
             those with areas, whatever else they ask for), `positions` (clients that are anywhere), `layout`,
-            `max_partition_size`, `seed`, `number` (of the snapshot as it was saved, else `None`); `staged` changes that
+            `max_partition_size`, `seed`, `number` (of the snapshot as it was saved, from which keys may have expired
+            since; `None` if it never was); `staged` changes that
             are not in it yet, also those that a program that ended has left; `path`, or the URI without passwords;
             `reload_error`: what went wrong when `auto_reload` last looked for a newer snapshot, `None` if nothing did.
             Where it is matched: `device`, `devices`, `device_notes` (why not on others), `threads`, `exact`, `plane`;

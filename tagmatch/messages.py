@@ -1,7 +1,7 @@
 """Messages: tags and attributes, as matchers know both.
 
 The attributes of one message come as tags. Many messages come as a table, a column `tags` and a column for each
-attribute; these stay columns, in Arrow's own memory where that can be.
+attribute; these stay columns, in Arrow's own memory where that can be. The entries of maps come as tags.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import Strings, TagLists, frozen
 from tagmatch.model.columns import shown, tag_list, tag_lists
 from tagmatch.model.conditions.attribute_columns import AttributeColumns, check_columns
+from tagmatch.model.conditions.attribute_maps import map_column
 from tagmatch.model.conditions.typed_values import places
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.filters.values import attribute_tags
@@ -45,7 +46,7 @@ def message(tags: object, attributes: object) -> list[str]:
     return [*tag_list(tags), *attribute_tags(attributes)]
 
 
-def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> list[TagLists]:
+def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0, threads: int = 1) -> list[TagLists]:
     r"""The rows of a table as messages.
 
     Parameters
@@ -53,9 +54,11 @@ def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> list
     table : pyarrow.Table or pyarrow.RecordBatch
         A column `tags`, as `tag_lists` takes it, which may be missing. Each other column is an attribute: of bools,
         integers, floats, strings (also in a dictionary), or of lists of these, which are several values. A null says
-        that there is no value.
+        that there is no value. A column of maps from names to such values has an attribute for each entry.
     first_row : int
         Number of the first row, in messages of errors.
+    threads : int
+        Threads that may make tags of maps.
 
     Raises
     ------
@@ -71,7 +74,7 @@ def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> list
     >>> len(rows), bytes(rows.tags.data), [column.name for column in rows.attributes.columns]
     (1, b'fr', [b'new'])
     """
-    names = table.schema.names
+    names, kinds = table.schema.names, table.schema.types
     if len(set(names)) < len(names):
         name = max(names, key=names.count)
         raise InvalidValueError(
@@ -84,10 +87,15 @@ def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> list
         parts = tag_lists(tags, f"column {TAGS!r}", first_row=first_row)
     else:
         parts = [TagLists(np.zeros(len(batch) + 1, np.int64), _NO_STRINGS) for batch in batches]
-    numbers = [number for number, name in enumerate(names) if name != TAGS]
+    others = [number for number, name in enumerate(names) if name != TAGS]
+    maps = [number for number in others if pa.types.is_map(kinds[number])]
+    numbers = [number for number in others if number not in maps]
     attributes, found = [names[number] for number in numbers], []
     for batch, rows in zip(batches, parts, strict=True):
         check_columns(batch, numbers, first_row)
+        if maps:
+            of_maps = (map_column(names[number], batch.column(number), first_row) for number in maps)
+            rows = rows_of_columns([_tags(rows), *(each for each in of_maps if each is not None)], len(rows), threads)
         found.append(replace(rows, attributes=AttributeColumns(batch, numbers, attributes)) if numbers else rows)
         first_row += len(batch)
     return found

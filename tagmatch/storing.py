@@ -9,11 +9,17 @@ from typing import Any
 from tagmatch.model import clock
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
 from tagmatch.model.columns import KEY_CHECKS, tag_lists
-from tagmatch.model.conditions.rows import conditions_of, keys_of, with_areas, with_conditions, with_constraints
+from tagmatch.model.conditions.rows import (
+    conditions_of,
+    keys_of,
+    located_conditions,
+    with_areas,
+    with_conditions,
+    with_constraints,
+)
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.expiry import expiry_times
 from tagmatch.model.options import KeyType
-from tagmatch.subscriptions import located_conditions
 
 
 @dataclass(frozen=True, slots=True, eq=False)

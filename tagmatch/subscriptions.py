@@ -11,9 +11,9 @@ import pyarrow as pa
 from tagmatch.model.arrow_input import without_null_lists
 from tagmatch.model.columns import shown, stored_tag_list
 from tagmatch.model.conditions.areas import area_tag
-from tagmatch.model.conditions.rows import Alternatives, Conditions
-from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
-from tagmatch.model.filters.areas import Near, check, on_plane
+from tagmatch.model.conditions.located import Alternatives, located
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.filters.areas import Near
 from tagmatch.model.filters.constraints import AREA_TAGS, Constraint
 from tagmatch.model.filters.language import rows_of
 from tagmatch.model.filters.where import Where
@@ -49,29 +49,6 @@ def alternatives(tags: object, where: object, area: object = None, *, plane: boo
     return rows
 
 
-def located(rows: Alternatives, *, plane: bool) -> Alternatives:
-    r"""The rows of an expression, which does not know its geometry, on the sphere or on the plane.
-
-    Raises
-    ------
-    FilterError
-        An area cannot be one of this geometry: the message names the field.
-
-    Examples
-    --------
-    >>> [row] = rows_of("within circle(9.19, 145.46, 5000)")
-    >>> [[tag]] = located([row.constraints], plane=True)
-    >>> tag[:6]
-    '\x00+a\x00C4'
-    >>> located([row.constraints], plane=False)
-    Traceback (most recent call last):
-    tagmatch.FilterError: where: lat must be from -90 to 90, not 145.46
-    """
-    if not any(tag.startswith(AREA_TAGS) for row in rows for tag in row):
-        return rows
-    return [[_located(tag, plane) if tag.startswith(AREA_TAGS) else tag for tag in row] for row in rows]
-
-
 def nears_of(stored: Iterable[str]) -> list[float]:
     """How far away what is near may be, of each condition of a set, as users see it, that asks for that.
 
@@ -86,33 +63,12 @@ def nears_of(stored: Iterable[str]) -> list[float]:
     return [area.metres for area in areas if isinstance(area, Near)]
 
 
-def _located(tag: str, plane: bool) -> str:
-    try:
-        check(Constraint.of_tag(tag).area, plane=plane)
-    except InvalidValueError as error:
-        raise FilterError(f"where: {error}") from None
-    begin = len(AREA_TAGS[0])
-    return tag[:begin] + on_plane(tag[begin:]) if plane else tag
-
-
-def located_conditions(conditions: Conditions, name: str = "where", *, plane: bool, first_row: int = 0) -> Conditions:
-    """The conditions of many rows, each different one as `located` makes it; the message of an error names the row."""
-    rows = []
-    for number, each in enumerate(conditions.rows):
-        try:
-            rows.append(located(each, plane=plane))
-        except FilterError as error:
-            row = first_row + int(np.argmax(conditions.number == number))
-            raise FilterError(f"{name}: row {row}: {str(error).removeprefix('where: ')}") from None
-    return Conditions(conditions.number, rows)
-
-
 #: The columns of a table of subscriptions that have constraints
 WHERE, AREA = "where", "area"
 CONDITIONS = (WHERE, "constraints", AREA)
 
-# The columns that a table of subscriptions may have
-_COLUMNS = ("key", "tags", *CONDITIONS, "expires")
+#: The columns that a table of subscriptions may have
+COLUMNS = ("key", "tags", *CONDITIONS, "expires")
 
 
 def columns_of(table: Any) -> dict[str, Any]:
@@ -129,8 +85,8 @@ def columns_of(table: Any) -> dict[str, Any]:
         raise InvalidTypeError(f"subscriptions must be an Arrow table or record batch, not {shown(table)}")
     names = table.schema.names
     for name in names:
-        if name not in _COLUMNS or names.count(name) > 1:
-            raise InvalidValueError(f"subscriptions have columns {', '.join(_COLUMNS)}, each once, not {name!r}")
+        if name not in COLUMNS or names.count(name) > 1:
+            raise InvalidValueError(f"subscriptions have columns {', '.join(COLUMNS)}, each once, not {name!r}")
     if "key" not in names:
         raise InvalidValueError(f"subscriptions need a column 'key'; there is {', '.join(map(repr, names)) or 'none'}")
     no_tags = pa.ListArray.from_arrays(pa.array(np.zeros(len(table) + 1, np.int32)), pa.array([], pa.string()))

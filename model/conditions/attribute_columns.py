@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,7 +46,7 @@ class AttributeColumns:
 
     def _read(self, place: int) -> Column | None:
         prefix = np.frombuffer(f"{ATTRIBUTE}{self.names[place]}{RESERVED}".encode(), np.uint8)
-        return value_column(*_flat(self.given(place)), prefix=prefix)
+        return value_column(*flat_values(self.given(place)), prefix=prefix)
 
     @property
     def columns(self) -> list[Column]:
@@ -70,26 +70,40 @@ def check_columns(batch: pa.RecordBatch, numbers: Sequence[int], first_row: int)
         name = names[number]
         check_name(name)
         if not is_sound(kinds[number]):
-            _check_values(f"column {name!r}", batch.column(number), first_row)
+            column = batch.column(number)
+            check_attribute_values(f"column {name!r}", column.type, column, first_row.__add__)
 
 
-def _check_values(label: str, given: pa.Array, first_row: int) -> None:
-    values, rows = _flat(given)
+def check_attribute_values(label: str, kind: pa.DataType, given: pa.Array, row_at: Callable[[int], int]) -> None:
+    """See that values, or lists of them, are such as attributes have.
+
+    Parameters
+    ----------
+    label : str
+        What messages call the column.
+    kind : pyarrow.DataType
+        The column's type, for messages.
+    given : pyarrow.Array
+    row_at : callable
+        The number, in messages, of the row of a value, or of a list of values.
+    """
+    values, lists = flat_values(given)
     check_values(
         values,
-        lambda place: f"{label}: row {first_row + _row_of(place, rows)}",
-        f"{label} is of {given.type}, but attributes are bools, integers, floats or strings, or lists of these: cast "
+        lambda place: f"{label}: row {row_at(row_of_place(place, lists))}",
+        f"{label} is of {kind}, but attributes are bools, integers, floats or strings, or lists of these: cast "
         "it, or leave it out",
     )
 
 
-def _flat(values: pa.Array) -> tuple[pa.Array, I64Array]:
-    """The values of all rows, and where those of each row begin, if there are lists."""
-    if not is_list(values.type):
-        return values, NO_PLACES
-    rows, flat = elements(values)
-    return flat, rows
+def flat_values(given: pa.Array) -> tuple[pa.Array, I64Array]:
+    """All values, and where those of each list begin, if there are lists."""
+    if not is_list(given.type):
+        return given, NO_PLACES
+    lists, flat = elements(given)
+    return flat, lists
 
 
-def _row_of(place: int, rows: I64Array) -> int:
+def row_of_place(place: int, rows: I64Array) -> int:
+    """The row, or the list, of a value; `rows` is empty where that has the same number."""
     return int(np.searchsorted(rows, place, side="right")) - 1 if len(rows) else place

@@ -15,13 +15,10 @@ from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import plain_strings, strings_in
 from tagmatch.model.columns import NO_SEQUENCES, arrow_chunks, rows_of_tags, shown
 from tagmatch.model.conditions.areas import area_column, area_rows, area_tag, is_area, listed_areas
+from tagmatch.model.conditions.located import Alternatives, located
 from tagmatch.model.conditions.structured import constraint_rows
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
-from tagmatch.model.filters.constraints import AREA_TAGS
 from tagmatch.model.filters.language import rows_of
-
-#: Rows of tags, each of which stands for a conjunction
-Alternatives = list[list[str]]
 
 #: As many expressions as a batch of a file has: each is read as the batch is checked, and again as its sets are staged
 _REMEMBERED = 1 << 16
@@ -86,8 +83,8 @@ def conditions_of(where: Any, count: int, name: str = "where", *, first_row: int
     return Conditions(codes, [*found, [[]]])
 
 
-def reject_mistakes(where: pa.Array) -> None:
-    """See that all expressions can be read.
+def reject_mistakes(where: pa.Array, *, plane: bool) -> None:
+    """See that all expressions can be read, and their areas can be on the plane or on the sphere.
 
     Raises
     ------
@@ -96,37 +93,21 @@ def reject_mistakes(where: pa.Array) -> None:
     """
     for text in pc.unique(where.drop_null()).to_pylist():
         try:
-            _read(text)
+            located(_read(text), plane=plane)
         except FilterError as error:
             raise FilterError(f"where: {shown(text)}: {str(error).removeprefix('where: ')}") from None
 
 
-def reject_areas(where: pa.Array) -> None:
-    """See that no expression, of those that can be read, asks for an area.
-
-    Raises
-    ------
-    FilterError
-        The message shows the expression.
-    """
-    for text in pc.unique(where.drop_null()).to_pylist():
-        if not _has_mistake(text) and any(tag.startswith(AREA_TAGS) for row in _read(text) for tag in row):
-            raise FilterError(
-                f"where: {shown(text)} has an area, which `partition` does not take; save such rows with Spark's data "
-                'source, df.write.format("tagmatch"), or with `tagmatch build`'
-            )
-
-
-def have_mistakes(where: pa.Array) -> BoolArray:
-    """Of each expression, whether it cannot be read."""
-    bad = [text for text in pc.unique(where.drop_null()).to_pylist() if _has_mistake(text)]
+def have_mistakes(where: pa.Array, *, plane: bool) -> BoolArray:
+    """Of each expression, whether `reject_mistakes` rejects it."""
+    bad = [text for text in pc.unique(where.drop_null()).to_pylist() if _has_mistake(text, plane)]
     found: BoolArray = pc.is_in(where, pa.array(bad, where.type)).to_numpy(zero_copy_only=False)
     return found
 
 
-def _has_mistake(text: str) -> bool:
+def _has_mistake(text: str, plane: bool) -> bool:
     try:
-        _read(text)
+        located(_read(text), plane=plane)
     except FilterError:
         return True
     return False
@@ -135,6 +116,18 @@ def _has_mistake(text: str) -> bool:
 @lru_cache(_REMEMBERED)
 def _read(text: str) -> Alternatives:
     return [[*row.tags, *row.constraints] for row in rows_of(text)]
+
+
+def located_conditions(conditions: Conditions, name: str = "where", *, plane: bool, first_row: int = 0) -> Conditions:
+    """The conditions of many rows, each different one as `located` makes it; the message of an error names the row."""
+    rows = []
+    for number, each in enumerate(conditions.rows):
+        try:
+            rows.append(located(each, plane=plane))
+        except FilterError as error:
+            row = first_row + int(np.argmax(conditions.number == number))
+            raise FilterError(f"{name}: row {row}: {str(error).removeprefix('where: ')}") from None
+    return Conditions(conditions.number, rows)
 
 
 class Expanded(NamedTuple):

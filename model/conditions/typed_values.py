@@ -47,7 +47,7 @@ def value_column(values: pa.Array, rows: I64Array, *, prefix: U8Array = NO_BYTES
     else:
         bits = _bits(values, np.float64 if kind == FLOAT else np.int64)
     # At once and by place, as a table may have many columns
-    return Column(kind, prefix, frozen(rows), *_validity(values), frozen(bits), frozen(begins), frozen(ends), text)
+    return Column(kind, prefix, frozen(rows), *_validity(values), frozen(bits), frozen(begins), frozen(ends), text=text)
 
 
 def check_values(values: pa.Array, place_of: Callable[[int], str], otherwise: str) -> None:

@@ -12,7 +12,17 @@ import numpy as np
 
 from tagmatch.model.arrays import Strings, TagLists, frozen, offsets_of
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.value_columns import BOOL, NAN, TAG, TEXT, Column, next_there, number_of, values_of_rows
+from tagmatch.model.kernels.value_columns import (
+    BOOL,
+    NAN,
+    TAG,
+    TEXT,
+    Column,
+    next_there,
+    number_of,
+    prefix_of,
+    values_of_rows,
+)
 from tagmatch.model.parallel import even_ranges, run_rows
 
 _DIGITS = frozen(np.frombuffer(b"0123456789abcdef", np.uint8))
@@ -22,7 +32,9 @@ _ROWS_PER_TASK = 4096
 
 
 @kernel
-def _measure(kind, prefix, rows, validity, first_bit, bits, begins, ends, first, last, tags, sizes):
+def _measure(
+    kind, prefix, rows, validity, first_bit, bits, begins, ends, prefix_offsets, first, last, tags, sizes,
+):  # fmt: skip
     for row in range(first, last):
         i, stop = values_of_rows(rows, row, row + 1)
         i = next_there(validity, first_bit, i, stop)
@@ -35,14 +47,15 @@ def _measure(kind, prefix, rows, validity, first_bit, bits, begins, ends, first,
                 size = 1 + ends[i] - begins[i]
             else:
                 size = 1 if number_of(kind, bits[i])[1] == NAN else 20
+            begin, end = prefix_of(prefix, prefix_offsets, i)
             tags[row] += 1
-            sizes[row] += len(prefix) + size
+            sizes[row] += end - begin + size
             i = next_there(validity, first_bit, i + 1, stop)
 
 
 @kernel
 def _write(
-    kind, prefix, rows, validity, first_bit, bits, begins, ends, text,
+    kind, prefix, rows, validity, first_bit, bits, begins, ends, prefix_offsets, text,
     first, last, tag_at, byte_at, offsets, data, digits,
 ):  # fmt: skip
     for row in range(first, last):
@@ -50,8 +63,9 @@ def _write(
         i, stop = values_of_rows(rows, row, row + 1)
         i = next_there(validity, first_bit, i, stop)
         while i < stop:
-            for byte in prefix:
-                data[at] = byte
+            begin, end = prefix_of(prefix, prefix_offsets, i)
+            for place in range(begin, end):
+                data[at] = prefix[place]
                 at += 1
             if kind == BOOL:
                 data[at], data[at + 1] = _B, _ZERO + bits[i]

@@ -37,7 +37,7 @@ class Column(NamedTuple):
     kind : int
         `TAG`, `BOOL`, `INTEGER`, `FLOAT` or `TEXT`.
     prefix : uint8 array
-        What the tag of each value begins with.
+        What the tag of each value begins with; of all values one after the other where there are `prefix_offsets`.
     rows : int64 array, length n + 1
         Empty where row `i` has value `i`.
     validity : uint8 array
@@ -48,6 +48,8 @@ class Column(NamedTuple):
         Of integers (int64), and of doubles; of bools 0 or 1.
     begins, ends : int64 arrays
         Where in `text` each string stands.
+    prefix_offsets : int64 array, length values + 1
+        Where in `prefix` what belongs to each value begins. Empty where all begin with the same.
     text : uint8 array
     """
 
@@ -59,11 +61,12 @@ class Column(NamedTuple):
     bits: U64Array = NO_NUMBERS
     begins: I64Array = NO_PLACES
     ends: I64Array = NO_PLACES
+    prefix_offsets: I64Array = NO_PLACES
     text: U8Array = NO_BYTES
 
     @property
     def name(self) -> bytes:
-        """The name of the attribute whose values these are, from their prefix."""
+        """The name of the attribute whose values these all are, from their prefix."""
         return self.prefix[len(keys.ATTRIBUTE) : -len(keys.RESERVED)].tobytes()
 
 
@@ -144,6 +147,12 @@ def row_of(rows, row, value):
     while rows[row + 1] <= value:
         row += 1
     return row
+
+
+@lent
+def prefix_of(prefix, prefix_offsets, value):
+    """Where the prefix of a value begins and ends."""
+    return (prefix_offsets[value], prefix_offsets[value + 1]) if len(prefix_offsets) else (0, len(prefix))
 
 
 @lent

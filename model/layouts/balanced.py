@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array, IntArray, Lists, U64Array
+from tagmatch.model.arrays import I64Array, IntArray, Lists, U64Array, UIntArray
 from tagmatch.model.arrow import from_words, to_numbers, to_words
 from tagmatch.model.invariants import fail, first_out_of_order, require
 from tagmatch.model.kernels.jit import kernel
@@ -60,6 +60,10 @@ class Balanced:
     def sets_by_rarest_tag(self, segment: Segment) -> I64Array:
         """As of `Rules`."""
         return count_firsts(segment.tagsets.ranks, len(segment.vocabulary))
+
+    def saying_rarest_tags(self, segment: Segment) -> tuple[IntArray | UIntArray, ...]:
+        """As of `Rules`."""
+        return segment.tagsets.ranks.offsets, segment.tagsets.ranks.values
 
     def rows_of(self, segment: Segment, sets: Lists) -> I64Array:
         """As of `Rules`."""

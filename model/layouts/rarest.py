@@ -55,6 +55,10 @@ class Rarest:
         """As of `Rules`."""
         return np.diff(segment.partitions.first_rows).astype(np.int64)
 
+    def saying_rarest_tags(self, segment: Segment) -> tuple[IntArray, ...]:
+        """As of `Rules`."""
+        return (segment.partitions.first_rows,)
+
     def rows_of(self, segment: Segment, sets: Lists) -> I64Array:
         """As of `Rules`."""
         rows = np.empty(len(sets), np.int64)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array, IntArray, Lists, U64Array
+from tagmatch.model.arrays import I64Array, IntArray, Lists, U64Array, UIntArray
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Partitions, Segment
 
@@ -73,6 +73,9 @@ class Rules(Protocol):
 
     def sets_by_rarest_tag(self, segment: Segment) -> I64Array:
         """How many sets have the tag of each rank as their rarest."""
+
+    def saying_rarest_tags(self, segment: Segment) -> tuple[IntArray | UIntArray, ...]:
+        """The columns that `sets_by_rarest_tag` looks at."""
 
     def rows_of(self, segment: Segment, sets: Lists) -> I64Array:
         """The row of each set, given as the ascending ranks of its tags; -1 where no row has it."""

@@ -40,6 +40,7 @@ from tagmatch.model.storage.format import (
     checksum_of_file,
     files_in,
     files_of,
+    gone,
     manifest_missing,
     manifest_text,
     number_of,
@@ -58,6 +59,7 @@ from tagmatch.model.storage.history import (
     succeed,
     with_staged,
 )
+from tagmatch.model.storage.in_place import InPlace, constrained
 from tagmatch.model.storage.segment_files import Check, check_file, read_segments, write_segment
 from tagmatch.model.storage.shared_files import FolderFiles, Written
 from tagmatch.model.storage.snapshots import write_snapshot
@@ -166,7 +168,14 @@ class Folder:
             except IndexCorruptError:
                 if self.manifest() == manifest:
                     raise
-        raise IndexNotFoundError(f"the index {self} no longer has {name}: a newer snapshot was saved; ask again")
+        raise gone(self, name)
+
+    def in_place(self, name: str) -> InPlace:
+        """As `Location` says; what is mapped into memory is read when it is looked at."""
+        manifest = self.manifest()
+        if manifest["snapshot"] != name:
+            raise gone(self, name)
+        return InPlace(self.open_unverified(name), constrained(manifest))
 
     def _snapshot(self, manifest: Manifest, check: Check) -> Snapshot:
         return Snapshot(read_segments(self.path, manifest, check), str(manifest["snapshot"]), number_of(manifest))

@@ -126,6 +126,11 @@ def manifest_missing(path: object) -> IndexNotFoundError:
     )
 
 
+def gone(path: object, name: str) -> IndexNotFoundError:
+    """Return the error that an index no longer has the snapshot of that name."""
+    return IndexNotFoundError(f"the index {path} no longer has {name}: a newer snapshot was saved; ask again")
+
+
 def parse_manifest(text: bytes, path: object) -> Manifest:
     """The manifest of the index at `path`, of which this is the text; errors as `Location.open`."""
     try:
@@ -230,11 +235,6 @@ def names_of(manifest: Manifest) -> set[str]:
 def within(files: dict[str, Entry], name: str) -> dict[str, Entry]:
     """Those of the files that are in the folder of this name, or the one that has it."""
     return {path: expected for path, expected in files.items() if path.partition("/")[0] == name}
-
-
-def has_areas(manifest: Manifest) -> bool:
-    """Whether some sets of the index that has this manifest have areas."""
-    return any(AREAS in entry for entry in manifest["segments"])
 
 
 def key_type_of(manifest: Manifest) -> KeyType:

@@ -15,6 +15,7 @@ from tagmatch.model.options import KeyType, check_snapshot_number
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import Entry, Manifest
 from tagmatch.model.storage.history import Commit
+from tagmatch.model.storage.in_place import InPlace
 from tagmatch.model.storage.shared_files import Files, Written
 from tagmatch.model.storage.store import Store
 from tagmatch.model.storage.store_options import StoreOptions
@@ -83,6 +84,12 @@ class Location(Protocol):
             The index has another snapshot by now.
         IndexVersionError, IndexCorruptError, TagMatchError
             As `open`, but for checksums of files.
+        """
+
+    def in_place(self, name: str) -> InPlace:
+        """The snapshot of that name, of which only what is asked for is read, on a store, too.
+
+        No checksum is verified, only that what is read can be what a table has. Errors as `open_unverified`.
         """
 
     def verify(self, files: Mapping[str, Entry]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from tagmatch.model.errors import IndexCorruptError, IndexVersionError, TagMatch
 from tagmatch.model.kernels.reserved import areas_among, has_reserved
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.layouts import rules_of
-from tagmatch.model.options import KeyType, LayoutOptions
+from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage import table_files
 from tagmatch.model.storage.durable import sync
 from tagmatch.model.storage.format import (
@@ -30,16 +31,19 @@ from tagmatch.model.storage.format import (
     TABLE_SUFFIX,
     Entry,
     Manifest,
+    files_of,
     key_type_of,
     parts_of,
 )
 from tagmatch.model.storage.table_files import Piece, TableFile, read_columns
-from tagmatch.model.tables import KeyTable, Segment, TagsetTable, Vocabulary
+from tagmatch.model.tables import LONG_AGO, KeyTable, Segment, TagsetTable, Vocabulary
 
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 
 #: Accepts a file as the manifest describes it, or raises IndexCorruptError
 Check = Callable[[Path, Entry], None]
+#: Gives the columns of a table, by its path within the index, of which manifests say this of the files of its segment
+Read = Callable[[str, dict[str, Entry]], dict[str, pa.Array]]
 
 
 def write_segment(segment: Segment, folder: Path) -> Entry:
@@ -128,50 +132,65 @@ def read_segments(folder: Path, manifest: Manifest, check: Check) -> tuple[Segme
     TagMatchError
         A file cannot be read.
     """
-    options = LayoutOptions(manifest["layout"], manifest["max_partition_size"])
-    key_type = key_type_of(manifest)
-    return tuple(_read_segment(folder, entry, options, key_type, check) for entry in manifest["segments"])
+    segments = tuple(segments_of(manifest, partial(_read_table, folder, check)))
+    for segment, entry in zip(segments, manifest["segments"], strict=True):
+        if CONSTRAINTS not in entry:
+            reject_reserved(segment.vocabulary.tags, folder / entry["name"])
+    return segments
 
 
-def _read_segment(folder: Path, entry: Entry, options: LayoutOptions, key_type: KeyType, check: Check) -> Segment:
-    own, files = folder / entry["name"], entry["files"]
-    wanted = _TABLES if key_type == "integer" else (*_TABLES, "key_names")
-    tables = {name: _read_table(own, files, f"{name}{TABLE_SUFFIX}", check) for name in wanted}
-    expires = to_numbers(_read_table(own, files, EXPIRES, check)["expires"]) if parts_of(files, EXPIRES) else None
-    vocabulary, tagsets = tables["vocabulary"], tables["tagsets"]
-    tags = to_strings(vocabulary["tag"])
-    if CONSTRAINTS not in entry and has_reserved(tags):
+def reject_reserved(tags: Strings, path: object) -> None:
+    """See that the segment at a path, of which no manifest says that it has constraints, has no tags of such.
+
+    Raises
+    ------
+    IndexVersionError
+        It has.
+    """
+    if has_reserved(tags):
         raise IndexVersionError(
-            f"{own} has tags that begin with U+0000 and +, - or =, which stand for constraints since format 5; with "
+            f"{path} has tags that begin with U+0000 and +, - or =, which stand for constraints since format 5; with "
             "the version of tagmatch that wrote the index, store these sets with other tags"
         )
-    return Segment(
-        options,
-        Vocabulary(
-            tags,
-            to_numbers(vocabulary["hash"]),
-            to_numbers(vocabulary["frequency"]),
-            entry["seed"],
-        ),
-        TagsetTable(to_words(tagsets["signature"]), to_lists(tagsets["ranks"])),
-        KeyTable(
-            to_lists(tables["keys"]["keys"]),
-            None if key_type == "integer" else to_strings(tables["key_names"]["name"]),
-            expires,
-        ),
-        rules_of(options).from_arrow(tables["partitions"], len(tagsets["ranks"])),
-        _read_deletions(folder, entry["deleted"], check) if "deleted" in entry else None,
-        entry["name"],
-    )
 
 
-def _read_deletions(folder: Path, entry: Entry, check: Check) -> Deletions:
-    flags = _read_table(folder, {entry["name"]: entry}, entry["name"], check)["deleted"]
+def segments_of(manifest: Manifest, read: Read, earliest: int = LONG_AGO) -> Iterator[Segment]:
+    """The segments that a manifest names, in their order, of columns that `read` gives; `earliest` as of `Segment`."""
+    options = LayoutOptions(manifest["layout"], manifest["max_partition_size"])
+    rules, key_type = rules_of(options), key_type_of(manifest)
+    for entry in manifest["segments"]:
+        files = files_of([entry])
+
+        def table(name: str, entry: Entry = entry, files: dict[str, Entry] = files) -> dict[str, pa.Array]:
+            return read(f"{entry['name']}/{name}{TABLE_SUFFIX}", files)
+
+        vocabulary, tagsets, keys, partitions = map(table, _TABLES)
+        names = None if key_type == "integer" else to_strings(table("key_names")["name"])
+        expires = to_numbers(table(Path(EXPIRES).stem)["expires"]) if parts_of(entry["files"], EXPIRES) else None
+        yield Segment(
+            options,
+            Vocabulary(
+                to_strings(vocabulary["tag"]),
+                to_numbers(vocabulary["hash"]),
+                to_numbers(vocabulary["frequency"]),
+                entry["seed"],
+            ),
+            TagsetTable(to_words(tagsets["signature"]), to_lists(tagsets["ranks"])),
+            KeyTable(to_lists(keys["keys"]), names, expires),
+            rules.from_arrow(partitions, len(tagsets["ranks"])),
+            _deletions(read(entry["deleted"]["name"], files), entry["deleted"]) if "deleted" in entry else None,
+            entry["name"],
+            earliest,
+        )
+
+
+def _deletions(columns: dict[str, pa.Array], entry: Entry) -> Deletions:
+    flags = columns["deleted"]
     bits = np.frombuffer(flags.buffers()[1], np.uint8, count=-(-len(flags) // 8))
     return Deletions(bits, entry["rows"])
 
 
-def _read_table(folder: Path, files: dict[str, Entry], name: str, check: Check) -> dict[str, pa.Array]:
+def _read_table(folder: Path, check: Check, name: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
     """Columns of a table, each one chunk of the memory-mapped file or of its parts, which `check` has accepted."""
     parts = parts_of(files, name)
     for part in parts:

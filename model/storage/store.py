@@ -29,6 +29,7 @@ from tagmatch.model.storage.format import (
     are_whole,
     check_contents,
     files_of,
+    gone,
     manifest_missing,
     manifest_text,
     parse_manifest,
@@ -45,6 +46,7 @@ from tagmatch.model.storage.history import (
     succeed,
     with_staged,
 )
+from tagmatch.model.storage.in_place import InPlace, fetched_from
 from tagmatch.model.storage.shared_files import StoreFiles, Written, folder_for_copies, one_process
 from tagmatch.model.storage.snapshots import write_snapshot
 from tagmatch.model.storage.store_folder import StoreFolder, in_a_line
@@ -123,11 +125,17 @@ class Store:
         """As `Location` says; of a copy on this machine."""
         return self.local_copy().open_unverified(name)
 
+    def in_place(self, name: str) -> InPlace:
+        """As `Location` says; what was fetched stays on this machine, for as long as copies do."""
+        manifest = self.manifest()
+        if manifest["snapshot"] != name:
+            raise gone(self, name)
+        return fetched_from(self.folder, manifest, self.manifest, folder_for_copies() / f"parts-{self._name_of_copy}")
+
     def local_copy(self) -> Folder:
         """A copy in a folder of this machine, made anew if the index has another snapshot by now; errors as `open`."""
         try:
-            of_one = "" if self.number is None else f"-{self.number}"
-            copy = Folder(folder_for_copies() / f"index-{self.folder.digest}{of_one}")
+            copy = Folder(folder_for_copies() / f"index-{self._name_of_copy}")
             if _holds(copy, self._manifest_alone()):
                 return copy
             with one_process(copy.path):
@@ -148,6 +156,10 @@ class Store:
             raise TagMatchError(
                 f"cannot copy {self} to this machine: {in_a_line(error)}; the variable TMPDIR says in which folder"
             ) from error
+
+    @property
+    def _name_of_copy(self) -> str:
+        return self.folder.digest + ("" if self.number is None else f"-{self.number}")
 
     def _manifest_alone(self) -> Manifest:
         return alone(self.manifest())

@@ -113,6 +113,12 @@ class StoreFolder:
         with self._errors("read", name), files.open_input_stream(path) as source:
             return bytes(source.read())
 
+    def read_range(self, name: str, first: int, last: int) -> bytes:
+        """The bytes of a file from `first` to `last`, fewer where it ends before; FileNotFoundError."""
+        files, path = self._reached(name)
+        with self._errors("read", name), files.open_input_file(path) as source:
+            return bytes(source.read_at(last - first, first))
+
     def checksum(self, name: str) -> str:
         """As manifests have it; FileNotFoundError."""
         files, path = self._reached(name)

@@ -183,8 +183,12 @@ def read_table_file(files: Sequence[Path]) -> pa.Table:
 
 
 def read_columns(files: Sequence[Path]) -> dict[str, pa.Array]:
-    """The columns of a table, each one chunk or, without rows, none; files and errors as of `read_table_file`."""
-    table = read_table_file(files)
+    """The columns of a table; files and errors as of `read_table_file`."""
+    return columns_of(read_table_file(files))
+
+
+def columns_of(table: pa.Table) -> dict[str, pa.Array]:
+    """The columns of a table, each of which is one chunk or, without rows, none."""
     return {
         name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
         for name, column in zip(table.column_names, table.columns, strict=True)

@@ -20,6 +20,7 @@ from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.kernels.sorting import group_by
 from tagmatch.model.kernels.tag_table import UNKNOWN, build_slots_of, find_all, new_key
 from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.partitioner.spark.records import rows_at
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, by_number, groups_by_hash, labels_for
 from tagmatch.partitioner.spark.tasks import for_each, one_row
@@ -132,7 +133,7 @@ def _send(
     own = [number for number, (of_table, _) in enumerate(groups) if of_table == place]
     records = pa.record_batch({"number": pa.array(np.arange(first, last, dtype=np.uint32)), "hash": pa.array(hashes)})
     serializer = Serializer()
-    serializer.scatter(groups_by_hash(hashes, len(own)), labels[own], np.array(own), records.take)
+    serializer.scatter(groups_by_hash(hashes, len(own)), labels[own], np.array(own), partial(rows_at, records))
     yield from serializer.take()
 
 

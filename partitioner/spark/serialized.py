@@ -6,7 +6,7 @@ one by one, which takes longer than what tasks do with them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array, U32Array, U64Array
+from tagmatch.model.arrays import I64Array, U32Array, U64Array, offsets_of
 from tagmatch.model.kernels.sorting import group_by
 from tagmatch.partitioner.spark.tasks import Batches
 
@@ -46,7 +46,7 @@ class Serializer:
     def __init__(self) -> None:
         self._labels: list[int] = []
         self._numbers: list[int] = []
-        self._batches: list[bytes] = []
+        self._batches: list[pa.Buffer] = []
 
     def add(self, label: int, number: int, records: pa.RecordBatch) -> None:
         """Take records, some to a batch."""
@@ -57,7 +57,7 @@ class Serializer:
                 writer.write_batch(records.slice(first, step))
             self._labels.append(label)
             self._numbers.append(number)
-            self._batches.append(sink.getvalue().to_pybytes())
+            self._batches.append(sink.getvalue())
 
     def scatter(
         self, groups: U32Array, labels: I64Array, numbers: I64Array, rows: Callable[[U32Array], pa.RecordBatch]
@@ -86,9 +86,16 @@ class Serializer:
             columns = [
                 pa.array(self._labels[some], pa.int32()),
                 pa.array(self._numbers[some], pa.int32()),
-                pa.array(self._batches[some], pa.binary()),
+                _end_to_end(self._batches[some]),
             ]
             yield pa.RecordBatch.from_arrays(columns, names=_NAMES)
+
+
+def _end_to_end(batches: Sequence[pa.Buffer]) -> pa.Array:
+    """An Arrow array of bytes, which are copied once; `pa.array` would look at each of them twice."""
+    offsets = offsets_of(np.array([batch.size for batch in batches], np.int64)).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(batches))]
+    return pa.Array.from_buffers(pa.binary(), len(batches), buffers)
 
 
 def groups_by_hash(hashes: U64Array, count: int) -> U32Array:

@@ -16,10 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, U8Array
+from tagmatch.model.arrays import I64Array, TagLists, U8Array
 from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists
 from tagmatch.model.columns import KEY_CHECKS, tag_lists
-from tagmatch.model.conditions.rows import conditions_of, have_mistakes, reject_areas, reject_mistakes, with_conditions
+from tagmatch.model.conditions.rows import (
+    conditions_of,
+    have_mistakes,
+    located_conditions,
+    reject_mistakes,
+    with_areas,
+    with_conditions,
+    with_constraints,
+)
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
@@ -28,6 +36,7 @@ from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Segment
 from tagmatch.partitioner.local import build_segment, held_by
 from tagmatch.partitioner.spark.keys import Keys
+from tagmatch.partitioner.spark.records import rows_at
 from tagmatch.partitioner.spark.serialized import (
     SERIALIZED,
     Serializer,
@@ -58,7 +67,7 @@ _KEY_LIMIT = pa.scalar(decimal.Decimal(2**64), pa.decimal128(20, 0))
 _ROWS, _PROBLEMS = 0, 1
 
 # Of rows that have conditions
-_WHERE = "where"
+_WHERE, _CONSTRAINTS, _AREA = "where", "constraints", "area"
 
 _SENT_BYTES, _RECEIVED_BYTES = 1 << 25, 1 << 22
 
@@ -91,12 +100,16 @@ class Shards:
 
 
 def make_shards(rows: DataFrame, keys: Keys, *, skip_invalid: bool) -> Shards:
-    """Make shards of the columns `tags`, array<string>, `key`, string or an integer or decimal, and perhaps `where`.
+    """Make shards of columns `tags`, array<string>, and `key`, string or an integer or decimal.
+
+    Rows may also have `where`, `constraints` and `area`, as of `TagMatch.add_subscriptions`.
 
     Raises
     ------
     FilterError
-        The first expression with a mistake, unless rows that cannot be stored are skipped; and the first with an area.
+        The first expression with a mistake, unless rows that cannot be stored are skipped.
+    InvalidTypeError, InvalidValueError, NullError
+        The first constraint or area that cannot be used.
     """
     clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession), skip_invalid=skip_invalid), SERIALIZED)
     made = clean.repartition("label").mapInArrow(partial(_write_shard, keys), _SHARD).collect()
@@ -128,27 +141,44 @@ def _clean(labels: I64Array, batches: Batches, *, skip_invalid: bool = False) ->
     for batch in gathered(batches, _SENT_BYTES):
         problems = _problems(batch["tags"], batch["key"])
         if _WHERE in batch.schema.names:
-            reject_areas(batch[_WHERE])
-            if not skip_invalid:
-                reject_mistakes(batch[_WHERE])
-            problems[have_mistakes(batch[_WHERE]) & (problems == 0)] = len(PROBLEMS)
+            if skip_invalid:
+                problems[have_mistakes(batch[_WHERE], plane=False) & (problems == 0)] = len(PROBLEMS)
+            else:
+                reject_mistakes(batch[_WHERE], plane=False)
         found += np.bincount(problems, minlength=len(PROBLEMS) + 1)[1:]
         good = batch if not problems.any() else batch.filter(pa.array(problems == 0))
-        (rows,) = tag_lists(good["tags"], "tags", stored=True)
+        rows, sources = _with_conditions(good)
         tags, keys = good["tags"], good["key"] if _are_strings(good["key"]) else good["key"].cast(pa.uint64())
-        if _WHERE in good.schema.names:
-            (rows,), sources = with_conditions([rows], conditions_of(good[_WHERE], len(good)))
+        if sources is not None:
             tags, keys = from_tag_lists(rows), keys.take(pa.array(sources))
         hashes = np.empty(len(rows), np.uint64)
         _set_hashes(rows.offsets, hash_tags(rows), hashes)
         serializer = Serializer()
         records = pa.record_batch([tags, keys], ["tags", "key"])
-        serializer.scatter(groups_by_hash(hashes, len(labels)), labels, np.full(len(labels), _ROWS), records.take)
+        serializer.scatter(
+            groups_by_hash(hashes, len(labels)), labels, np.full(len(labels), _ROWS), partial(rows_at, records)
+        )
         yield from serializer.take()
     if found.any():
         serializer = Serializer()
         serializer.add(int(labels[0]), _PROBLEMS, pa.record_batch([pa.array(found)], ["rows"]))
         yield from serializer.take()
+
+
+def _with_conditions(rows: pa.RecordBatch) -> tuple[TagLists, I64Array | None]:
+    """The tags of rows, with those that stand for conditions, and the row that each comes from; `None`: as they are."""
+    chunks, names = tag_lists(rows["tags"], "tags", stored=True), set(rows.schema.names)
+    if names.isdisjoint((_WHERE, _CONSTRAINTS, _AREA)):
+        return chunks[0], None
+    sources = np.arange(len(rows))
+    if _CONSTRAINTS in names:
+        chunks = with_constraints(chunks, rows[_CONSTRAINTS])
+    if _AREA in names:
+        chunks = with_areas(chunks, rows[_AREA], plane=False)
+    if _WHERE in names:
+        conditions = located_conditions(conditions_of(rows[_WHERE], len(rows)), plane=False)
+        chunks, sources = with_conditions(chunks, conditions)
+    return chunks[0], sources
 
 
 def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:

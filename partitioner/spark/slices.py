@@ -24,7 +24,7 @@ from tagmatch.model.tables import KeyTable
 from tagmatch.partitioner.balanced_partitioning import Root
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.plan import LayoutPlan, Routes, Slices
-from tagmatch.partitioner.spark.records import lists_of
+from tagmatch.partitioner.spark.records import lists_of, rows_at
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, by_number, labels_for
 from tagmatch.partitioner.spark.tasks import for_each, one_row
@@ -85,7 +85,9 @@ def _route(scratch: Scratch, keys: Keys, routes: Routes, labels: I64Array, shard
         columns["expires"] = times.cast(pa.large_list(pa.int64()))
     records = pa.record_batch(columns)
     serializer = Serializer()
-    serializer.scatter(routes.slices(scratch, shard).astype(np.uint32), labels, np.arange(len(labels)), records.take)
+    serializer.scatter(
+        routes.slices(scratch, shard).astype(np.uint32), labels, np.arange(len(labels)), partial(rows_at, records)
+    )
     yield from serializer.take()
 
 

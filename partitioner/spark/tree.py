@@ -1,8 +1,8 @@
 """Algorithm 1 (§3.1) on sets in many files: the splits of nodes that are too large for one task.
 
 A level is one pass over all signatures, in which every task walks its sets down the splits so far and counts the bits
-of each node that is still to be split. The driver adds nothing up but sees one histogram of 192 counts a node, and
-takes the pivots from them by the rule of the local partitioner.
+of each node that is still to be split. The driver sees a histogram of 192 counts a node, of every task where these are
+few, else added up by tasks, and takes the pivots from them by the rule of the local partitioner.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _U = np.uint64
 _COUNTS = "node long, counts array<long>"
+# Some megabytes; to add up fewer by tasks takes longer than all else of a level
+_HISTOGRAMS_AT_ONCE = 4096
 
 _log = logging.getLogger(__name__)
 
@@ -134,9 +136,13 @@ def grow_tree(
     level, large = 0, [0] if sets > sets_per_task else []
     while large:
         counted = for_each(spark, shards, partial(_count, scratch, tree.splits(), tuple(large)), _COUNTS)
-        sums = counted.repartition("node").mapInArrow(_add_up, _COUNTS).collect()
+        if len(shards) * len(large) > _HISTOGRAMS_AT_ONCE:
+            counted = counted.repartition("node").mapInArrow(_add_up, _COUNTS)
+        (sums,) = _add_up(counted.toArrow().to_batches())
         children = [
-            child for row in sums for child in tree.split(row.node, np.array(row.counts, np.int64), max_partition_size)
+            child
+            for node, counts in zip(sums["node"].to_pylist(), _histograms(sums), strict=True)
+            for child in tree.split(node, counts, max_partition_size)
         ]
         level += 1
         _log.info("level %d: %d nodes of more than %d sets, %d halves", level, len(large), sets_per_task, len(children))
@@ -151,7 +157,7 @@ def _count(scratch: Scratch, splits: Splits, wanted: tuple[int, ...], shard: int
     place = np.full(len(splits.pivots) + 1, len(wanted), np.uint32)  # the last is for -1
     place[list(wanted)] = np.arange(len(wanted), dtype=np.uint32)
     firsts, order = group_by(place[nodes], len(wanted) + 1)
-    grouped = signatures[order]
+    grouped = signatures[order[: firsts[len(wanted)]]]
     counts = np.zeros((len(wanted), SIGNATURE_BITS), np.int64)
     for i in range(len(wanted)):
         count_bits(grouped, firsts[i], firsts[i + 1], counts[i])
@@ -161,11 +167,16 @@ def _count(scratch: Scratch, splits: Splits, wanted: tuple[int, ...], shard: int
 def _add_up(batches: Batches) -> Iterator[pa.RecordBatch]:
     sums: dict[int, I64Array] = {}
     for batch in batches:
-        counts = batch["counts"].flatten().to_numpy().reshape(-1, SIGNATURE_BITS)
-        for node, some in zip(batch["node"].to_pylist(), counts, strict=True):
+        for node, some in zip(batch["node"].to_pylist(), _histograms(batch), strict=True):
             sums[node] = sums.get(node, 0) + some
     if sums:
         yield _counted(np.array(list(sums), np.int64), np.array(list(sums.values())))
+
+
+def _histograms(counted: pa.RecordBatch) -> I64Array:
+    """The counts of each row, int64[n, 192]."""
+    counts: I64Array = counted["counts"].flatten().to_numpy().reshape(-1, SIGNATURE_BITS)
+    return counts
 
 
 def _counted(nodes: I64Array, counts: I64Array) -> pa.RecordBatch:

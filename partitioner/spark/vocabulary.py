@@ -22,6 +22,7 @@ from tagmatch.model.storage.table_files import TableFile
 from tagmatch.model.tag_order import by_hash
 from tagmatch.partitioner.spark.joined import JoinedTable, write_files
 from tagmatch.partitioner.spark.numbered import Known, Numbers, make_slots
+from tagmatch.partitioner.spark.records import rows_at
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.serialized import (
     SERIALIZED,
@@ -172,7 +173,7 @@ def _sent(
     serializer = Serializer()
     # Large strings, as those of many batches come together
     records = pa.record_batch([tags.cast(pa.large_string()), hashes, frequencies], _COLUMNS)
-    serializer.scatter(groups, labels, np.arange(len(labels)), records.take)
+    serializer.scatter(groups, labels, np.arange(len(labels)), partial(rows_at, records))
     return serializer.take()
 
 

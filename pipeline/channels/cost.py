@@ -20,7 +20,7 @@ _MOST_SPREAD = 1.0
 #: What is left of an estimate each time that it turns a message away
 _DOUBTED = 0.9
 #: Tasks differ in size if the determinant is more than this share of what it could be
-_VARIES = 1e-9
+_VARIES = 1e-2
 
 
 class CostModel:
@@ -56,6 +56,8 @@ class CostModel:
             self.spread += _SPREAD_STEP * (off - self.spread)
         if len(self._first) < _FIRST:
             self._first.append((count, seconds))
+            if len(self._first) == 1:  # alone, it says nothing: it may have compiled a kernel, or loaded one
+                return
             of_task = median_low(seconds for _, seconds in self._first)
             of_message = median_low(seconds / count for count, seconds in self._first)
             self._sums = [0.0] * 5
@@ -78,9 +80,13 @@ class CostModel:
         """What a task of so many messages takes, rather too much than too little; 0 where nothing is known."""
         return (self.once + self.each * count) * (1 + self.spread)
 
-    def backlog(self, count: int, most: int) -> float:
-        """What it takes to match so many messages, `most` to a task."""
-        return (self.once * -(-count // most) + self.each * count) * (1 + self.spread)
+    def expected(self, tasks: int, count: int) -> float:
+        """What so many tasks with so many messages in all take, as likely less as more."""
+        return self.once * tasks + self.each * count
+
+    def backlog(self, tasks: int, count: int) -> float:
+        """The same, rather too much than too little."""
+        return self.expected(tasks, count) * (1 + self.spread)
 
     def most(self, seconds: float, limit: int) -> int:
         """How many messages a task may have to take so long at most: 1 at least, `limit` at most.

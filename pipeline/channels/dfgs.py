@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from tagmatch.pipeline.channels.waiting import Class, Entry, Turn, longest_task
+from tagmatch.pipeline.channels.waiting import Class, Entry, Turn, packet_of
 from tagmatch.pipeline.rules.deadlines import goes_behind
 
 _goes_behind = goes_behind.py_func
@@ -51,7 +51,7 @@ class Dfgs:
             if place is not None:
                 queue[place:place] = tasks
                 return None
-        if now + block > entries[0].due:
+        if block > entries[0].of.due:  # it would be late for any thread, and had it come at once
             entries[0].of.cost.doubt()
         return "deserted"
 
@@ -84,7 +84,7 @@ class Dfgs:
 
     def packet(self, of: Class, limit: int) -> int:
         """Messages that a packet of a call should have, `limit` at most."""
-        return of.cost.most(longest_task(self._classes), min(limit, self._limit))
+        return packet_of(of, self._classes, min(limit, self._limit))
 
     def _place(self, worker: int, entry: Entry, block: float, now: float) -> int | None:
         """Algorithm 3: where in a thread's queue a block goes; `None` where it would be late."""

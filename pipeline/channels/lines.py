@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_right, insort
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from operator import attrgetter
 from typing import Any
 
-from tagmatch.pipeline.channels.waiting import Class, Entry, Turn, longest_task
-
-# Entries that were taken are forgotten when there are so many, and more than half
-_FORGET = 1024
+from tagmatch.pipeline.channels.cost import CostModel
+from tagmatch.pipeline.channels.waiting import Class, Entry, Turn, longest_task, packet_of
 
 _due = attrgetter("due")
+#: Of what waits in a line behind a message that comes, so many are asked whether it lets them be in time
+_LOOKED_AT = 8
 
 
 class _Line:
@@ -22,45 +23,40 @@ class _Line:
 
     def __init__(self, of: Class) -> None:
         self.of = of
+        #: Whether its messages wait for others, with which they are to share a task
+        self.gathers = bool(of.channel.budget)
+        #: What is taken is let go at once: it holds the memory of its queries and answers
+        self.entries: deque[Entry] = deque()
         #: Messages of all entries
         self.messages = 0
-        self._entries: list[Entry] = []
-        self._head = 0
 
-    def __len__(self) -> int:
-        return len(self._entries) - self._head
-
-    @property
-    def first(self) -> Entry:
-        """The entry that is next."""
-        return self._entries[self._head]
-
-    def put(self, entry: Entry) -> None:
-        if self and entry.due < self._entries[-1].due:  # it had to wait until it was let in
-            insort(self._entries, entry, lo=self._head, key=_due)
+    def put(self, entries: Sequence[Entry]) -> None:
+        """Have entries of one call wait, which have the same deadline."""
+        if self.entries and entries[0].due < self.entries[-1].due:  # it had to wait until it was let in
+            at = bisect_right(self.entries, entries[0].due, key=_due)
+            for entry in reversed(entries):
+                self.entries.insert(at, entry)
         else:
-            self._entries.append(entry)
-        self.messages += entry.count
+            self.entries.extend(entries)
+        self.messages += entries[0].rest
 
     def take(self) -> Entry:
-        entry = self._entries[self._head]
-        self._head += 1
+        entry = self.entries.popleft()
         self.messages -= entry.count
-        if self._head >= _FORGET and 2 * self._head > len(self._entries):
-            del self._entries[: self._head]
-            self._head = 0
         return entry
 
+    def ahead(self, due: float) -> int:
+        """How many entries have a deadline that is not later."""
+        return bisect_right(self.entries, due, key=_due)
+
     def before(self, due: float) -> int:
-        """About how many messages have a deadline that is not later."""
-        if not self:
-            return 0
-        ahead = bisect_right(self._entries, due, lo=self._head, key=_due) - self._head
-        return -(-self.messages * ahead // len(self))
+        """About how many messages they have."""
+        return -(-self.messages * self.ahead(due) // len(self.entries)) if self.entries else 0
 
     def clear(self) -> list[Entry]:
-        left = self._entries[self._head :]
-        self._entries, self._head, self.messages = [], 0, 0
+        left = [*self.entries]
+        self.entries.clear()
+        self.messages = 0
         return left
 
 
@@ -81,52 +77,55 @@ class _Lines(ABC):
 
     def __init__(self, classes: Sequence[Class], threads: int, limit: int) -> None:
         self._classes = classes
-        self._lines = {each.channel.name: _Line(each) for each in classes}
+        self._line_of = {each.channel.name: _Line(each) for each in classes}
+        self._lines = [*self._line_of.values()]
         self._threads = threads
         self._limit = limit
         #: Until when each thread is expected to be at work
         self._busy = [-inf] * threads
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return sum(len(line.entries) for line in self._lines)
 
     def put(self, entries: Sequence[Entry], now: float) -> str | None:
         """Have a message, or the packets of a call, wait; returns what becomes of it instead, if it may not."""
         if self._refuses(entries, now):
             return "refused"
-        line = self._line(entries[0])
-        for entry in entries:
-            line.put(entry)
+        rest = 0
+        for entry in reversed(entries):
+            rest += entry.count
+            entry.rest = rest
+        self._line(entries[0]).put(entries)
         return None
 
     def take(self, worker: int, now: float) -> Turn | None:
         """What a thread, which is done with what it had, is to do next; `None` if it is to wait."""
         self._busy[worker] = now
         dropped: list[Entry] = []
-        while ready := [line for line in self._lines.values() if line and self._ready_at(line, now) <= now]:
-            line = min(ready, key=lambda line: self._urgency(line.first))
+        while (line := self._most_urgent(now)) is not None:
             entry = line.take()
-            if entry.over:
+            if entry.over or (dropped and entry.call is not None and entry.call is dropped[-1].call):
                 continue
             if self._too_late(entry, now):
                 dropped.append(entry)
                 continue
-            entries = [entry]
+            entries, count = [entry], entry.count
             if entry.matcher is not None:
                 most = self._most(entry, now)
-                while line and len(entries) < most and line.first.matcher is entry.matcher:
+                while line.entries and count < most and line.entries[0].matcher is entry.matcher:
                     entries.append(line.take())
-            self._busy[worker] = now + entry.of.cost.seconds(sum(each.count for each in entries))
+                    count += entries[-1].count
+            self._busy[worker] = now + entry.of.cost.seconds(count)
             return Turn(entries, dropped)
         return Turn([], dropped) if dropped else None
 
     def ready_in(self, worker: int, now: float) -> float:  # noqa: ARG002 - as `Order`
         """Seconds until a thread may find something, if nothing more comes; infinite if it will not."""
-        return min((self._ready_at(line, now) - now for line in self._lines.values() if line), default=inf)
+        return min((self._ready_at(line, now) - now for line in self._lines if line.entries), default=inf)
 
     def clear(self) -> list[Entry]:
         """Forget all that waits, and return it."""
-        return [entry for line in self._lines.values() for entry in line.clear()]
+        return [entry for line in self._lines for entry in line.clear()]
 
     def packet(self, of: Class, limit: int) -> int:
         """Messages that a packet of a call should have, `limit` at most."""
@@ -135,14 +134,23 @@ class _Lines(ABC):
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _line(self, entry: Entry) -> _Line:
-        return self._lines[entry.of.channel.name]
+        return self._line_of[entry.of.channel.name]
+
+    def _most_urgent(self, now: float) -> _Line | None:
+        """The line of the entry that goes first, of those that need not wait for others."""
+        ready = [
+            line for line in self._lines if line.entries and (not line.gathers or self._ready_at(line, now) <= now)
+        ]
+        if len(ready) > 1:
+            return min(ready, key=lambda line: self._urgency(line.entries[0]))
+        return ready[0] if ready else None
 
     def _ready_at(self, line: _Line, now: float) -> float:
         """Until when a line's first message waits for others, with which it is to share a task."""
-        first, budget = line.first, line.of.channel.budget
-        if not budget or first.matcher is None or line.messages >= self._most(first, now):
+        first = line.entries[0]
+        if not line.gathers or first.matcher is None or line.messages >= self._most(first, now):
             return -inf
-        return min(first.since + budget, first.due - line.of.cost.seconds(line.messages))
+        return min(first.since + line.of.channel.budget, first.due - line.of.cost.seconds(line.messages))
 
     @abstractmethod
     def _refuses(self, entries: Sequence[Entry], now: float) -> bool:
@@ -187,7 +195,8 @@ class Fifo(_Lines):
 class Edf(_Lines):
     """Earliest deadline first, then the higher priority, then what came first. What could not be in time is dropped.
 
-    Where so much waits, with a deadline not later, that a message could not be in time, it is refused at once. A task
+    Where so much waits, with a deadline not later, that a message could not be in time, it is refused at once; so it is
+    if what was let in before, with a later deadline and a higher priority, would not be in time because of it. A task
     takes no longer than lets its first message be in time, and leaves every other channel time.
     """
 
@@ -195,30 +204,61 @@ class Edf(_Lines):
         expires = entries[0].expires
         if expires == inf:
             return False
-        own = [entry.of.cost.seconds(entry.count) for entry in entries]
-        longest, whole = max(own), sum(own)
-        if now + longest > expires:
-            entries[0].of.cost.doubt()
+        cost = entries[0].of.cost
+        counts = [entry.count for entry in entries]
+        whole = cost.backlog(len(counts), sum(counts))
+        alone = max(whole / self._threads, cost.seconds(max(counts)))
+        if now + alone > expires:
+            if alone > entries[0].of.expires:  # not because it has come late
+                cost.doubt()
             return True
         start = max(now, min(self._busy))
-        if start + max((self._all() + whole) / self._threads, longest) <= expires:
+        soonest = min((line.entries[0].expires for line in self._lines if line.entries), default=inf)
+        if start + max((self._all() + whole) / self._threads, alone) <= min(expires, soonest):
             return False
-        due = entries[0].due
-        before = sum(line.of.cost.backlog(line.before(due), self._bound(line.of)) for line in self._lines.values())
-        return start + max((before + whole) / self._threads, longest) > expires
+        if start + max((self._before(entries[0].due) + whole) / self._threads, alone) > expires:
+            return True
+        return any(self._makes_late(other, whole, start) for other in self._more_important(entries[0]))
+
+    def _more_important(self, entry: Entry) -> Iterator[Entry]:
+        """Some of what waits with a later deadline and a higher priority: of a line the last, others in even steps."""
+        for line in self._lines:
+            if line.of.channel.priority <= entry.of.channel.priority:
+                continue
+            first = line.ahead(entry.due)
+            count = len(line.entries) - first
+            for i in range(1, min(count, _LOOKED_AT) + 1):
+                yield line.entries[first + i * count // min(count, _LOOKED_AT) - 1]
+
+    def _makes_late(self, other: Entry, whole: float, start: float) -> bool:
+        """Whether an entry that takes so long keeps another, which was let in and could be in time, from being so."""
+        if other.over:
+            return False
+        lost = start + self._before(other.due, CostModel.expected) / self._threads > other.expires
+        return not lost and start + (self._before(other.due) + whole) / self._threads > other.expires
+
+    def _before(self, due: float, estimate: Callable[[CostModel, int, int], float] = CostModel.backlog) -> float:
+        """What it takes to match all that has a deadline which is not later, in tasks as large as may be."""
+        counts = ((line.of, line.before(due)) for line in self._lines if line.entries)
+        return sum(estimate(of.cost, -(-count // self._bound(of)), count) for of, count in counts if count)
 
     def _all(self) -> float:
         """At most so many seconds it takes to match all that waits: each message alone."""
-        return sum(line.messages * line.of.cost.seconds(1) for line in self._lines.values() if line.messages)
+        return sum(line.messages * line.of.cost.seconds(1) for line in self._lines if line.messages)
 
     def _urgency(self, entry: Entry) -> tuple[float, int, int]:
         return entry.due, -entry.of.channel.priority, entry.number
 
     def _too_late(self, entry: Entry, now: float) -> bool:
-        return now + entry.of.cost.seconds(entry.count) > entry.expires
+        """Whether its call could not be in time any more: each packet might be, where the last would not."""
+        cost, count = entry.of.cost, entry.count
+        takes = cost.expected(1, count)
+        if entry.rest > count:
+            takes = max(takes, cost.expected(-(-entry.rest // count), entry.rest) / self._threads)
+        return now + takes > entry.expires
 
     def _bound(self, of: Class) -> int:
-        return of.cost.most(longest_task(self._classes), self._limit)
+        return packet_of(of, self._classes, self._limit)
 
     def _most(self, first: Entry, now: float) -> int:
         longest = longest_task(self._classes)

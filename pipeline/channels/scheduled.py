@@ -96,7 +96,7 @@ class Scheduled:
         else:
             self._limits.admit(caller, timeout=timeout)
         of.counts.offer(1)
-        entry = Entry(of, since, since + of.channel.due, 1, (tags, caller), matcher)
+        entry = Entry(of, since, since + of.due, 1, (tags, caller), matcher)
         try:
             outcome = self._put([entry])
         except BaseException as error:
@@ -108,7 +108,7 @@ class Scheduled:
     def answered_at_once(self, of: Class) -> None:
         """Count a query that the thread which asked has answered itself."""
         of.counts.offer(1)
-        of.counts.answer(-of.channel.due)
+        of.counts.answer(-of.due)
 
     def match_many(
         self, of: Class, matcher: Matcher, chunks: Sequence[TagLists], *, unique: bool, waited: float = 0.0
@@ -123,7 +123,7 @@ class Scheduled:
             found = self._match_rounds(of, matcher, chunks, since, unique=unique)
             self._counts.add(matches=len(found.values))
             outcome = "answered"
-            of.counts.answer(self._clock() - since - of.channel.due, count)
+            of.counts.answer(self._clock() - since - of.due, count)
         except _EndedError as ended:
             outcome = ended.outcome
             raise ended.error from None
@@ -202,7 +202,7 @@ class Scheduled:
         return found[0] if len(found) == 1 else join_lists(found, np.dtype(np.uint64), self._threads)
 
     def _match_round(self, of: Class, part: Round, since: float) -> None:
-        due = since + of.channel.due
+        due = since + of.due
         entries = [Entry(of, since, due, len(packet), packet, call=part) for packet in part.packets]
         try:
             if at_work():  # a thread that others wait for must not wait for others

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tagmatch.model.channels import Channel
 from tagmatch.pipeline.channels.cost import CostModel
@@ -32,12 +32,19 @@ class Class:
         What became of its messages.
     tasks : int
         Tasks that were done.
+    due, expires : float
+        The channel's, which computes them.
     """
 
     channel: Channel
     cost: CostModel = field(default_factory=CostModel)
     counts: ChannelCounts = field(default_factory=ChannelCounts)
     tasks: int = 0
+    due: float = field(init=False)
+    expires: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.due, self.expires = self.channel.due, self.channel.expires
 
     def learn(self, count: int, seconds: float) -> float | None:
         """Learn from a task of so many messages, one thread at a time; returns by how much it was off, if it did.
@@ -77,6 +84,8 @@ class Entry:
         Of a message that may share a task with others of the same matcher; `None`: it is a task of its own.
     call : Call, optional
         The call whose packet it is.
+    rest : int
+        Messages of its call in packets that were handed in with it, from this one on.
     number : int
         Entries are numbered as they come.
     """
@@ -88,6 +97,7 @@ class Entry:
     work: Any
     matcher: Matcher | None = None
     call: Call | None = None
+    rest: int = 0
     number: int = field(default_factory=itertools.count().__next__)
 
     @property
@@ -98,7 +108,7 @@ class Entry:
     @property
     def expires(self) -> float:
         """When nobody wants the answer any more, late or not."""
-        return self.since + self.of.channel.expires
+        return self.since + self.of.expires
 
     @property
     def lifespan(self) -> float:
@@ -106,8 +116,7 @@ class Entry:
         return inf if self.of.channel.expiry is None else self.expires
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """What a thread is to do next: entries to match together, which may be none, and some that are dropped."""
 
     entries: list[Entry]
@@ -119,4 +128,13 @@ def longest_task(classes: Sequence[Class]) -> float:
 
     A part of the least time that a channel has to spare beyond what one of its messages takes.
     """
-    return _SHARE * min((each.channel.due - each.cost.seconds(1) for each in classes), default=inf)
+    return _SHARE * min((each.due - each.cost.seconds(1) for each in classes), default=inf)
+
+
+def packet_of(of: Class, classes: Sequence[Class], limit: int) -> int:
+    """Messages that a packet of a channel's calls may have, so that it takes no longer than `longest_task`.
+
+    Where to begin a task takes longer than that, smaller packets would only take longer in all: what a packet begins
+    with takes at most half of its time.
+    """
+    return of.cost.most(max(longest_task(classes), 2 * of.cost.seconds(0)), limit)

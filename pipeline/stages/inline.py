@@ -94,6 +94,8 @@ def packet_ranges(chunk: TagLists, size: PacketSize, threads: int) -> list[tuple
     offsets = chunk.offsets
     wanted = min(PACKETS_PER_THREAD * threads, -(-len(chunk) // size.fewest))
     tags = int(offsets[-1]) - int(offsets[0])
+    if wanted == 1 and len(chunk) <= size.queries and tags <= size.tags:
+        return [(0, len(chunk))]
     even = np.array(even_ranges(len(chunk), max(wanted, -(-len(chunk) // size.queries), -(-tags // size.tags))))
     if not len(even):
         return []

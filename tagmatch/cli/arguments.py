@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, get_args
 
@@ -105,6 +106,34 @@ def choices(names: Any) -> str:
     return f"<{'|'.join(get_args(names))}>"
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnNames:
+    """What an option has that names columns of a file."""
+
+    names: tuple[str, ...]
+
+
+def column_names(text: str, known: Collection[str], but: str) -> ColumnNames:
+    """Names of columns with commas between, or `*`. Known ones must not be among them; `but` says why."""
+    names = tuple(text.split(","))
+    for name in names:
+        if names.count(name) > 1:
+            raise typer.BadParameter(f"{text!r} names {name!r} twice")
+        if not name:
+            raise typer.BadParameter(f"{text!r} has an empty name")
+        if name in known:
+            raise typer.BadParameter(f"the column {name!r} has a meaning of its own, {but}")
+        if name == "*" and len(names) > 1:
+            raise typer.BadParameter(f"{text!r} has names beside '*', which is every column")
+    return ColumnNames(names)
+
+
+def _columns_to_ignore(text: str) -> ColumnNames:
+    from tagmatch.subscriptions import COLUMNS
+
+    return column_names(text, COLUMNS, "and cannot be left aside")
+
+
 Index = Annotated[str, location_argument("INDEX", "Folder of the index, or its URI on a store.")]
 IndexToChange = Annotated[str, location_argument("INDEX", "Folder of the index.", is_to_change=True)]
 InputFormat = Annotated[
@@ -114,6 +143,16 @@ InputFormat = Annotated[
 SkipInvalid = Annotated[
     bool,
     typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and say at the end how many there were."),
+]
+IgnoreColumns = Annotated[
+    ColumnNames | None,
+    typer.Option(
+        parser=_columns_to_ignore,
+        metavar="NAME,...",
+        help="Columns to leave aside without a word; '*' for all that have no meaning. Without it, one that is most "
+        "likely misspelt, such as `wher`, is an error.",
+        show_default=False,
+    ),
 ]
 Plane = Annotated[
     bool,

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tagmatch.cli.arguments import (
+    ColumnNames,
     Expires,
+    IgnoreColumns,
     IndexToChange,
     InputFormat,
     KeepSnapshots,
@@ -21,7 +23,7 @@ from tagmatch.cli.arguments import (
     Threads,
     input_argument,
 )
-from tagmatch.cli.progress import invalid_rows, note, note_compilation, status, with_progress
+from tagmatch.cli.progress import invalid_rows, note, note_compilation, other_columns, status, with_progress
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import IndexChangedError, IndexExistsError, IndexNotFoundError, InputFileError
 from tagmatch.model.options import LAYOUT_DEFAULTS
@@ -41,6 +43,7 @@ def build(
     expires: Expires = None,
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
+    ignore_columns: IgnoreColumns = None,
     plane: Plane = False,
     threads: Threads = None,
     keep_snapshots: KeepSnapshots = None,
@@ -57,7 +60,7 @@ def build(
     note_compilation()
     options: Any = {"key_type": key_type, "layout": layout, "max_partition_size": max_partition_size}
     with TagMatch(device="cpu", threads=threads, plane=plane, **options) as tm:
-        _add(tm, expires, _rows(tm, sets, form, skip_invalid=skip_invalid, expires=True))
+        _add(tm, expires, _rows(tm, sets, form, skip_invalid, ignore_columns, expires=True))
         if not (tm.stats()["staged"] or allow_empty):
             # Most likely what was to write it has failed, and an index that is there would be lost
             raise InputFileError(f"{sets} has no set, so no index is made; --allow-empty makes an empty one")
@@ -74,13 +77,14 @@ def add(
     expires: Expires = None,
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
+    ignore_columns: IgnoreColumns = None,
     plane: Plane = False,
     threads: Threads = None,
 ) -> None:
     """Add sets, each with a key, to an index; what it has already stays as it is."""
 
     def stage(tm: TagMatch[Any]) -> None:
-        _add(tm, expires, _rows(tm, sets, form, skip_invalid=skip_invalid, expires=True))
+        _add(tm, expires, _rows(tm, sets, form, skip_invalid, ignore_columns, expires=True))
 
     _change(index, stage, plane=plane, threads=threads)
 
@@ -90,13 +94,14 @@ def remove(
     sets: _Sets,
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
+    ignore_columns: IgnoreColumns = None,
     plane: Plane = False,
     threads: Threads = None,
 ) -> None:
     """Remove keys of sets from an index; a set without keys goes, and what the index does not have is no error."""
 
     def stage(tm: TagMatch[Any]) -> None:
-        for rows in _rows(tm, sets, form, skip_invalid=skip_invalid):
+        for rows in _rows(tm, sets, form, skip_invalid, ignore_columns):
             tm.remove_subscriptions(_with_values(rows))
 
     _change(index, stage, plane=plane, threads=threads)
@@ -146,13 +151,20 @@ def _with_values(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _rows(
-    tm: TagMatch[Any], sets: str, form: str | None, *, skip_invalid: bool, expires: bool = False
+    tm: TagMatch[Any],
+    sets: str,
+    form: str | None,
+    skip_invalid: bool,
+    ignored: ColumnNames | None,
+    *,
+    expires: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     from tagmatch.files.inputs import read_sets, rows_in
 
     stats = tm.stats()
-    with invalid_rows(skip=skip_invalid) as invalid:
-        batches = read_sets(sets, form, invalid, stats["key_type"], where=True, expires=expires, plane=stats["plane"])
+    options: Any = {"where": True, "expires": expires, "plane": stats["plane"]}
+    with invalid_rows(skip=skip_invalid) as invalid, other_columns(ignored.names if ignored else ()) as others:
+        batches = read_sets(sets, form, invalid, stats["key_type"], others=others, **options)
         yield from with_progress("reading sets", batches, rows_in(sets, form))
 
 

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tagmatch.cli.arguments import choices, one_of
+from tagmatch.cli.arguments import ColumnNames, IgnoreColumns, choices, one_of
 from tagmatch.cli.progress import note
 from tagmatch.cli.run import run
 from tagmatch.files.formats import JSON_SUFFIXES
+from tagmatch.files.others import EVERY_OTHER
 from tagmatch.model.errors import IndexExistsError
 from tagmatch.model.options import LAYOUT_DEFAULTS, MAX_PARTITION_SIZE, Layout
+from tagmatch.subscriptions import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def partition(
@@ -61,6 +66,7 @@ def partition(
         typer.Option(help="local[2], spark://…, or sc://… for Spark Connect.  [default: as Spark is configured]"),
     ] = None,
     sets_per_task: Annotated[int, typer.Option(min=1, help="Sets that a task has in memory, about.")] = 1 << 20,
+    ignore_columns: IgnoreColumns = None,
     skip_invalid: Annotated[
         bool, typer.Option("--skip-invalid", help="Leave out rows that cannot be stored, and tell how many.")
     ] = False,
@@ -86,7 +92,7 @@ def partition(
                 f"there is an index at {location} already; give --overwrite to replace it, or --append to add to it"
             )
         made = run_job(
-            read_table(spark, sets, format),
+            _without(read_table(spark, sets, format), ignore_columns),
             index,
             mode="append" if append else "overwrite",
             layout=layout,
@@ -103,6 +109,14 @@ def partition(
         f"{location}: {manifest['sets']} sets, layout {manifest['layout']}; "
         f"made one segment with {made.sets} sets, {made.keys} keys, {made.tags} tags"
     )
+
+
+def _without(sets: DataFrame, ignored: ColumnNames | None) -> DataFrame:
+    """The table without columns that are to be left aside."""
+    if ignored is None:
+        return sets
+    others = [name for name in sets.columns if name not in COLUMNS]
+    return sets.drop(*(others if ignored.names == EVERY_OTHER else ignored.names))
 
 
 def main() -> None:

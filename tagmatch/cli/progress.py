@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from rich.console import Console
 
+    from tagmatch.files.others import OtherColumns
+
 Batch = TypeVar("Batch", bound=Sized)
 
 _STEP_ROWS = 1_000
@@ -130,6 +132,22 @@ def invalid_rows(*, skip: bool) -> Iterator[InvalidRows]:
         if invalid.count:
             rows = "row" if invalid.count == 1 else "rows"
             typer.echo(f"tagmatch: skipped {invalid.count} invalid {rows}; the first: {invalid.first}", err=True)
+
+
+@contextlib.contextmanager
+def other_columns(ignored: tuple[str, ...]) -> Iterator[OtherColumns]:
+    """What takes columns of sets that have no meaning; if some do, a line names them when all has been read."""
+    from tagmatch.files.others import OtherColumns
+    from tagmatch.subscriptions import COLUMNS
+
+    others = OtherColumns(COLUMNS, ignored)
+    yield others
+    if others.seen:
+        names = ", ".join(map(repr, others.seen))
+        typer.echo(
+            f"tagmatch: columns without a meaning were left aside: {names}; --ignore-columns leaves out this line",
+            err=True,
+        )
 
 
 def note(text: str) -> None:

@@ -10,12 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from tagmatch.cli.arguments import (
+    ColumnNames,
     Index,
     InputFormat,
     Plane,
     SkipInvalid,
     SnapshotNumber,
     Threads,
+    column_names,
     input_argument,
     user_path,
 )
@@ -50,24 +52,9 @@ def _location(text: str) -> _Location:
     return _Location((lon, lat))
 
 
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    names: tuple[str, ...]
-
-
-def _columns(text: str) -> _Columns:
-    """Names of columns."""
-    names = tuple(text.split(","))
-    for name in names:
-        if names.count(name) > 1:
-            raise typer.BadParameter(f"{text!r} names {name!r} twice")
-        if not name:
-            raise typer.BadParameter(f"{text!r} has an empty name")
-        if name in ("tags", "id", "attributes"):
-            raise typer.BadParameter(f"the column {name!r} has a meaning of its own, and is no attribute")
-        if name == "*" and len(names) > 1:
-            raise typer.BadParameter(f"{text!r} has names beside '*', which is every column")
-    return _Columns(names)
+def _columns(text: str) -> ColumnNames:
+    """Names of columns that are attributes."""
+    return column_names(text, ("tags", "id", "attributes"), "and is no attribute")
 
 
 def match(
@@ -88,7 +75,7 @@ def match(
     ] = "-",
     form: InputFormat = None,
     attributes: Annotated[
-        _Columns | None,
+        ColumnNames | None,
         typer.Option(
             parser=_columns,
             metavar="NAME,...",

@@ -93,13 +93,11 @@ def token(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Write the token to this file, which only you can read, and do not print it."
+            "--output", "-o", help="Write the token to this new file, which only you can read, and do not print it."
         ),
     ] = None,
 ) -> None:
     """Make a token for a user, and print what the configuration of the service needs to know of it."""
-    import os
-
     from tagmatch.broker.access import new_token
     from tagmatch.broker.config import ROLES
 
@@ -111,6 +109,22 @@ def token(
     if output is None:
         typer.echo(f"# the token, for the client only: {made}")
     else:
-        with open(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(f"{made}\n")
+        _write_token(output, made)
     typer.echo(f'[[users]]\nname = "{name}"\ntoken_sha256 = "{digest}"\nrole = "{role}"')
+
+
+def _write_token(output: Path, made: str) -> None:
+    """Write a token to a new file, or to a stream."""
+    import os
+
+    from tagmatch.files.formats import is_stream
+    from tagmatch.model.errors import TagMatchError
+
+    new = 0 if is_stream(str(output)) else os.O_CREAT | os.O_EXCL
+    try:
+        with open(os.open(output, os.O_WRONLY | new, 0o600), "w") as file:
+            file.write(f"{made}\n")
+    except FileExistsError:
+        raise TagMatchError(
+            f"{output} is there already, most likely with a token in use; give another name, or remove it first"
+        ) from None

@@ -21,7 +21,8 @@ from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import without_null_lists
 from tagmatch.model.columns import KEY_CHECKS, KeyChecks, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.conditions.areas import area_rows
-from tagmatch.model.conditions.rows import conditions_of
+from tagmatch.model.conditions.located import located
+from tagmatch.model.conditions.rows import conditions_of, located_conditions
 from tagmatch.model.conditions.structured import constraint_rows
 from tagmatch.model.errors import (
     FilterError,
@@ -35,7 +36,7 @@ from tagmatch.model.expiry import TIME, check_text, check_times
 from tagmatch.model.filters.language import rows_of
 from tagmatch.model.filters.values import check_name
 from tagmatch.model.options import KeyType
-from tagmatch.subscriptions import AREA, CONDITIONS, WHERE, located, located_conditions, tags_of
+from tagmatch.subscriptions import AREA, CONDITIONS, WHERE, tags_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,9 @@ def with_attributes(tags: pa.Array, attributes: Mapping[str, pa.Array]) -> pa.Ar
     return pa.LargeListArray.from_arrays(pa.array(joined_rows.offsets), from_strings(joined_rows.tags))
 
 
-def _table_of(attributes: pa.StructArray) -> pa.RecordBatch:
+def _table_of(attributes: pa.StructArray | pa.MapArray) -> pa.RecordBatch:
+    if pa.types.is_map(attributes.type):
+        return pa.record_batch({ATTRIBUTES.name: attributes})
     return pa.RecordBatch.from_arrays(attributes.flatten(), names=_names(attributes.type))
 
 
@@ -211,9 +214,11 @@ def _names(kind: pa.StructType) -> list[str]:
 def _check_attributes(attributes: pa.Array, name: str, first_row: int) -> None:
     if attributes.type == ATTRIBUTE_TAGS:
         return
-    if not pa.types.is_struct(attributes.type) or not attributes.type.num_fields:
-        raise InvalidTypeError(f"{name} must be a struct with a field for each attribute, not {attributes.type}")
-    if TAGS in _names(attributes.type):
+    is_struct = pa.types.is_struct(attributes.type)
+    if not pa.types.is_map(attributes.type) and not (is_struct and attributes.type.num_fields):
+        wanted = "a struct with a field for each attribute, or a map"
+        raise InvalidTypeError(f"{name} must be {wanted}, not {attributes.type}")
+    if is_struct and TAGS in _names(attributes.type):
         raise InvalidValueError(f"{name} must have no field {TAGS!r}")
     try:
         messages_in(_table_of(attributes), first_row=first_row)

@@ -32,6 +32,7 @@ from tagmatch.files.formats import Format, Kind, format_of, format_of_suffix, is
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.json_lines import JsonLines
 from tagmatch.files.lines import LineReader, first_line
+from tagmatch.files.others import OtherColumns
 from tagmatch.files.parquet import parquet_rows
 from tagmatch.files.streams import Read, at_hand, input_descriptor, input_name, whole_lines
 from tagmatch.messages import TAGS
@@ -46,6 +47,7 @@ def read_sets(
     invalid: InvalidRows | None = None,
     key_type: KeyType = "integer",
     *,
+    others: OtherColumns | None = None,
     where: bool = False,
     expires: bool = False,
     plane: bool = False,
@@ -62,6 +64,8 @@ def read_sets(
         Takes rows that cannot be used; default: they are errors.
     key_type : {"integer", "string"}
         What the keys must be.
+    others : OtherColumns, optional
+        What becomes of columns that have no meaning; default: they are left aside.
     where : bool
         Whether batches have columns `where` as well, of expressions, `constraints`, and `area`, where the file may have
         them. A row that has a value there need have no tags.
@@ -73,13 +77,13 @@ def read_sets(
     Raises
     ------
     InputFileError
-        The file cannot be read, or lacks a column; names file, column and row.
+        The file cannot be read, lacks a column, or has one that is misspelt; names file, column and row.
     InvalidTypeError, InvalidValueError, NullError
         For values that cannot be used; names file, column and row.
     """
     tags = STORED_TAGS if where else replace(STORED_TAGS, instead=())
     columns = (tags, KEYS[key_type], *(conditions(plane=plane) if where else []), *([EXPIRES] if expires else []))
-    return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows()))
+    return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows(), others=others))
 
 
 def read_queries(
@@ -128,14 +132,19 @@ def rows_in(path: str, form: str | None = None) -> int | None:
 
 
 def _read(
-    path: str, form: str | None, columns: tuple[Column, ...], invalid: InvalidRows, attributes: tuple[str, ...] = ()
+    path: str,
+    form: str | None,
+    columns: tuple[Column, ...],
+    invalid: InvalidRows,
+    attributes: tuple[str, ...] = (),
+    others: OtherColumns | None = None,
 ) -> Iterator[Rows]:
     if not (path and Path(path).is_dir()):
-        yield from _read_file(path, format_of(path, form), columns, invalid, 0, attributes)
+        yield from _read_file(path, format_of(path, form), columns, invalid, 0, attributes, others)
         return
     first = 0
     for file, found in _files_in(Path(path), form):
-        first = yield from _read_file(file, found, columns, invalid, first, attributes)
+        first = yield from _read_file(file, found, columns, invalid, first, attributes, others)
 
 
 def _files_in(folder: Path, form: str | None) -> list[tuple[str, Format]]:
@@ -167,13 +176,14 @@ def _read_file(
     invalid: InvalidRows,
     first_row: int,
     attributes: tuple[str, ...],
+    others: OtherColumns | None,
 ) -> Generator[Rows, None, int]:
     """The rows of one file; returns the number of the row after its last."""
     name = input_name(path)
     if not (is_stream(path) or Path(path).exists()):
         raise InputFileError(f"{name}: no such file")
     if form.kind == Kind.parquet:
-        return (yield from parquet_rows(path, name, columns, invalid, first_row, attributes))
+        return (yield from parquet_rows(path, name, columns, invalid, first_row, attributes, others))
     if attributes and form.kind == Kind.json_lines:
         raise InputFileError(
             f"{name} is read as JSON Lines, which have no columns for --attributes; give an object as `attributes`"
@@ -183,13 +193,15 @@ def _read_file(
             read = _decompressed(descriptor, form.compression) if form.compression else at_hand(descriptor, name)
             blocks = whole_lines(read)
             if form.kind == Kind.csv:
-                header, others = header_of(blocks)
+                header, first_lines = header_of(blocks)
                 columns = beside(attribute_columns(attributes, header, name, are_texts=True), columns)
                 require_columns(header, name, columns)
+                if others is not None:
+                    others.check(header, name)
                 reader = LineReader(name, CsvLines(header, columns), columns, invalid, first_row, 1)
-                blocks = chain([others], blocks)
+                blocks = chain([first_lines], blocks)
             else:
-                reader = LineReader(name, JsonLines(), columns, invalid, first_row, 0)
+                reader = LineReader(name, JsonLines(others), columns, invalid, first_row, 0)
             yield from reader.rows(blocks)
             return reader.row
     except OSError as error:

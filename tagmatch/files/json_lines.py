@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pyarrow.json as pa_json
 from tagmatch.files.areas import area_structs
 from tagmatch.files.columns import ATTRIBUTES, CONSTRAINTS, attribute_lists
 from tagmatch.files.constraints import constraint_lists
+from tagmatch.files.others import OtherColumns
 from tagmatch.files.places import locations_of_json
 from tagmatch.locations import LOCATION, WITHIN
 from tagmatch.model.expiry import TIME
@@ -32,10 +34,19 @@ _NEEDS_ESCAPES = r'[\x00-\x1f"\\]'
 
 
 class JsonLines:
-    """Rows as JSON objects; a `LineFormat`."""
+    """Rows as JSON objects; a `LineFormat`.
+
+    Parameters
+    ----------
+    others : OtherColumns, optional
+        What becomes of columns that have no meaning; default: they are left aside.
+    """
 
     name = "a JSON object"
     ids = None
+
+    def __init__(self, others: OtherColumns | None = None) -> None:
+        self._others = others
 
     def batch(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
         """As `LineFormat` says."""
@@ -46,12 +57,23 @@ class JsonLines:
                 objects = _objects(block, len(others), schema.field(place))
                 columns = [*others.columns[:place], objects, *others.columns[place:]]
                 return pa.RecordBatch.from_arrays(columns, schema=schema)
-        read = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
         # Of times, which would be taken for UTC without a zone, the text
         texts = pa.schema([(field.name, pa.string() if field.type == TIME else field.type) for field in schema])
-        parse = pa_json.ParseOptions(explicit_schema=texts, unexpected_field_behavior="ignore")
-        table = pa_json.read_json(pa.BufferReader(block), read, parse)
+        table = _read(block, texts, "ignore") if self._others is None else self._checked(block, texts, self._others)
         return (table if texts == schema else table.cast(schema)).combine_chunks().to_batches()[0]
+
+    def _checked(self, block: bytes, schema: pa.Schema, others: OtherColumns) -> pa.Table:
+        """The same, where no column is misspelt; InputFileError."""
+        try:
+            table = _read(block, schema, "infer")
+            names = table.column_names
+        except pa.ArrowException:  # values of another column may be of several types
+            table, names = _read(block, schema, "ignore"), None
+        if names is None or not others.leave_aside(names):
+            for line in filter(bytes.strip, block.split(b"\n")):
+                with contextlib.suppress(ValueError):  # a row over several lines, which is an error of its own
+                    others.check(self.record(line), "a line")
+        return table.select(schema.names)
 
     def record(self, line: bytes) -> dict[str, Any]:
         """As `LineFormat` says."""
@@ -60,13 +82,28 @@ class JsonLines:
             raise ValueError(f"{type(record).__name__} where an object must be")
         return record
 
+    def check_names(self, record: dict[str, Any], place: str) -> None:
+        """As `LineFormat` says."""
+        if self._others is not None:
+            self._others.check(record, place)
+
+
+def _read(block: bytes, schema: pa.Schema, others: str) -> pa.Table:
+    """The columns of a schema and, if those are to be inferred, others."""
+    read = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
+    parse = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
+    return pa_json.read_json(pa.BufferReader(block), read, parse)
+
 
 def _objects(block: bytes, rows: int, field: pa.Field) -> pa.Array:
     """A column of any JSON."""
     # The name of the column, also where it is written with escapes
     if not re.search(rb'"%s"|\\u' % field.name.encode(), block):
         return pa.nulls(rows, field.type)
-    found = [json.loads(line).get(field.name) for line in block.splitlines() if line.strip()]
+    try:
+        found = [json.loads(line).get(field.name) for line in block.splitlines() if line.strip()]
+    except json.JSONDecodeError:
+        found = []
     if len(found) != rows:
         raise pa.ArrowInvalid("a row must be on one line, and alone on it")
     return objects_of(found, field)

@@ -51,6 +51,15 @@ class LineFormat(Protocol):
             It is none.
         """
 
+    def check_names(self, record: dict[str, Any], place: str) -> None:
+        """See that no column of one line, which messages call `place`, is misspelt.
+
+        Raises
+        ------
+        InputFileError
+            One is.
+        """
+
 
 class LineReader:
     """Rows of lines; blank lines are none.
@@ -180,6 +189,10 @@ class LineReader:
             if column is ID and value is not None and self._ids not in (None, type(value)):
                 before = "integers" if self._ids is int else "strings"
                 return InputFileError(f"{where} is {value!r}, but the ids before are {before}")
+        try:
+            self._form.check_names(record, f"{place} (row {self.row})")
+        except InputFileError as fault:
+            return fault
         return None
 
     def _unknown_fault(self, error: Exception) -> TagMatchError:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from tagmatch.files.columns import Column, Rows, attribute_columns, beside, joined, rows_from, with_all_tags
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.lines import first_line
+from tagmatch.files.others import OtherColumns
 from tagmatch.files.streams import input_descriptor, seekable
 from tagmatch.model.errors import InputFileError, TagMatchError
 
@@ -23,6 +24,7 @@ def parquet_rows(
     invalid: InvalidRows,
     first_row: int,
     attributes: tuple[str, ...] = (),
+    others: OtherColumns | None = None,
 ) -> Generator[Rows, None, int]:
     """The rows of the file at a path, which messages call `name`; returns the number of the row after its last.
 
@@ -31,7 +33,7 @@ def parquet_rows(
     Raises
     ------
     InputFileError
-        It is no whole Parquet file or lacks a column.
+        It is no whole Parquet file, lacks a column, or has one that is misspelt.
     InvalidTypeError
         A column has another type.
     """
@@ -51,6 +53,8 @@ def parquet_rows(
                     )
                 if column.name in schema.names:
                     column.check(pa.nulls(0, schema.field(column.name).type), column.label(name), 0)
+            if others is not None:
+                others.check(schema.names, name)
             wanted = [column.name for column in columns if column.name in schema.names]
             for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
                 yield from joined(_usable(batch, first_row, name, columns, invalid))

@@ -1,75 +1,28 @@
-"""What every strategy of the join does in the workers: look at batches of queries, and add their keys to them."""
+"""What every strategy of the join does in the workers: add keys to batches of queries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField
 
-from tagmatch.messages import TAGS
 from tagmatch.model.arrays import IntArray
-from tagmatch.model.errors import InvalidValueError, NullError
+from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import KeyType
-from tagmatch.model.storage.location import Location
 
 Output = Literal["rows", "lists"]
 
 #: Name of the column that each output adds
 ANSWER_NAMES: dict[Output, str] = {"rows": "key", "lists": "keys"}
 
-
 #: What Spark has for keys
 KEY_TYPES = {"integer": LongType(), "string": StringType()}
 
-#: What `TagMatch.match_many` is asked: a column of tags, or a table of these and attributes
-Messages: TypeAlias = pa.Array | pa.RecordBatch
-
 _BATCH_KEYS = 1 << 16
 _BATCH_BYTES = 1 << 30
-
-
-def with_areas(location: Location) -> InvalidValueError:
-    """Return the error that an index has sets with areas."""
-    return InvalidValueError(
-        f"the index {location} has sets with areas, which `subset_join` does not ask for; use "
-        "`tagmatch.spark.match_udf`, or `tagmatch_match` in SQL"
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Which columns of the queries are asked for.
-
-    Attributes
-    ----------
-    tags : int
-        Number of the column of tags.
-    attributes : tuple of int
-        Numbers of those that are attributes, or structs of them.
-    """
-
-    tags: int
-    attributes: tuple[int, ...] = ()
-
-    def messages(self, queries: pa.RecordBatch) -> Messages:
-        """What is asked; a column without attributes."""
-        tags = queries.column(self.tags)
-        if not self.attributes:
-            return tags
-        names, columns = [TAGS], [tags]
-        for number in self.attributes:
-            column = queries.column(number)
-            if pa.types.is_struct(column.type):
-                names += [field.name for field in column.type]
-                columns += column.flatten()
-            else:
-                names.append(queries.schema.names[number])
-                columns.append(column)
-        return pa.RecordBatch.from_arrays(columns, names=names)
 
 
 def answer_field(output: Output, key_type: KeyType) -> StructField:
@@ -77,26 +30,6 @@ def answer_field(output: Output, key_type: KeyType) -> StructField:
     key = KEY_TYPES[key_type]
     kind = key if output == "rows" else ArrayType(key, containsNull=False)
     return StructField(ANSWER_NAMES[output], kind, nullable=False)
-
-
-def reject_nulls(tags: pa.Array, name: str) -> None:
-    """See that every query has tags, and every tag is one.
-
-    Raises
-    ------
-    NullError
-        Names the column and how to leave the nulls out.
-    """
-    if tags.null_count:
-        raise NullError(
-            f"column {name!r} of the queries holds a null where a set of tags must be; "
-            f"leave such queries out, as in queries.where(col({name!r}).isNotNull())"
-        )
-    if tags.flatten().null_count:
-        raise NullError(
-            f"column {name!r} of the queries holds a null where a tag must be; "
-            f"leave such tags out, as in queries.withColumn({name!r}, array_compact({name!r}))"
-        )
 
 
 def with_keys(output: Output, queries: pa.RecordBatch, answers: pa.ListArray) -> Iterator[pa.RecordBatch]:

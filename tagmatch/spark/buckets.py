@@ -1,13 +1,13 @@
 """What sets and queries of the shuffled join meet by, and so which buckets they go to.
 
 A set is met by its rarest tag. One without tags, but with conditions, is met by an attribute that a message must have
-for one of them to hold: only a negated condition holds without. What is left has no tags, and only conditions that are
-negated, if any; it is met by nothing.
+for one of them to hold: only a negated condition holds without. Of an area that is a place, which counts as an
+attribute. What is left has no tags, and only conditions that are negated, if any; it is met by nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,13 +16,18 @@ from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, U64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.columns import strings_of
 from tagmatch.model.filters.values import ATTRIBUTE
+from tagmatch.model.kernels.area_shapes import shapes_of
 from tagmatch.model.kernels.lists import gather
-from tagmatch.model.kernels.reserved import constraints_among
+from tagmatch.model.kernels.reserved import areas_among, constraints_among
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.layouts import rules_of
-from tagmatch.model.tables import Segment, Snapshot
+from tagmatch.model.storage.in_place import InPlace
+from tagmatch.model.tables import Segment
 from tagmatch.partitioner.spark.serialized import groups_by_hash
 from tagmatch.pipeline.filters.parsing import parsed, parts_of
+
+#: What the place of a message is called as an attribute, as no other can be
+PLACE = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +62,29 @@ class Meeting:
         return found
 
 
-def meeting_of(segment: Segment) -> Meeting:
-    """What the sets of a segment are met by; the same in all tasks."""
-    tags, hashes = segment.vocabulary.tags, hashes_of(segment)
+def meeting_of(index: InPlace, number: int) -> Meeting:
+    """What the sets of a segment, the one with this number, are met by; the same in all tasks.
+
+    Where there are no constraints, only hashes of ranks that are fetched can be looked at.
+    """
+    segment = index.snapshot.segments[number]
+    if not index.constrained[number]:
+        return Meeting(hashes_of(index, segment))
+    tags, frequencies = segment.vocabulary.tags, segment.vocabulary.frequencies
+    index.fetch_all(tags.offsets, tags.data, segment.vocabulary.hashes, frequencies)
+    hashes = hashes_of(index, segment)
     is_constraint = constraints_among(tags)
-    if not is_constraint.any():
-        return Meeting(hashes)
     conditions = parsed(tags, is_constraint)
     needed = ~conditions.negated
-    ranks = conditions.ranks[needed]
-    encoded = from_strings(parts_of(tags.data, conditions.names[needed])).dictionary_encode()
+    areas = np.flatnonzero(areas_among(tags)).astype(np.uint32)
+    areas = areas[~shapes_of(tags, areas).negated]
+    ranks = np.concatenate([conditions.ranks[needed], areas])
+    # That of areas is empty, as `PLACE` is
+    where_names = np.concatenate([conditions.names[needed], np.zeros((len(areas), 2), np.int64)])
+    encoded = from_strings(parts_of(tags.data, where_names)).dictionary_encode()
     numbers = encoded.indices.to_numpy()
     sets = np.zeros(len(encoded.dictionary), np.int64)
-    np.add.at(sets, numbers, segment.vocabulary.frequencies[ranks])
+    np.add.at(sets, numbers, frequencies[ranks])
     order = np.argsort(sets, kind="stable")
     places = np.arange(len(hashes))
     places[is_constraint] = len(hashes) + len(order)
@@ -135,47 +150,74 @@ class Buckets:
         return spreads
 
 
-def hashes_of(segment: Segment) -> U64Array:
+def hashes_of(index: InPlace, segment: Segment) -> U64Array:
     """XXH64 of each tag of a segment with seed 0, which vocabularies of older versions may not have."""
     known = segment.vocabulary
-    return known.hashes if known.seed == 0 else hash_strings(known.tags)
+    if known.seed == 0:
+        return known.hashes
+    index.fetch_all(known.tags.offsets, known.tags.data)
+    return hash_strings(known.tags)
 
 
-def buckets_for(snapshot: Snapshot, bucket_sets: int, *, at_least: int = 1) -> Buckets:
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """How many sets of a segment are met by what: of places by which many are."""
+
+    hashes: U64Array
+    sets: I64Array
+    names: tuple[str, ...]
+    has_others: bool
+
+
+def buckets_for(index: InPlace, bucket_sets: int, *, at_least: int = 1) -> Buckets:
     """As many buckets as a snapshot needs, of about `bucket_sets` sets each."""
-    segments = snapshot.segments
-    meetings = list(map(meeting_of, segments))
-    met = [_count_met(segment, meeting, bucket_sets) for segment, meeting in zip(segments, meetings, strict=True)]
+    segments = index.snapshot.segments
     # What is less in every segment is less than too much in all of them
-    many = [np.flatnonzero(sets[:-1] > bucket_sets // len(segments)) for sets in met]
-    found = np.concatenate([meeting.hashes[places] for meeting, places in zip(meetings, many, strict=True)])
-    hashes, numbers = np.unique(found, return_inverse=True)
+    few = bucket_sets // len(segments)
+    met = [_count_met(index, number, few, bucket_sets) for number in range(len(segments))]
+    hashes, numbers = np.unique(np.concatenate([each.hashes for each in met]), return_inverse=True)
     sets = np.zeros(len(hashes), np.int64)
-    np.add.at(sets, numbers, np.concatenate([each[places] for each, places in zip(met, many, strict=True)]))
+    np.add.at(sets, numbers, np.concatenate([each.sets for each in met]))
     salted = sets > bucket_sets
     rows = sum(map(len, segments))
     return Buckets(
         max(at_least, -(-rows // bucket_sets), 1),
         hashes[salted],
         -(-sets[salted] // bucket_sets),
-        frozenset(name for meeting, each in zip(meetings, met, strict=True) for name in _names_met(meeting, each)),
-        any(each[-1] > 0 for each in met),
+        frozenset(name for each in met for name in each.names),
+        any(each.has_others for each in met),
     )
 
 
-def _count_met(segment: Segment, meeting: Meeting, at_once: int) -> I64Array:
-    """How many sets are met by each place, and at last by nothing."""
+def _count_met(index: InPlace, number: int, few: int, at_once: int) -> _Met:
+    """Count the sets of a segment by what they are met by, where those are more than `few`."""
+    segment, meeting = index.snapshot.segments[number], meeting_of(index, number)
     if meeting.places is None:
-        empty = segment.tagsets.has_empty_set and 0 in segment.live_rows(0, 1)
-        return np.append(rules_of(segment.options).sets_by_rarest_tag(segment), int(empty))
+        return _count_by_tags(index, segment, meeting, few)
     met = np.zeros(len(meeting.hashes) + 1, np.int64)
     for first in range(0, len(segment), at_once):
-        rows = segment.live_rows(first, min(first + at_once, len(segment))).astype(np.uint32)
+        last = min(first + at_once, len(segment))
+        index.fetch_sets(segment, first, last)
+        rows = segment.live_rows(first, last).astype(np.uint32)
         places, sets = np.unique(meeting.of_sets(segment.tagsets.ranks, rows), return_counts=True)
         met[places] += sets
-    return met
+    many = np.flatnonzero(met[:-1] > few)
+    of_names = met[len(meeting.hashes) - len(meeting.names) : -1].tolist()
+    names = tuple(name for name, sets in zip(meeting.names, of_names, strict=True) if sets)
+    return _Met(meeting.hashes[many], met[many], names, bool(met[-1]))
 
 
-def _names_met(meeting: Meeting, met: I64Array) -> Iterator[str]:
-    first = len(meeting.hashes) - len(meeting.names)
-    return (name for name, sets in zip(meeting.names, met[first:-1].tolist(), strict=True) if sets)
+def _count_by_tags(index: InPlace, segment: Segment, meeting: Meeting, few: int) -> _Met:
+    """The same where there are no constraints. No more sets are met by a tag than have it."""
+    index.fetch_sets(segment, 0, min(1, len(segment)))
+    has_empty = segment.tagsets.has_empty_set and 0 in segment.live_rows(0, 1)
+    index.fetch_all(segment.vocabulary.frequencies)
+    first = int(np.searchsorted(segment.vocabulary.frequencies, few, "right"))  # they ascend
+    if first == len(segment.vocabulary):
+        return _Met(np.zeros(0, np.uint64), np.zeros(0, np.int64), (), has_empty)
+    rules = rules_of(segment.options)
+    index.fetch_all(*rules.saying_rarest_tags(segment))
+    met = rules.sets_by_rarest_tag(segment)[first:]
+    many = np.flatnonzero(met > few)
+    index.fetch(meeting.hashes, first + many, first + many + 1)
+    return _Met(meeting.hashes[first + many], met[many], (), has_empty)

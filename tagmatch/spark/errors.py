@@ -1,4 +1,4 @@
-"""Errors of tagmatch that were raised in Spark's workers, as errors of tagmatch again."""
+"""Errors of tagmatch that are raised in Spark's workers, and that become errors of tagmatch again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pyspark.errors import PySparkException
 
 import tagmatch.model.errors
-from tagmatch.model.errors import TagMatchError
+from tagmatch.model.errors import InvalidValueError, TagMatchError
+from tagmatch.model.storage.location import Location
 
 _RAISED = re.compile(r"^(?:.*\s)?tagmatch\.(\w+): (.+)$", re.MULTILINE)
 
@@ -25,3 +26,11 @@ def errors_of_workers() -> Iterator[None]:
         if raised is None or not (isinstance(kind, type) and issubclass(kind, TagMatchError)):
             raise
         raise kind(raised[2].strip()) from error
+
+
+def on_plane(index: Location) -> InvalidValueError:
+    """What is wrong with an index that is on the plane."""
+    return InvalidValueError(
+        f"the index {index} is on the plane, but on Spark locations and areas are lon and lat in degrees; "
+        "ask it by match_many of TagMatch.open(index, plane=True)"
+    )

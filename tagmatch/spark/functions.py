@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import udtf
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import ArrayType, MapType, NullType, StringType, StructField, StructType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
-from tagmatch.locations import LOCATION
+from tagmatch.interface import TagMatch
+from tagmatch.locations import LOCATION, WITHIN, names_of_places
 from tagmatch.messages import TAGS
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError, SparkUnavailableError
+from tagmatch.model.conditions.areas import KIND, shapes_in
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, SparkUnavailableError, TagMatchError
+from tagmatch.model.filters.areas import Box, Circle
+from tagmatch.model.kernels.area_shapes import BOX
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
 from tagmatch.model.storage.location import Location
-from tagmatch.spark.answers import KEY_TYPES, reject_nulls, signed
+from tagmatch.spark.answers import KEY_TYPES, signed
+from tagmatch.spark.asked import Asked, Messages, check_types, reject_nulls, spark_name
 from tagmatch.spark.offline import check_strings
 from tagmatch.spark.ship import QUERIES, current_index
 from tagmatch.spark.source import TagMatchSource
@@ -27,6 +34,8 @@ from tagmatch.spark.stores import StoreSettings, location_in
 
 #: What the table function is called in SQL
 MATCH = "tagmatch_match"
+
+ATTRIBUTES = "attributes"
 
 
 def register(spark: SparkSession) -> None:
@@ -60,8 +69,10 @@ def register(spark: SparkSession) -> None:
             index: AnalyzeArgument,
             attributes: AnalyzeArgument | None = None,
             location: AnalyzeArgument | None = None,
+            within: AnalyzeArgument | None = None,
         ) -> _Found:
-            return _analyzed(settings, tags, index, attributes, location)
+            given = {TAGS: tags, ATTRIBUTES: attributes, LOCATION: location, WITHIN: within}
+            return _analyzed(settings, index, {name: each for name, each in given.items() if each is not None})
 
     spark.dataSource.register(Source)
     spark.udtf.register(MATCH, udtf(Match))  # type: ignore[arg-type]
@@ -83,9 +94,10 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
     Returns
     -------
     function
-        Of a column of tags, an array of strings without nulls; and, where they are wanted, of a struct of attributes,
-        as of `TagMatch.match_many`, and of a struct of `lon` and `lat`, where the message is. Its tasks fail with
-        `NullError` and `InvalidValueError` as those of `subset_join`.
+        Of a column of tags, an array of strings without nulls; and, where they are wanted, of columns `attributes`, a
+        struct of which each field is one, and `location` and `within`, as of `subset_join`. All but the tags may be
+        given by name. A null is none. Its tasks fail with `NullError` and `InvalidValueError` as those of
+        `subset_join`, and with these and `InvalidTypeError` for columns that cannot be used.
 
     Raises
     ------
@@ -97,40 +109,63 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
     Examples
     --------
     >>> queries.select("id", explode(match_udf("/data/interests.index")("tags")))  # doctest: +SKIP
+    >>> queries.select(match_udf("/data/alerts.index")("tags", location="place", within="region"))  # doctest: +SKIP
     >>> spark.udf.register("interests_of", match_udf("/data/interests.index"))  # doctest: +SKIP
+    >>> spark.sql("SELECT interests_of(tags, location => struct(lon, lat)) FROM queries")  # doctest: +SKIP
     """
     try:
         from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
     except ImportError:
         raise SparkUnavailableError("match_udf needs PySpark 4.1 or newer; use subset_join") from None
-    location = location_in(SparkSession.getActiveSession(), index, "index")
-    key_type = key_type_of(location.manifest())
+    place = location_in(SparkSession.getActiveSession(), index, "index")
+    key_type = key_type_of(place.manifest())
     answers = ArrayType(KEY_TYPES[key_type], containsNull=False)
 
-    # By the type hints Spark knows that one call is for all batches of a task, as tuples if there are several columns
-    def tagmatch_match(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        held = current_index(location, key_type)
-        for batch in batches:
-            queries = _messages(batch if isinstance(batch, tuple) else (batch,))
-            parts = [
-                _lists(held.match_many(queries.slice(first, QUERIES), unique=unique), answers)
-                for first in range(0, len(queries), QUERIES)
-            ]
-            yield pa.concat_arrays(parts) if parts else pa.array([], _arrow_type(answers))
+    opened: list[TagMatch[Any]] = []  # each task has a copy of its own, which is empty at first
+
+    # By the type hints Spark knows that it gives a batch at a time; by their names it gives columns to parameters
+    def tagmatch_match(
+        tags: pa.Array, attributes: pa.Array = None, location: pa.Array = None, within: pa.Array = None
+    ) -> pa.Array:
+        if not opened:
+            opened.append(current_index(place, key_type))
+        queries = _messages({TAGS: tags, ATTRIBUTES: attributes, LOCATION: location, WITHIN: within})
+        parts = [
+            _lists(opened[0].match_many(queries.slice(first, QUERIES), unique=unique), answers)
+            for first in range(0, len(queries), QUERIES)
+        ]
+        return pa.concat_arrays(parts) if parts else pa.array([], _arrow_type(answers))
 
     return arrow_udf(tagmatch_match, answers)
 
 
-def _messages(columns: tuple[pa.Array, ...]) -> pa.RecordBatch:
-    """What `TagMatch.match_many` is asked, of tags, attributes and where messages are."""
-    tags, attributes, locations = (*columns, None, None)[:3]
-    reject_nulls(tags, TAGS)
-    found = {TAGS: tags}
-    if attributes is not None:
-        found |= dict(zip((field.name for field in attributes.type), attributes.flatten(), strict=True))
-    if locations is not None:
-        found[LOCATION] = locations
-    return pa.record_batch(found)
+def _messages(arguments: Mapping[str, Any]) -> Messages:
+    """What `TagMatch.match_many` is asked, of a batch of arguments, of which some are `None` or only nulls."""
+    given = {
+        name: values
+        for name, values in arguments.items()
+        if name == TAGS or not (values is None or pa.types.is_null(values.type))
+    }
+    reject_nulls(given[TAGS], TAGS)
+    if ATTRIBUTES in given and not pa.types.is_struct(given[ATTRIBUTES].type):
+        raise InvalidTypeError(
+            f"match_udf: argument {ATTRIBUTES} must be a struct, not {spark_name(given[ATTRIBUTES].type)}"
+        )
+    batch, asked = pa.record_batch(given), _asked(list(given))
+    check_types(asked, batch.schema, _called("match_udf"))
+    return asked.messages(batch)
+
+
+def _asked(names: list[str]) -> Asked:
+    """The arguments that are given, as columns of these names."""
+    number = {name: place for place, name in enumerate(names)}
+    attributes = (number[ATTRIBUTES],) if ATTRIBUTES in number else ()
+    return Asked(number[TAGS], attributes, number.get(LOCATION), number.get(WITHIN))
+
+
+def _called(function: str) -> dict[str, str]:
+    """What messages of errors call the arguments that say where messages are."""
+    return {name: f"{function}: argument {name}" for name in (LOCATION, WITHIN)}
 
 
 def _arrow_type(answers: ArrayType) -> pa.DataType:
@@ -163,40 +198,56 @@ class _Match:
         assert found.index is not None
         self._index = current_index(found.index, found.key_type)
 
-    def eval(self, tags: Any, index: str, attributes: Any = None, location: Any = None) -> Iterator[tuple[Any]]:
+    def eval(
+        self, tags: Any, index: str, attributes: Any = None, location: Any = None, within: Any = None
+    ) -> Iterator[tuple[Any]]:
         """The keys of one set of tags."""
         del index  # where it is for workers, `analyze` has found
         if tags is None or None in tags:
             raise InvalidValueError(f"{MATCH}: the tags have a null; leave such rows out, or array_compact(tags)")
-        place = None if location is None else tuple(location)
-        found = self._index.match(tags, _mapping(attributes), location=place)
+        found = self._index.match(
+            tags, _mapping(attributes), location=_place_of(location), within=within and _area_of(within)
+        )
         return zip(_as_long(found), strict=True)
 
 
-def _analyzed(
-    stores: StoreSettings,
-    tags: AnalyzeArgument,
-    index: AnalyzeArgument,
-    attributes: AnalyzeArgument | None,
-    location: AnalyzeArgument | None,
-) -> _Found:
+def _analyzed(stores: StoreSettings, index: AnalyzeArgument, arguments: Mapping[str, AnalyzeArgument]) -> _Found:
     """The columns of the answer, and where workers find the index."""
-    check_strings(tags.dataType, f"{MATCH}: argument tags")
+    types = {name: each.dataType for name, each in arguments.items() if not isinstance(each.dataType, NullType)}
+    check_strings(arguments[TAGS].dataType, f"{MATCH}: argument tags")
     if not index.isConstantExpression or not isinstance(index.value, str):
         raise InvalidTypeError(f"{MATCH}: argument index must be a constant string, the path or URI of an index")
-    if attributes is not None:
-        _check_type(attributes.dataType, (StructType, MapType), "attributes must be a struct or a map")
-    if location is not None:
-        _check_type(location.dataType, (StructType, ArrayType), "location must be a struct or an array of lon, lat")
+    # Looked at row by row
+    attributes = types.pop(ATTRIBUTES, None)
+    if not isinstance(attributes, StructType | MapType | None):
+        raise InvalidTypeError(
+            f"{MATCH}: argument {ATTRIBUTES} must be a struct or a map, not {attributes.simpleString()}"
+        )
+    schema = to_arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()]))
+    check_types(_asked(list(types)), schema, _called(MATCH))
     place = stores.location(index.value, "index")
     key_type = key_type_of(place.manifest())
-    schema = StructType([StructField("key", KEY_TYPES[key_type], nullable=False)])
-    return _Found(schema, index=place, key_type=key_type)
+    answer = StructType([StructField("key", KEY_TYPES[key_type], nullable=False)])
+    return _Found(answer, index=place, key_type=key_type)
 
 
-def _check_type(kind: DataType, allowed: tuple[type[DataType], ...], must: str) -> None:
-    if not isinstance(kind, allowed):
-        raise InvalidTypeError(f"{MATCH}: argument {must}, not {kind.simpleString()}")
+def _place_of(location: Any) -> tuple[Any, ...] | None:
+    """Where a message is, of a struct of `lon` and `lat` in any order, or of an array."""
+    if location is None:
+        return None
+    numbers = (location[name] for name in names_of_places(plane=False)) if isinstance(location, Row) else location
+    return tuple(float(number) if isinstance(number, Decimal) else number for number in numbers)
+
+
+def _area_of(within: Row) -> Circle | Box:
+    """The area of a struct."""
+    fields = {name: value if name == KIND or value is None else float(value) for name, value in within.asDict().items()}
+    kind = pa.struct([(name, pa.string() if name == KIND else pa.float64()) for name in fields])
+    try:
+        (letter,), (numbers,) = shapes_in(pa.array([fields], kind), "", plane=False)
+    except TagMatchError as error:
+        raise type(error)(f"{MATCH}: argument {WITHIN}{str(error).removeprefix(': row 0')}") from None
+    return Box(*numbers) if letter == BOX else Circle(*numbers[:3])
 
 
 def _mapping(attributes: Any) -> Mapping[str, Any] | None:

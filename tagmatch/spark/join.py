@@ -6,14 +6,14 @@ import os
 from collections.abc import Sequence
 from typing import get_args
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tagmatch.messages import TAGS, messages_in
+from tagmatch.locations import LOCATION, WITHIN
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.storage.format import files_nbytes, has_areas, key_type_of
-from tagmatch.spark.answers import ANSWER_NAMES, Asked, Output, with_areas
+from tagmatch.model.storage.format import files_nbytes, key_type_of
+from tagmatch.spark.answers import ANSWER_NAMES, Output
+from tagmatch.spark.asked import Asked, check_types
 from tagmatch.spark.interests import index_of
 from tagmatch.spark.offline import check_strings
 from tagmatch.spark.options import Settings, Strategy
@@ -33,6 +33,8 @@ def subset_join(
     output: Output = "rows",
     tags: str = "tags",
     attributes: str | Sequence[str] = (),
+    location: str | None = None,
+    within: str | None = None,
     ship_limit: int | None = None,
     folder: str | os.PathLike[str] | None = None,
 ) -> DataFrame:
@@ -65,6 +67,11 @@ def subset_join(
     attributes : str or sequence of str
         Columns of the queries that are attributes, as those of a table are to `match_many`: bools, integers, floats or
         strings, or arrays of these; or structs, of which each field is an attribute. Others are none.
+    location, within : str, optional
+        Columns of the queries, as those of a table are to `match_many`: structs of `lon` and `lat`, or arrays of these
+        two numbers, where a message is; and structs as the column `area` of `add_subscriptions`, circles or boxes in
+        which clients must be. As there, without a location no area has a message. Areas are on the sphere: tasks fail
+        for an index on the plane. Clients are where the index's folder says.
     ship_limit : int
         In bytes. Default: 8 GiB. Like `strategy`, it may be among the session's settings (`spark.tagmatch.…`).
     folder : str or Path, optional
@@ -93,24 +100,22 @@ def subset_join(
     strategy = settings.strategy if strategy is None else strategy
     ship_limit = settings.ship_limit if ship_limit is None else ship_limit
     _check_choice("strategy", strategy, Strategy)
-    asked = _asked(queries, tags, (attributes,) if isinstance(attributes, str) else tuple(attributes))
+    names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
+    asked = _asked(queries, tags, names, location, within)
     if isinstance(index, DataFrame):
-        location = index_of(index, folder)
+        place = index_of(index, folder)
     elif folder is not None:
         raise InvalidValueError("folder is where the index of interests is made; index names one that is there")
     else:
-        location = location_in(queries.sparkSession, index, "index")
-    manifest = location.manifest()
-    if has_areas(manifest):
-        raise with_areas(location)
-    fits = files_nbytes(manifest) <= ship_limit
+        place = location_in(queries.sparkSession, index, "index")
+    manifest = place.manifest()
     if strategy == "auto":
-        strategy = "ship" if fits or queries.isStreaming else "shuffle"
+        strategy = "ship" if queries.isStreaming or files_nbytes(manifest) <= ship_limit else "shuffle"
     if strategy == "ship":
-        return ship_join(queries, location, key_type=key_type_of(manifest), asked=asked, unique=unique, output=output)
+        return ship_join(queries, place, key_type=key_type_of(manifest), asked=asked, unique=unique, output=output)
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
-    return shuffle_join(queries, location, asked=asked, unique=unique, output=output, bucket_sets=BUCKET_SETS)
+    return shuffle_join(queries, place, asked=asked, unique=unique, output=output, bucket_sets=BUCKET_SETS)
 
 
 def _check_choice(name: str, value: object, kind: object) -> None:
@@ -118,18 +123,26 @@ def _check_choice(name: str, value: object, kind: object) -> None:
         raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
 
 
-def _asked(queries: DataFrame, tags: str, attributes: tuple[str, ...]) -> Asked:
-    """The columns by number; attributes are of types that they can have."""
-    for name in attributes:
+def _asked(
+    queries: DataFrame, tags: str, attributes: tuple[str, ...], location: str | None, within: str | None
+) -> Asked:
+    """The columns by number, which are of types that they can have."""
+    places = {LOCATION: location, WITHIN: within}
+    of_places = {of: name for of, name in places.items() if name is not None}
+    given = [*(("attributes", name) for name in attributes), *of_places.items()]
+    for of, name in given:
         if queries.columns.count(name) != 1:
             names = ", ".join(map(repr, queries.columns))
-            raise InvalidValueError(f"attributes: queries must have one column {name!r}; its columns are {names}")
-    asked = Asked(queries.columns.index(tags), tuple(map(queries.columns.index, attributes)))
-    if attributes:
-        empty = asked.messages(pa.RecordBatch.from_pylist([], schema=to_arrow_schema(queries.schema)))
-        if len(set(empty.schema.names)) < len(empty.schema.names):
-            raise InvalidValueError(f"attributes must have different names, none of them {TAGS!r}")
-        messages_in(empty)
+            raise InvalidValueError(f"{of}: queries must have one column {name!r}; its columns are {names}")
+    number = {name: queries.columns.index(name) for _, name in given}
+    asked = Asked(
+        queries.columns.index(tags),
+        tuple(number[name] for name in attributes),
+        *(None if name is None else number[name] for name in places.values()),
+    )
+    if given:
+        called = {of: f"{of}: column {name!r}" for of, name in of_places.items()}
+        check_types(asked, to_arrow_schema(queries.schema), called)
     return asked
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Literal, get_args
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType
 
+from tagmatch.files.others import near_name
+from tagmatch.model.conditions.areas import area_rows
+from tagmatch.model.conditions.structured import constraint_rows
 from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
 from tagmatch.model.options import LAYOUT_DEFAULTS, Layout, LayoutOptions
 from tagmatch.partitioner.spark.job import JobOptions, Partitioned, append_sets, key_type_of_rows, partition_sets
@@ -50,6 +56,27 @@ def check_strings(kind: DataType, name: str) -> None:
         raise InvalidTypeError(f"{name} must be array<string>, not {kind.simpleString()}")
 
 
+def check_names(names: list[str], taken: tuple[str, ...]) -> None:
+    """See that no column that is left aside would be missed: one that sets may have, or one that is misspelt.
+
+    Raises
+    ------
+    InvalidValueError
+        One would be; the message names it.
+    """
+    if "expires" in names and "expires" not in taken:
+        raise InvalidValueError(
+            "column 'expires': keys that `partition` stores never expire; save such rows with Spark's data source, "
+            'df.write.format("tagmatch"), or with `tagmatch build`; or drop the column'
+        )
+    for name in set(names).difference(taken):
+        if near := near_name(name, {*taken}.difference(names)):
+            raise InvalidValueError(
+                f"column {name!r} means nothing here; is {near!r} meant? Rename the column, or drop it, "
+                f"on the command line with --ignore-columns {name!r}"
+            )
+
+
 def partition(
     sets: DataFrame,
     index: str | os.PathLike[str],
@@ -89,12 +116,14 @@ def partition(
         string. Strings make an index with `key_type="string"`; they are compared as bytes.
     where : str, optional
         Column of expressions, what the attributes of a query must be as well, as of `TagMatch.add_set`; null where a
-        set has none. Each different one is read once in a batch. Default: `where`, if there is such a column.
+        set has none. Each different one is read once in a batch. Default: `where`, if there is such a column. Columns
+        `constraints` and `area`, arrays of structs and structs, are those of `TagMatch.add_subscriptions`. Areas are on
+        the sphere.
     sets_per_task : int
         Sets that a task has in memory, about; 500 bytes each. The result does not depend on it. Default: 2**20.
     skip_invalid : bool
         Leave out rows with a null, with a key that is none or with a mistake in the expression, and tell how many;
-        else, the default, they are an error.
+        else, the default, they are an error. Constraints and areas that cannot be used always are.
 
     Returns
     -------
@@ -106,11 +135,13 @@ def partition(
     InvalidTypeError
         A column is not there or of another type; it is named.
     InvalidValueError
-        For an option, for a column `constraints` or `area`, for a URI that Arrow does not know, for settings of its
-        store that Arrow has nothing for, and for rows that
-        cannot be stored: how many, and why. With `append`, for keys or a layout that the index does not have.
+        For an option, for a column `expires`, for a misspelt column, for a URI that Arrow does not know, for settings
+        of its store that Arrow has nothing for, for a constraint or an area, and for rows that cannot be stored: how
+        many, and why. With `append`, for keys or a layout that the index does not have.
     FilterError
-        For a mistake in an expression, and for an area, also with `skip_invalid`.
+        For a mistake in an expression.
+    NullError
+        For a constraint or an area that lacks something.
     IndexExistsError
         The path holds something that is not an index or, with `error`, one.
     IndexChangedError
@@ -137,18 +168,11 @@ def partition(
         max_partition_size = settings.max_partition_size if max_partition_size is None else max_partition_size
     sets_per_task = settings.sets_per_task if sets_per_task is None else sets_per_task
     skip_invalid = settings.skip_invalid if skip_invalid is None else skip_invalid
-    if "constraints" in sets.columns:
-        raise InvalidValueError(
-            "column 'constraints': `partition` takes conditions as a column `where` only; save such rows with Spark's "
-            'data source, df.write.format("tagmatch"), or with `tagmatch build`; or drop the column'
-        )
-    if "area" in sets.columns:
-        raise InvalidValueError(
-            "column 'area': `partition` does not take areas; save such rows with Spark's data source, "
-            'df.write.format("tagmatch"), or with `tagmatch build`; or drop the column'
-        )
+    if where is None and "where" in sets.columns:
+        where = "where"
     check_strings(column_type(sets, tags), f"column {tags!r}")
     kind = column_type(sets, key)
+    check_names(sets.columns, (tags, key, where or "where", "constraints", "area"))
     if isinstance(kind, StringType):
         cast = "string"  # without a collation: keys are compared as bytes
     elif isinstance(kind, DecimalType) and kind.scale == 0:
@@ -162,12 +186,14 @@ def partition(
     if isinstance(sets_per_task, bool) or not isinstance(sets_per_task, int) or sets_per_task < 1:
         raise InvalidValueError(f"sets_per_task must be an integer from 1 on, not {sets_per_task!r}")
     columns = [col(f"`{tags}`").alias("tags"), col(f"`{key}`").cast(cast).alias("key")]
-    if where is None and "where" in sets.columns:
-        where = "where"
     if where is not None:
         if not isinstance(kind := column_type(sets, where), StringType):
             raise InvalidTypeError(f"column {where!r} must be string, not {kind.simpleString()}")
         columns.append(col(f"`{where}`").cast("string").alias("where"))
+    for name, check in (("constraints", constraint_rows), ("area", partial(area_rows, plane=False))):
+        if name in sets.columns:
+            check(pa.array([], to_arrow_type(column_type(sets, name))), f"column {name!r}")
+            columns.append(col(f"`{name}`"))
     rows = sets.select(*columns)
     location = location_in(sets.sparkSession, index, "index")
     options = JobOptions(sets_per_task, skip_invalid)

@@ -11,11 +11,12 @@ from pyspark.sql.types import StructType
 
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.kernels.reserved import areas_among
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
 from tagmatch.model.storage.location import Location
-from tagmatch.spark.answers import Asked, Output, answer_field, reject_nulls, with_areas, with_keys
+from tagmatch.spark.answers import Output, answer_field, with_keys
+from tagmatch.spark.asked import Asked, reject_nulls
+from tagmatch.spark.errors import on_plane
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,8 +57,6 @@ def matched(
 ) -> Iterator[pa.RecordBatch]:
     """One task: queries as structs; gives rows of the outcome."""
     index = current_index(location, key_type)
-    if any(areas_among(segment.vocabulary.tags).any() for segment in index.snapshot.segments):
-        raise with_areas(location)
     for structs in batches:
         batch = pa.RecordBatch.from_struct_array(structs.column(0))
         reject_nulls(batch.column(asked.tags), batch.schema.names[asked.tags])
@@ -72,13 +71,14 @@ def current_index(location: Location, key_type: KeyType) -> TagMatch[Any]:
     Raises
     ------
     InvalidValueError
-        Its keys have become others than `key_type`, which the columns of the join are for.
+        Its keys have become others than `key_type`, which the columns of the join are for; or it is on the plane.
     """
     try:
         return _reloaded(location, key_type)
     except InvalidValueError:
         found = key_type_of(location.manifest())
         if found == key_type:
+            _reject_plane(location, key_type)
             raise
         raise InvalidValueError(
             f'the index {location} had key_type "{key_type}" when the join began, and has "{found}" now; begin it anew'
@@ -90,10 +90,23 @@ def _reloaded(location: Location, key_type: KeyType) -> TagMatch[Any]:
     if held is not None and where == location and held.snapshot.key_type == key_type:
         held.reload()
         return held
-    # With the location's credentials, which no address has
-    found: Any = location
-    index = TagMatch.open(found, threads=1, device="cpu", key_type=key_type)
+    index = _open(location, key_type)
     _opened[str(location)] = location, index
     if held is not None:
         held.close()
     return index
+
+
+def _open(location: Location, key_type: KeyType, *, plane: bool = False) -> TagMatch[Any]:
+    # With the location's credentials, which no address has
+    found: Any = location
+    return TagMatch.open(found, threads=1, device="cpu", key_type=key_type, plane=plane)
+
+
+def _reject_plane(location: Location, key_type: KeyType) -> None:
+    """InvalidValueError if an index that cannot be opened on the sphere is one on the plane."""
+    try:
+        _open(location, key_type, plane=True).close()
+    except InvalidValueError:
+        return
+    raise on_plane(location) from None

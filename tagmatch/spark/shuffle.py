@@ -16,7 +16,7 @@ where the answers of all buckets have to be merged: then only the query at home 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,25 +26,29 @@ import pyarrow.compute as pc
 from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tagmatch.messages import TAGS, messages_in
+from tagmatch.engine import Engine
+from tagmatch.locations import LOCATION, WITHIN, is_place_column, locations_of_table
+from tagmatch.messages import TAGS
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, TagLists, U32Array, U64Array, offsets_of
 from tagmatch.model.arrow import to_strings
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import tag_lists
+from tagmatch.model.conditions.attribute_maps import entries_of
+from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.reserved import reserved_among
 from tagmatch.model.kernels.xxh64 import hash_tags
-from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions
+from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.location import Location
+from tagmatch.model.storage.positions import Positions, open_positions
 from tagmatch.model.tables import KeyTable, Segment, Snapshot
 from tagmatch.partitioner.local import build_segment
-from tagmatch.partitioner.spark.records import lists_of, sets_at
+from tagmatch.partitioner.spark.records import sets_at
 from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, deserialized, labels_for, sorted_by_number
 from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.cpu.key_lookup import look_up_keys
-from tagmatch.pipeline.devices import matcher_of, parts_for
-from tagmatch.pipeline.service import Pipeline
-from tagmatch.spark.answers import Asked, Messages, Output, answer_field, reject_nulls, with_keys
-from tagmatch.spark.buckets import Buckets, buckets_for, hashes_of_attributes, meeting_of
+from tagmatch.spark.answers import Output, answer_field, with_keys
+from tagmatch.spark.asked import Asked, Messages, reject_nulls
+from tagmatch.spark.buckets import PLACE, Buckets, buckets_for, hashes_of_attributes, meeting_of
+from tagmatch.spark.errors import on_plane
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -68,6 +72,7 @@ class Shuffle:
     buckets : Buckets
     labels : int64 array, 2 x buckets
         Labels of batches for the buckets and, behind them, for the homes of queries.
+    asked : Asked
     """
 
     index: Location
@@ -76,6 +81,7 @@ class Shuffle:
     key_type: KeyType
     buckets: Buckets
     labels: I64Array
+    asked: Asked
 
     @property
     def numbers(self) -> I64Array:
@@ -92,11 +98,12 @@ def shuffle_join(
     """
     spark = queries.sparkSession
     name = index.manifest()["snapshot"]
-    snapshot = index.open_unverified(name)
+    there = index.in_place(name)
+    snapshot = there.snapshot
     parallelism = int(spark.conf.get("spark.default.parallelism", None) or 1)
-    buckets = buckets_for(snapshot, bucket_sets, at_least=parallelism)
+    buckets = buckets_for(there, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)
-    plan = Shuffle(index, name, now_us(), snapshot.key_type, buckets, labels)
+    plan = Shuffle(index, name, now_us(), snapshot.key_type, buckets, labels, asked)
     schema, merged = queries.schema, unique or output == "lists"
     at_home = merged or buckets.has_others
 
@@ -104,12 +111,10 @@ def shuffle_join(
         return sent_sets(chunks, plan, bucket_sets)
 
     def tagmatch_send_queries(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return sent_queries(batches, plan, asked=asked, merged=merged, at_home=at_home)
+        return sent_queries(batches, plan, merged=merged, at_home=at_home)
 
     def tagmatch_match_buckets(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if merged:
-            return matched_in_part(batches, plan.key_type)
-        return matched(batches, plan.key_type, asked)
+        return matched_in_part(batches, plan) if merged else matched(batches, plan)
 
     # Where answers are not merged, a row of the outcome depends on one query and the snapshot alone, so it does not
     # matter when Spark runs a task again. Else the numbers of queries decide what is merged. They are made once, before
@@ -152,11 +157,13 @@ def _quoted(column: str) -> str:
 
 def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) -> Iterator[pa.RecordBatch]:
     """One task: numbers of chunks, each of `chunk_sets` rows of the tagset table; gives batches of their sets."""
-    snapshot = plan.index.open_unverified(plan.snapshot)
-    parts = _chunks(snapshot, chunk_sets)
+    index = plan.index.in_place(plan.snapshot)
+    parts = _chunks(index.snapshot, chunk_sets)
     for batch in chunks:
-        for segment, first, last in [parts[chunk] for chunk in batch.column(0).to_pylist() if chunk < len(parts)]:
-            rows, meeting = segment.live_rows(first, last).astype(np.uint32), meeting_of(segment)
+        for number, first, last in [parts[chunk] for chunk in batch.column(0).to_pylist() if chunk < len(parts)]:
+            segment, meeting = index.snapshot.segments[number], meeting_of(index, number)
+            index.fetch_rows(segment, first, last)
+            rows = segment.live_rows(first, last).astype(np.uint32)
             places = meeting.of_sets(segment.tagsets.ranks, rows)
             is_met = places < len(meeting.hashes)
             yield from _sent_home(sets_at(segment, rows[~is_met], plan.now), plan)
@@ -175,11 +182,11 @@ def _sent_home(sets: pa.RecordBatch, plan: Shuffle) -> Iterator[pa.RecordBatch]:
         yield from serializer.take()
 
 
-def _chunks(snapshot: Snapshot, most: int) -> list[tuple[Segment, int, int]]:
-    """Consecutive rows of segments, `most` at most in each chunk: the segment, the first of its rows and the last."""
+def _chunks(snapshot: Snapshot, most: int) -> list[tuple[int, int, int]]:
+    """Consecutive rows of segments, `most` at most in each: the segment's number, the first row and the last."""
     return [
-        (segment, first, min(first + most, len(segment)))
-        for segment in snapshot.segments
+        (number, first, min(first + most, len(segment)))
+        for number, segment in enumerate(snapshot.segments)
         for first in range(0, len(segment), most)
     ]
 
@@ -192,14 +199,16 @@ def _sets_at(segment: Segment, now: int, rows: U32Array, places: U32Array) -> pa
 
 
 def sent_queries(
-    batches: Iterable[pa.RecordBatch], plan: Shuffle, *, asked: Asked, merged: bool, at_home: bool
+    batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool, at_home: bool
 ) -> Iterator[pa.RecordBatch]:
     """One task: queries, as structs, with a hash and a number; gives batches of them for their buckets and homes."""
     for batch in batches:
         structs, spread, ids = batch.columns
         at_homes = elsewhere = pa.RecordBatch.from_struct_array(structs)
-        reject_nulls(at_homes.column(asked.tags), at_homes.schema.names[asked.tags])
-        messages = asked.messages(at_homes)
+        reject_nulls(at_homes.column(plan.asked.tags), at_homes.schema.names[plan.asked.tags])
+        messages = plan.asked.messages(at_homes)
+        if isinstance(messages, pa.RecordBatch):
+            locations_of_table(messages, plane=False)  # also of those that meet no set
         if merged:
             names, message = ["id", "message", "query"], _column_of(messages)
             at_homes = pa.RecordBatch.from_arrays([ids, message, structs], names=names)
@@ -232,7 +241,9 @@ def _buckets_of_queries(messages: Messages, buckets: Buckets) -> tuple[U32Array,
     (lists,) = tag_lists(messages.column(TAGS) if isinstance(messages, pa.RecordBatch) else messages, TAGS)
     owners, hashes = np.repeat(np.arange(len(lists)), np.diff(lists.offsets)), hash_tags(lists)
     if buckets.names:
-        by_name = [_with_values(messages, buckets.names), _with_values_among_tags(lists, buckets.names)]
+        by_name = [_with_values_among_tags(lists, buckets.names)]
+        if isinstance(messages, pa.RecordBatch):
+            by_name += [_with_values(messages, buckets.names), *_with_values_in_maps(messages, buckets.names)]
         owners = np.concatenate([owners, *(some for some, _ in by_name)])
         hashes = np.concatenate([hashes, *(some for _, some in by_name)])
     places, numbers = buckets.of_hashes(hashes)
@@ -241,12 +252,29 @@ def _buckets_of_queries(messages: Messages, buckets: Buckets) -> tuple[U32Array,
     return numbers.astype(np.uint32), queries
 
 
-def _with_values(messages: Messages, names: frozenset[str]) -> tuple[I64Array, U64Array]:
+def _with_values(messages: pa.RecordBatch, names: frozenset[str]) -> tuple[I64Array, U64Array]:
     """Pairs of a query and the hash of one of these attributes, of which it has a value."""
-    found = [name for name in messages.schema.names if name in names] if isinstance(messages, pa.RecordBatch) else []
-    owners = [np.flatnonzero(_have_values(messages.column(name))) for name in found]
-    hashes = np.repeat(hashes_of_attributes(found), list(map(len, owners)))
+    schema = messages.schema
+    found = [(name, name) for name in schema.names if name in names and not pa.types.is_map(schema.field(name).type)]
+    if PLACE in names:
+        found += [
+            (PLACE, name) for name in (LOCATION, WITHIN) if name in schema.names and is_place_column(schema, name)
+        ]
+    owners = [np.flatnonzero(_have_values(messages.column(column))) for _, column in found]
+    hashes = np.repeat(hashes_of_attributes([name for name, _ in found]), list(map(len, owners)))
     return np.concatenate([np.zeros(0, np.int64), *owners]), hashes
+
+
+def _with_values_in_maps(messages: pa.RecordBatch, names: frozenset[str]) -> Iterator[tuple[I64Array, U64Array]]:
+    """The same of the entries of each column of maps, be the value null or not."""
+    wanted = sorted(names)
+    for column in messages.columns:
+        if pa.types.is_map(column.type):
+            rows, entries, _ = entries_of(column)
+            number = pc.index_in(entries.cast(pa.large_string()), pa.array(wanted, pa.large_string()))
+            places = np.flatnonzero(number.is_valid().to_numpy(zero_copy_only=False))
+            owners = np.searchsorted(rows, places, side="right") - 1
+            yield owners, hashes_of_attributes(wanted)[number.drop_null().to_numpy()]
 
 
 def _have_values(values: pa.Array) -> BoolArray:
@@ -271,28 +299,39 @@ def _with_values_among_tags(tags: TagLists, names: frozenset[str]) -> tuple[I64A
 
 
 class _Bucket:
-    """The sets of a bucket, with their conditions. They are found by their numbers, as a set may have many keys."""
+    """An index of the sets of a bucket, with their conditions and areas. Clients are where the index's folder says."""
 
-    def __init__(self, batches: list[pa.RecordBatch], key_type: KeyType) -> None:
+    def __init__(self, batches: list[pa.RecordBatch], plan: Shuffle) -> None:
         staged, first = StagedChanges(), 0
         for batch in batches:
-            # Rows as they are stored, in which tags stand for conditions
+            # Rows as they are stored, in which tags stand for conditions. By number, as a set may have many keys
             numbers = np.arange(first, first + len(batch), dtype=np.uint64)
             staged.extend(tag_lists(batch.column("tags"), "tags"), numbers, removed=False)
             first += len(batch)
-        segment, options = build_segment([], staged.changes(), LayoutOptions()), MatchOptions(device="cpu")
-        self._matcher, self._pipeline = matcher_of(parts_for(Snapshot((segment,)), options)), Pipeline(options)
-        self._keys = _key_table([batch.column("keys") for batch in batches], key_type)
+        numbered = build_segment([], staged.changes(), LayoutOptions())
+        keys = _key_table([batch.column("keys") for batch in batches], plan.key_type).of_sets(numbered.keys.keys.values)
+        snapshot = Snapshot((replace(numbered, keys=keys),))
+        try:
+            self._engine = Engine(None, snapshot, LayoutOptions(), StagingOptions(), MatchOptions(device="cpu"))
+            self._place_clients(keys, plan)
+        except InvalidValueError:  # of areas and places alone
+            raise on_plane(plan.index) from None
+
+    def _place_clients(self, keys: KeyTable, plan: Shuffle) -> None:
+        """Have the clients of these keys be where the folder says, if a message asks for that."""
+        folder = plan.index.log_folder
+        saved = open_positions(folder, plan.key_type, plane=False) if plan.asked.is_located and folder else None
+        if saved is not None:
+            here = pc.is_in(saved.keys, keys.column(keys.keys.values))
+            some = here.to_numpy(zero_copy_only=False)
+            self._engine.clients.place(Positions(saved.keys.filter(here), saved.lon[some], saved.lat[some]))
 
     def answers(self, messages: Messages) -> pa.ListArray:
         """Keys, uint64 or large_string, of each query."""
-        rows = messages_in(messages) if isinstance(messages, pa.RecordBatch) else tag_lists(messages, "queries")
-        found = self._pipeline.match_many(self._matcher, rows, unique=False)
-        keys = look_up_keys(Lists(found.offsets, found.values.astype(np.uint32)), self._keys)
-        return lists_of(keys.offsets, self._keys.column(keys.values))
+        return self._engine.match_many(messages, unique=False)
 
     def close(self) -> None:
-        self._pipeline.close()
+        self._engine.close()
 
 
 def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
@@ -307,7 +346,7 @@ def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
 
 
 def answered(
-    batches: Iterable[pa.RecordBatch], key_type: KeyType, messages: Callable[[pa.RecordBatch], Messages]
+    batches: Iterable[pa.RecordBatch], plan: Shuffle, messages: Callable[[pa.RecordBatch], Messages]
 ) -> Iterator[tuple[pa.RecordBatch, pa.ListArray]]:
     """One task: batches by bucket, those of sets first; gives each batch of queries and its answers."""
     current, sets, bucket = None, list[pa.RecordBatch](), None
@@ -321,18 +360,18 @@ def answered(
             sets.append(records)
             continue
         if bucket is None:
-            bucket, sets = _Bucket(sets, key_type), []
+            bucket, sets = _Bucket(sets, plan), []
         yield records, bucket.answers(messages(records))
 
 
-def matched(batches: Iterable[pa.RecordBatch], key_type: KeyType, asked: Asked) -> Iterator[pa.RecordBatch]:
+def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle) -> Iterator[pa.RecordBatch]:
     """One task: batches by bucket; gives rows of the outcome."""
-    for queries, answers in answered(batches, key_type, asked.messages):
+    for queries, answers in answered(batches, plan, plan.asked.messages):
         yield from with_keys("rows", queries, answers)
 
 
-def matched_in_part(batches: Iterable[pa.RecordBatch], key_type: KeyType) -> Iterator[pa.RecordBatch]:
+def matched_in_part(batches: Iterable[pa.RecordBatch], plan: Shuffle) -> Iterator[pa.RecordBatch]:
     """One task: batches by bucket; gives the answers that each query has there, and the queries that are at home."""
-    for queries, answers in answered(batches, key_type, _messages_of):
+    for queries, answers in answered(batches, plan, _messages_of):
         wanted = pc.or_(pc.greater(pc.list_value_length(answers), 0), queries.column("query").is_valid())
         yield from with_keys("lists", queries.select(["id", "query"]).filter(wanted), answers.filter(wanted))

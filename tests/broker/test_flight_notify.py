@@ -438,7 +438,7 @@ def test_a_service_that_ends_gives_what_waits() -> None:
         ("[sessions]\nwhen_full = 'x'\n", ":2: when_full"),
         ("[hub]\nwhen_busy = 1\n", ":2: when_busy"),
         ("[[mqtt]]\nhost = 'a'\n", "messages"),
-        ("[[mqtt]]\nmessages = 'a'\n[[mqtt]]\nmessages = 'b'\n", "different sessions"),
+        ("[[mqtt]]\nmessages = 'a'\n[[mqtt]]\nmessages = 'b'\n", ":3: session of .* in line 1; give each"),
         ("[[nats]]\nmessages = 'a'\nport = 0\n", ":3: port"),
         ("[[nats]]\nmessages = 'a'\nquue = 'a'\n", "'queue'"),
     ],

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,7 +20,8 @@ from support.service import USERS, command, config, messages, options, value
 from tagmatch import AccessError, InvalidValueError, Overloaded, TagMatch, TagMatchError, UnavailableError, connect
 from tagmatch.broker.access import new_token, token_sha256
 from tagmatch.broker.actions import ACTIONS
-from tagmatch.broker.config import ROLES, User
+from tagmatch.broker.config import ROLES, MetricsOptions, User
+from tagmatch.broker.http import HttpEndpoint
 from tagmatch.broker.limits import Bucket
 from tagmatch.broker.running import serving, started
 
@@ -213,9 +216,29 @@ def test_tls(secured):
     assert tls.url.startswith("grpc+tls://127.0.0.1:")
     with connect(tls.url, token="token-read", tls_root_certs=ours.cert) as tm:
         assert tm.match(["a"]) == [1]
-    for url, root in [(tls.url, others.cert), (tls.url.replace("+tls", ""), None)]:
-        with pytest.raises(UnavailableError):
+    for url, root, message in [
+        (tls.url, others.cert, "signed by nobody known here: give the authority's as tls_root_certs"),
+        (tls.url, None, "signed by nobody known here"),
+        (tls.url.replace("+tls", ""), None, r"if it has TLS, connect with grpc\+tls://"),
+    ]:
+        with pytest.raises(UnavailableError, match=message):
             connect(url, token="token-read", tls_root_certs=root, timeout=20)
+
+
+def test_what_speaks_something_else_is_said_in_words(served):
+    """No TLS, or HTTP, as the metrics' port, or nothing listens."""
+    service, _ = served
+    with closing(HttpEndpoint(MetricsOptions(port=0), lambda: b"", lambda: True)) as metrics, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # and listens not
+        for url, message in [
+            (service.url.replace("grpc", "grpc+tls"), r"speaks no TLS: connect with grpc://"),
+            (metrics.url.replace("http", "grpc+tls"), r"the port of \[server\], not that of \[metrics\]"),
+            (metrics.url.replace("http", "grpc"), r"is no such service, but perhaps its metrics"),
+            (f"grpc://127.0.0.1:{free.getsockname()[1]}", "nothing listens there; is the service started"),
+        ]:
+            with pytest.raises(UnavailableError, match=message) as error:
+                connect(url, timeout=20)
+            assert "ipv4" not in str(error.value)
 
 
 def test_mutual_tls_refuses_every_call_of_other_clients(secured):

@@ -158,6 +158,7 @@ def test_notifications_by_subject_are_what_the_oracle_says(server: Server, rng: 
         got = client.wait(expected.total())
         assert Counter((each.subject, each.data, each.headers["id"]) for each in got) == expected
         wait_until(lambda: sessions.stats()["delivered"] == 2_000)
+        wait_until(lambda: gateway.stats()["sent"] == expected.total())  # counted after it is sent
         counts = gateway.stats()
         assert is_accounted_for(counts)
         assert (counts["received"], counts["sent"], counts["unsent"]) == (2_000, expected.total(), 0)

@@ -94,7 +94,16 @@ def test_an_empty_file_is_what_there_is_by_default(tmp_path):
         ),
         (f"[[users]]\nname = 'a'\ntoken_sha256 = '{DIGEST}'\nrole = 'root'", 4, "one of 'read'"),
         (f"[[users]]\nname = 'a'\ntoken_sha256 = '{DIGEST}'\nexpires = 2030-01-01T00:00:00", 4, "time zone"),
-        (f"[[users]]\nname = 'a'\ntoken_sha256 = '{DIGEST}'\n" * 2, 1, "different names"),
+        (
+            f"[[users]]\nname = 'a'\ntoken_sha256 = '{DIGEST}'\n" * 2,
+            5,
+            r"name of \[\[users\]\] in line 5 is 'a', as is name of \[\[users\]\] in line 2;",
+        ),
+        (
+            "[[mqtt]]\nmessages = 'a'\nsession = 'one'\n[[nats]]\nmessages = 'a'\nsession = 'one'",
+            6,
+            r"session of \[\[nats\]\] in line 6 is 'one', as is session of \[\[mqtt\]\] in line 3; give each",
+        ),
         ("[server]\nport = \n", 2, "Invalid value"),
         ("[server]\nport = 1\nport = 2", 3, "overwrite"),
         ("[index]\npath = [1]", 2, "path must be a text"),
@@ -156,6 +165,10 @@ def test_the_command_makes_tokens(tmp_path):
     (user,) = read_config(written(tmp_path, printed)).users
     assert user.token_sha256 == token_sha256(kept)
     assert kept not in printed
+    message = tagmatch("token", "bo", "--output", tmp_path / "bo.token", code=1)
+    assert f"{tmp_path / 'bo.token'} is there already" in message
+    assert (tmp_path / "bo.token").read_text().strip() == kept
+    tagmatch("token", "bo", "--output", "/dev/null")
     assert "write, admin" in tagmatch("token", "x", "--role", "root", code=2)
 
 

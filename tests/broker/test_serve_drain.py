@@ -57,6 +57,7 @@ def test_sigterm_loses_no_answer(path, tmp_path):
     assert fetched(f"{served.metrics}/readyz") == (200, "ready\n")
     assert fetched(f"{served.metrics}/x")[0] == 404
     with connect(served.url) as tm:
+        assert tm.stats()["queries"] == 2  # its own, which were matched before it said that it listens
         futures = [tm.submit(["cat", "x"]) for _ in range(20_000)]
         assert futures[0].result(60) == [7]
         served.process.send_signal(signal.SIGTERM)

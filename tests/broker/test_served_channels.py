@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -149,7 +151,7 @@ expiry = "1min"
         ('[[channel]]\nname = "a"\npriority = "high"', r":3: priority must be an integer"),
         ("[[channel]]\ndeadline = 1", r":1: \[channel\] needs 'name'"),
         ('[[channel]]\nname = "a"\nexpire = 1', r":3: \[channel\] has no 'expire'; is 'expiry' meant"),
-        ('[[channel]]\nname = "a"\n[[channel]]\nname = "a"', r": channel must have different names, not 'a' twice"),
+        ('[[channel]]\nname = "a"\n[[channel]]\nname = "a"', r":4: name of \[\[channel\]\] in line 4 is 'a', as is"),
         ('[index]\norder = "lifo"', r":2: order must be one of 'fifo', 'edf', 'dfgs'"),
     ],
 )
@@ -185,3 +187,35 @@ def test_the_command_line(tmp_path: Path) -> None:
         assert list(tm.stats()["channels"]) == ["alarm", "bulk"]
     process.process.terminate()
     assert process.end()[0] == 0
+
+
+FIRST_MESSAGE = """
+import sys
+import pyarrow as pa
+from numba.core.dispatcher import Dispatcher
+from tagmatch import Channel, TagMatch
+from tagmatch.broker.running import make_ready
+
+def kernels():
+    ours = [module for name, module in sys.modules.items() if name.startswith("tagmatch.")]
+    found = {each for module in ours for each in vars(module).values() if isinstance(each, Dispatcher)}
+    return {(each.__module__, each.__name__, *map(str, signature)) for each in found for signature in each.overloads}
+
+with TagMatch.open(sys.argv[1], channels=[Channel("alarm", 60.0)], order="edf") as tm:
+    make_ready(tm)
+    ready = kernels()
+    assert ready
+    assert tm.match_many(pa.table({"tags": [["a", "b", "c"]]}), channel="alarm").to_pylist() == [[1]]
+    print(*kernels() - ready, sep="\\n", end="")
+"""
+
+
+def test_nothing_is_compiled_or_loaded_for_the_first_message(tmp_path: Path) -> None:
+    """In a channel, what takes so long once would be taken for what each message takes: the next ones were refused."""
+    with TagMatch(tmp_path / "index") as tm:
+        tm.add_sets([["a", "b"], ["d"]], [1, 2])
+        tm.consolidate()
+    command = [sys.executable, "-c", FIRST_MESSAGE, str(tmp_path / "index")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""

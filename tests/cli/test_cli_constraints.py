@@ -64,6 +64,9 @@ def test_parquet(index: Path, tmp_path: Path) -> None:
     tags = pa.array([query["tags"] for query in QUERIES], pa.list_(pa.string()))
     pq.write_table(pa.table({"tags": tags, "attributes": attributes}), tmp_path / "queries.parquet")
     assert answers(tagmatch("match", index, tmp_path / "queries.parquet")) == ANSWERS
+    maps = pa.array([[("price", 9.5)], [("price", 10.0), ("new", None)], None, []], pa.map_(pa.string(), pa.float64()))
+    pq.write_table(pa.table({"tags": tags, "attributes": maps}), tmp_path / "queries.parquet")
+    assert answers(tagmatch("match", index, tmp_path / "queries.parquet")) == [[1, 2], [2, 3], [2], []]
     pq.write_table(pa.table({"tags": tags, "attributes": tags}), tmp_path / "queries.parquet")
     assert "must be a struct" in ended("match", index, tmp_path / "queries.parquet").stderr
 

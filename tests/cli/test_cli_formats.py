@@ -145,6 +145,15 @@ def test_damaged_compressed_files(tmp_path, name):
             TagMatch.open(tmp_path / "index")
 
 
+@pytest.mark.parametrize(
+    "more", ["", ', "area": {"lon": 8.9, "lat": 44.4, "metres": 20000}', ', "wher": 1', ', "name": 1']
+)
+def test_a_row_over_several_lines(tmp_path, more):
+    sets = tmp_path / "sets.jsonl"
+    sets.write_text(f'{{"tags": ["a"], "key": 1}}\n{{"tags": ["b"],\n"key": 2{more}}}\n')
+    assert f"{sets}: line 2 (row 1) is not a JSON object" in tagmatch("build", sets, tmp_path / "index", code=1)
+
+
 # -- CSV -------------------------------------------------------------------------------------------------------------
 
 

@@ -5,13 +5,17 @@
  * them for this: looking them up would allocate.
  *
  * A library may be spared, as it crashes itself where it finds no memory. Those places in its code still fail that have
- * allocated while the library learned.
+ * allocated while the library learned. The loader is always spared: it ends the process where a thread asks for the
+ * first time for what it keeps for itself of a library, and there is no memory for that.
  */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <link.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/auxv.h>
 
 void *__libc_malloc(size_t size);
 void *__libc_calloc(size_t count, size_t size);
@@ -54,9 +58,31 @@ void failing_malloc_spare(char *begin, char *end)
 
 void failing_malloc_learn(int on) { learning = on; }
 
+static char *loader_begin, *loader_end;
+
+static int find_loader(struct dl_phdr_info *library, size_t size, void *unused)
+{
+    (void)size, (void)unused;
+    if (library->dlpi_addr != getauxval(AT_BASE))
+        return 0;
+    loader_begin = (char *)library->dlpi_addr;
+    for (int i = 0; i < library->dlpi_phnum; i++) {
+        char *end = loader_begin + library->dlpi_phdr[i].p_vaddr + library->dlpi_phdr[i].p_memsz;
+        if (library->dlpi_phdr[i].p_type == PT_LOAD && end > loader_end)
+            loader_end = end;
+    }
+    return 1;
+}
+
+__attribute__((constructor)) static void begin(void) { dl_iterate_phdr(find_loader, NULL); }
+
+static bool within(char *begin, char *end, void *place) { return (char *)place >= begin && (char *)place < end; }
+
 static bool spared(void *caller)
 {
-    if ((char *)caller < spared_begin || (char *)caller >= spared_end)
+    if (within(loader_begin, loader_end, caller))
+        return true;
+    if (!within(spared_begin, spared_end, caller))
         return false;
     for (size_t i = 0; i < learned_count; i++)
         if (learned[i] == caller)

@@ -113,9 +113,24 @@ with failing(1, ALL) as allocations:
 assert (out == 1.0).all()
 """
 
+# What a thread keeps for itself of a library that was loaded late is made when it first asks for it, by the loader,
+# which ends the process where it finds no memory
+THREAD_LOCAL = """
+import tempfile
+from pathlib import Path
+from faults.preloads import compiled
+with tempfile.TemporaryDirectory() as folder:
+    last = ctypes.CDLL(compiled("thread_local.c", Path(folder))).last
+with failing(1, ALL) as allocations:
+    assert pool.submit(last).result() == 0
+assert not allocations.failed
+"""
+
 
 @pytest.mark.parametrize(
-    "script", [EACH_WAY, EACH_FUNCTION, WHICH, SPARED], ids=["ways", "functions", "which", "spared"]
+    "script",
+    [EACH_WAY, EACH_FUNCTION, WHICH, SPARED, THREAD_LOCAL],
+    ids=["ways", "functions", "which", "spared", "thread local"],
 )
 def test_the_allocations_fail_that_are_to(library, script):
     command = [sys.executable, "-c", PREAMBLE + script]

@@ -1,36 +1,60 @@
-"""A newcomer's way: the start page and each tutorial run as printed, by a program of their own in an empty folder."""
+"""A newcomer's way: tagmatch is installed into a new environment as the start page says; each page runs as printed.
+
+Nothing is replaced: `pip` gets packages from where it is configured to, PySpark with them, and builds tagmatch from a
+copy of the source code.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
+import re
 from pathlib import Path
 
 import pytest
 from support.documents import NEEDS_JAVA, ROOT, blocks_in
-from support.newcomers import HOW_TO, ON_SPARK, PAGES, TUTORIALS
+from support.newcomers import HOW_TO, ON_SPARK, PAGES, TUTORIALS, Newcomer, how_to_install, needed_for
 
 RUNNER = ROOT / "tests" / "support" / "documents.py"
+
+# To have packages may take as long as the network does
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
+    """Who has followed the start page so far that tagmatch is installed, without extras."""
+    someone = Newcomer(tmp_path_factory.mktemp("newcomer"))
+    someone.follow(how_to_install())
+    return someone
+
+
+@pytest.mark.slow
+def test_what_is_installed_is_what_runs(newcomer: Newcomer, tmp_path: Path) -> None:
+    """And none of what this environment has: else a page that does not say what it needs would run all the same."""
+    found = newcomer.run(["python", "-c", "import tagmatch; print(tagmatch.__file__)"], tmp_path)
+    assert Path(found.strip()).is_relative_to(newcomer.source / ".venv")
+    others = newcomer.run(["pip", "list", "--format", "freeze"], tmp_path)
+    assert "hypothesis" not in others
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_page_runs(tmp_path: Path, page: str) -> None:
-    command = [sys.executable, str(RUNNER), page]
-    started = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        printed, _ = started.communicate(timeout=240)
-    finally:  # with what a page has started in the background and, as it failed, not ended
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-    assert started.returncode == 0, printed
+def test_page_runs(newcomer: Newcomer, tmp_path: Path, page: str) -> None:
+    for command in needed_for(page):
+        newcomer.install(command)
+    reason = [NEEDS_JAVA] if page == ON_SPARK else []
+    printed = newcomer.run(["python", str(RUNNER), page, *reason], tmp_path)
     compared = int(printed.rpartition(f"{page}: ")[2].split()[0])
     assert compared >= 3, printed
+
+
+def test_every_page_says_how_to_install_what_it_needs() -> None:
+    installed = [line for block in how_to_install() for line in block.code.splitlines()]
+    assert any(re.match(r"pip install \.$", line) for line in installed), installed
+    assert {page: needed_for(page) for page in PAGES if needed_for(page)} == {
+        "docs/tutorials/entitlements.md": ["pip install fastapi httpx2"],
+        "docs/tutorials/serving.md": ["pip install '.[serve]'"],
+        "docs/tutorials/spark.md": ["pip install '.[spark]'"],
+    }
 
 
 @pytest.mark.parametrize("page", TUTORIALS)

@@ -35,6 +35,27 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 # -- what is saved -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("expires", [(None, 5), (5, 5)])
+def test_the_number_stays_that_of_the_snapshot(
+    tmp_path: Path, clock: Clock, expires: tuple[int | None, ...], layout: Any
+) -> None:
+    """Which keys have expired depends on the time only: who opens the snapshot by this number then has the same."""
+    times = [None if each is None else clock.after(each) for each in expires]
+    with TagMatch(tmp_path / "i", layout=layout, device="cpu") as tm:
+        tm.add_sets([["a"], ["a"]], [1, 2], expires=times)
+        tm.consolidate()
+        with TagMatch.open(tmp_path / "i", device="cpu") as reader:
+            clock.pass_by(5)
+            for each in (tm, reader):
+                wait_until(lambda: each.match(["a"]) == [1][: expires.count(None)])  # noqa: B023
+                assert each.stats()["number"] == 1
+        with TagMatch.open(tmp_path / "i", snapshot=1, device="cpu") as opened:
+            assert opened.match(["a"]) == tm.match(["a"])
+            assert opened.stats()["number"] == 1
+        tm.consolidate()
+        assert tm.stats()["number"] == TagMatch.snapshots(tmp_path / "i")[-1].number == 2
+
+
 def test_a_segment_goes_on_without_what_expires(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows are marked, in memory, and on disk by the next `consolidate`, which writes nothing else then."""
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)

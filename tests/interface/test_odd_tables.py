@@ -157,7 +157,8 @@ def test_a_column_twice(tm: Any, name: str) -> None:
 @pytest.mark.parametrize(
     "kind",
     [pa.date32(), pa.decimal128(5, 2), pa.binary(), pa.struct({"a": pa.int8()}), pa.timestamp("s"), pa.duration("s"),
-     pa.list_(pa.date32()), pa.list_(pa.list_(pa.string())), pa.map_(pa.string(), pa.int64())], ids=str,
+     pa.list_(pa.date32()), pa.list_(pa.list_(pa.string())), pa.map_(pa.string(), pa.date32()),
+     pa.map_(pa.string(), pa.map_(pa.string(), pa.int64()))], ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["p", "unknown"])
 def test_types_that_no_attribute_has(tm: Any, kind: pa.DataType, name: str) -> None:

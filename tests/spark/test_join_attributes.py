@@ -62,6 +62,20 @@ def test_attributes_are_columns_and_fields(spark: Any, index: Path) -> None:
     assert found == {number: sorted({key for row, key in expected(both) if row == number}) for number in range(4)}
 
 
+@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
+def test_attributes_in_maps(spark: Any, index: Path, strategy: str) -> None:
+    """Entries of maps are attributes by their own names, beside a column that is one; a map may be null or empty."""
+    maps = [{"price": [9.5, 12.0], "x y": None}, {"x y": [7.0], "nobody asks": [1.0]}, None, {}]
+    cities = [["Rome"], None, ["Oslo"], ["Rome"]]
+    rows = [(*query[:2], of_map, of_city) for query, of_map, of_city in zip(QUERIES, maps, cities, strict=True)]
+    schema = "id int, tags array<string>, some map<string, array<double>>, city array<string>"
+    queries = spark.createDataFrame(rows, schema)
+    attributes = [{**(of_map or {}), "city": of_city} for of_map, of_city in zip(maps, cities, strict=True)]
+    joined = subset_join(queries, index, attributes=["some", "city"], strategy=strategy)
+    assert sorted((row.id, row.key) for row in joined.collect()) == expected(attributes)
+    assert expected(attributes) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 4), (3, 3)]
+
+
 def test_what_will_not_do(spark: Any, index: Path) -> None:
     queries = spark.createDataFrame(QUERIES, SCHEMA)
     with pytest.raises(InvalidValueError, match="one column 'cost'; its columns are 'id', 'tags'"):

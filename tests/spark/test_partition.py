@@ -30,15 +30,12 @@ from tagmatch import (
     IndexNotFoundError,
     InvalidTypeError,
     InvalidValueError,
-    Near,
     TagMatch,
 )
 from tagmatch.model.options import Layout
-from tagmatch.model.storage.location import location_of
-from tagmatch.spark import SparkUnavailableError, partition, subset_join
-from tagmatch.spark.answers import Asked
+from tagmatch.partitioner.spark import tree
+from tagmatch.spark import SparkUnavailableError, partition
 from tagmatch.spark.session import check_java
-from tagmatch.spark.ship import matched
 
 Rows = Sequence[tuple[list[str], Any]]
 SCHEMA = "tags array<string>, key long"
@@ -142,6 +139,17 @@ def test_files_are_those_of_the_local_partitioner(
         assert (made.sets, made.keys, made.tags) == (len(tm), stats["keys"], stats["tags"])
         assert made.partitions == stats["partitions"]
     assert made.skipped == {}
+
+
+def test_many_histograms_are_added_up_by_tasks(
+    spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "_HISTOGRAMS_AT_ONCE", 0)
+    rows = few_tags(rng)
+    expected = local(rows, tmp_path / "local", layout="balanced", max_partition_size=100)
+    frame = spark.createDataFrame(rows, SCHEMA).repartition(3)
+    partition(frame, tmp_path / "spark", layout="balanced", max_partition_size=100, sets_per_task=400)
+    assert manifest(tmp_path / "spark") == expected
 
 
 @pytest.mark.parametrize("layout", get_args(Layout))
@@ -273,39 +281,13 @@ def test_conditions_that_will_not_do(spark: Any, tmp_path: Path) -> None:
     assert made.sets == 2
     for schema, message in [
         ("tags array<string>, key long, where long", "column 'where' must be string, not bigint"),
-        ("tags array<string>, key long, constraints string", "takes conditions as a column `where` only"),
+        ("tags array<string>, key long, expires timestamp", "column 'expires': keys that `partition` stores never exp"),
+        ("tags array<string>, key long, wher string", "column 'wher' means nothing here; is 'where' meant?"),
+        ("tags array<string>, key long, Where string", "column 'Where' means nothing here; is 'where' meant?"),
+        ("tags array<string>, key long, constraints string", "column 'constraints' must be lists of structs"),
     ]:
         with pytest.raises((InvalidTypeError, InvalidValueError), match=message):
             partition(spark.createDataFrame([], schema), tmp_path / "index")
-
-
-def test_areas_are_refused(spark: Any, tmp_path: Path) -> None:
-    """Also where rows that cannot be stored are left out, and by joins."""
-    within = "x = 1 or within near(5)"
-    rows = [(["a"], 1, "price < 10"), (["b"], 2, within), (["c"], 3, "x =")]
-    frame = spark.createDataFrame(rows, "tags array<string>, key long, where string")
-    with pytest.raises(FilterError) as caught:
-        partition(frame, tmp_path / "index", skip_invalid=True)
-    assert str(caught.value) == (
-        f"where: '{within}' has an area, which `partition` does not take; save such rows with Spark's data source, "
-        'df.write.format("tagmatch"), or with `tagmatch build`'
-    )
-    with pytest.raises(
-        InvalidValueError, match=r"^column 'area': `partition` does not take areas; save such rows with Spark's data so"
-    ):
-        partition(frame.withColumnRenamed("where", "area"), tmp_path / "index")
-    with TagMatch(tmp_path / "index", device="cpu") as tm:
-        tm.add_set(["a"], 1, area=Near(5))
-        tm.consolidate()
-    for strategy in ("ship", "shuffle"):
-        with pytest.raises(InvalidValueError, match=r"has sets with areas, which `subset_join` does not ask for"):
-            subset_join(frame.select("tags"), tmp_path / "index", strategy=strategy)
-    # A task of a stream meets areas that the index got when the join had begun
-    task = matched(
-        [], location_of(tmp_path / "index", "index"), key_type="integer", asked=Asked(0), unique=False, output="rows"
-    )
-    with pytest.raises(InvalidValueError, match="has sets with areas"):
-        list(task)
 
 
 @pytest.mark.parametrize(
@@ -461,12 +443,12 @@ def test_command(tmp_path: Path, free_jvm: Jvm, keys: tuple[Any, Any]) -> None:
     assert manifest(index) == local([(["a", "b"], keys[0])], tmp_path / "local", layout="balanced")
     assert run()[1].endswith("already; give --overwrite to replace it, or --append to add to it")
     assert run("--append", "--overwrite")[0] == 2
-    sets.write_text(json.dumps({"tags": ["c"], "key": keys[1]}) + "\n")
-    assert run("--append")[0] == 0
+    sets.write_text(json.dumps({"tags": ["c"], "key": keys[1], "wher": "x = 1"}) + "\n")
+    assert run("--append", "--ignore-columns", "*")[0] == 0
     more = [(["a", "b"], keys[0]), (["c"], keys[1])]
     assert manifest_as_first(index) == local(more, tmp_path / "more", layout="balanced")
     command.extend(["--max-partition-size", "5"])
-    assert "so rows cannot be appended with max_partition_size=5" in run("--append")[1]
+    assert "so rows cannot be appended with max_partition_size=5" in run("--append", "--ignore-columns", "wher")[1]
 
 
 def test_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from tagmatch.spark import partition
 
 Rows = list[tuple[list[str], Any, str | None]]
 SETTINGS = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "3"}
-SETS_PER_TASK = 250
+SETS_PER_TASK = 150
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,86 @@
-"""What somebody reads who has just found tagmatch: the start page and the tutorials, and how-to pages."""
+"""What somebody reads who has just found tagmatch, and somebody who does what that says."""
 
 from __future__ import annotations
 
-from support.documents import ROOT
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from support.documents import ROOT, Block, blocks_in
 
 TUTORIALS, HOW_TO = (
     [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs" / folder).glob("*.md"))]
     for folder in ("tutorials", "howto")
 )
-#: It needs Java; tests/spark runs it, with the JVM that is there
+START = "docs/index.md"
+#: It needs Java
 ON_SPARK = "docs/tutorials/spark.md"
-PAGES = ["docs/index.md", *(page for page in TUTORIALS if page != ON_SPARK)]
+PAGES = [START, *TUTORIALS]
+
+#: Why the start page's way to install is not among what runs in an empty folder
+NEEDS_CHECKOUT = "needs a checkout"
+_NEEDED = re.compile(r"`(pip install [^`]+)`")
+# What is not part of the source code, but of working on it
+_LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "site", "bench-results", "build", "dist")
+
+
+def needed_for(page: str) -> list[str]:
+    """What a page says is to be installed first: the commands under **You need**."""
+    return _NEEDED.findall((ROOT / page).read_text().partition("\n## ")[0])
+
+
+class Newcomer:
+    """Has the source code in a folder, and nothing else: no environment, and none of what this one has.
+
+    Packages come from where `pip` is configured to find them, as when this environment was made.
+
+    Parameters
+    ----------
+    folder : Path
+        Empty.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.source, self._folder = folder / "tagmatch", folder
+        shutil.copytree(ROOT, self.source, symlinks=True, ignore=_LEFT_OUT)
+        own = {str(Path(sys.executable).parent), str(Path(sys.prefix, "bin"))}
+        # `python3` is the Python of this environment, whichever that was made with
+        path = [f"{sys.base_prefix}/bin", *(each for each in os.environ["PATH"].split(os.pathsep) if each not in own)]
+        kept = [name for name in os.environ if not name.startswith(("PYTHON", "PYSPARK", "VIRTUAL"))]
+        self._environment = {**{name: os.environ[name] for name in kept}, "PATH": os.pathsep.join(path)}
+
+    def follow(self, blocks: list[Block]) -> None:
+        """Run blocks in the folder with the source code; an environment that they activate stays so."""
+        left = self._folder / "environment"
+        for block in blocks:
+            self.run(["bash", "-e", "-c", f"{block.code}\nenv --null > {left}"], self.source)
+            self._environment = dict(each.split("=", 1) for each in left.read_text().split("\0") if each)
+
+    def install(self, command: str) -> None:
+        """Run a command that a page says is needed first."""
+        self.run(["bash", "-e", "-c", command], self.source)
+
+    def run(self, command: list[str], folder: Path) -> str:
+        """What a command prints, which has to end well; with it ends what it has started in the background."""
+        started = subprocess.Popen(
+            command,
+            cwd=folder, env=self._environment,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            printed, _ = started.communicate(timeout=600)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+        assert started.returncode == 0, printed
+        return printed
+
+
+def how_to_install() -> list[Block]:
+    """The blocks of the start page that install tagmatch."""
+    return [block for block in blocks_in(ROOT / START) if block.reason == NEEDS_CHECKOUT]

@@ -47,11 +47,13 @@ class TagmatchEngine:
     names : sequence of str
         Of the attributes that events may have.
     tables_from : int
-        Events from which on they are asked for in a table, as its columns take no longer then than single calls.
+        Events from which on they are asked for in a table with a column of maps, which takes no longer then than
+        single calls.
     """
 
-    def __init__(self, index: TagMatch, names: Sequence[str], *, tables_from: int = 400) -> None:
+    def __init__(self, index: TagMatch, names: Sequence[str], *, tables_from: int = 50) -> None:
         self.names: Sequence[str] = list(names)
+        self._names = pa.array(self.names)
         self._index = index
         self._tables_from = tables_from
 
@@ -70,16 +72,9 @@ class TagmatchEngine:
         return Lists(offsets_of(counts), np.fromiter(chain.from_iterable(found), np.uint64, int(counts.sum())))
 
     def _in_a_table(self, events: Events) -> Lists:
-        shape = len(self.names), len(events.numbers)
-        places = events.attributes, np.repeat(np.arange(shape[1]), np.diff(events.offsets))
-        values, missing = np.zeros(shape, np.int64), np.ones(shape, np.bool_)
-        values[places], missing[places] = events.values, False
-        some = np.flatnonzero(~missing.all(axis=1)).tolist()
-        if not some:  # a table without columns has no rows
-            some = [0]
-        columns = [pa.array(values[i], mask=missing[i]) for i in some]
-        table = pa.RecordBatch.from_arrays(columns, [self.names[i] for i in some])
-        return _lists(self._index.match_many(table, unique=True))
+        offsets, names = pa.array(events.offsets.astype(np.int32)), self._names.take(pa.array(events.attributes))
+        maps = pa.MapArray.from_arrays(offsets, names, pa.array(events.values))
+        return _lists(self._index.match_many(pa.record_batch({"attributes": maps}), unique=True))
 
 
 def _lists(answers: pa.ListArray) -> Lists:

@@ -391,7 +391,7 @@ def spark(
     join_sets: Annotated[
         int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets of join and skew.")
     ] = 1_000_000,
-    queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Queries of join and skew.")] = 200_000,
+    queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Queries of join and skew.")] = 20_000,
     part: Annotated[
         list[SparkBenchmark] | None, typer.Option(help="Again for each.  [default: all]", show_default=False)
     ] = None,

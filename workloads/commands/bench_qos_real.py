@@ -41,7 +41,7 @@ def qos_real(
     seeds: Annotated[int, typer.Option(min=2, max=1000, help="Runs of everything but the pipeline.")] = 3,
     subscriptions1: _Subscriptions = 6_000,
     subscriptions2: _Subscriptions = 600_000,
-    calls: Annotated[int, typer.Option(min=20, max=100_000, help="Calls in a run of the pipeline, about.")] = 200,
+    calls: Annotated[int, typer.Option(min=20, max=100_000, help="Calls in a run of the pipeline, about.")] = 1_000,
     pipeline_seeds: Annotated[int, typer.Option(min=2, max=1000, help="Runs of the pipeline.")] = 10,
     sets: Annotated[int, typer.Option(min=100, max=2**24, help="Sets that the pipeline stores.")] = 100_000,
     part: Annotated[

@@ -74,11 +74,12 @@ def broker(bench: Bench, options: BrokerOptions) -> Result:
         which repeat in turn. *OCM* has {bench.options.threads} threads share out the tables of one event after the
         other, as published, and wait for each other twice an event: where other work takes their cores, for long.
         *OCM, sharing events* and *SFF ME* have each event matched by one of these threads, *SFF* all by one thread.
-        *CCM* has up to 64 events in one kernel. *tagmatch* is called by `match_unique` for each event, but from 400
-        on that wait by `match_many`; with a GPU always so. Client, connections and engine share the cores.
-        CCM and *tagmatch, GPU* match on a CUDA device, all others on the CPU. Answers are compared with OCM's, and its
-        own with brute force. The paper's numbers, read off its text, are of six cores of 2012 and a GTX 460, with a
-        remote client; OCM would process 109,000 events/s and CCM 48,000, it says, by their latencies alone.""",
+        *CCM* has up to 64 events in one kernel. *tagmatch* is called by `match_unique` for each event, but from 50
+        on that wait by `match_many` with a column of maps; with a GPU always so. Client, connections and engine share
+        the cores. CCM and *tagmatch, GPU* match on a CUDA device, all others on the CPU. Answers are compared with
+        OCM's, and its own with brute force. The paper's numbers, read off its text, are of six cores of 2012 and a GTX
+        460, with a remote client; OCM would process 109,000 events/s and CCM 48,000, it says, by their latencies
+        alone.""",
         **asdict(options),
     )
     with bench.doing(f"broker: generating {options.constraints:,} constraints"):

@@ -8,16 +8,16 @@ Arrow input, all intermediate steps and the index, but not the interpreter, the 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tagmatch.workloads import twitter
+from tagmatch.workloads.bench.harness.resident import forget_peak, resident
 from tagmatch.workloads.systems.tagmatch import build_index
 from tagmatch.workloads.twitter import TwitterOptions
 
@@ -42,27 +42,19 @@ def peak_of_build(sets: pa.Table, layout: Layout, threads: int) -> int:
 def _measure(path: str, layout: Layout, threads: int) -> dict[str, int]:
     build_index(twitter.sets(TwitterOptions(), 0, _WARM_UP_USERS), layout=layout, threads=threads, device="cpu").close()
     _reset_peak()
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     with pa.OSFile(path) as file:
         tm = build_index(pa.ipc.open_file(file).read_all(), layout=layout, threads=threads, device="cpu")
     with tm:
-        return {"before": before, "peak": _resident("VmHWM")}
+        return {"before": before, "peak": resident("VmHWM")}
 
 
 def _reset_peak() -> None:
     """Have the kernel forget the peak so far; where it cannot, a peak of compilation may count."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")
+        forget_peak()
     except OSError:
         print("the peak before the build cannot be reset", file=sys.stderr)
-
-
-def _resident(field: Literal["VmRSS", "VmHWM"]) -> int:
-    """Return resident memory in bytes: now, or its peak."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"/proc/{os.getpid()}/status has no {field}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
 from tagmatch.model.errors import TagMatchError
+from tagmatch.workloads.bench.harness.resident import resident
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -71,7 +72,4 @@ class ServedIndex:
     @property
     def most_memory(self) -> int:
         """The most bytes that it has had in memory."""
-        for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) << 10
-        return 0
+        return resident("VmHWM", self._process.pid)

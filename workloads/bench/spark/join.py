@@ -43,6 +43,8 @@ _MOST_QUERIES = {EXPLODE: 256, CROSS: 16}
 # Few enough that the cross join can be asked for all pairs
 _CHECKED_SETS, _CHECKED_QUERIES = 50_000, 300
 
+_COUNTED_QUERIES = 1_000
+
 
 def join(bench: Bench, spark: SparkSession) -> Result:
     """Queries a second of the join, from Parquet files to rows that nobody keeps."""
@@ -63,6 +65,7 @@ def join(bench: Bench, spark: SparkSession) -> Result:
         with bench.doing("spark-join: preparing"):
             joins = Joins.prepare(spark, bench.workload(sets), Path(scratch, "timed"), bench.options.threads)
         rates = _rates(bench, result, joins)
+        result.add("keys of an answer", joins.keys_of_an_answer(), "keys")
     panel = result.panel("join", "distinct sets", "queries/s")
     for name, rate in rates.items():
         panel.add(name, f"{sets:,}", rate)
@@ -132,6 +135,12 @@ class Joins:
         if not folder.exists():
             write_parquet(pa.table({"id": np.arange(count), "tags": self.queries.slice(0, count)}), folder)
         return self.spark.read.parquet(str(folder))
+
+    def keys_of_an_answer(self) -> float:
+        """The mean over some queries."""
+        some = self.queries[:_COUNTED_QUERIES]
+        with TagMatch.open(self.index, device="cpu") as engine:
+            return len(engine.match_many(some).flatten()) / len(some)
 
     def systems(self) -> Mapping[str, Callable[[DataFrame], DataFrame]]:
         """All ways to get, for queries with the columns `id` and `tags`, rows with `id` and `key`."""

@@ -96,6 +96,7 @@ def skew(bench: Bench, spark: SparkSession) -> Result:
             job = Job.of(spark, Path(scratch, "job"), changed.sets, options.threads)
             found = alternate(job.works(), options.rounds)
             job.check()
+            job.add_usage(result, name, len(changed.sets))
             for system, seconds in found.items():
                 times.add(system, name, seconds)
             for each in OURS:

@@ -1,0 +1,89 @@
+"""Columns of a file of sets that have no meaning: misspelt ones are errors, others are left aside and named."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+
+from tagmatch.model.errors import InputFileError
+
+#: In the place of names of columns: all that have no meaning
+EVERY_OTHER = ("*",)
+
+# How alike two names are, from 0 to 1, of which one is most likely the other, misspelt: one wrong letter in four
+_NEAR = 0.75
+
+
+class OtherColumns:
+    """What becomes of columns that have no meaning.
+
+    A column is taken for a misspelt one if its name is nearly that of a known one, which is not there itself.
+
+    Parameters
+    ----------
+    known : iterable of str
+        Names that have a meaning.
+    ignored : tuple of str
+        Names that are left aside without a word, or `EVERY_OTHER`.
+
+    Attributes
+    ----------
+    seen : list of str
+        Those that were left aside.
+    """
+
+    def __init__(self, known: Iterable[str], ignored: tuple[str, ...] = ()) -> None:
+        self._known = frozenset(known)
+        self._ignored = ignored
+        self.seen: list[str] = []
+
+    def leave_aside(self, names: Iterable[str]) -> bool:
+        """Take note of columns of many rows that are left aside; whether none can be a misspelt one of some row."""
+        for name in self._without_meaning(names):
+            if near_name(name, self._known):
+                return False
+            self._note(name)
+        return True
+
+    def check(self, names: Collection[str], place: str) -> None:
+        """See that no column is misspelt, and take note of those that are left aside.
+
+        Parameters
+        ----------
+        names : collection of str
+            All columns of a file or a row.
+        place : str
+            What messages call it.
+
+        Raises
+        ------
+        InputFileError
+            One is; the message names it, and what is most likely meant.
+        """
+        for name in self._without_meaning(names):
+            if near := near_name(name, self._known.difference(names)):
+                raise InputFileError(
+                    f"{place} has a column {name!r}, which means nothing here; is {near!r} meant? "
+                    f"Rename the column, or leave it aside with --ignore-columns {name!r}"
+                )
+            self._note(name)
+
+    def _without_meaning(self, names: Iterable[str]) -> list[str]:
+        if self._ignored == EVERY_OTHER:
+            return []
+        return [name for name in names if name not in self._known and name not in self._ignored]
+
+    def _note(self, name: str) -> None:
+        if name not in self.seen:
+            self.seen.append(name)
+
+
+def near_name(name: str, known: Collection[str]) -> str | None:
+    """The known name that another most likely is, misspelt.
+
+    Examples
+    --------
+    >>> [near_name(name, ["where", "tags"]) for name in ("wher", " Tags", "name")]
+    ['where', 'tags', None]
+    """
+    return next(iter(get_close_matches(name.strip().casefold(), sorted(known), 1, _NEAR)), None)

@@ -1,0 +1,208 @@
+"""Sets with areas on Spark: the job makes the files of the local partitioner, and the join answers as the oracle."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+from support.areas import FIELDS
+from support.areas_and_moves import AREAS, located_table
+from support.areas_on_spark import (
+    KEYS,
+    PLACE_TYPES,
+    STRUCT,
+    TAGS,
+    answers,
+    any_messages,
+    frame_of,
+    stored_with_areas,
+    struct_of,
+)
+
+import tagmatch.spark.join
+from tagmatch import Circle, FilterError, InvalidTypeError, InvalidValueError, Near, NullError, TagMatch
+from tagmatch.model.storage.location import location_of
+from tagmatch.spark import partition, subset_join
+from tagmatch.spark.buckets import PLACE, buckets_for
+
+CONSTRAINTS = "array<struct<attr: string, op: string, value: double>>"
+SCHEMA = f"tags array<string>, key {{}}, where string, constraints {CONSTRAINTS}, area {STRUCT}"
+WHERE = [None, None, None, "price < 3", "not within circle(9, 45, 50000) or t1", "within near(60000) and price = 2"]
+
+
+@pytest.fixture(autouse=True)
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tagmatch.spark.join, "BUCKET_SETS", 40)
+
+
+def any_row(rng: random.Random, key_of: Callable[[int], Any]) -> tuple[Any, ...]:
+    where = rng.choice(WHERE)
+    where = where and where.replace("t1", 'tags {"t1"}')
+    constraints = rng.choice([None, None, [{"attr": "price", "op": "<", "value": rng.randrange(4) + 0.0}]])
+    tags = rng.sample(TAGS, rng.choice([0, 1, 1, 2, 3]))
+    return tags, key_of(rng.randrange(80)), where, constraints, struct_of(rng.choice([None, *AREAS]))
+
+
+def table_of(rows: list[tuple[Any, ...]], key_type: str) -> pa.Table:
+    area = pa.struct({"kind": pa.string(), **dict.fromkeys(FIELDS, pa.float64())})
+    constraint = pa.struct({"attr": pa.string(), "op": pa.string(), "value": pa.float64()})
+    kinds = [pa.list_(pa.string()), pa.uint64() if key_type == "integer" else pa.string(), pa.string()]
+    columns = [
+        pa.array(column, kind)
+        for column, kind in zip(zip(*rows, strict=True), [*kinds, pa.list_(constraint), area], strict=True)
+    ]
+    return pa.table(columns, ["tags", "key", "where", "constraints", "area"])
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {
+        str(file.relative_to(folder)): file.read_bytes()
+        for file in folder.rglob("*")
+        if (file.is_file() and file.name in {"MANIFEST.json"} | {"deleted"}) or ".arrow" in file.name
+    }
+
+
+@pytest.mark.parametrize(("layout", "key_type"), [("rarest", "string"), ("balanced", "integer")])
+def test_the_files_of_the_local_partitioner(
+    spark: SparkSession, tmp_path: Path, rng: random.Random, layout: Any, key_type: str
+) -> None:
+    schema = SCHEMA.format("long" if key_type == "integer" else "string")
+    options = {"layout": layout, "key_type": key_type, "max_partition_size": 20}
+    with TagMatch(tmp_path / "local", device="cpu", durability="none", **options) as tm:
+        for mode in ("overwrite", "append"):
+            rows = [any_row(rng, KEYS[key_type]) for _ in range(400)]
+            tm.add_subscriptions(table_of(rows, key_type))
+            tm.consolidate()
+            frame = spark.createDataFrame(rows, schema).repartition(3)
+            partition(frame, tmp_path / "spark", mode=mode, layout=layout, max_partition_size=20, sets_per_task=100)
+            assert files_in(tmp_path / "spark") == files_in(tmp_path / "local")
+
+
+def test_what_cannot_be_used(spark: SparkSession, tmp_path: Path) -> None:
+    def frame(**given: Any) -> Any:
+        row = {"tags": ["a"], "key": 1, "where": None, "constraints": None, "area": None} | given
+        return spark.createDataFrame([tuple(row.values())], SCHEMA.format("long"))
+
+    far = {"kind": "circle", "lon": 9.0, "lat": 145.0, "metres": 5.0}
+    for given, kind, message in (
+        ({"area": far}, InvalidValueError, "lat must be from -90 to 90, not 145"),
+        ({"area": far | {"lat": None}}, NullError, "field 'lat' is null; a circle has"),
+        ({"where": "within circle(9, 145, 5)"}, FilterError, "lat must be from -90 to 90, not 145"),
+        ({"constraints": [{"attr": "x", "op": "?", "value": 1.0}]}, InvalidValueError, "constraints: row 0"),
+    ):
+        with pytest.raises(kind, match=message):
+            partition(frame(**given), tmp_path / "index")
+    skipped = partition(frame(where="within circle(9, 145, 5)"), tmp_path / "index", skip_invalid=True).skipped
+    assert skipped == {"where has a mistake": 1}
+    for schema, message in (
+        ("area string", "column 'area' must be structs with kind, lon"),
+        ("area struct<radius: double>", "column 'area': areas have fields kind, lon, .* not 'radius'"),
+        ("constraints string", "column 'constraints' must be lists of structs"),
+    ):
+        with pytest.raises(InvalidTypeError, match=message):
+            partition(spark.createDataFrame([], f"tags array<string>, key long, {schema}"), tmp_path / "index")
+
+
+@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
+@pytest.mark.parametrize(
+    ("place", "key_type"), [(PLACE_TYPES[0], "integer"), (PLACE_TYPES[1], "string")], ids=["struct", "array"]
+)
+def test_answers_are_the_oracles(
+    spark: SparkSession,
+    tmp_path: Path,
+    rng: random.Random,
+    place: str,
+    key_type: str,
+    strategy: Any,
+) -> None:
+    path, unique = tmp_path / "index", key_type == "string"
+    oracle = stored_with_areas(path, rng, key_type)
+    messages = any_messages(rng, 150)
+    frame = frame_of(spark, messages, place)
+    for asked in (
+        {"attributes": "price", "location": "here", "within": "around"},
+        {"location": "here"},
+        {"within": "around"},
+        {},
+    ):
+        joined = subset_join(frame, path, output="lists", unique=unique, strategy=strategy, **asked)
+        found = {row.id: sorted(row["keys"]) for row in joined.collect()}
+        assert found == answers(oracle, messages, *asked.keys(), unique=unique)
+
+
+@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
+def test_expressions_of_areas(spark: SparkSession, tmp_path: Path, rng: random.Random, strategy: Any) -> None:
+    """Answers are those of the same index in this process. Some sets have no tags, and some only what must not be."""
+    messages = any_messages(rng, 150)
+    with TagMatch(tmp_path / "index", device="cpu") as tm:
+        for _ in range(2):
+            tm.add_subscriptions(table_of([any_row(rng, KEYS["integer"]) for _ in range(200)], "integer"))
+            tm.consolidate()
+        tm.remove_sets([["t1"], []], [1, 2])
+        tm.consolidate()
+        tm.move([*range(0, 80, 2)], 9.005, 45)
+        tm.save_positions()
+        right = tm.match_many(
+            located_table([(tags, at) for tags, _, at in messages]).append_column(
+                "price", pa.array([price for _, price, _ in messages], pa.int32())
+            )
+        ).to_pylist()
+    joined = subset_join(
+        frame_of(spark, messages, PLACE_TYPES[0]),
+        tmp_path / "index", attributes="price", location="here", within="around", strategy=strategy,
+    )  # fmt: skip
+    found = [[] for _ in messages]
+    for row in joined.collect():
+        found[row.id].append(row.key)
+    assert [*map(sorted, found)] == [*map(sorted, right)]
+
+
+def test_sets_that_ask_for_a_place_alone_are_in_one_bucket_each(tmp_path: Path) -> None:
+    with TagMatch(tmp_path / "index", device="cpu") as tm:
+        tm.add_sets([[]] * 100, range(100), area=[Circle(9, 45, number) for number in range(90)] + [Near(1)] * 10)
+        tm.consolidate()
+    location = location_of(tmp_path / "index", "index")
+    buckets = buckets_for(location.in_place(location.manifest()["snapshot"]), 20)
+    assert (buckets.names, buckets.has_others, buckets.count) == ({PLACE}, False, 5)
+
+
+def test_a_stream_and_what_the_join_refuses(spark: SparkSession, tmp_path: Path, rng: random.Random) -> None:
+    path = tmp_path / "index"
+    stored_with_areas(path, rng)
+    frame = spark.createDataFrame([(["t1"], [9.0, 95.0], 5)], "tags array<string>, here array<double>, n int")
+    for strategy in ("ship", "shuffle"):
+        joined = subset_join(frame, path, strategy=strategy, location="here")
+        with pytest.raises(PythonException, match="column 'location': row 0: lat must be from -90 to 90, not 95"):
+            joined.collect()
+    partition(spark.createDataFrame([(["t1"], 1)], "tags array<string>, key long"), tmp_path / "plain")
+    with pytest.raises(InvalidValueError, match="location: queries must have one column 'there'"):
+        subset_join(frame, path, location="there")
+    with pytest.raises(InvalidTypeError, match="location: column 'n' must be a struct or an array of lon, lat, not in"):
+        subset_join(frame, path, location="n")
+    for within in ("n", "here"):
+        with pytest.raises(InvalidTypeError, match=f"within: column '{within}' must be structs with kind, lon"):
+            subset_join(frame, path, within=within)
+    named = frame.withColumnRenamed("n", "location")
+    with pytest.raises(InvalidValueError, match="none of them 'tags', 'location'"):
+        subset_join(named, path, attributes="location", location="here")
+    # A stream goes on when its index gets the first areas
+    (tmp_path / "queries").mkdir()
+    frame.select("tags").write.mode("append").parquet(str(tmp_path / "queries"))
+    stream = spark.readStream.schema("tags array<string>").parquet(str(tmp_path / "queries"))
+    with TagMatch(tmp_path / "plain", device="cpu") as tm:
+        joined = subset_join(stream, tmp_path / "plain")
+        tm.add_set(["t1"], 2, area=Near(5))
+        tm.add_set(["t1"], 3)
+        tm.consolidate()
+    query = joined.writeStream.format("memory").queryName("found").trigger(availableNow=True).start()
+    try:
+        query.awaitTermination(120)
+        assert sorted(row.key for row in spark.table("found").collect()) == [1, 3]
+    finally:
+        query.stop()
