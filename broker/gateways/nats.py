@@ -1,13 +1,16 @@
 """A gateway to a server of NATS: tags as headers, notifications by key.
 
 The server does not acknowledge single messages. At least once, a notification counts as sent when the server has
-answered a ping that was sent after it, by the same connection. What comes in comes at most once.
+given back a mark, a message of the gateway to itself, that was published after it over the same connection. (`flush` of
+nats-py does not do: its ping goes out before what still waits to be written, it returns at once where the connection
+has just ended, and an answer to it that comes too late ends the client's reading.) What comes in comes at most once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import ssl
 import threading
@@ -55,6 +58,9 @@ class NatsGateway(Gateway):
         self._thread = threading.Thread(target=self._run, name="tagmatch-nats", daemon=True)
         self._client: Any = None
         self._lost = 0  # connections
+        self._inbox_of_marks = ""
+        self._marks: dict[bytes, asyncio.Future[None]] = {}
+        self._numbers = itertools.count()
         self._subscriptions: list[Any] = []
         self._connecting: Future[None] | None = None
 
@@ -99,11 +105,17 @@ class NatsGateway(Gateway):
                 await asyncio.sleep(delay)
                 delay = min(2 * delay, options.retry_most)
         self._client = client
+        self._inbox_of_marks = client.new_inbox()
+        await client.subscribe(self._inbox_of_marks, cb=self._on_mark)
         for subject, act in ((options.messages, self._on_message), (options.control, self._on_request)):
             if subject:
                 self._subscriptions.append(await client.subscribe(subject, options.queue, cb=act))
-        await client.flush()
-        self._is_connected(True)
+        try:
+            await self._server_has_all()
+        except Unsent as error:
+            _LOG.warning("NATS: subscribing: %s", error)
+        if not self._lost:  # else `_on_reconnected` says so
+            self._is_connected(True)
 
     async def _on_error(self, error: Exception) -> None:
         _LOG.warning("NATS: %s", error)
@@ -111,6 +123,9 @@ class NatsGateway(Gateway):
     async def _on_disconnected(self) -> None:
         self._lost += 1
         self._is_connected(False)
+        for mark in self._marks.values():
+            if not mark.done():
+                mark.set_exception(Unsent("the connection was lost"))
 
     async def _on_reconnected(self) -> None:
         self._is_connected(True)
@@ -136,9 +151,9 @@ class NatsGateway(Gateway):
         self._loop.close()
 
     async def _end_client(self) -> None:
-        with contextlib.suppress(NatsError, OSError, asyncio.TimeoutError):
-            if self._client.is_connected:
-                await self._client.flush(self.options.flush_timeout)
+        if self._client.is_connected:
+            with contextlib.suppress(Unsent):
+                await self._server_has_all()
         with contextlib.suppress(NatsError, OSError):
             await self._client.close()
 
@@ -172,22 +187,48 @@ class NatsGateway(Gateway):
 
     async def _send_and_flush(self, outgoing: Sequence[Outgoing]) -> None:
         client = self._client
-        lost = self._lost
-        if not self._connected.is_set():
+        if not (self._connected.is_set() and client.is_connected):
             raise Unsent("there is no connection")
+        for each in outgoing:
+            subject = f"{self.options.notifications}.{as_level(each.key, _SEPARATORS)}"
+            try:
+                await client.publish(subject, each.payload, headers=_headers(each))
+            except (MaxPayloadError, BadSubjectError) as error:
+                self._cannot_send(error)
+            except (TimeoutError, NatsError, OSError) as error:
+                raise Unsent(str(error)) from None
+        await self._server_has_all()
+
+    async def _server_has_all(self) -> None:
+        """Wait until the server has what was published before, over the connection that there is now.
+
+        Raises
+        ------
+        Unsent
+            It is not known that it has.
+        """
+        lost, mark = self._lost, asyncio.get_running_loop().create_future()
+        number = b"%d" % next(self._numbers)
+        self._marks[number] = mark
         try:
-            for each in outgoing:
-                subject = f"{self.options.notifications}.{as_level(each.key, _SEPARATORS)}"
-                try:
-                    await client.publish(subject, each.payload, headers=_headers(each))
-                except (MaxPayloadError, BadSubjectError) as error:
-                    self._cannot_send(error)
-            await client.flush(self.options.flush_timeout)
+            await self._client.publish(self._inbox_of_marks, number)
+            await asyncio.wait_for(mark, self.options.flush_timeout)
         except (TimeoutError, NatsError, OSError) as error:
-            raise Unsent(str(error)) from None
-        # After a new connection the server answers, too, but does not have what went to the old one
-        if self._lost != lost or not self._connected.is_set():
+            why = str(error) or (
+                f"no message to {self._inbox_of_marks} came back within {self.options.flush_timeout} s; "
+                "the gateway's user must be allowed to publish and to subscribe to _INBOX.>"
+            )
+            raise Unsent(why) from None
+        finally:
+            del self._marks[number]
+        # What waits is published again over a new connection, the mark, too; what went to the old one is not
+        if self._lost != lost:
             raise Unsent("the connection was lost")
+
+    async def _on_mark(self, message: Any) -> None:
+        mark = self._marks.get(message.data)
+        if mark is not None and not mark.done():
+            mark.set_result(None)
 
 
 def _headers(each: Outgoing) -> dict[str, str] | None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 #: Debian keeps servers' programs out of the path of users
@@ -90,6 +91,7 @@ class Proxy:
         self._lock, self._sockets = threading.Lock(), list[socket.socket]()
         self._flows = threading.Event()
         self._flows.set()
+        self._lines_left: int | None = None
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -99,15 +101,24 @@ class Proxy:
                 server = socket.create_connection(("127.0.0.1", self._target))
                 with self._lock:
                     self._sockets += [client, server]
-                for one, other in ((client, server), (server, client)):
-                    threading.Thread(target=self._copy, args=(one, other), daemon=True).start()
+                threading.Thread(target=self._copy, args=(client, server, self._until_cut), daemon=True).start()
+                threading.Thread(target=self._copy, args=(server, client, bytes), daemon=True).start()
 
-    def _copy(self, one: socket.socket, other: socket.socket) -> None:
+    def _copy(self, one: socket.socket, other: socket.socket, kept: Callable[[bytes], bytes]) -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(1 << 16):
                 self._flows.wait()
-                other.sendall(data)
+                other.sendall(kept(data))
         _end(one, other)
+
+    def _until_cut(self, data: bytes) -> bytes:
+        if self._lines_left is None:
+            return data
+        lines = data.splitlines(keepends=True)[: self._lines_left]
+        self._lines_left -= len(lines)
+        if self._lines_left == 0 and lines:
+            threading.Timer(0.05, self.cut).start()  # the server's answer still comes
+        return b"".join(lines)
 
     def pause(self) -> None:
         """Take what comes, and keep it; if connections are cut meanwhile, it is lost."""
@@ -116,9 +127,14 @@ class Proxy:
     def resume(self) -> None:
         self._flows.set()
 
+    def cut_after(self, lines: int) -> None:
+        """Let so many lines more go to the server, and what it says to them come back; then end all connections."""
+        self._lines_left = lines
+
     def cut(self) -> None:
         """End all connections; what is on its way is lost."""
         with self._lock:
+            self._lines_left = None
             _end(*self._sockets)
             self._sockets.clear()
 
