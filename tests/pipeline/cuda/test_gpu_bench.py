@@ -26,7 +26,11 @@ def test_command(tmp_path: Path) -> None:
     ours = ["tagmatch, rarest", "tagmatch, balanced"]
     several = [name for name in systems["end to end"] if name.endswith(" devices")]  # where there are more than one
     compared = [*ours, *several, "GPU scan, batched", *(f"{name}, dictionary-encoded" for name in ours)]
-    assert systems == {"end to end": compared, "subset match alone": [*ours, "GPU scan, batched"]}
+    assert systems == {
+        "end to end": compared,
+        "subset match alone": [*ours, "GPU scan, batched"],
+        "one match, called again and again": [each for name in ours for each in (name, f"{name}, CPU")],
+    }
     assert all(value["value"] > 0 for panel in found["panels"] for value in panel["values"])
     assert all(line["value"] > 0 for line in found["lines"])
     assert {row["system"] for row in found["answers"]} == set(compared)

@@ -1,4 +1,4 @@
-"""What CUDA devices do: end to end, the subset match alone, and how much the copies are of what one can copy."""
+"""What CUDA devices do: end to end, the subset match alone, what the copies are of what one can copy, and one query."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import CudaOptions
 from tagmatch.pipeline.stages.inline import packet_ranges
+from tagmatch.workloads.bench.harness.load import callers_rate
 from tagmatch.workloads.bench.harness.results import Target
 from tagmatch.workloads.bench.harness.timing import Samples, alternate, seconds_of
 from tagmatch.workloads.systems.catalogue import (
@@ -26,7 +27,7 @@ from tagmatch.workloads.systems.dictionaries import DictionaryEncoded
 from tagmatch.workloads.systems.matcher import count_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
 
@@ -49,9 +50,12 @@ _TARGETS = {
 }
 #: Of the throughput of one device, that which two have
 _TWICE = Target(1.8)
+#: Of the time of one `match` on the CPU, that of one where there is a device
+_ONE_MATCH = Target(1.2, at_most=True)
 
 _COPIED_BYTES = 1 << 28
 _COUNTED_QUERIES = 100_000
+_SINGLE_QUERIES = 20_000
 
 
 def gpu(bench: Bench) -> Result:
@@ -66,7 +70,8 @@ def gpu(bench: Bench) -> Result:
         device memory, packet after packet on one stream. The batched scan tests every signature, and begins with the
         queries' signatures; it has as many threads and streams, and looks keys up on the host. Bytes are those of the
         queries' tags and of the answers, with their offsets, and are compared with
-        what the device copies from and to pinned memory at best.""",
+        what the device copies from and to pinned memory at best. *One match* is one caller of `match`, again and again,
+        of an index on the device and of one on the CPU, in turns.""",
     )
     on_one: dict[str, Build] = {
         OURS[layout]: tagmatch(name, cuda=CudaOptions(devices=(0,))) for layout, name in OURS_ON_GPU.items()
@@ -86,6 +91,9 @@ def gpu(bench: Bench) -> Result:
         _subset_match(bench, result, one_device, workload.queries)
         if RAREST in found:
             _bytes(bench, result, one_device[RAREST], workload.queries, found[RAREST].queries.median)
+        on_cpu: dict[str, Build] = {f"{name}, CPU": tagmatch(name) for name in OURS.values() if name in matchers}
+        with bench.built(on_cpu, workload.sets, result) as others:
+            _one_match(bench, result, matchers, others, workload.queries)
     return result
 
 
@@ -132,6 +140,30 @@ def _subset_match(bench: Bench, result: Result, matchers: dict[str, Any], querie
         if name != GPU_BATCH_SCAN and GPU_BATCH_SCAN in found:
             ratio = rate.over(found[GPU_BATCH_SCAN])
             result.add(f"{name}: subset match alone, against the batched scan", ratio, "times")
+
+
+def _one_match(
+    bench: Bench, result: Result, on_device: Mapping[str, Any], on_cpu: Mapping[str, Any], queries: pa.ListArray
+) -> None:
+    """Time one query at a time, which never pays for a device."""
+    asked = queries[:_SINGLE_QUERIES].to_pylist()
+    panel = result.panel("one match, called again and again", "distinct sets", "microseconds a query")
+    for name in OURS.values():
+        cpu = f"{name}, CPU"
+        if cpu not in on_cpu:
+            continue
+        matchers = {name: on_device[name], cpu: on_cpu[cpu]}
+        taken: dict[str, list[float]] = {each: [] for each in matchers}
+        with bench.doing(f"gpu: one match of {name}"):
+            for matcher in matchers.values():
+                matcher.match(asked[0])  # loads the kernel
+            for _ in range(bench.options.rounds):
+                for each, matcher in matchers.items():
+                    taken[each].append(1e6 / callers_rate(matcher.match, asked, 1, bench.options.seconds))
+        found = {each: Samples(tuple(values)) for each, values in taken.items()}
+        for each, samples in found.items():
+            panel.add(each, f"{bench.sets():,}", samples)
+        result.add(f"{name}: one match, against the CPU", found[name].over(found[cpu]), "times as long", _ONE_MATCH)
 
 
 def _match_rate(matcher: Tagmatch, queries: pa.ListArray) -> float:
