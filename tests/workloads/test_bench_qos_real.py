@@ -112,15 +112,21 @@ def test_dds_is_left_out_where_it_is_missing(tmp_path: Path, monkeypatch: pytest
     assert "needs the Python package cyclonedds" in found["unavailable"]["CycloneDDS"]
 
 
-def test_pipeline(tmp_path: Path) -> None:
-    found = measured(tmp_path, "pipeline", more=("--calls", "30", "--pipeline-seeds", "3", "--sets", "3000"))
+@pytest.mark.parametrize(
+    ("system", "rates", "more"),
+    [
+        ("TagMatch", ("1", "1.5"), ()),
+        ("TagMatch, 2 threads", ("1", "2.4"), ("--pipeline-threads", "2", "--load", "0.5", "--load", "1.2")),
+    ],
+)
+def test_pipeline(tmp_path: Path, system: str, rates: tuple[str, ...], more: tuple[str, ...]) -> None:
+    found = measured(tmp_path, "pipeline", more=("--calls", "30", "--pipeline-seeds", "3", "--sets", "3000", *more))
     orders = ("fifo", "edf", "dfgs")
-    for load in ("1", "1.5"):
-        panel = f"TagMatch, Table 2's rates × {load}, Poisson"
-        failed = values(found, panel)
+    for rate in rates:
+        failed = values(found, f"{system}, Table 2's rates × {rate}, Poisson")
         assert failed.keys() == {(order, channel) for order in orders for channel in CHANNELS}
         for channel in CHANNELS:
-            what = f"TagMatch, rates × {load}, {channel}: edf fails more than dfgs by"
+            what = f"{system}, rates × {rate}, {channel}: edf fails more than dfgs by"
             difference = failed["edf", channel] - failed["dfgs", channel]
             assert math.isclose(lines(found)[what], difference, abs_tol=1e-9)
             low, high = (lines(found)[f"{what}, 95 % confidence, {end}"] for end in ("from", "to"))

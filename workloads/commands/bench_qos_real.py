@@ -44,6 +44,15 @@ def qos_real(
     calls: Annotated[int, typer.Option(min=20, max=100_000, help="Calls in a run of the pipeline, about.")] = 1_000,
     pipeline_seeds: Annotated[int, typer.Option(min=2, max=1000, help="Runs of the pipeline.")] = 10,
     sets: Annotated[int, typer.Option(min=100, max=2**24, help="Sets that the pipeline stores.")] = 100_000,
+    pipeline_threads: Annotated[
+        int, typer.Option(min=1, max=256, help="Threads of the pipeline, which get as many times the messages of one.")
+    ] = 1,
+    load: Annotated[
+        list[float],
+        typer.Option(
+            min=0.01, max=100, help="How many times Table 2's rates the pipeline's threads get, again for each."
+        ),
+    ] = [1.0, 1.5],  # noqa: B006 - Typer copies it
     part: Annotated[
         list[RealPart] | None, typer.Option(help="Again for each.  [default: all]", show_default=False)
     ] = None,
@@ -62,7 +71,7 @@ def qos_real(
         seeds,
         (subscriptions1, subscriptions2),
         tuple(part or RealPart),
-        PipelineSizes(sets, calls=calls, seeds=pipeline_seeds),
+        PipelineSizes(sets, calls=calls, seeds=pipeline_seeds, loads=tuple(load), threads=pipeline_threads),
     )
     options = BenchOptions(seed=seed, queries=_QUERIES)
     measure_all([partial(experiment, sizes=sizes)], options, output, allow_changes=allow_changes)

@@ -57,7 +57,9 @@ class PipelineSizes:
     seeds : int
         Runs of each order.
     loads : tuple of float
-        How many times Table 2's rates.
+        How many times Table 2's rates, for each thread.
+    threads : int
+        Threads that match.
     """
 
     sets: int = 100_000
@@ -65,6 +67,7 @@ class PipelineSizes:
     calls: int = 1_000
     seeds: int = 10
     loads: tuple[float, ...] = (1.0, 1.5)
+    threads: int = 1
 
 
 def pipeline(bench: Bench, result: Result, sizes: PipelineSizes) -> None:
@@ -73,18 +76,21 @@ def pipeline(bench: Bench, result: Result, sizes: PipelineSizes) -> None:
     calls = _calls(workload.sets, workload.queries, sizes.seconds)
     own = _own_times(workload.sets, calls)
     channels = [flow.channel for flow in own.flows]
+    system = "TagMatch" if sizes.threads == 1 else f"TagMatch, {sizes.threads} threads"
     panels = {
-        load: result.panel(f"TagMatch, Table 2's rates × {load:g}, Poisson", "channel", FAIL, log=False)
+        load: result.panel(f"{system}, Table 2's rates × {load * sizes.threads:g}, Poisson", "channel", FAIL, log=False)
         for load in sizes.loads
     }
     failed: dict[tuple[str, float], list[dict[str, float]]] = {}
     seeds = range(bench.options.seed, bench.options.seed + sizes.seeds)
     with ExitStack() as stack:
-        indexes = {order: stack.enter_context(_opened(workload.sets, channels, order)) for order in _ORDERS}
+        indexes = {
+            order: stack.enter_context(_opened(workload.sets, channels, order, sizes.threads)) for order in _ORDERS
+        }
         for index in indexes.values():
             _ask_all(index, replace(own, messages=sizes.calls, seed=0), calls)  # from which it learns what calls take
         for load, panel in panels.items():
-            scenario = replace(own.faster(load), messages=sizes.calls)
+            scenario = replace(own.faster(load * sizes.threads), messages=sizes.calls)
             runs: dict[Order, list[list[ChannelResult]]] = {order: [] for order in _ORDERS}
             for seed in seeds:  # side by side, as a machine is not always as fast
                 for order, index in indexes.items():
@@ -97,15 +103,15 @@ def pipeline(bench: Bench, result: Result, sizes: PipelineSizes) -> None:
             for channel in CHANNELS:
                 pairs = zip(failed[more, load], failed[less, load], strict=True)
                 difference = Mean(tuple(one[channel] - other[channel] for one, other in pairs))
-                what = f"TagMatch, rates × {load:g}, {channel}: {more} fails more than {less} by"
+                what = f"{system}, rates × {load * sizes.threads:g}, {channel}: {more} fails more than {less} by"
                 result.add(what, difference.mean, _POINTS)
                 result.add(f"{what}, 95 % confidence, from", difference.mean - difference.half_width, _POINTS)
                 result.add(f"{what}, 95 % confidence, to", difference.mean + difference.half_width, _POINTS)
 
 
-def _opened(sets: pa.Table, channels: Sequence[Channel], order: Order) -> TagMatch:
-    """An index with one thread, so that another core is left for those who ask."""
-    return Tagmatch(sets, threads=1, device="cpu", channels=channels, order=order).index
+def _opened(sets: pa.Table, channels: Sequence[Channel], order: Order, threads: int = 1) -> TagMatch:
+    """An index with so many threads; another core should be left for those who ask."""
+    return Tagmatch(sets, threads=threads, device="cpu", channels=channels, order=order).index
 
 
 def _calls(sets: pa.Table, queries: pa.ListArray, seconds: float) -> list[pa.ListArray]:
