@@ -56,7 +56,8 @@ def partition(bench: Bench, spark: SparkSession, sizes: Iterable[int] = SIZES) -
         "Partitioning on Spark",
         f"""From Parquet files with distinct sets to a saved index: the offline job on Spark {spark.version}, in local
         mode, and the local partitioner (`add_sets` and `consolidate`), in turns, each with {bench.options.threads}
-        threads. Both made the same files, down to the last byte.""",
+        threads. Spark's Python workers are forks of `tagmatch.spark.daemon`. Both made the same files, down to the last
+        byte.""",
         sizes=sizes,
         spark=spark.version,
         max_partition_size=LayoutOptions().max_partition_size,

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SETTINGS = {
     "spark.driver.memory": "4g",  # in local mode the driver's is all that there is
+    "spark.python.daemon.module": "tagmatch.spark.daemon",  # as docs/spark.md has it
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
