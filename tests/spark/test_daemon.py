@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import resource
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 
@@ -32,3 +34,18 @@ def test_workers_have_all_and_no_garbage_is_looked_for_among_it(spark: Any) -> N
     assert row.modules
     assert row.more == row.compiled == 0
     assert row.frozen > 100_000 > row.living
+
+
+def test_workers_use_memory_again_that_they_have_freed(spark: Any) -> None:
+    def told(_: Any) -> Iterator[pa.RecordBatch]:
+        faults, mib = [], 1 << 20
+        for _ in range(2):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            arrays = [np.ones(64 * mib, np.uint8), pa.array(np.ones(8 * mib)).cast(pa.int64())]
+            del arrays
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        yield pa.record_batch({"faults": [faults], "pool": [pa.default_memory_pool().backend_name]})
+
+    (row,) = spark.range(1).repartition(1).mapInArrow(told, "faults array<long>, pool string").collect()
+    assert row.pool == "system"
+    assert row.faults[1] < 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,7 +15,7 @@ from support.qos import Asked, Sent
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.workloads.qos import POLICIES, SCENARIOS, Channel, QosOptions, simulate
-from tagmatch.workloads.qos.channels import Flow
+from tagmatch.workloads.qos.channels import NANOSECONDS, Flow
 from tagmatch.workloads.qos.kernels import EXACT, Messages, Work
 from tagmatch.workloads.qos.simulator import LATENESS, Policy, arrivals, count_results, run, work_of
 
@@ -228,3 +229,32 @@ def test_scenarios_and_options() -> None:
         QosOptions(processing2=0.007)
     with pytest.raises(InvalidValueError, match=r"h_share1 must be from 0 to 0\.99, not 1\.0"):
         QosOptions(h_share1=1.0)
+
+
+def kept_by_edf(options: QosOptions) -> list[int]:
+    """Messages of each channel that one core answers, by deadline; it lets in what makes nothing else late."""
+    messages = arrivals(options.flows, options.messages / options.rate, options.seed, poisson=True)
+    tasks = [flow.tasks for flow in options.flows]
+    deadlines = [round(flow.channel.due * NANOSECONDS) for flow in options.flows]
+    waiting: list[tuple[int, int, list[int]]] = []  # when it is late, its number, and tasks that are left
+    answered, free = [0] * len(tasks), 0
+    for number, (now, channel) in enumerate(zip(messages.arrival.tolist(), messages.channel.tolist(), strict=True)):
+        while waiting and free <= now:
+            free += waiting[0][2].pop(0)
+            if not waiting[0][2]:
+                waiting.pop(0)
+        free = max(free, now)
+        with_it = sorted([*waiting, (now + deadlines[channel], number, list(tasks[channel]))])
+        ends = itertools.accumulate((sum(left) for _, _, left in with_it), initial=free)
+        if all(end <= due for end, (due, _, _) in zip(itertools.islice(ends, 1, None), with_it, strict=True)):
+            waiting = with_it
+            answered[channel] += 1
+    return answered
+
+
+@pytest.mark.parametrize("load", [0.8, 1.0, 1.5])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_on_one_core_dfgs_keeps_what_edf_would_that_keeps_all_it_lets_in(load: float, seed: int) -> None:
+    options = replace(SCENARIOS["table2"].faster(load), messages=3_000, seed=seed, poisson=1)
+    results = simulate(options, POLICIES["DFGS + Smart Dispatch"])
+    assert [each.in_time for each in results] == kept_by_edf(options)
