@@ -265,14 +265,22 @@ def test_lost_connections_lose_nothing_or_give_nothing_twice(
     proxy.close()
 
 
-def test_what_is_lost_on_the_way_is_sent_again(server: Server) -> None:
+@contextmanager
+def behind_proxy(server: Server, **options: Any) -> Iterator[tuple[Proxy, NatsGateway, Sessions, NatsClient]]:
+    """A gateway of an index with one set, of the tag `a`, that reaches the server through a proxy; and a client."""
     tm, _ = loaded([(["a"], 1)])
     proxy = Proxy(server.port)
     with (
         tm,
-        gateway_of(tm, server, port=proxy.port, flush_timeout=1.0) as (gateway, sessions),
+        gateway_of(tm, server, port=proxy.port, **options) as (gateway, sessions),
         client_of(server, "out.>") as client,
     ):
+        yield proxy, gateway, sessions, client
+    proxy.close()
+
+
+def test_what_is_lost_on_the_way_is_sent_again(server: Server) -> None:
+    with behind_proxy(server, flush_timeout=1.0) as (proxy, gateway, sessions, client):
         proxy.pause()
         gateway._hub.publish([["a"]] * 100, [b"%d" % row for row in range(100)])
         wait_until(lambda: sessions.stats()["in_flight"] == 100)
@@ -283,36 +291,22 @@ def test_what_is_lost_on_the_way_is_sent_again(server: Server) -> None:
         assert {int(each.data) for each in client.wait(100)} == set(range(100))
         wait_until(lambda: sessions.stats()["delivered"] == 100)
         assert gateway.stats()["unsent"] >= 100
-    proxy.close()
 
 
 @pytest.mark.parametrize("lines", [*range(1, 6), 20, 38, 39, 40, 41, 60])
 def test_no_line_after_which_a_connection_ends_loses_what_counts_as_sent(server: Server, lines: int) -> None:
     """A notification without headers is two lines, and what asks the server whether it has all comes after them."""
-    tm, _ = loaded([(["a"], 1)])
-    proxy = Proxy(server.port)
-    with (
-        tm,
-        gateway_of(tm, server, port=proxy.port, flush_timeout=1.0) as (gateway, sessions),
-        client_of(server, "out.>") as client,
-    ):
+    with behind_proxy(server, flush_timeout=1.0) as (proxy, gateway, sessions, client):
         proxy.cut_after(lines)
         gateway._hub.publish([["a"]] * 20, [b"%d" % row for row in range(20)])
         wait_until(lambda: sessions.stats()["delivered"] == 20)
         client.publish(("out.end", b"end", None))
         wait_until(lambda: any(each.data == b"end" for each in list(client.got)))
         assert {each.data for each in client.got} == {b"end", *(b"%d" % row for row in range(20))}
-    proxy.close()
 
 
 def test_a_gateway_goes_on_after_a_server_that_answers_late(server: Server) -> None:
-    tm, _ = loaded([(["a"], 1)])
-    proxy = Proxy(server.port)
-    with (
-        tm,
-        gateway_of(tm, server, port=proxy.port, flush_timeout=0.2) as (gateway, sessions),
-        client_of(server, "out.>") as client,
-    ):
+    with behind_proxy(server, flush_timeout=0.5) as (proxy, gateway, sessions, client):
         proxy.pause()
         gateway._hub.publish([["a"]] * 20, [b"%d" % row for row in range(20)])
         wait_until(lambda: gateway.stats()["unsent"] >= 40)
@@ -322,7 +316,6 @@ def test_a_gateway_goes_on_after_a_server_that_answers_late(server: Server) -> N
         wait_until(lambda: any(each.data == b"later" for each in list(client.got)))
         assert {each.data for each in client.got} == {b"later", *(b"%d" % row for row in range(20))}
         assert gateway.stats()["connections"] == 1
-    proxy.close()
 
 
 def test_a_gateway_connects_again_to_a_server_that_was_killed(server: Server) -> None:
