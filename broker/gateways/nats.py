@@ -111,7 +111,7 @@ class NatsGateway(Gateway):
             if subject:
                 self._subscriptions.append(await client.subscribe(subject, options.queue, cb=act))
         try:
-            await self._server_has_all()
+            await self._server_has_all(0)
         except Unsent as error:
             _LOG.warning("NATS: subscribing: %s", error)
         if not self._lost:  # else `_on_reconnected` says so
@@ -153,7 +153,7 @@ class NatsGateway(Gateway):
     async def _end_client(self) -> None:
         if self._client.is_connected:
             with contextlib.suppress(Unsent):
-                await self._server_has_all()
+                await self._server_has_all(self._lost)
         with contextlib.suppress(NatsError, OSError):
             await self._client.close()
 
@@ -186,7 +186,7 @@ class NatsGateway(Gateway):
         self._do(self._send_and_flush(outgoing))
 
     async def _send_and_flush(self, outgoing: Sequence[Outgoing]) -> None:
-        client = self._client
+        client, lost = self._client, self._lost  # before anything is published, for which this may have to wait
         if not (self._connected.is_set() and client.is_connected):
             raise Unsent("there is no connection")
         for each in outgoing:
@@ -197,17 +197,17 @@ class NatsGateway(Gateway):
                 self._cannot_send(error)
             except (TimeoutError, NatsError, OSError) as error:
                 raise Unsent(str(error)) from None
-        await self._server_has_all()
+        await self._server_has_all(lost)
 
-    async def _server_has_all(self) -> None:
-        """Wait until the server has what was published before, over the connection that there is now.
+    async def _server_has_all(self, lost: int) -> None:
+        """Wait until the server has what was published since so many connections were lost, over one connection.
 
         Raises
         ------
         Unsent
             It is not known that it has.
         """
-        lost, mark = self._lost, asyncio.get_running_loop().create_future()
+        mark = asyncio.get_running_loop().create_future()
         number = b"%d" % next(self._numbers)
         self._marks[number] = mark
         try:

@@ -305,6 +305,47 @@ def test_no_line_after_which_a_connection_ends_loses_what_counts_as_sent(server:
         assert {each.data for each in client.got} == {b"end", *(b"%d" % row for row in range(20))}
 
 
+@pytest.mark.parametrize("pieces", [1, 5, 20, 60])
+def test_a_connection_that_ends_while_large_notifications_wait_to_be_written(server: Server, pieces: int) -> None:
+    """The client library has a publisher wait where two megabytes wait to be written."""
+    with behind_proxy(server, flush_timeout=5.0) as (proxy, gateway, sessions, client):
+        payloads = [b"%d" % row * 200_000 for row in range(1, 10)] * 3
+        proxy.cut_after(pieces)
+        gateway._hub.publish([["a"]] * len(payloads), payloads)
+        wait_until(lambda: sessions.stats()["delivered"] == len(payloads))
+        client.publish(("out.end", b"end", None))
+        wait_until(lambda: any(each.data == b"end" for each in list(client.got)))
+        came = Counter(each.data for each in client.got)
+        assert came.keys() == {b"end", *payloads}
+        assert all(came[payload] >= 3 for payload in payloads)
+
+
+def test_a_new_connection_while_notifications_are_published_says_nothing_of_the_first(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with behind_proxy(server) as (proxy, gateway, sessions, client):
+        publish, published = gateway._client.publish, 0
+
+        async def interrupted(*args: Any, **options: Any) -> None:
+            nonlocal published
+            await publish(*args, **options)
+            published += 1
+            if published == 1:
+                await asyncio.sleep(0.1)  # it is written, and kept by the proxy
+                proxy.cut()
+                proxy.resume()
+                while gateway.stats()["connections"] < 2:
+                    await asyncio.sleep(0.01)
+
+        monkeypatch.setattr(gateway._client, "publish", interrupted)
+        proxy.pause()
+        gateway._hub.publish([["a"]] * 20, [b"%d" % row for row in range(20)])
+        wait_until(lambda: sessions.stats()["delivered"] == 20)
+        client.publish(("out.end", b"end", None))
+        wait_until(lambda: any(each.data == b"end" for each in list(client.got)))
+        assert {each.data for each in client.got} == {b"end", *(b"%d" % row for row in range(20))}
+
+
 def test_a_gateway_goes_on_after_a_server_that_answers_late(server: Server) -> None:
     with behind_proxy(server, flush_timeout=0.5) as (proxy, gateway, sessions, client):
         proxy.pause()
