@@ -34,7 +34,7 @@ from tagmatch.model.tables import LONG_AGO, NEVER, ClusterTable, KeyTable, Segme
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.partitioner.key_names import in_common, only_these, only_used
 from tagmatch.partitioner.keys_left import keys_left
-from tagmatch.partitioner.vocabulary import rank_tags
+from tagmatch.partitioner.vocabulary import TagOrder, rank_tags, rarest_first
 
 MAX_ROWS = 2**32 - 2
 
@@ -125,6 +125,15 @@ def build_segment(
     The result depends on the sets and keys it holds and on the options alone, not on the order in which they came
     nor on `threads`.
     """
+    rows = distinct_sets(held, changes, now=now, threads=threads)
+    lay_out: LayOut = resolve_name(implementations_of(options).lay_out)
+    return lay_out(options, rows, threads)
+
+
+def distinct_sets(
+    held: Sequence[Held], changes: Changes, *, order: TagOrder = rarest_first, now: int = LONG_AGO, threads: int = 1
+) -> Rows:
+    """What these sets are after the changes, as of `build_segment`, not laid out yet; tags ranked in an order."""
     held = [each for each in held if len(each) or each.keys.names is not None]
     names = None
     if any(each.keys.names is not None for each in held):
@@ -133,13 +142,13 @@ def build_segment(
     expires = _times([each.keys for each in held], changes)
     if expires is not None:
         removed = removed | (expires <= now)
-    vocabulary, rows, first_rows, order = _rank(tags, rows, threads)
+    vocabulary, rows, first_rows, row_order = _rank(tags, rows, order, threads)
 
     repeated = equal_to_previous(rows, threads=threads)
     firsts = np.flatnonzero(~repeated)
-    group_of_row = np.empty(len(order), np.uint32)
-    group_of_row[order] = np.cumsum(~repeated, dtype=np.int64) - 1
-    del repeated, order
+    group_of_row = np.empty(len(row_order), np.uint32)
+    group_of_row[row_order] = np.cumsum(~repeated, dtype=np.int64) - 1
+    del repeated, row_order
     pair_groups = group_of_row if rows_of_pairs is None else group_of_row[rows_of_pairs]
     del group_of_row, rows_of_pairs
     first_pairs, by_group = group_by(pair_groups, len(firsts), threads=threads)
@@ -153,13 +162,12 @@ def build_segment(
     if len(alive) < len(rows):
         # With rows gone, tags are rarer than they were when the rows were ranked.
         rows = gather(rows, firsts[alive].astype(np.uint32), threads=threads)
-        vocabulary, rows, first_rows, order = _rank(vocabulary.tags, rows, threads)
-        table = table.of_sets(order, threads=threads)
-        del order
+        vocabulary, rows, first_rows, row_order = _rank(vocabulary.tags, rows, order, threads)
+        table = table.of_sets(row_order, threads=threads)
+        del row_order
     del firsts, alive, keys, key_offsets, expires
     table = _narrow(table) if names is None else only_used(table, names, threads=threads)
-    lay_out: LayOut = resolve_name(implementations_of(options).lay_out)
-    return lay_out(options, Rows(vocabulary, rows, table, first_rows), threads)
+    return Rows(vocabulary, rows, table, first_rows)
 
 
 def _with_names_in_common(held: Sequence[Held], changes: Changes, threads: int) -> tuple[list[Held], Changes, Strings]:
@@ -263,11 +271,10 @@ def _end_to_end(offsets: Sequence[IntArray]) -> I64Array:
     return np.concatenate([np.zeros(1, np.int64), *(each[1:] + end for each, end in zip(offsets, ends, strict=False))])
 
 
-def _rank(tags: Strings, rows: Lists, threads: int) -> tuple[Vocabulary, Lists, I64Array, U32Array]:
+def _rank(tags: Strings, rows: Lists, order: TagOrder, threads: int) -> tuple[Vocabulary, Lists, I64Array, U32Array]:
     """The vocabulary of the rows and the rows as ascending ranks, sorted; the rest as `sort_rows` returns it."""
-    vocabulary, ranks = rank_tags(tags, count_values(rows.values, len(tags)), threads=threads)
-    rows, first_rows, order = sort_rows(relabel(rows, ranks, threads=threads), len(vocabulary), threads=threads)
-    return vocabulary, rows, first_rows, order
+    vocabulary, ranks = rank_tags(tags, count_values(rows.values, len(tags)), order=order, threads=threads)
+    return vocabulary, *sort_rows(relabel(rows, ranks, threads=threads), len(vocabulary), threads=threads)
 
 
 def _narrow(table: KeyTable) -> KeyTable:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 
-from tagmatch.model.arrays import Strings, U32Array
+from tagmatch.model.arrays import Strings, U32Array, U64Array
 from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.kernels.sorting import group_by
 from tagmatch.model.kernels.xxh64 import hash_strings
@@ -14,8 +17,18 @@ from tagmatch.model.tag_order import by_hash
 # Frequencies below this are sorted by counting
 _RARE = 1 << 16
 
+#: Gets different tags, their hashes and frequencies, and the number of threads; gives their places in an order
+TagOrder: TypeAlias = Callable[[Strings, U64Array, U32Array, int], U32Array]
 
-def rank_tags(tags: Strings, frequencies: U32Array, *, threads: int = 1) -> tuple[Vocabulary, U32Array]:
+
+def rarest_first(tags: Strings, hashes: U64Array, frequencies: U32Array, threads: int) -> U32Array:
+    """The order of a `Vocabulary`."""
+    return by_frequency(frequencies, by_hash(tags, hashes), threads=threads)
+
+
+def rank_tags(
+    tags: Strings, frequencies: U32Array, *, order: TagOrder = rarest_first, threads: int = 1
+) -> tuple[Vocabulary, U32Array]:
     """Rank the tags that occur.
 
     Parameters
@@ -24,6 +37,8 @@ def rank_tags(tags: Strings, frequencies: U32Array, *, threads: int = 1) -> tupl
         Different tags, in any order.
     frequencies : uint32 array
         Sets that contain each tag; tags with 0 get no rank.
+    order : TagOrder
+        In which they are ranked.
 
     Returns
     -------
@@ -38,10 +53,10 @@ def rank_tags(tags: Strings, frequencies: U32Array, *, threads: int = 1) -> tupl
         tags = gather_strings(tags, present, threads=threads)
         frequencies = frequencies[present]
     hashes = hash_strings(tags, threads=threads)
-    order = by_frequency(frequencies, by_hash(tags, hashes), threads=threads)
-    ranks[order if all_present else present[order]] = np.arange(len(order), dtype=np.uint32)
-    ranked = gather_strings(tags, order, threads=threads)
-    return Vocabulary(ranked, hashes[order], frequencies[order]), ranks
+    places = order(tags, hashes, frequencies, threads)
+    ranks[places if all_present else present[places]] = np.arange(len(places), dtype=np.uint32)
+    ranked = gather_strings(tags, places, threads=threads)
+    return Vocabulary(ranked, hashes[places], frequencies[places]), ranks
 
 
 def by_frequency(frequencies: U32Array, order: U32Array, *, threads: int = 1) -> U32Array:

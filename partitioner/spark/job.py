@@ -175,7 +175,7 @@ class _Job:
             with self.step("keys"):
                 keys = replace(keys, names=number_names(spark, scratch, shards.numbers, sets_per_task))
         with self.step("vocabulary"):
-            tags = build_vocabulary(spark, scratch, shards, sets_per_task)
+            tags = build_vocabulary(spark, scratch, shards)
         with self.step("slices"):
             slices = lay_out_slices(spark, scratch, shards.numbers, layout, sets_per_task, keys, tags)
         with self.step("index"):

@@ -74,7 +74,10 @@ class Serializer:
             Gives the rows with these places in `groups`, uint32.
         """
         firsts, order = group_by(groups, len(labels))
-        records = rows(order)
+        self.add_groups(firsts, labels, numbers, rows(order))
+
+    def add_groups(self, firsts: I64Array, labels: I64Array, numbers: I64Array, records: pa.RecordBatch) -> None:
+        """Take rows that come group by group, as `scatter`; `firsts` has where each group begins, and the end."""
         for group in np.flatnonzero(np.diff(firsts)).tolist():
             first, last = int(firsts[group]), int(firsts[group + 1])
             self.add(int(labels[group]), int(numbers[group]), records.slice(first, last - first))

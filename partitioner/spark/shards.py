@@ -7,7 +7,7 @@ A shard is what the local partitioner makes of its rows.
 from __future__ import annotations
 
 import decimal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, TagLists, U8Array
-from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists
+from tagmatch.model.arrays import I64Array, Strings, TagLists, U8Array, U32Array, U64Array
+from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, to_lists, to_numbers, to_strings
 from tagmatch.model.columns import KEY_CHECKS, tag_lists
 from tagmatch.model.conditions.rows import (
     conditions_of,
@@ -33,8 +33,9 @@ from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.rows import sort_values
 from tagmatch.model.kernels.xxh64 import hash_tags
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import Segment
-from tagmatch.partitioner.local import build_segment, held_by
+from tagmatch.model.tables import LONG_AGO, Vocabulary
+from tagmatch.model.tag_order import by_hash
+from tagmatch.partitioner.local import Changes, Held, distinct_sets, held_by
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.records import rows_at
 from tagmatch.partitioner.spark.serialized import (
@@ -219,19 +220,37 @@ def _write_shard(keys: Keys, batches: Batches) -> Iterator[pa.RecordBatch]:
     shard, rows_of_shard = number_of_task(), len(staged)
     # No sets, but they say of what type keys are
     none = held_by(empty_segment(LayoutOptions(), keys.type))
-    segment = build_segment([none], staged.changes(), LayoutOptions())
-    write_shard(keys, shard, segment)
-    yield one_row(shard=shard, sets=len(segment), rows=rows_of_shard, problems=problems)
+    sets = write_shard(keys, shard, [none], staged.changes())
+    yield one_row(shard=shard, sets=sets, rows=rows_of_shard, problems=problems)
 
 
-def write_shard(keys: Keys, shard: int, segment: Segment) -> None:
-    """Leave the sets of a segment as a shard."""
-    vocabulary = segment.vocabulary
-    keys.scratch.write(
-        "shard",
-        shard,
-        tags=from_strings(vocabulary.tags),
-        frequencies=pa.array(vocabulary.frequencies),
-        ranks=from_lists(segment.tagsets.ranks),
-        **keys.columns(segment.keys),
+def write_shard(keys: Keys, shard: int, held: Sequence[Held], changes: Changes, now: int = LONG_AGO) -> int:
+    """Leave what stored sets are after changes as a shard, as of `distinct_sets`; returns how many sets that are.
+
+    Its tags are in the order of their hashes, as the next step takes them.
+    """
+    sets = distinct_sets(held, changes, order=_hash_order, now=now)
+    if len(sets.ranks):
+        keys.scratch.write(
+            "shard",
+            shard,
+            tags=from_strings(sets.vocabulary.tags),
+            hashes=pa.array(sets.vocabulary.hashes),
+            frequencies=pa.array(sets.vocabulary.frequencies),
+            ranks=from_lists(sets.ranks),
+            **keys.columns(sets.keys),
+        )
+    return len(sets.ranks)
+
+
+def held_by_shard(keys: Keys, shard: int) -> Held:
+    """The sets of a shard."""
+    tags, hashes, frequencies, ranks = (
+        keys.scratch.read("shard", shard, name) for name in ("tags", "hashes", "frequencies", "ranks")
     )
+    vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
+    return Held(vocabulary, to_lists(ranks), keys.of_shard(shard))
+
+
+def _hash_order(tags: Strings, hashes: U64Array, frequencies: U32Array, threads: int) -> U32Array:  # noqa: ARG001
+    return by_hash(tags, hashes)

@@ -18,21 +18,20 @@ import pyarrow as pa
 
 from tagmatch.model import clock
 from tagmatch.model.arrays import Strings, U32Array
-from tagmatch.model.arrow import to_lists, to_numbers, to_strings
+from tagmatch.model.arrow import to_numbers
 from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexNotFoundError, InvalidValueError
-from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType, Layout, LayoutOptions
 from tagmatch.model.storage.format import EXPIRES, Entry, files_of, key_type_of, parts_of
 from tagmatch.model.storage.location import Location
 from tagmatch.model.storage.segment_files import write_deletions
-from tagmatch.model.tables import Snapshot, Vocabulary
+from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import rows_with_ranks, to_take_in
 from tagmatch.partitioner.expired import due_rows
-from tagmatch.partitioner.local import Held, build_segment, held_in, no_changes
+from tagmatch.partitioner.local import Held, held_in, no_changes
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.numbered import Known, Numbers, make_slots
 from tagmatch.partitioner.spark.scratch import Scratch
-from tagmatch.partitioner.spark.shards import Shards, write_shard
+from tagmatch.partitioner.spark.shards import Shards, held_by_shard, write_shard
 from tagmatch.partitioner.spark.tasks import for_each, grouped, one_row
 
 if TYPE_CHECKING:
@@ -297,7 +296,7 @@ def _look_up(keys: Keys, stored: Stored, numbers: Sequence[Numbers], free: int, 
 
     Under another number, as a twin of this task may be reading the first.
     """
-    scratch, own = keys.scratch, _held(keys, shard)
+    scratch, own = keys.scratch, held_by_shard(keys, shard)
     held, found = list[Held](), {}
     for place, segment in enumerate(stored.open().segments):
         ranks = numbers[place].of(own.vocabulary.tags, segment.vocabulary.tags)
@@ -309,15 +308,8 @@ def _look_up(keys: Keys, stored: Stored, numbers: Sequence[Numbers], free: int, 
     if held:
         shard += free
         # What is newer comes last
-        write_shard(keys, shard, build_segment([*held, own], no_changes(), LayoutOptions(), now=stored.now))
+        write_shard(keys, shard, [*held, own], no_changes(), stored.now)
     yield one_row(shard=shard, sets=len(own))
-
-
-def _held(keys: Keys, shard: int) -> Held:
-    tags, frequencies, ranks = (keys.scratch.read("shard", shard, name) for name in ("tags", "frequencies", "ranks"))
-    strings = to_strings(tags)
-    vocabulary = Vocabulary(strings, hash_strings(strings), to_numbers(frequencies))
-    return Held(vocabulary, to_lists(ranks), keys.of_shard(shard))
 
 
 def _take(
@@ -336,11 +328,9 @@ def _take(
     rows = segment.live_rows(first, last).astype(np.uint32)
     if place not in taken:
         rows = np.intersect1d(rows, due.rows(keys.scratch, place), assume_unique=True)
-    made = build_segment([held_in(segment, rows)], no_changes(), LayoutOptions(), now=stored.now)
-    if len(made):
-        shard = free + chunk
-        write_shard(keys, shard, made)
-        yield one_row(shard=shard, sets=len(made))
+    shard = free + chunk
+    if made := write_shard(keys, shard, [held_in(segment, rows)], no_changes(), stored.now):
+        yield one_row(shard=shard, sets=made)
 
 
 def _delete(scratch: Scratch, stored: Stored, shards: Sequence[int], due: Due, place: int) -> Iterator[pa.RecordBatch]:

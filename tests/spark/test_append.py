@@ -30,6 +30,7 @@ from tagmatch.model.options import KeyType, Layout
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.shared_files import FolderFiles
 from tagmatch.model.storage.store import Store
+from tagmatch.partitioner.local import held_by, no_changes
 from tagmatch.partitioner.spark import stored as stored_step
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.numbered import Known, Numbers, _build, _send
@@ -476,7 +477,7 @@ def test_tasks_that_run_twice_leave_the_same_files(tmp_path: Path, rng: random.R
         tags, keys = zip(*rows_of(rng, 50), strict=True)
         tm.add_sets(tags, keys)
         tm.consolidate()
-        write_shard(keys_of_job, 3, tm.snapshot.only)
+        write_shard(keys_of_job, 3, [held_by(tm.snapshot.only)], no_changes())
     known = Known("slots", partial(stored_step._tags_of, stored, 0), len(stored.open().only.vocabulary))
     key, labels, groups = np.arange(2, dtype=np.uint64), np.zeros(1, np.int64), [(0, 0)]
     sent = deserialized(_send([known], [(0, 0, known.count)], groups, labels, 0))

@@ -21,7 +21,7 @@ from tagmatch.model.options import Layout, LayoutOptions
 from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.shared_files import FolderFiles
 from tagmatch.model.storage.table_files import TableFile
-from tagmatch.partitioner.spark import joined, keys, shards, slices, vocabulary
+from tagmatch.partitioner.spark import joined, keys, ranks, shards, slices, vocabulary
 from tagmatch.partitioner.spark import numbered as numbers
 from tagmatch.partitioner.spark.rank_ranges import RankRanges
 from tagmatch.partitioner.spark.scratch import Scratch
@@ -62,17 +62,10 @@ def test_order_of_batches_does_not_matter(
         strings = partial(keys._strings, scratch, [*key_names])
         of_job = replace(of_job, names=keys.Names(key_names, numbered(scratch, "names", strings, len(names), rng)))
         sent = [batch for shard in range(4) for batch in vocabulary._tags_of_shard(scratch, LABELS, shard)]
-        (total,) = vocabulary._add_up(scratch, rows_of(sent, rng))
-        ranges = vocabulary.Ranges.of([SimpleNamespace(**total.to_pylist()[0])], 30)
-        sent = list(vocabulary._tags_of_task(scratch, ranges, np.zeros(ranges.count, np.int64), 3))
-        sorted_tags = [
-            batch
-            for number in range(ranges.count)
-            for batch in vocabulary._sort(scratch, number, records_of(number, rows_of(sent, rng)))
-        ]
-        files = written(scratch, vocabulary._file(scratch, told(sorted_tags)))
-        count, strings = sum(row.tags for row in told(sorted_tags)), partial(vocabulary._strings, scratch, [*files])
-        tags = vocabulary.Tags(scratch, count, files, {}, numbered(scratch, "tags", strings, count, rng))
+        totals = told(vocabulary._add_up(scratch, len(LABELS), rows_of(sent, rng)))
+        of_tasks = ranks.Ranks.of(scratch, totals)
+        files = written(scratch, ranks.vocabulary_file(scratch, "totals", of_tasks, totals[0].bytes))
+        tags = vocabulary.Tags(scratch, of_tasks.count, files, {}, of_tasks)
         sent = []
         for shard in range(4):
             list(slices._rank(scratch, options, tags, shard))
