@@ -6,9 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import BoolArray, Strings, U8Array, U32Array, U64Array
+from tagmatch.model.arrays import BoolArray, Strings, U8Array, U32Array, U64Array, frozen
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.sorting import sort_hashes
 
 # What a tag is to the one before it
 _OTHER_HASH, _SAME_TAG, _SAME_HASH = 0, 1, 2
@@ -20,7 +21,7 @@ def by_hash(tags: Strings, hashes: U64Array) -> U32Array:
 
 
 def grouped_by_hash(tags: Strings, hashes: U64Array) -> tuple[U32Array, BoolArray]:
-    """Order tags, of which some may be equal; fastest where they come as a few runs that are in order.
+    """Order tags, of which some may be equal.
 
     Returns
     -------
@@ -29,7 +30,7 @@ def grouped_by_hash(tags: Strings, hashes: U64Array) -> tuple[U32Array, BoolArra
     repeated : bool array
         Whether the tag at each of these places equals the one before it.
     """
-    order = np.argsort(hashes, kind="stable").astype(np.uint32)
+    order = sort_hashes(frozen(hashes))
     found = _compared(tags, hashes, order)
     if (found == _SAME_HASH).any():
         # Tags that share a hash with another one, and with how many it may be: anybody can make these

@@ -14,7 +14,6 @@ from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.table_files import TableFile
 from tagmatch.partitioner.balanced_partitioning import Root
 from tagmatch.partitioner.spark.scratch import Scratch
-from tagmatch.partitioner.spark.vocabulary import Tags
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +87,7 @@ class Slices:
 class LayoutPlan(Protocol):
     """What a layout has to say."""
 
-    def prepare(self, scratch: Scratch, tags: Tags, shard: int, ranks: Lists) -> U64Array:
+    def prepare(self, scratch: Scratch, shard: int, ranks: Lists) -> U64Array:
         """Leave what a shard's sets are routed by; returns words, uint64[n, 2], that `plan` gets of all shards."""
 
     def plan(

@@ -19,7 +19,6 @@ from tagmatch.partitioner.balanced_partitioning import Root
 from tagmatch.partitioner.spark.joined import Joined, JoinedTable
 from tagmatch.partitioner.spark.plan import LaidOut, Plan, Slices
 from tagmatch.partitioner.spark.scratch import Scratch
-from tagmatch.partitioner.spark.vocabulary import Tags
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +92,7 @@ def _bounds(ranked: Sequence[Any], slices: int) -> U64Array:
 class RarestPlan:
     """See `LayoutPlan`."""
 
-    def prepare(self, scratch: Scratch, tags: Tags, shard: int, ranks: Lists) -> U64Array:  # noqa: ARG002
+    def prepare(self, scratch: Scratch, shard: int, ranks: Lists) -> U64Array:  # noqa: ARG002
         """First words of some sets."""
         words = first_words(ranks)
         return words[np.linspace(0, len(words), min(_SAMPLE, len(words)), endpoint=False).astype(np.int64)]

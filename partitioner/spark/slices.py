@@ -68,7 +68,7 @@ def _rank(scratch: Scratch, options: LayoutOptions, tags: Tags, shard: int) -> I
     """Leave a shard's sets as ranks, and what they are routed by."""
     ranks = tags.rank_sets(shard)
     scratch.write("ranked", shard, ranks=from_lists(ranks))
-    words = plan_of(options).prepare(scratch, tags, shard, ranks)
+    words = plan_of(options).prepare(scratch, shard, ranks)
     first, second = (np.ascontiguousarray(words[:, i]).view(np.int64) for i in range(2))
     empty = int(np.count_nonzero(ranks.lengths() == 0))
     yield one_row(shard=shard, sets=len(ranks), empty=empty, first=first, second=second)

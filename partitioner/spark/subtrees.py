@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, Lists, U64Array, offsets_of
-from tagmatch.model.arrow import from_words, to_numbers, to_words
+from tagmatch.model.arrow import from_words, to_lists, to_numbers, to_words
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.table_files import TableFile
@@ -20,7 +20,6 @@ from tagmatch.partitioner.spark.joined import Joined, JoinedTable
 from tagmatch.partitioner.spark.plan import LaidOut, Plan, Slices
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.tree import Splits, grow_tree
-from tagmatch.partitioner.spark.vocabulary import Tags
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,9 +49,10 @@ class Subtrees:
 class BalancedPlan:
     """See `LayoutPlan`."""
 
-    def prepare(self, scratch: Scratch, tags: Tags, shard: int, ranks: Lists) -> U64Array:
-        """Leave signatures."""
-        signatures = signatures_of(ranks, tags.hashes())
+    def prepare(self, scratch: Scratch, shard: int, ranks: Lists) -> U64Array:  # noqa: ARG002
+        """Leave signatures, made by the hashes that the shard itself has: they are near each other in memory."""
+        of_shard = to_lists(scratch.read("shard", shard, "ranks"))
+        signatures = signatures_of(of_shard, to_numbers(scratch.read("shard", shard, "hashes")))
         scratch.write("ranked", shard, signatures=from_words(signatures))
         return np.zeros((0, 2), np.uint64)
 

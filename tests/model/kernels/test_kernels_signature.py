@@ -1,6 +1,6 @@
 import numpy as np
 import xxhash
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tagmatch.model.arrays import Lists
@@ -19,6 +19,8 @@ def words_of(bits: set[int]) -> list[int]:
 
 
 @given(st.lists(st.lists(st.integers(0, 19), unique=True)), st.integers(0, 5))
+@example([[row % 20, (row + 1) % 20] for row in range(300)], 0)  # rows of several batches
+@example([[], [*range(20)] * 40, [3], *[[4]] * 80, [*range(20)] * 90], 0)  # rows that are longer than those before
 def test_signatures_are_as_published(rows, salt):
     hashes = np.array([xxhash.xxh64_intdigest(f"{salt}-{rank}".encode()) for rank in range(20)], np.uint64)
     offsets = np.cumsum([0, *map(len, rows)])
