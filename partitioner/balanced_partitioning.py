@@ -149,6 +149,12 @@ class Root:
     mask: U64Array = field(default_factory=lambda: np.zeros(SIGNATURE_WORDS, np.uint64))
     used: U64Array = field(default_factory=lambda: np.zeros(SIGNATURE_WORDS, np.uint64))
 
+    def halves(self, pivot: int) -> tuple[Root, Root]:
+        """Where it goes on with the sets without a pivot, and with those with it."""
+        bit = np.zeros(SIGNATURE_WORDS, np.uint64)
+        bit[pivot // 64] = 1 << (63 - pivot % 64)
+        return Root(self.mask, self.used | bit), Root(self.mask | bit, self.used | bit)
+
 
 @dataclass(frozen=True)
 class _Node:
@@ -156,8 +162,7 @@ class _Node:
 
     begin: int
     end: int
-    mask: U64Array
-    used: U64Array
+    root: Root
 
     @property
     def size(self) -> int:
@@ -178,8 +183,8 @@ class _Sets:
         ranges = [(node.begin + a, node.begin + b) for a, b in even_ranges(node.size, threads)]
         counts = np.zeros((len(ranges), SIGNATURE_BITS), np.int64)
         run(lambda i: count_bits(self.signatures, *ranges[i], counts[i]), range(len(ranges)), threads)
-        mask, used = node.mask.copy(), node.used.copy()
-        pivot = choose_pivot(counts.sum(axis=0), node.size, max_size, mask, used)
+        mask, used = node.root.mask.copy(), node.root.used.copy()
+        pivot = int(choose_pivot(counts.sum(axis=0), node.size, max_size, mask, used))
         if pivot < 0:
             return [node]
         ones = counts[:, pivot]
@@ -190,16 +195,15 @@ class _Sets:
         now, swap = (self.signatures, self.order), (self.swap_signatures, self.swap_order)
         run(lambda i: _scatter(*now, *ranges[i], pivot, zeros_at[i], ones_at[i], *swap), range(len(ranges)), threads)
         run(lambda i: _move_back(*now, *ranges[i], *swap), range(len(ranges)), threads)
-        bit = np.zeros(SIGNATURE_WORDS, np.uint64)
-        bit[pivot // 64] = 1 << (63 - pivot % 64)
-        halves = _Node(node.begin, middle, mask, used | bit), _Node(middle, node.end, mask | bit, used | bit)
+        without, having = node.root.halves(pivot)
+        halves = _Node(node.begin, middle, without), _Node(middle, node.end, having)
         return [half for half in halves if half.size]
 
     def finish(self, node: _Node, max_size: int) -> tuple[U64Array, I64Array]:
         """Masks and ends of the node's leaves, found by one thread."""
         leaves: tuple[U64Array, I64Array] = _partition_subtree(
             self.signatures, self.order, self.swap_signatures, self.swap_order,
-            node.begin, node.end, node.mask, node.used, max_size,
+            node.begin, node.end, node.root.mask, node.root.used, max_size,
         )  # fmt: skip
         return leaves
 
@@ -209,7 +213,7 @@ def _leaves(sets: _Sets, first_row: int, root: Root, max_size: int, threads: int
     # Nodes too large for one thread's fair share are split by all threads together, the others one to a thread.
     count = len(sets.order)
     share = max(max_size, (count - first_row) // (4 * threads))
-    waiting = [_Node(first_row, count, root.mask, root.used)] if count > first_row else []
+    waiting = [_Node(first_row, count, root)] if count > first_row else []
     subtrees: list[_Node] = []
     while waiting:
         node = waiting.pop()

@@ -1,17 +1,24 @@
 """Algorithm 1 (§3.1) on sets in many files: the splits of nodes that are too large for one task.
 
-A level is one pass over all signatures, in which every task walks its sets down the splits so far and counts the bits
-of each node that is still to be split. The driver sees a histogram of 192 counts a node, of every task where these are
-few, else added up by tasks, and takes the pivots from them by the rule of the local partitioner.
+In a pass over all signatures every task walks its sets down the splits so far and counts the bits of each node that is
+still to be split. The driver sees a histogram of 192 counts a node, of every task where these are few, else added up by
+tasks, and takes the pivots from them by the rule of the local partitioner.
+
+A shard's sets are a sample of all sets, as they came there by hash. So the pivot of a shard's own part of a node is
+mostly that of the node. A task goes on with it, and counts the bits of both halves, and of theirs. Where all tasks have
+done so with the pivot that the driver then finds, it has the histograms of these, too, and one pass does for many
+levels. Where some have not, the halves wait for the next pass.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +26,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, U64Array
 from tagmatch.model.arrow import to_words
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS
+from tagmatch.model.kernels.signature import SIGNATURE_BITS
 from tagmatch.model.kernels.sorting import group_by
 from tagmatch.partitioner.balanced_partitioning import Root, choose_pivot, count_bits
 from tagmatch.partitioner.spark.scratch import Scratch
@@ -29,9 +36,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _U = np.uint64
-_COUNTS = "node long, counts array<long>"
-# Some megabytes; to add up fewer by tasks takes longer than all else of a level
+_COUNTS = "node long, path string, sets long, counts array<long>"
+# Some megabytes; to add up fewer by tasks takes longer than all else of a pass
 _HISTOGRAMS_AT_ONCE = 4096
+# Of the sets that a half must have to be split, in its part of a shard: the others have a little more, or less
+_NEARLY = 0.9
+
+#: By a node and a path below it: how many sets there are, and how many have each bit
+_Counted: TypeAlias = dict[tuple[int, str], tuple[int, I64Array]]
+_NONE = (0, np.zeros(SIGNATURE_BITS, np.int64))
 
 _log = logging.getLogger(__name__)
 
@@ -105,25 +118,49 @@ class Tree:
                 found.append(number)
         return found
 
-    def split(self, number: int, counts: I64Array, max_partition_size: int) -> list[int]:
-        """Split a node, of whose bits these are the counts; returns its children, none if it is a partition."""
+    def split(self, number: int, counts: I64Array, max_partition_size: int) -> list[tuple[int, str]]:
+        """Split a node, of whose bits these are the counts.
+
+        Returns its halves, and the step of a path to each; none if it is a partition: the task that gets the node comes
+        to the same end, and to the mask that belongs to it.
+        """
         node = self.nodes[number]
-        mask, used = node.root.mask.copy(), node.root.used.copy()
-        pivot = int(choose_pivot(counts, node.size, max_partition_size, mask, used))
+        pivot = _pivot(counts, node.size, max_partition_size, node.root)
         if pivot < 0:
-            return []  # the task that gets the node comes to the same end, and to the mask that belongs to it
-        bit = np.zeros(SIGNATURE_WORDS, np.uint64)
-        bit[pivot // 64] = 1 << (63 - pivot % 64)
+            return []
         ones = int(counts[pivot])
         node.pivot, node.zeros, node.ones = pivot, len(self.nodes), len(self.nodes) + 1
-        self.nodes += [_Node(node.size - ones, Root(mask, used | bit)), _Node(ones, Root(mask | bit, used | bit))]
-        return [node.zeros, node.ones]
+        sizes = (node.size - ones, ones)
+        self.nodes += [_Node(size, root) for size, root in zip(sizes, node.root.halves(pivot), strict=True)]
+        return [*zip((node.zeros, node.ones), _steps(pivot), strict=True)]
+
+    def split_below(self, number: int, counted: _Counted, max_partition_size: int, sets_per_task: int) -> list[int]:
+        """Split a node and what comes of it, as far as all tasks have counted; returns what is still to be split."""
+        left, waiting = list[int](), [(number, "")]
+        while waiting:
+            below, path = waiting.pop()
+            sets, counts = counted.get((number, path), _NONE)
+            if sets < self.nodes[below].size:
+                left.append(below)  # some tasks did not come by: their own pivots were others, or their parts too small
+                continue
+            halves = self.split(below, counts, max_partition_size)
+            waiting += [(half, path + step) for half, step in halves if self.nodes[half].size > sets_per_task]
+        return left
+
+
+def _pivot(counts: I64Array, size: int, max_partition_size: int, root: Root) -> int:
+    return int(choose_pivot(counts, size, max_partition_size, root.mask.copy(), root.used.copy()))
+
+
+def _steps(pivot: int) -> tuple[str, str]:
+    """What paths say of going on with the sets without a pivot, and with those with it."""
+    return f"{pivot}-", f"{pivot}+"
 
 
 def grow_tree(
     spark: SparkSession, scratch: Scratch, shards: Sequence[int], sets: int, max_partition_size: int, sets_per_task: int
 ) -> Tree:
-    """Split nodes level by level until each has at most `sets_per_task` sets, or is a partition.
+    """Split nodes until each has at most `sets_per_task` sets, or is a partition.
 
     Parameters
     ----------
@@ -133,53 +170,78 @@ def grow_tree(
         How many there are, without the empty one.
     """
     tree = Tree([_Node(sets, Root())])
-    level, large = 0, [0] if sets > sets_per_task else []
+    passes, large = 0, [0] if sets > sets_per_task else []
     while large:
-        counted = for_each(spark, shards, partial(_count, scratch, tree.splits(), tuple(large)), _COUNTS)
-        if len(shards) * len(large) > _HISTOGRAMS_AT_ONCE:
+        most = _HISTOGRAMS_AT_ONCE // (len(shards) * len(large))
+        wanted = {number: tree.nodes[number] for number in large}
+        count = partial(_count, scratch, tree.splits(), wanted, sets_per_task, max(1, most))
+        counted = for_each(spark, shards, count, _COUNTS)
+        if not most:
             counted = counted.repartition("node").mapInArrow(_add_up, _COUNTS)
-        (sums,) = _add_up(counted.toArrow().to_batches())
-        children = [
-            child
-            for node, counts in zip(sums["node"].to_pylist(), _histograms(sums), strict=True)
-            for child in tree.split(node, counts, max_partition_size)
-        ]
-        level += 1
-        _log.info("level %d: %d nodes of more than %d sets, %d halves", level, len(large), sets_per_task, len(children))
-        large = [child for child in children if tree.nodes[child].size > sets_per_task]
+        sums = _sums(counted.toArrow().to_batches())
+        large = [left for node in large for left in tree.split_below(node, sums, max_partition_size, sets_per_task)]
+        passes += 1
+        _log.info("pass %d: %d nodes, %d still to be split", passes, len(tree.nodes), len(large))
     return tree
 
 
-def _count(scratch: Scratch, splits: Splits, wanted: tuple[int, ...], shard: int) -> Iterator[pa.RecordBatch]:
-    """Count the bits of a shard's sets in each of the wanted nodes."""
+def _count(
+    scratch: Scratch, splits: Splits, wanted: dict[int, _Node], sets_per_task: int, most: int, shard: int
+) -> Iterator[pa.RecordBatch]:
+    """Count the bits of a shard's sets in each of the wanted nodes, and in `most - 1` others below each of them."""
     signatures = to_words(scratch.read("ranked", shard, "signatures"))
     nodes = splits.nodes(signatures)
     place = np.full(len(splits.pivots) + 1, len(wanted), np.uint32)  # the last is for -1
-    place[list(wanted)] = np.arange(len(wanted), dtype=np.uint32)
+    place[[*wanted]] = np.arange(len(wanted), dtype=np.uint32)
     firsts, order = group_by(place[nodes], len(wanted) + 1)
-    grouped = signatures[order[: firsts[len(wanted)]]]
-    counts = np.zeros((len(wanted), SIGNATURE_BITS), np.int64)
-    for i in range(len(wanted)):
-        count_bits(grouped, firsts[i], firsts[i + 1], counts[i])
-    yield _counted(np.array(wanted, np.int64), counts)
+    counted: _Counted = {}
+    for i, (number, node) in enumerate(wanted.items()):
+        own = signatures[order[firsts[i] : firsts[i + 1]]]
+        enough = _NEARLY * sets_per_task * len(own) / node.size
+        for path, sets, counts in islice(_count_below(own, node.root, enough), most):
+            counted[number, path] = sets, counts
+    yield _record(counted)
+
+
+def _count_below(signatures: U64Array, root: Root, enough: float) -> Iterator[tuple[str, int, I64Array]]:
+    """Count the bits of sets, then those of the halves with enough sets by the pivot of these sets, and of theirs.
+
+    Gives the path to each, and how many sets there are; those that are near the root come first.
+    """
+    waiting = deque([("", signatures, root)])
+    while waiting:
+        path, some, root = waiting.popleft()
+        counts = np.zeros(SIGNATURE_BITS, np.int64)
+        count_bits(some, 0, len(some), counts)
+        yield path, len(some), counts
+        if (pivot := _pivot(counts, len(some), 0, root)) >= 0:
+            has_bit = some[:, pivot // 64] >> _U(63 - pivot % 64) & _U(1) != 0
+            for step, chosen, half in zip(_steps(pivot), (~has_bit, has_bit), root.halves(pivot), strict=True):
+                if np.count_nonzero(chosen) > enough:
+                    waiting.append((path + step, some[chosen], half))
 
 
 def _add_up(batches: Batches) -> Iterator[pa.RecordBatch]:
-    sums: dict[int, I64Array] = {}
+    if sums := _sums(batches):
+        yield _record(sums)
+
+
+def _sums(batches: Batches) -> _Counted:
+    sums: _Counted = {}
     for batch in batches:
-        for node, some in zip(batch["node"].to_pylist(), _histograms(batch), strict=True):
-            sums[node] = sums.get(node, 0) + some
-    if sums:
-        yield _counted(np.array(list(sums), np.int64), np.array(list(sums.values())))
+        histograms: I64Array = batch["counts"].flatten().to_numpy().reshape(-1, SIGNATURE_BITS)
+        keys = zip(batch["node"].to_pylist(), batch["path"].to_pylist(), strict=True)
+        for key, some, counts in zip(keys, batch["sets"].to_pylist(), histograms, strict=True):
+            sets, sum_ = sums.get(key, _NONE)
+            sums[key] = sets + some, sum_ + counts
+    return sums
 
 
-def _histograms(counted: pa.RecordBatch) -> I64Array:
-    """The counts of each row, int64[n, 192]."""
-    counts: I64Array = counted["counts"].flatten().to_numpy().reshape(-1, SIGNATURE_BITS)
-    return counts
-
-
-def _counted(nodes: I64Array, counts: I64Array) -> pa.RecordBatch:
-    offsets = pa.array(np.arange(len(nodes) + 1, dtype=np.int32) * SIGNATURE_BITS)
-    lists = pa.ListArray.from_arrays(offsets, pa.array(counts.reshape(-1)))
-    return pa.record_batch([pa.array(nodes), lists], ["node", "counts"])
+def _record(counted: _Counted) -> pa.RecordBatch:
+    nodes, paths = zip(*counted, strict=True)
+    sets, counts = zip(*counted.values(), strict=True)
+    offsets = pa.array(np.arange(len(counted) + 1, dtype=np.int32) * SIGNATURE_BITS)
+    lists = pa.ListArray.from_arrays(offsets, pa.array(np.concatenate(counts)))
+    return pa.record_batch(
+        [pa.array(nodes), pa.array(paths), pa.array(sets), lists], ["node", "path", "sets", "counts"]
+    )

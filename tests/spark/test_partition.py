@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import random
+import re
 import secrets
 import subprocess
 import sys
@@ -327,7 +328,7 @@ def test_errors_of_workers_are_errors_of_tagmatch(spark: Any, tmp_path: Path) ->
 def test_steps_are_told(
     spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, schema: str, key: Any, second: list[str]
 ) -> None:
-    """In the log with a line for each level, and on Spark's pages, where other jobs keep the names that they have."""
+    """In the log, with a line for each pass, and on Spark's pages, where other jobs keep the names that they have."""
     rows = [([f"t{i}", f"u{i % 7}"], key(i)) for i in range(64)]
     expected = ["shards", *second, "vocabulary", "slices", "index"]
     spark.conf.set("spark.job.description", "tagmatch: shards")  # as from a job in another thread
@@ -344,8 +345,12 @@ def test_steps_are_told(
     assert {f"tagmatch: {step}" for step in expected} < set(names)
     assert "mine" in names
     steps = [record.getMessage() for record in caplog.records]
-    assert [step for step in steps if not step.startswith("level ")] == expected
-    assert "level 1: 1 nodes of more than 20 sets, 2 halves" in steps
+    assert [step for step in steps if not step.startswith("pass ")] == expected
+    passes = [re.fullmatch(r"pass (\d+): (\d+) nodes, (\d+) still to be split", step) for step in steps]
+    counted = [tuple(map(int, found.groups())) for found in passes if found]
+    assert [number for number, _, _ in counted] == [*range(1, len(counted) + 1)]
+    assert all(3 <= nodes < 2 * 64 for _, nodes, _ in counted)
+    assert counted[-1][2] == 0
 
 
 @pytest.mark.timeout(600)
