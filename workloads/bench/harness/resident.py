@@ -11,12 +11,16 @@ def resident(field: Literal["VmRSS", "VmHWM"], pid: int | Literal["self"] = "sel
 
     Raises
     ------
+    ProcessLookupError, FileNotFoundError
+        There is no such process, or it has ended, whether or not its parent has taken note.
     OSError
-        There is no such process, or this system does not say.
+        This system does not say.
     """
-    for line in _of(pid, "status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) << 10
+    status = dict(line.split(":", 1) for line in _of(pid, "status").read_text().splitlines())
+    if field in status:
+        return int(status[field].split()[0]) << 10
+    if status.get("State", "").split()[:1] in (["Z"], ["X"]):
+        raise ProcessLookupError(f"process {pid} has ended")
     raise OSError(f"{_of(pid, 'status')} has no {field}")
 
 

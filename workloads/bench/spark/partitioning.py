@@ -39,8 +39,6 @@ _TARGETS_FROM = 4_000_000
 _AGAINST_LOCAL = Target(2.5, at_most=True)
 _TWICE_THE_SETS = Target(2.3, at_most=True)
 
-_WARM_UP_SETS = 20_000
-
 
 def partition(bench: Bench, spark: SparkSession, sizes: Iterable[int] = SIZES) -> Result:
     """Time of partitioning against the number of sets, on Spark and without it.
@@ -57,7 +55,7 @@ def partition(bench: Bench, spark: SparkSession, sizes: Iterable[int] = SIZES) -
         f"""From Parquet files with distinct sets to a saved index: the offline job on Spark {spark.version}, in local
         mode, and the local partitioner (`add_sets` and `consolidate`), in turns, each with {bench.options.threads}
         threads. Spark's Python workers are forks of `tagmatch.spark.daemon`. Both made the same files, down to the last
-        byte.""",
+        byte. One round with the fewest sets came before, to warm up.""",
         sizes=sizes,
         spark=spark.version,
         max_partition_size=LayoutOptions().max_partition_size,
@@ -67,12 +65,12 @@ def partition(bench: Bench, spark: SparkSession, sizes: Iterable[int] = SIZES) -
     on_spark: dict[Layout, dict[int, Samples]] = {each: {} for each in OURS}
     local: dict[Layout, dict[int, Samples]] = {each: {} for each in OURS}
     with tempfile.TemporaryDirectory(prefix="tagmatch-bench-") as scratch:
-        warm_up = _job(bench, spark, Path(scratch, "warm-up"), min(_WARM_UP_SETS, sizes[0]))
-        with bench.doing("spark-partition: warming up"):
-            alternate(warm_up.works(), 1)
-        warm_up.clear()
         for size in sizes:
             job = _job(bench, spark, Path(scratch, str(size)), size)
+            if size == sizes[0]:
+                # All of it, as Java goes on compiling what runs often for a minute
+                with bench.doing("spark-partition: warming up"):
+                    alternate(job.works(), 1)
             with bench.doing(f"spark-partition: {size:,} sets"):
                 found = alternate(job.works(), bench.options.rounds)
             job.check()

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 _SETTINGS = {
     "spark.driver.memory": "4g",  # in local mode the driver's is all that there is
-    "spark.python.daemon.module": "tagmatch.spark.daemon",  # as docs/spark.md has it
+    # These two as docs/spark.md has them
+    "spark.python.daemon.module": "tagmatch.spark.daemon",
+    "spark.shuffle.sort.bypassMergeThreshold": "0",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
