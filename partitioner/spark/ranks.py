@@ -39,7 +39,7 @@ class TaskRanks:
     places : int64 array
         Where the tags of each frequency begin in the task's table, and how many tags it has.
     ranks : int64 array
-        Of the tags at these places; then how many tags all tasks have.
+        Of the tags with which each begins.
     """
 
     places: I64Array
@@ -53,7 +53,7 @@ class TaskRanks:
 
     def before(self, rank: int) -> int:
         """How many of the task's tags have a lower rank."""
-        group = int(np.searchsorted(self.ranks[:-1], rank, "right")) - 1
+        group = int(np.searchsorted(self.ranks, rank, "right")) - 1
         if group < 0:
             return 0
         return min(int(self.places[group]) + rank - int(self.ranks[group]), int(self.places[group + 1]))
@@ -107,7 +107,7 @@ class Ranks:
         for each, own in zip(totals, counts, strict=True):
             found = np.searchsorted(frequencies, np.array(each.frequencies, np.int64))
             places.append(offsets_of(own))
-            ranks.append(np.append(free[found], count))
+            ranks.append(free[found])
             free[found] += own
         scratch.write(_RANKS, 0, places=_lists(places), ranks=_lists(ranks))
         return cls(scratch, tuple(each.task for each in totals), int(count))
@@ -116,8 +116,11 @@ class Ranks:
         """The number of each task, and the ranks of its tags."""
         places, ranks = (to_lists(self.scratch.read(_RANKS, 0, name, keep=True)) for name in ("places", "ranks"))
         for i, task in enumerate(self.tasks):
-            first, last = places.offsets[i], places.offsets[i + 1]
-            yield task, TaskRanks(places.values[first:last].view(np.int64), ranks.values[first:last].view(np.int64))
+            yield task, TaskRanks(_row(places, i), _row(ranks, i))
+
+
+def _row(lists: Lists, row: int) -> I64Array:
+    return lists.values[lists.offsets[row] : lists.offsets[row + 1]].view(np.int64)
 
 
 def _lists(rows: Sequence[I64Array]) -> pa.Array:
