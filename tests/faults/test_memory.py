@@ -119,6 +119,7 @@ def reports(library, seed):
         yield found
 
 
+@pytest.mark.timeout(900)  # the first waits for the sweeps of all engines, five minutes on two idle cores
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_finds_no_memory_changes_nothing(reports, layout, threads, call):
     report = reports[layout, threads].result()[call]
