@@ -149,6 +149,13 @@ class Root:
     mask: U64Array = field(default_factory=lambda: np.zeros(SIGNATURE_WORDS, np.uint64))
     used: U64Array = field(default_factory=lambda: np.zeros(SIGNATURE_WORDS, np.uint64))
 
+    def pivot(self, counts: I64Array, size: int, max_size: int) -> int:
+        """Where `size` sets with these counts of bits, int64[192], are split; -1: `max_size` lets them stay together.
+
+        The sets are those of this root, or a sample of them.
+        """
+        return int(choose_pivot(counts, size, max_size, self.mask.copy(), self.used.copy()))
+
     def halves(self, pivot: int) -> tuple[Root, Root]:
         """Where it goes on with the sets without a pivot, and with those with it."""
         bit = np.zeros(SIGNATURE_WORDS, np.uint64)
@@ -183,8 +190,7 @@ class _Sets:
         ranges = [(node.begin + a, node.begin + b) for a, b in even_ranges(node.size, threads)]
         counts = np.zeros((len(ranges), SIGNATURE_BITS), np.int64)
         run(lambda i: count_bits(self.signatures, *ranges[i], counts[i]), range(len(ranges)), threads)
-        mask, used = node.root.mask.copy(), node.root.used.copy()
-        pivot = int(choose_pivot(counts.sum(axis=0), node.size, max_size, mask, used))
+        pivot = node.root.pivot(counts.sum(axis=0), node.size, max_size)
         if pivot < 0:
             return [node]
         ones = counts[:, pivot]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, narrow_offsets, offsets_of
+from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, list_offsets, offsets_of
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_strings, to_words
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.storage import table_files
@@ -103,14 +103,15 @@ class JoinedTable:
 
     def lists(self, column: str, counts: Counts, totals: Counts, dtype: npt.DTypeLike) -> pa.Array:
         """A column of lists, of which there are so many in each table, with so many values in all."""
-        return from_lists(Lists(self._offsets(column, counts, totals), self._values(column, totals, dtype)))
+        offsets = self._offsets(column, counts, totals, list_offsets(np.array(totals, np.int64)).dtype)
+        return from_lists(Lists(offsets, self._values(column, totals, dtype)))
 
-    def strings(self, column: str, counts: Counts, nbytes: Counts, *, wide: bool = False) -> pa.Array:
+    def strings(self, column: str, counts: Counts, nbytes: Counts) -> pa.Array:
         """A column of strings, of which there are so many in each table, with so many bytes in all.
 
-        With `wide` its offsets have 64 bits, however few bytes there are.
+        Its offsets have 64 bits, however few bytes there are, as those of keys.
         """
-        offsets = self._offsets(column, counts, nbytes, wide=wide)
+        offsets = self._offsets(column, counts, nbytes, np.dtype(np.int64))
         return from_strings(Strings(offsets, self._values(column, nbytes, np.uint8)))
 
     def file(self, name: str, /, **columns: pa.Array) -> TableFile:
@@ -122,9 +123,8 @@ class JoinedTable:
         read = partial(_values_of, self._scratch, self._source, self._numbers, column)
         return self.array(Joined(np.dtype(dtype), starts, read))
 
-    def _offsets(self, column: str, counts: Counts, totals: Counts, *, wide: bool = False) -> IntArray:
+    def _offsets(self, column: str, counts: Counts, totals: Counts, dtype: np.dtype[Any]) -> IntArray:
         bases = offsets_of(np.array(totals, np.int64))
-        dtype = np.dtype(np.int64) if wide else narrow_offsets(bases[-1:]).dtype
         # The first is 0, and a run of its own
         starts = offsets_of(np.array([1, *counts], np.int64))
         read = partial(_ends_of, self._scratch, self._source, self._numbers, column, bases)

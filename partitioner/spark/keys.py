@@ -117,7 +117,7 @@ def number_names(spark: SparkSession, scratch: Scratch, shards: Sequence[int], n
 def _file(scratch: Scratch, ranges: Sequence[Any]) -> TableFile:
     """The file of the names of all ranges, which come in order."""
     table, counts = JoinedTable(scratch, _SORTED, [row.number for row in ranges]), [row.names for row in ranges]
-    return table.file("key_names", name=table.strings("strings", counts, [row.bytes for row in ranges], wide=True))
+    return table.file("key_names", name=table.strings("strings", counts, [row.bytes for row in ranges]))
 
 
 def _strings(scratch: Scratch, files: Sequence[str]) -> Strings:

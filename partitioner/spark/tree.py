@@ -28,7 +28,7 @@ from tagmatch.model.arrow import to_words
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.signature import SIGNATURE_BITS
 from tagmatch.model.kernels.sorting import group_by
-from tagmatch.partitioner.balanced_partitioning import Root, choose_pivot, count_bits
+from tagmatch.partitioner.balanced_partitioning import Root, count_bits
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.tasks import Batches, for_each
 
@@ -125,7 +125,7 @@ class Tree:
         to the same end, and to the mask that belongs to it.
         """
         node = self.nodes[number]
-        pivot = _pivot(counts, node.size, max_partition_size, node.root)
+        pivot = node.root.pivot(counts, node.size, max_partition_size)
         if pivot < 0:
             return []
         ones = int(counts[pivot])
@@ -146,10 +146,6 @@ class Tree:
             halves = self.split(below, counts, max_partition_size)
             waiting += [(half, path + step) for half, step in halves if self.nodes[half].size > sets_per_task]
         return left
-
-
-def _pivot(counts: I64Array, size: int, max_partition_size: int, root: Root) -> int:
-    return int(choose_pivot(counts, size, max_partition_size, root.mask.copy(), root.used.copy()))
 
 
 def _steps(pivot: int) -> tuple[str, str]:
@@ -214,7 +210,7 @@ def _count_below(signatures: U64Array, root: Root, enough: float) -> Iterator[tu
         counts = np.zeros(SIGNATURE_BITS, np.int64)
         count_bits(some, 0, len(some), counts)
         yield path, len(some), counts
-        if (pivot := _pivot(counts, len(some), 0, root)) >= 0:
+        if (pivot := root.pivot(counts, len(some), 0)) >= 0:
             has_bit = some[:, pivot // 64] >> _U(63 - pivot % 64) & _U(1) != 0
             for step, chosen, half in zip(_steps(pivot), (~has_bit, has_bit), root.halves(pivot), strict=True):
                 if np.count_nonzero(chosen) > enough:

@@ -58,8 +58,8 @@ def written(scratch: Scratch, file: TableFile) -> bytes:
 RUNS = st.lists(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=3), max_size=5), max_size=5)
 
 
-@given(RUNS, st.integers(1, 700), st.booleans())
-def test_parts_have_the_bytes_of_the_whole_table(runs: Any, size: int, wide: bool) -> None:
+@given(RUNS, st.integers(1, 700))
+def test_parts_have_the_bytes_of_the_whole_table(runs: Any, size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         scratch = Scratch(FolderFiles(Path(folder)))
         names = [[str(row) for row in rows] for rows in runs]
@@ -74,14 +74,14 @@ def test_parts_have_the_bytes_of_the_whole_table(runs: Any, size: int, wide: boo
         file = table.file(
             "whole",
             a=table.lists("a", sets, values, np.uint64),
-            b=table.strings("b", sets, nbytes, wide=wide),
+            b=table.strings("b", sets, nbytes),
             c=table.words("words", sets),
         )
         all_rows = lists_of([*chain(*runs)])
         all_names = strings_of([*chain(*names)])
         expected = table_of(
             a=from_lists(Lists(all_rows.offsets, all_rows.values.astype(np.uint64))),
-            b=from_strings(Strings(all_names.offsets.astype(np.int64 if wide else np.int32), all_names.data)),
+            b=from_strings(Strings(all_names.offsets.astype(np.int64), all_names.data)),
             c=from_words(np.concatenate([np.zeros((0, 3), np.uint64), *words])),
         )
         cut = TableFile(file.name, file.pieces, size)
@@ -109,8 +109,8 @@ def test_clusters_of_slices_are_those_of_all_sets(rows: Any, has_empty: bool, cu
             found = {"groups": laid_out.groups, "first_tag": laid_out.first_tag, "last_tag": laid_out.last_tag}
             empty = int(has_empty and first == 0)
             slices.append({"slice": number, "sets": last - first, "empty": empty, "ranks": 0, "keys": 0, **found})
-        told = [_Row(row | {"greatest_key": "0", "some_expire": False}) for row in slices]
-        file, count = plan.partitions(scratch, Slices(told), 31)
+        reported = [_Row(row | {"greatest_key": "0", "some_expire": False}) for row in slices]
+        file, count = plan.partitions(scratch, Slices(reported), 31)
         counts = count_firsts(lists_of(rows), 31)
         expected = (int(has_empty) + offsets_of(counts)).astype(np.int32).tobytes()
         (piece,) = [piece for piece in file.pieces if isinstance(piece, joined.Joined)]
