@@ -5,6 +5,7 @@ import os
 import random
 import secrets
 import signal
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -83,6 +84,9 @@ def rng(seed: int) -> random.Random:
 _FIRST = ("spark", "test_cuda_simulator", "test_kernel_cache", "test_cuda_ptx", "test_pipeline_load", "test_types")
 _FIRST += ("test_memory", "test_pipeline_oracle", "test_workloads_paper", "test_workloads_databases", "test_documents")
 
+# Files with Spark that take half of the time of all of them
+_SLOW_SPARK = ("test_append", "test_bench_spark", "test_cluster", "test_spark_documents", "test_stores")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with files that take long or need no kernels; Spark's tests that need its JVM for themselves come last."""
@@ -97,13 +101,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file for each process. One has the tests that share a Spark, which takes long to start and to warm up."""
+    """A file for each process. Two have those that share a Spark, which takes long to start and to warm up."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            return "spark" if "/spark/" in file else file
+            if "/spark/" not in file:
+                return file
+            return "spark, slow files" if Path(file).stem in _SLOW_SPARK else "spark"
 
     return Scheduling(config, log)
 

@@ -25,7 +25,7 @@ def report_of(seed: int) -> Callable[..., dict[str, Any]]:
         command = [sys.executable, "-m", f"faults.{name}", "--seed", str(seed)]
         for option, value in options.items():
             command += [f"--{option}", str(value)]
-        done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=280)
+        done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=580)
         assert done.stdout, done.stderr[-2000:]
         report = json.loads(done.stdout)
         assert not report["problems"], "\n".join(report["problems"])

@@ -18,6 +18,7 @@ def reports(library, seed):
         yield found
 
 
+@pytest.mark.timeout(900)  # the first waits for the sweep
 @pytest.mark.parametrize("call", SAVED)
 def test_a_call_that_cannot_write_changes_nothing(reports, call):
     report = reports[ENGINE].result()[call]

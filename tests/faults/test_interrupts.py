@@ -7,7 +7,7 @@ from faults.calls import CALLS
 from faults.sweep import sweeps
 
 #: Calls are interrupted at the first so many places, and at as many of those that come after them
-BOUND = 8
+BOUND = 4
 
 ENGINES = [("rarest", 1), ("balanced", 4)]
 
@@ -18,6 +18,7 @@ def reports(library, seed):
         yield found
 
 
+@pytest.mark.timeout(900)  # the first waits for the sweeps of both engines
 @pytest.mark.parametrize("engine", ENGINES, ids=str)
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "amatch"])
 def test_a_call_that_is_interrupted_changes_all_or_nothing(reports, engine, call):

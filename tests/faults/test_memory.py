@@ -15,7 +15,7 @@ from faults.sweep import sweeps
 from tagmatch.model.options import Layout
 
 #: Of each call so many allocations fail one by one, and as many of those beyond them
-BOUND = 5
+BOUND = 3
 
 GROWTH = """
 from faults.memory import failing
@@ -119,7 +119,7 @@ def reports(library, seed):
         yield found
 
 
-@pytest.mark.timeout(900)  # the first waits for the sweeps of all engines, five minutes on two idle cores
+@pytest.mark.timeout(900)  # the first waits for the sweeps of all engines
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_finds_no_memory_changes_nothing(reports, layout, threads, call):
     report = reports[layout, threads].result()[call]

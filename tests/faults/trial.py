@@ -22,7 +22,7 @@ from tagmatch import ClosedError, StagedChangesWarning, TagMatch, TagMatchError
 #: What a call may raise that finds no memory, or cannot write
 ERRORS = (MemoryError, TagMatchError)
 
-_PATIENCE_S = 5
+_PATIENCE_S = 20
 # Says a call with durability `fsync` whose change is staged
 _IS_STAGED = "may not be on disk"
 

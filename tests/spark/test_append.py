@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,6 @@ from support.spark_settings import settings_of
 import tagmatch.partitioner.spark.job
 import tagmatch.spark.join
 from tagmatch import Circle, IndexChangedError, IndexCorruptError, IndexExistsError, InvalidValueError, TagMatch
-from tagmatch.model.options import KeyType, Layout
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.shared_files import FolderFiles
 from tagmatch.model.storage.store import Store
@@ -110,19 +109,28 @@ def assert_right(spark: Any, index: Path | str, oracle: Oracle, rng: random.Rand
 
 
 @pytest.mark.usefixtures("ranges_stay_apart")
-@pytest.mark.parametrize("key_type", get_args(KeyType))
-@pytest.mark.parametrize("layout", get_args(Layout))
-@pytest.mark.parametrize(("few", "most", "segments"), [(0, 100, [2, 3]), (0, 2, [2, 2]), (1 << 14, 8, [1, 1])], ids=str)
+@pytest.mark.parametrize(
+    ("few", "most", "segments", "layout", "key_type"),
+    [  # each pair of values once
+        (0, 100, [2, 3], "rarest", "integer"),
+        (0, 100, [2, 3], "balanced", "string"),
+        (0, 2, [2, 2], "rarest", "string"),
+        (0, 2, [2, 2], "balanced", "integer"),
+        (1 << 14, 8, [1, 1], "rarest", "integer"),
+        (1 << 14, 8, [1, 1], "balanced", "string"),
+    ],
+    ids=str,
+)
 def test_files_are_those_of_add_sets_and_consolidate(
     spark: Any,
     tmp_path: Path,
     rng: random.Random,
     monkeypatch: pytest.MonkeyPatch,
-    layout: str,
-    key_type: str,
     few: int,
     most: int,
     segments: list[int],
+    layout: str,
+    key_type: str,
 ) -> None:
     """Where old segments stay, where the smaller ones are taken in, and where all are; with deleted rows in each."""
     take_in(monkeypatch, few, most)

@@ -38,7 +38,7 @@ def test_areas_alone(case: Case) -> None:
 
 
 def test_many_areas(seed: int) -> None:
-    case = random_case(seed, *((120, 40) if SIMULATED else (700, 150)))
+    case = random_case(seed, *((300, 60) if SIMULATED else (700, 150)))
     assert check(lambda circles: CIRCLES_GPU["CLCB"].build(circles, 2), case) > 5
 
 

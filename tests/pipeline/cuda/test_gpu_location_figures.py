@@ -50,7 +50,7 @@ def test_circles_that_are_drawn(system: System) -> None:
 
 @pytest.mark.parametrize("system", OWN_CIRCLES_GPU.values(), ids=OWN_CIRCLES_GPU)
 def test_many_circles(seed: int, system: System) -> None:
-    assert check(_built(system), random_case(seed, *((150, 30) if SIMULATED else (5000, 500)))) > 5
+    assert check(_built(system), random_case(seed, *((300, 60) if SIMULATED else (5000, 500)))) > 5
 
 
 def _measured(part: str, skip: set[str], **sizes: Any) -> Result:
