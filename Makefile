@@ -48,6 +48,7 @@ torture: $(VENV)/.installed
 	seed=$$(date +%s); echo "seed $$seed"; STEPS=3000 $(BIN)/python -m pytest tests/interface/test_state_machine.py --hypothesis-seed $$seed --timeout 1800
 	cd tests && ../$(BIN)/python -m faults.sweep --fault disk
 	cd tests && ../$(BIN)/python -m faults.sweep --fault memory --bound 25
+	cd tests && ../$(BIN)/python -m faults.sweep --fault memory --bound 25 --layout balanced --threads 1
 	cd tests && ../$(BIN)/python -m faults.kills
 	cd tests && ../$(BIN)/python -m faults.writers
 	cd tests && ../$(BIN)/python -m faults.readers
