@@ -28,7 +28,6 @@ def test_mypy(tmp_path):
     assert "Success" in run(sys.executable, "-m", "mypy", "--strict", str(CLIENT), folder=tmp_path)
 
 
-@pytest.mark.timeout(600)
 def test_pyright(tmp_path):
     settings = {
         "include": [str(CLIENT)],

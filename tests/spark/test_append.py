@@ -408,7 +408,6 @@ def test_damage_is_not_taken_over(spark: Any, tmp_path: Path, rng: random.Random
         assert contents_of(index) == before
 
 
-@pytest.mark.timeout(600)
 def test_a_job_that_is_killed_leaves_the_index_as_it_was(tmp_path: Path, free_jvm: Jvm, builder: Any) -> None:
     index, sets = tmp_path / "index", tmp_path / "sets.parquet"
     pq.write_table(pa.table({"tags": [["old"], ["new"]], "key": [2, 3]}), sets)

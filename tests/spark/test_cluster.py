@@ -23,7 +23,7 @@ from support.waiting import wait_until
 from tagmatch import TagMatch
 from tagmatch.spark import partition, subset_join
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 SETS, QUERIES = 30_000, 3_000
 # Seconds in which anything is done, also where other programs have the cores

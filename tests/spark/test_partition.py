@@ -353,7 +353,6 @@ def test_steps_are_told(
     assert counted[-1][2] == 0
 
 
-@pytest.mark.timeout(600)
 def test_a_job_that_is_killed_leaves_the_index_as_it_was(tmp_path: Path, free_jvm: Jvm, builder: Any) -> None:
     """At the beginning of each step, and of none: then it has not come to an end either, but to another one."""
     index, sets = tmp_path / "index", tmp_path / "sets.parquet"
@@ -412,7 +411,6 @@ for found in (spark.sql(sql).groupBy("id").agg(collect_list("key").alias("keys")
 """
 
 
-@pytest.mark.timeout(600)
 def test_spark_connect(tmp_path: Path, free_jvm: Jvm) -> None:
     environment = free_jvm.environment | {"SPARK_TESTING": "1"}  # which means any free port
     run = subprocess.run(

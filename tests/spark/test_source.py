@@ -229,7 +229,6 @@ Folder.commit = stop
 """
 
 
-@pytest.mark.timeout(600)
 def test_a_driver_that_is_killed_leaves_the_index_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     """With its JVM and its Pythons, as if its machine had lost power."""
     index = tmp_path / "index"

@@ -232,7 +232,6 @@ print("FOUND", sorted((row.id, sorted(row["keys"])) for row in lists.collect()))
 """
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("whose", ["server", "session"])
 def test_spark_connect(free_jvm: Jvm, port: int, bucket: Any, uri: str, whose: str) -> None:
     """It tells no keys; all else holds, here that nobody needs one to read."""

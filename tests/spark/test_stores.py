@@ -113,7 +113,6 @@ def test_jobs_that_fail(spark: Any, bucket: Any, uri: str) -> None:
     assert names(bucket) == before
 
 
-@pytest.mark.timeout(600)
 def test_a_job_that_is_killed(tmp_path: Path, bucket: Any, uri: str, free_jvm: Jvm, builder: Any) -> None:
     spark = free_jvm.session(builder)
     partition(spark.createDataFrame(ROWS, SCHEMA), uri)

@@ -78,7 +78,7 @@ class Cluster:
             process = self._stack.enter_context(_process(self._folder, name, "worker.Worker", arguments, host))
             self._workers[self._started] = process
             self._started += 1
-        wait_until(lambda: self.alive() == count, 60)
+        wait_until(lambda: self.alive() == count, 240)
 
     def kill_worker(self) -> None:
         """End the worker that was started first, with its executors; returns at once."""
@@ -100,7 +100,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
                 return bool(_status(status_url)["status"] == "ALIVE")
             return False
 
-        wait_until(is_up, 60)
+        wait_until(is_up, 240)
         yield Cluster(_status(status_url)["url"], status_url, folder, stack)
 
 

@@ -38,7 +38,6 @@ def test_small_run(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any], rng:
         assert tm.stats()["device"] == "cuda"
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("tool", CLEAN)
 def test_compute_sanitizer_finds_nothing(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     sanitizer = shutil.which("compute-sanitizer")
