@@ -16,10 +16,11 @@ def resident(field: Literal["VmRSS", "VmHWM"], pid: int | Literal["self"] = "sel
     OSError
         This system does not say.
     """
-    status = dict(line.split(":", 1) for line in _of(pid, "status").read_text().splitlines())
+    status = _status(pid)
     if field in status:
         return int(status[field].split()[0]) << 10
-    if status.get("State", "").split()[:1] in (["Z"], ["X"]):
+    # A process that is ending has given its memory back before its state says so
+    if field in _status("self"):
         raise ProcessLookupError(f"process {pid} has ended")
     raise OSError(f"{_of(pid, 'status')} has no {field}")
 
@@ -27,6 +28,10 @@ def resident(field: Literal["VmRSS", "VmHWM"], pid: int | Literal["self"] = "sel
 def forget_peak(pid: int | Literal["self"] = "self") -> None:
     """Have the kernel forget the peak so far; OSError: it cannot, or there is no such process."""
     _of(pid, "clear_refs").write_text("5")
+
+
+def _status(pid: int | Literal["self"]) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in _of(pid, "status").read_text().splitlines())
 
 
 def _of(pid: int | Literal["self"], file: str) -> Path:
