@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import random
 import sys
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -323,6 +325,7 @@ def test_close_while_others_ask(tm, ask):
             tm.close()
 
 
+@pytest.mark.filterwarnings("ignore::tagmatch.StagedChangesWarning")
 def test_close_while_others_change(tm):
     def write() -> None:
         tm.add_set(["a"], 1)
@@ -331,6 +334,36 @@ def test_close_while_others_change(tm):
 
     with in_background(*[until_closed(write)] * 3):
         tm.close()
+
+
+def test_close_says_how_many_changes_of_others_are_lost(layout, tmp_path):
+    keys, staged, consolidated = itertools.count(), [], threading.Semaphore(0)
+    tm = TagMatch(tmp_path, layout=layout, durability="none")
+
+    def stage() -> None:
+        key = next(keys)
+        tm.add_set(["a"], key)
+        staged.append(key)
+
+    def consolidate() -> None:
+        stage()
+        tm.consolidate()
+        consolidated.release()
+
+    with warnings.catch_warnings(record=True) as given_warnings:
+        warnings.simplefilter("always", StagedChangesWarning)
+        with in_background(*map(until_closed, [stage, consolidate, consolidate])):
+            try:
+                for _ in range(6):
+                    assert consolidated.acquire(timeout=TIMEOUT)
+            finally:
+                tm.close()
+    said = sum(int(str(each.message).split()[0]) for each in given_warnings)
+    with TagMatch.open(tmp_path) as tm:
+        saved = tm.match(["a"])
+    assert set(saved) <= set(staged)
+    # A call of consolidate() that close() overtook may have saved some of these
+    assert len(staged) - len(saved) <= said <= len(staged)
 
 
 def test_close_answers_what_was_submitted(tm):

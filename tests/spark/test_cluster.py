@@ -125,7 +125,7 @@ def in_thread(work: Callable[[], Any]) -> Future[Any]:
 
 
 def gated(rows: DataFrame, gate: Path) -> DataFrame:
-    """The rows, of which all tasks but the first two wait until there is a file."""
+    """The rows in six tasks, of which all but the first two wait until there is a file."""
 
     def wait(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for ticket in ("first", "second"):
@@ -136,7 +136,8 @@ def gated(rows: DataFrame, gate: Path) -> DataFrame:
             wait_until(gate.exists, WAIT)
         yield from batches
 
-    return rows.mapInArrow(wait, rows.schema)
+    # Spark reads small files, and rows of its driver, in as many tasks as there are cores: two, and none would wait
+    return rows.repartition(6).mapInArrow(wait, rows.schema)
 
 
 def is_in_the_middle(spark: SparkSession) -> bool:
@@ -214,7 +215,7 @@ def test_a_join_gives_the_same_answers(
 ) -> None:
     monkeypatch.setattr("tagmatch.spark.join.BUCKET_SETS", 8_000)
     rows = random_sets(rng, QUERIES, 60)
-    queries = spark.createDataFrame(list(enumerate(rows)), "n int, tags array<string>").repartition(6, "n")
+    queries = spark.createDataFrame(list(enumerate(rows)), "n int, tags array<string>")
     joined = subset_join(gated(queries, tmp_path / "gate"), index, strategy=strategy, output=output)
     running = in_thread(joined.select("n", joined.columns[-1]).collect)
     kill_in_the_middle(machines, spark, running)
