@@ -132,9 +132,15 @@ def test_a_wrong_engine_is_found(
 
 
 @pytest.mark.slow
-def test_an_event_that_is_lost_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lost", ["the first", "all"])
+def test_an_event_that_is_lost_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """The first comes with others that wait, or with all."""
     right = broker.deliveries
-    monkeypatch.setattr(broker, "deliveries", lambda numbers, keys: right(numbers, keys)[: None if numbers[0] else 0])
+    monkeypatch.setattr(
+        broker,
+        "deliveries",
+        lambda numbers, keys: right(numbers, keys)[: 0 if lost == "all" or numbers[0] == 0 else None],
+    )
     done = run(tmp_path, "--rate", "500", "--skip", "OCM", "--skip", "SFF")
     assert isinstance(done.exception, TagMatchError)
     assert "tagmatch: events neither delivered once nor dropped" in str(done.exception)

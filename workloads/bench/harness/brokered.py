@@ -68,6 +68,10 @@ class Brokered:
         """Share of the events that were dropped."""
         return self.traffic.dropped / self.sent.events
 
+    def delay(self, share: float) -> float:
+        """Seconds within which this share of the deliveries came; if none did, all that the broker had."""
+        return float(np.quantile(self.delays, share)) if len(self.delays) else self.traffic.seconds
+
 
 @kernel
 def _compare(numbers, offsets, keys, expected_offsets, expected_keys):
