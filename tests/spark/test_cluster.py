@@ -17,7 +17,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from support.jvm import Jvm
-from support.standalone_cluster import Cluster, cluster
+from support.standalone_cluster import WAIT, Cluster, cluster
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
@@ -26,8 +26,6 @@ from tagmatch.spark import partition, subset_join
 pytestmark = pytest.mark.slow
 
 SETS, QUERIES = 30_000, 3_000
-# Seconds in which anything is done, also where other programs have the cores
-WAIT = 240
 
 
 @pytest.fixture(scope="module")

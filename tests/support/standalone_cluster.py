@@ -20,6 +20,8 @@ from support.waiting import wait_until
 
 _SPARK_HOME = Path(pyspark.__file__).parent
 _HOST = "127.0.0.1"
+# Seconds in which anything is done, also where other programs have the cores
+WAIT = 240
 
 
 @dataclass
@@ -78,7 +80,7 @@ class Cluster:
             process = self._stack.enter_context(_process(self._folder, name, "worker.Worker", arguments, host))
             self._workers[self._started] = process
             self._started += 1
-        wait_until(lambda: self.alive() == count, 240)
+        wait_until(lambda: self.alive() == count, WAIT)
 
     def kill_worker(self) -> None:
         """End the worker that was started first, with its executors; returns at once."""
@@ -100,7 +102,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
                 return bool(_status(status_url)["status"] == "ALIVE")
             return False
 
-        wait_until(is_up, 240)
+        wait_until(is_up, WAIT)
         yield Cluster(_status(status_url)["url"], status_url, folder, stack)
 
 
