@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import pyarrow as pa
 
 from tagmatch.broker.wire import MatchOptions
 from tagmatch.files.columns import ATTRIBUTE_TAGS, attribute_lists, with_attributes
+from tagmatch.files.json_values import read_json
 from tagmatch.locations import locations_of_table, without_locations
 from tagmatch.messages import TAGS, messages_in
 from tagmatch.model.columns import tag_lists
@@ -98,13 +98,13 @@ def _with_attributes(batch: pa.RecordBatch) -> pa.RecordBatch:
 def _read(texts: pa.Array) -> pa.Array:
     """Attributes as the tags that stand for them, of JSON objects."""
     found: list[dict[str, Any] | None] = []
-    for row, text in enumerate(texts.to_pylist()):
-        try:
-            value = None if text is None else json.loads(text)
-        except (ValueError, RecursionError):
-            value = text
+    # As bytes, since Arrow does not see to it that strings are UTF-8
+    wide = pa.large_binary() if pa.types.is_large_string(texts.type) else pa.binary()
+    for row, text in enumerate(texts.cast(wide).to_pylist()):
+        what = f"column 'attributes': row {row}"
+        value = None if text is None else read_json(text, what)
         if value is not None and not isinstance(value, dict):
-            raise InvalidValueError(f"column 'attributes': row {row} must be a JSON object")
+            raise InvalidValueError(f"{what} must be a JSON object")
         found.append(value)
     lists = attribute_lists(found)
     assert lists.type == ATTRIBUTE_TAGS

@@ -14,6 +14,7 @@ from typing import Any, Self, get_args, get_type_hints
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.files import json_values
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.filters.areas import Area, Box, Circle, Near
 
@@ -43,10 +44,7 @@ def read_json(data: bytes, what: str) -> dict[str, Any]:
     """
     if len(data) > MAX_JSON:
         raise InvalidValueError(f"{what} must have at most {MAX_JSON:,} bytes, not {len(data):,}")
-    try:
-        found = json.loads(data) if data else {}
-    except (ValueError, RecursionError):
-        raise InvalidValueError(f"{what} must be a JSON object in UTF-8") from None
+    found = json_values.read_json(data, what) if data else {}
     if not isinstance(found, dict):
         raise InvalidValueError(f"{what} must be a JSON object, not {type(found).__name__}")
     return found

@@ -23,16 +23,18 @@ from tagmatch.cli.arguments import (
 )
 from tagmatch.cli.progress import in_steps, invalid_rows, is_terminal_of_messages, note_compilation
 from tagmatch.files.formats import FormatName
+from tagmatch.files.json_values import read_json
 from tagmatch.interface import TagMatch
+from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.filters.where import Where
 
 
 def _attributes(text: str) -> dict[str, Any]:
     """An object of JSON."""
     try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is no JSON: {error}") from None
+        found = read_json(text, repr(text))
+    except InvalidValueError as error:
+        raise typer.BadParameter(str(error)) from None
     if not isinstance(found, dict):
         raise typer.BadParameter(f"{text!r} is no object of JSON")
     return found

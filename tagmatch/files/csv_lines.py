@@ -15,8 +15,10 @@ import pyarrow.csv as pa_csv
 
 from tagmatch.files.columns import ATTRIBUTE_TAGS, EXPIRES, ID, Column, attribute_lists
 from tagmatch.files.json_lines import OBJECTS, JsonLines, concatenated, json_values, objects_of, time_texts
+from tagmatch.files.json_values import read_json
 from tagmatch.locations import LOCATION
 from tagmatch.messages import TAGS
+from tagmatch.model.columns import shown
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.expiry import TIME
 from tagmatch.subscriptions import WHERE
@@ -135,7 +137,7 @@ def value_in(cell: str) -> Any:
 
     Raises
     ------
-    ValueError
+    InvalidValueError
         It begins as a list or a text of JSON does, and is none.
 
     Examples
@@ -145,10 +147,7 @@ def value_in(cell: str) -> Any:
     """
     text = cell.strip()
     if _JSON.match(text):
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{cell!r} is no JSON: {error}") from None
+        return read_json(text, shown(cell))
     return _BOOLS.get(text.lower(), cell) if text else None
 
 
