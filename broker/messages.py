@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,10 +13,12 @@ from tagmatch.files.columns import ATTRIBUTE_TAGS, attribute_lists, with_attribu
 from tagmatch.files.json_values import read_json
 from tagmatch.locations import locations_of_table, without_locations
 from tagmatch.messages import TAGS, messages_in
-from tagmatch.model.columns import tag_lists
+from tagmatch.model.columns import repeated, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 ID, ATTRIBUTES = "id", "attributes"
+#: Columns of a stream, with the fields of structs: each is some work for each batch
+MAX_FIELDS = 4_096
 
 # Batches of fewer rows on average are put together, as each is some work of its own
 _FEW_ROWS = 256
@@ -56,13 +59,31 @@ def check_schema(schema: pa.Schema) -> None:
     Raises
     ------
     InvalidValueError
-        Two have one name, or there is none.
+        Two have one name, or there is none, or there are too many.
     """
     if not schema.names:
         raise InvalidValueError("messages need a column 'tags', or one for each attribute")
-    for name in schema.names:
-        if schema.names.count(name) > 1:
-            raise InvalidValueError(f"there must be one column {name[:60]!r}, not {schema.names.count(name)}")
+    if _fields_in(schema) > MAX_FIELDS:
+        raise InvalidValueError(
+            f"a stream must have at most {MAX_FIELDS:,} columns, fields of structs among them; leave out attributes "
+            "that no subscription asks for, or give those that differ from message to message as a map"
+        )
+    if twice := repeated(schema.names):
+        raise InvalidValueError(f"there must be one column {twice[0][:60]!r}, not {twice[1]}")
+
+
+def _fields_in(fields: Iterable[pa.Field]) -> int:
+    """How many fields there are, with those within them; hardly more than `MAX_FIELDS` are counted."""
+    count, left = 0, deque(fields)
+    while left and count <= MAX_FIELDS:
+        kind = left.popleft().type
+        count += 1
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        if pa.types.is_dictionary(kind):
+            left.append(pa.field("", kind.value_type))
+        left.extend(kind.field(number) for number in range(min(kind.num_fields, MAX_FIELDS)))
+    return count
 
 
 def messages_of(batch: pa.RecordBatch, options: MatchOptions, arrived: float) -> Messages:
@@ -80,12 +101,11 @@ def _with_attributes(batch: pa.RecordBatch) -> pa.RecordBatch:
     given, rest = batch.column(ATTRIBUTES), batch.drop_columns([ATTRIBUTES])
     if pa.types.is_struct(given.type):
         names = [given.type.field(i).name for i in range(given.type.num_fields)]
-        for name in names:
-            if name in rest.schema.names or name == ATTRIBUTES:
-                raise InvalidValueError(
-                    f"column 'attributes' must have no field {name[:60]!r}, which a column is called"
-                )
-        return pa.RecordBatch.from_arrays([*rest.columns, *given.flatten()], names=[*rest.schema.names, *names])
+        columns = rest.schema.names
+        if taken := {*columns, ATTRIBUTES}.intersection(names):
+            name = next(name for name in names if name in taken)
+            raise InvalidValueError(f"column 'attributes' must have no field {name[:60]!r}, which a column is called")
+        return pa.RecordBatch.from_arrays([*rest.columns, *given.flatten()], names=[*columns, *names])
     if not (pa.types.is_string(given.type) or pa.types.is_large_string(given.type)):
         raise InvalidTypeError(f"column 'attributes' must be a struct, or JSON objects as strings, not {given.type}")
     if TAGS not in rest.schema.names:

@@ -7,6 +7,7 @@ rows are counted from 0 over all chunks.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import chain
@@ -74,6 +75,17 @@ def _reject_tags(tags: list[Any], name: str) -> None:
             tag.encode()
         except UnicodeEncodeError:
             raise InvalidValueError(_no_utf8(name, "tag", tag)) from None
+
+
+def repeated(names: Iterable[str]) -> tuple[str, int] | None:
+    """The first of some names that is there several times, and how often; `None` if all differ.
+
+    Examples
+    --------
+    >>> repeated(["tags", "price", "price"])
+    ('price', 2)
+    """
+    return next(((name, count) for name, count in Counter(names).items() if count > 1), None)
 
 
 def joined_tags(tags: object) -> tuple[bytes, int] | None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import Strings, TagLists, frozen
-from tagmatch.model.columns import shown, tag_list, tag_lists
+from tagmatch.model.columns import repeated, shown, tag_list, tag_lists
 from tagmatch.model.conditions.attribute_columns import AttributeColumns, check_columns
 from tagmatch.model.conditions.attribute_maps import map_column
 from tagmatch.model.conditions.typed_values import places
@@ -75,11 +75,8 @@ def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0, threads
     (1, b'fr', [b'new'])
     """
     names, kinds = table.schema.names, table.schema.types
-    if len(set(names)) < len(names):
-        name = max(names, key=names.count)
-        raise InvalidValueError(
-            f"there must be one column {name!r}, not {names.count(name)}; lists have several values"
-        )
+    if twice := repeated(names):
+        raise InvalidValueError(f"there must be one column {twice[0]!r}, not {twice[1]}; lists have several values")
     batches = [table] if isinstance(table, pa.RecordBatch) else table.to_batches()
     if TAGS in names:
         # Together, as chunks often share a dictionary
@@ -89,7 +86,7 @@ def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0, threads
         parts = [TagLists(np.zeros(len(batch) + 1, np.int64), _NO_STRINGS) for batch in batches]
     others = [number for number, name in enumerate(names) if name != TAGS]
     maps = [number for number in others if pa.types.is_map(kinds[number])]
-    numbers = [number for number in others if number not in maps]
+    numbers = [number for number in others if not pa.types.is_map(kinds[number])]
     attributes, found = [names[number] for number in numbers], []
     for batch, rows in zip(batches, parts, strict=True):
         check_columns(batch, numbers, first_row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -382,9 +383,10 @@ def attribute_columns(names: tuple[str, ...], found: list[str], path: str, *, ar
         )
     if names == EVERY_COLUMN:
         names = tuple(name for name in found if name not in (TAGS, ID.name, LOCATION, WITHIN))
+    counts = Counter(found)
     for name in names:
-        if found.count(name) > 1:
-            raise InputFileError(f"{path} has {found.count(name)} columns {name!r}; an attribute must be one")
+        if counts[name] > 1:
+            raise InputFileError(f"{path} has {counts[name]} columns {name!r}; an attribute must be one")
         try:
             check_name(name)
         except InvalidValueError as error:

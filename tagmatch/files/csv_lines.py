@@ -46,7 +46,8 @@ class CsvLines:
 
     def __init__(self, header: list[str], columns: tuple[Column, ...]) -> None:
         self._header = header
-        self._optional = [column.name for column in columns if column.is_optional and column.name in header]
+        self._names = frozenset(header)
+        self._optional = [column.name for column in columns if column.is_optional and column.name in self._names]
         self._instead, self._needs_no_tags = next(
             (column.instead, column.is_optional) for column in columns if column.name == TAGS
         )
@@ -60,7 +61,7 @@ class CsvLines:
             pa_csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=self._header),
             convert_options=pa_csv.ConvertOptions(
                 column_types=dict.fromkeys(self._header, pa.string()),
-                include_columns=[name for name in schema.names if name in self._header],
+                include_columns=[name for name in schema.names if name in self._names],
                 strings_can_be_null=False,
             ),
         )
@@ -103,7 +104,7 @@ class CsvLines:
 
 def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
     """A column of text as one of another type."""
-    if field.name not in cells.schema.names:
+    if cells.schema.get_field_index(field.name) < 0:
         return pa.nulls(len(cells), field.type)
     texts = cells[field.name]
     if _is_attribute(field.name, field.type):
@@ -207,8 +208,9 @@ def require_columns(header: list[str], path: str, columns: tuple[Column, ...]) -
     InputFileError
         One is missing.
     """
+    names = frozenset(header)
     for column in columns:
-        if column.is_missing(header):
+        if column.is_missing(names):
             raise InputFileError(
                 f"{path} has no column {column.choice}; its first line names {', '.join(map(repr, header)) or 'none'}"
             )

@@ -28,14 +28,14 @@ class OtherColumns:
 
     Attributes
     ----------
-    seen : list of str
-        Those that were left aside.
+    seen : dict
+        Its keys are those that were left aside.
     """
 
     def __init__(self, known: Iterable[str], ignored: tuple[str, ...] = ()) -> None:
         self._known = frozenset(known)
         self._ignored = ignored
-        self.seen: list[str] = []
+        self.seen: dict[str, None] = {}
 
     def leave_aside(self, names: Iterable[str]) -> bool:
         """Take note of columns of many rows that are left aside; whether none can be a misspelt one of some row."""
@@ -60,8 +60,9 @@ class OtherColumns:
         InputFileError
             One is; the message names it, and what is most likely meant.
         """
+        missing = self._known.difference(names)
         for name in self._without_meaning(names):
-            if near := near_name(name, self._known.difference(names)):
+            if near := near_name(name, missing):
                 raise InputFileError(
                     f"{place} has a column {name!r}, which means nothing here; is {near!r} meant? "
                     f"Rename the column, or leave it aside with --ignore-columns {name!r}"
@@ -74,8 +75,7 @@ class OtherColumns:
         return [name for name in names if name not in self._known and name not in self._ignored]
 
     def _note(self, name: str) -> None:
-        if name not in self.seen:
-            self.seen.append(name)
+        self.seen[name] = None
 
 
 def near_name(name: str, known: Collection[str]) -> str | None:

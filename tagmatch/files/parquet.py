@@ -44,18 +44,19 @@ def parquet_rows(
             pq.ParquetFile(place, memory_map=True) as file,
         ):
             schema = file.schema_arrow
-            columns = tuple(column for column in columns if not column.is_optional or column.name in schema.names)
+            names = frozenset(schema.names)
+            columns = tuple(column for column in columns if not column.is_optional or column.name in names)
             columns = beside(attribute_columns(attributes, schema.names, name, are_texts=False), columns)
             for column in columns:
-                if column.is_missing(schema.names):
+                if column.is_missing(names):
                     raise InputFileError(
                         f"{name} has no column {column.choice}; it has {', '.join(map(repr, schema.names)) or 'none'}"
                     )
-                if column.name in schema.names:
+                if column.name in names:
                     column.check(pa.nulls(0, schema.field(column.name).type), column.label(name), 0)
             if others is not None:
                 others.check(schema.names, name)
-            wanted = [column.name for column in columns if column.name in schema.names]
+            wanted = [column.name for column in columns if column.name in names]
             for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
                 yield from joined(_usable(batch, first_row, name, columns, invalid))
                 first_row += len(batch)

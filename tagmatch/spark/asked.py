@@ -47,14 +47,14 @@ class Asked:
         tags = queries.column(self.tags)
         if not self.attributes and not self.is_located:
             return tags
-        names, columns = [TAGS], [tags]
+        names, columns, own = [TAGS], [tags], queries.schema.names
         for number in self.attributes:
             column = queries.column(number)
             if pa.types.is_struct(column.type):
                 names += [field.name for field in column.type]
                 columns += column.flatten()
             else:
-                names.append(queries.schema.names[number])
+                names.append(own[number])
                 columns.append(column)
         for name, place in ((LOCATION, self.location), (WITHIN, self.within)):
             if place is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import get_args
 
@@ -130,13 +131,15 @@ def _asked(
     places = {LOCATION: location, WITHIN: within}
     of_places = {of: name for of, name in places.items() if name is not None}
     given = [*(("attributes", name) for name in attributes), *of_places.items()]
+    columns = queries.columns
+    counts, places_of = Counter(columns), {name: number for number, name in enumerate(columns)}
     for of, name in given:
-        if queries.columns.count(name) != 1:
-            names = ", ".join(map(repr, queries.columns))
+        if counts[name] != 1:
+            names = ", ".join(map(repr, columns))
             raise InvalidValueError(f"{of}: queries must have one column {name!r}; its columns are {names}")
-    number = {name: queries.columns.index(name) for _, name in given}
+    number = {name: places_of[name] for _, name in given}
     asked = Asked(
-        queries.columns.index(tags),
+        columns.index(tags),
         tuple(number[name] for name in attributes),
         *(None if name is None else number[name] for name in places.values()),
     )

@@ -69,8 +69,9 @@ def check_names(names: list[str], taken: tuple[str, ...]) -> None:
             "column 'expires': keys that `partition` stores never expire; save such rows with Spark's data source, "
             'df.write.format("tagmatch"), or with `tagmatch build`; or drop the column'
         )
+    missing = {*taken}.difference(names)
     for name in set(names).difference(taken):
-        if near := near_name(name, {*taken}.difference(names)):
+        if near := near_name(name, missing):
             raise InvalidValueError(
                 f"column {name!r} means nothing here; is {near!r} meant? Rename the column, or drop it, "
                 f"on the command line with --ignore-columns {name!r}"
