@@ -63,8 +63,9 @@ class Notification(NamedTuple, Generic[K]):
 class Subscriber(Generic[K]):
     """A connection to a session; `RemoteTagMatch.subscriber` makes it.
 
-    Iteration waits for notifications and ends when the service does, or when another thread closes this. One thread may
-    take notifications while others acknowledge and follow.
+    Iteration waits for notifications and ends when the service does, or when another thread closes this. It goes on
+    where it was left: all iterators of a subscriber, and `batches`, hand over each notification once between them.
+    One thread may take notifications while others acknowledge and follow.
 
     Raises
     ------
@@ -78,27 +79,54 @@ class Subscriber(Generic[K]):
         self._key_type = key_type
         self._stream = connection.open_stream(self._schema, {"command": "notify", **command})
         self._lock, self._reading = threading.Lock(), threading.Lock()
-        self._last, self._closed = 0, False
+        self._last, self._closed, self._has_ended = 0, False, False
+        # What came last, of which so many rows were handed over; and these one by one, once somebody asks for one
+        self._batch: pa.RecordBatch | None = None
+        self._place = 0
+        self._rows: Iterator[tuple[Any, ...]] | None = None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Notifications in batches, as columns `offset`, `redelivered`, `id`, `payload`, `keys` and `expires`."""
-        while (batch := self._next()) is not None:
-            if len(batch):
-                self._last = batch["offset"][-1].as_py()
-                yield batch
-
-    def _next(self) -> pa.RecordBatch | None:
-        with self._reading:
-            return None if self._closed else self._stream.read()
+        while (batch := self._next_batch()) is not None:
+            yield batch
 
     def __iter__(self) -> Iterator[Notification[K]]:
-        for batch in self.batches():
-            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                self._last = row[0]
-                yield Notification(*row)
+        while (row := self._next_row()) is not None:
+            yield row
+
+    def _next_batch(self) -> pa.RecordBatch | None:
+        """All that came last and was not handed over, else what comes next; `None` at the end."""
+        with self._reading:
+            if (came := self._came()) is None:
+                return None
+            rest = came.slice(self._place)
+            self._place, self._last = len(came), rest["offset"][-1].as_py()
+            return rest
+
+    def _next_row(self) -> Notification[K] | None:
+        with self._reading:
+            if (came := self._came()) is None:
+                return None
+            if self._rows is None:
+                self._rows = zip(*(column.to_pylist() for column in came.columns), strict=True)
+            row = Notification(*next(self._rows))
+            self._place, self._last = self._place + 1, row.offset
+            return row
+
+    def _came(self) -> pa.RecordBatch | None:
+        """What came last, if some of it was not handed over, else what comes next; `None` at the end."""
+        while self._batch is None or self._place == len(self._batch):
+            if self._closed or self._has_ended:
+                return None
+            self._batch, self._place, self._rows = self._stream.read(), 0, None
+            self._has_ended = self._batch is None
+        return self._batch
 
     def acknowledge(self, offset: int | None = None) -> None:
-        """Say that all notifications up to this offset, default: up to the last one that was taken, are done with.
+        """Say that all notifications up to this offset, default: the last one that was handed over, are done with.
+
+        Iteration and `batches` hand notifications over one by one and batch by batch; what has come from the service,
+        but was not handed over, is not acknowledged.
 
         The service finds out whether that can be, so that errors come by iteration.
         """

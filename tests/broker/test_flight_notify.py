@@ -194,6 +194,50 @@ def test_what_was_not_acknowledged_comes_again() -> None:
             assert [each.redelivered for each in got][-1] is False
 
 
+def test_iteration_goes_on_where_it_was_left() -> None:
+    """By one notification at a time, by iterators that are left, by batches, and by several threads."""
+    with served() as (service, remote, _), remote.subscriber("phone", [1], guarantee="at_least_once") as phone:
+        wait_until(has_connected(service))
+        remote.publish([["a"]] * 100)
+        got = [next(iter(phone)).offset for _ in range(3)]
+        for notification in phone:
+            got.append(notification.offset)
+            if len(got) == 10:
+                break
+        first, second = iter(phone), iter(phone)
+        got += [next(each).offset for each in (first, second, first, second)]
+        got += next(phone.batches())["offset"].to_pylist()
+        assert got == list(range(1, len(got) + 1))
+        threads = [threading.Thread(target=lambda: got.extend(each.offset for each in phone)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        remote.publish([["a"]] * 100)
+        wait_until(lambda: len(got) == 200)
+        phone.close()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(got) == list(range(1, 201))
+
+
+def test_what_was_not_handed_over_is_not_acknowledged() -> None:
+    """A loop that is left in the middle of a batch, and begun again after `acknowledge`, loses nothing."""
+    with served() as (service, remote, _):
+        got: list[bytes | None] = []
+        while len(got) < 6:
+            with remote.subscriber("phone", [1], guarantee="at_least_once") as phone:
+                wait_until(has_connected(service))
+                if not got:
+                    remote.publish([["a"]] * 6, [b"%d" % number for number in range(6)])
+                for _ in range(2):
+                    for notification in phone:
+                        got.append(notification.payload)
+                        break
+                phone.acknowledge()
+            wait_until(has_connected(service, 0))
+        assert got == [b"%d" % number for number in range(6)]
+        assert service.subscribers.stats()["sessions"]["waiting"] == 0
+
+
 def test_a_second_connection_takes_the_session_over() -> None:
     with served() as (service, remote, _):
         first = remote.subscriber("phone", [1])
