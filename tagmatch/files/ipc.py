@@ -1,0 +1,158 @@
+"""Arrow IPC messages that come from anyone, as record batches whose every buffer was checked before Arrow saw it."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pyarrow as pa
+
+from tagmatch.files.ipc_arrays import Dictionary, Reader, reader_of
+from tagmatch.files.ipc_body import Body, Dictionaries, aligned
+from tagmatch.files.ipc_messages import BatchHeader, DictionaryHeader, SchemaHeader, header_of
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+
+_NO_BODY = pa.py_buffer(b"")
+# Of an encapsulated message, before its length
+_CONTINUED = b"\xff\xff\xff\xff"
+_LENGTH = struct.Struct("<i")
+
+
+class IpcReader:
+    """Record batches of an Arrow IPC stream whose bytes come from anyone, message by message.
+
+    What is unsound is an error, and never a crash, now or later: lengths, offsets, nulls, indices, run ends, views and
+    texts are checked.
+
+    Parameters
+    ----------
+    most_bytes : int, optional
+        Bytes of a batch, and of all dictionaries together; those of compressed buffers count as what they are when they
+        are not compressed.
+    most_rows : int, optional
+        Rows of a batch.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema, optional
+        None before its message.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> reader = IpcReader()
+    >>> reader.feed(pa.schema({"n": pa.int8()}).serialize().slice(8), b"")
+    >>> reader.schema.names
+    ['n']
+    """
+
+    def __init__(self, *, most_bytes: int | None = None, most_rows: int | None = None) -> None:
+        self.schema: pa.Schema | None = None
+        self._most_bytes, self._most_rows = most_bytes, most_rows
+        self._readers: list[tuple[str, Reader]] = []
+        self._known: dict[int, Dictionary] = {}
+        self._dictionaries: Dictionaries = {}
+        self._held: dict[int, int] = {}
+
+    def feed(self, header: Any, body: Any = None) -> pa.RecordBatch | None:
+        """Take the next message.
+
+        Parameters
+        ----------
+        header : buffer
+            The flatbuffer of the message.
+        body : buffer, optional
+            What follows it.
+
+        Returns
+        -------
+        pyarrow.RecordBatch or None
+            None for a schema, and for a dictionary.
+
+        Raises
+        ------
+        InvalidTypeError, InvalidValueError
+            The message is damaged, too large, or not one that may come now; the text names the column.
+        """
+        found = header_of(bytes(header))
+        if isinstance(found, SchemaHeader):
+            self._take_schema(bytes(header), found)
+            return None
+        if self.schema is None:
+            raise InvalidValueError("Arrow data must begin with a schema")
+        data = _NO_BODY if body is None else aligned(body if isinstance(body, pa.Buffer) else pa.py_buffer(body))
+        if isinstance(found, DictionaryHeader):
+            self._take_dictionary(found, data)
+            return None
+        return self._batch(found, data)
+
+    def _take_schema(self, header: bytes, found: SchemaHeader) -> None:
+        if self.schema is not None:
+            raise InvalidValueError("Arrow data must have one schema, at its beginning")
+        padded = header + bytes(-len(header) % 8)
+        try:
+            schema = pa.ipc.read_schema(pa.py_buffer(_CONTINUED + _LENGTH.pack(len(padded)) + padded))
+            names = schema.names
+        except (pa.ArrowException, OSError, ValueError, TypeError, NotImplementedError) as error:
+            raise InvalidValueError(f"the Arrow schema cannot be read: {_first_line(error)}") from None
+        if len(names) != len(found.fields):
+            raise InvalidValueError("the header of an Arrow message is damaged")
+        for name, kind, shape in zip(names, schema.types, found.fields, strict=True):
+            with _Named(name):
+                self._readers.append((name, reader_of(name, kind, shape, self._known)))
+        self.schema = schema
+
+    def _take_dictionary(self, header: DictionaryHeader, data: pa.Buffer) -> None:
+        number, known = header.number, self._known.get(header.number)
+        if known is None:
+            raise InvalidValueError(f"no column has the dictionary {number} that has come")
+        with _Named(known.name):
+            before = self._dictionaries.get(number) if header.is_delta else None
+            held = sum(self._held.values()) - (0 if header.is_delta else self._held.get(number, 0))
+            most = None if self._most_bytes is None else self._most_bytes - held
+            body = Body(header.values, data, most, self._dictionaries)
+            values = known.values.read(body)
+            if len(values) != header.values.rows:
+                raise InvalidValueError("a dictionary must have the length that it says")
+            if before is not None:
+                values = pa.concat_arrays([before, values])
+            self._dictionaries[number] = values
+            self._held[number] = body.nbytes + (self._held.get(number, 0) if header.is_delta else 0)
+
+    def _batch(self, header: BatchHeader, data: pa.Buffer) -> pa.RecordBatch:
+        rows = header.rows
+        if rows < 0:
+            raise InvalidValueError(f"a batch must have 0 rows or more, not {rows}")
+        if self._most_rows is not None and rows > self._most_rows:
+            raise InvalidValueError(f"a batch must have at most {self._most_rows:,} rows, not {rows:,}")
+        body, columns = Body(header, data, self._most_bytes, self._dictionaries), []
+        for name, reader in self._readers:
+            with _Named(name):
+                column = reader.read(body) if rows else reader.nothing(self._dictionaries)
+                if len(column) != rows:
+                    raise InvalidValueError(f"it must have the {rows} rows of its batch, not {len(column)}")
+                columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+class _Named:
+    """Errors of a column have its name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        place = f"column {self._name[:60]!r}: "
+        if isinstance(error, InvalidTypeError):
+            raise InvalidTypeError(f"{place}{error}") from None
+        if isinstance(error, InvalidValueError):
+            raise InvalidValueError(f"{place}{error}") from None
+        if isinstance(error, pa.ArrowException | NotImplementedError | UnicodeDecodeError):
+            raise InvalidValueError(f"{place}the Arrow data is damaged: {_first_line(error)}") from None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

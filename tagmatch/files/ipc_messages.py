@@ -1,0 +1,234 @@
+"""Headers of Arrow IPC messages, which are flatbuffers: all that is read of one lies within its bytes."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+
+#: Columns, with those that are in others; and how deep these may be
+MOST_FIELDS, MOST_DEPTH = 10_000, 64
+
+# How deep text in the metadata of a type may be: whoever reads such text may call itself for each level
+_MOST_BRACKETS = 1000
+
+_BOOL, _I8, _U8, _I16, _U16 = (struct.Struct(f"<{letter}") for letter in "?bBhH")
+_I32, _U32, _I64 = (struct.Struct(f"<{letter}") for letter in "iIq")
+_V4, _V5 = 3, 4
+_SCHEMA, _DICTIONARY, _BATCH = 1, 2, 3
+_TIMESTAMP, _UNION = 10, 14
+_CODECS = ("lz4", "zstd")
+_EXTENSION = b"ARROW:extension:metadata"
+
+
+class FieldShape(NamedTuple):
+    """What Arrow's own reader of schemas does not tell of a field: the number of its dictionary, if it has one."""
+
+    dictionary: int | None
+    children: tuple[FieldShape, ...]
+
+
+class SchemaHeader(NamedTuple):
+    """A schema, of which only the shape is read here."""
+
+    fields: tuple[FieldShape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHeader:
+    """A batch of rows: lengths of its arrays, and where their buffers are in the body.
+
+    Attributes
+    ----------
+    rows : int
+    nodes : tuple of int
+        Of each array, its length and the nulls in it.
+    buffers : tuple of int
+        Of each buffer, its place in the body and its bytes there.
+    codec : {"lz4", "zstd"}, optional
+        How buffers are compressed.
+    view_buffers : tuple of int
+        Of each array of views, how many buffers of data it has.
+    """
+
+    rows: int
+    nodes: tuple[int, ...]
+    buffers: tuple[int, ...]
+    codec: str | None
+    view_buffers: tuple[int, ...]
+
+
+class DictionaryHeader(NamedTuple):
+    """A dictionary, or what is added to one."""
+
+    number: int
+    values: BatchHeader
+    is_delta: bool
+
+
+def header_of(header: bytes) -> SchemaHeader | DictionaryHeader | BatchHeader:
+    """Read the header of a message.
+
+    Raises
+    ------
+    InvalidValueError
+        It is damaged, or the fields are too many or too deep.
+    InvalidTypeError
+        It is of a kind that nobody here takes.
+    """
+    try:
+        return _read(header)
+    except (struct.error, UnicodeDecodeError):
+        raise InvalidValueError("the header of an Arrow message is damaged") from None
+
+
+def _read(header: bytes) -> SchemaHeader | DictionaryHeader | BatchHeader:
+    message = _root(header)
+    version, kind, content = message.number(0, _I16), message.number(1, _U8), message.table(2)
+    if version not in (_V4, _V5):
+        raise InvalidTypeError(f"Arrow messages must be of version 4 or 5 of the format, not {version + 1}")
+    if content is None:
+        raise struct.error
+    if kind == _BATCH:
+        return _batch(content)
+    if kind == _DICTIONARY:
+        values = content.table(1)
+        if values is None:
+            raise struct.error
+        return DictionaryHeader(content.number(0, _I64), _batch(values), bool(content.number(2, _BOOL)))
+    if kind != _SCHEMA:
+        raise InvalidTypeError("an Arrow message must be a schema, a dictionary or a record batch")
+    if content.number(0, _I16):
+        raise InvalidTypeError("Arrow data must be little-endian")
+    fields = _Fields(len(header), version)
+    fields.check_metadata(content, 2, "the schema")
+    return SchemaHeader(fields.of(content, 1, 1))
+
+
+def _batch(table: _Table) -> BatchHeader:
+    codec, compression = None, table.table(3)
+    if compression is not None:
+        number = compression.number(0, _I8)
+        if not 0 <= number < len(_CODECS) or compression.number(1, _I8):
+            raise InvalidTypeError("Arrow data must be compressed by lz4 or zstd, buffer by buffer, or not at all")
+        codec = _CODECS[number]
+    return BatchHeader(table.number(0, _I64), table.longs(1, 2), table.longs(2, 2), codec, table.longs(4, 1))
+
+
+class _Fields:
+    """Reads fields, and counts what it reads, as a damaged header may have one part of it in many places."""
+
+    def __init__(self, nbytes: int, version: int) -> None:
+        self._fields, self._bytes = MOST_FIELDS, 2 * nbytes
+        self._version = version
+
+    def of(self, parent: _Table, number: int, depth: int) -> tuple[FieldShape, ...]:
+        """The fields in a vector."""
+        self._fields -= parent.count(number)
+        if self._fields < 0:
+            raise InvalidValueError(
+                f"an Arrow schema must have at most {MOST_FIELDS:,} fields, with those in others; send fewer columns"
+            )
+        return tuple([self._read(field, depth) for field in self._tables(parent, number)])
+
+    def _read(self, field: _Table, depth: int) -> FieldShape:
+        name = self._text(field, 0).decode()
+        column = f"column {name[:60]!r}"
+        if depth > MOST_DEPTH:
+            raise InvalidValueError(f"{column} must be at most {MOST_DEPTH} columns deep; send it less nested")
+        kind = field.table(3)
+        if kind is not None and field.number(2, _U8) == _UNION:
+            self._spend(4 * kind.count(1))
+            if self._version == _V4:
+                raise InvalidTypeError(f"{column}: a union must be of version 5 of the Arrow format")
+        if kind is not None and field.number(2, _U8) == _TIMESTAMP:
+            self._text(kind, 1).decode()
+        self.check_metadata(field, 6, column)
+        dictionary = field.table(4)
+        number = None if dictionary is None else dictionary.number(0, _I64)
+        return FieldShape(number, self.of(field, 5, depth + 1))
+
+    def check_metadata(self, parent: _Table, number: int, name: str) -> None:
+        """See that the metadata of a field, or of a schema, can be read by anybody."""
+        for entry in self._tables(parent, number):
+            key, value = self._text(entry, 0), self._text(entry, 1)
+            if key == _EXTENSION and value.count(b"[") + value.count(b"{") > _MOST_BRACKETS:
+                raise InvalidTypeError(f"{name}: the metadata of its type must be less nested")
+
+    def _tables(self, parent: _Table, number: int) -> list[_Table]:
+        self._spend(4 * parent.count(number))
+        return parent.tables(number)
+
+    def _text(self, parent: _Table, number: int) -> bytes:
+        self._spend(parent.count(number))
+        return parent.text(number)
+
+    def _spend(self, nbytes: int) -> None:
+        self._bytes -= nbytes
+        if self._bytes < 0:
+            raise struct.error
+
+
+def _root(header: bytes) -> _Table:
+    (place,) = _U32.unpack_from(header, 0)
+    return _Table(header, place)
+
+
+class _Table:
+    """A table of a flatbuffer; whatever is not within the bytes raises `struct.error`."""
+
+    __slots__ = ("_data", "_place", "_slots")
+
+    def __init__(self, data: bytes, place: int) -> None:
+        slots = place - _I32.unpack_from(data, place)[0]
+        if slots < 0:
+            raise struct.error
+        count = (_U16.unpack_from(data, slots)[0] - 4) // 2
+        if count < 0:
+            raise struct.error
+        self._data, self._place = data, place
+        self._slots: tuple[int, ...] = struct.unpack_from(f"<{count}H", data, slots + 4)
+
+    def number(self, number: int, form: struct.Struct) -> int:
+        """A field; those that are not there are 0."""
+        found = self._at(number)
+        return int(form.unpack_from(self._data, found)[0]) if found else 0
+
+    def table(self, number: int) -> _Table | None:
+        found = self._reference(number)
+        return _Table(self._data, found) if found else None
+
+    def count(self, number: int) -> int:
+        """How many items a vector has, or bytes a text."""
+        return self._vector(number)[0]
+
+    def tables(self, number: int) -> list[_Table]:
+        """A vector of tables."""
+        count, first = self._vector(number)
+        places = struct.unpack_from(f"<{count}I", self._data, first)
+        return [_Table(self._data, first + 4 * i + place) for i, place in enumerate(places)]
+
+    def longs(self, number: int, each: int) -> tuple[int, ...]:
+        """A vector of structs that are so many int64 each."""
+        count, first = self._vector(number)
+        return struct.unpack_from(f"<{count * each}q", self._data, first)
+
+    def text(self, number: int) -> bytes:
+        count, first = self._vector(number)
+        if first + count > len(self._data):
+            raise struct.error
+        return self._data[first : first + count]
+
+    def _vector(self, number: int) -> tuple[int, int]:
+        found = self._reference(number)
+        return (_U32.unpack_from(self._data, found)[0], found + 4) if found else (0, 0)
+
+    def _reference(self, number: int) -> int:
+        found = self._at(number)
+        return found + int(_U32.unpack_from(self._data, found)[0]) if found else 0
+
+    def _at(self, number: int) -> int:
+        slot = self._slots[number] if number < len(self._slots) else 0
+        return self._place + slot if slot else 0
