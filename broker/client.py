@@ -35,6 +35,7 @@ from tagmatch.model.filters.where import Where
 from tagmatch.model.options import KeyType, PipelineOptions
 from tagmatch.notebook import Explanation, Stats
 from tagmatch.subscriptions import columns_of
+from tagmatch.subscriptions import table_of as table_of_subscriptions
 
 K = TypeVar("K", int, str)
 
@@ -102,15 +103,13 @@ class RemoteTagMatch(Generic[K]):
         """Stage many removals, or none, as `TagMatch.remove_sets`."""
         self._put("remove", change_table(tags, keys, self._key_type, where, area))
 
-    def add_subscriptions(self, table: pa.Table | pa.RecordBatch) -> None:
+    def add_subscriptions(self, table: Any) -> None:
         """Stage the addition of the rows of a table, or none, as `TagMatch.add_subscriptions`."""
-        columns_of(table)
-        self._put("add", _as_table(table))
+        self._put("add", _checked(table))
 
-    def remove_subscriptions(self, table: pa.Table | pa.RecordBatch) -> None:
+    def remove_subscriptions(self, table: Any) -> None:
         """Stage the removal of the rows of a table, or none, as `TagMatch.remove_subscriptions`."""
-        columns_of(table)
-        self._put("remove", _as_table(table))
+        self._put("remove", _checked(table))
 
     def consolidate(self, *, full: bool = False) -> None:
         """Make all changes that any client has staged take effect, as `TagMatch.consolidate`."""
@@ -259,9 +258,9 @@ class RemoteTagMatch(Generic[K]):
 
         Parameters
         ----------
-        messages : pyarrow.Table, pyarrow.RecordBatch, or iterable of iterables of str
-            Columns as `match_many` takes them, beside `id` (strings or binary), `payload` (the same) and `expires`
-            (timestamps), each of which may be missing. Or tags of each message alone.
+        messages : table, or iterable of iterables of str
+            A table as `match_many` takes it, which may have `id` (strings or binary), `payload` (the same) and
+            `expires` (timestamps) as well. Or tags of each message alone.
         payloads : iterable of bytes, optional
             Only with tags alone.
         channel : str, optional
@@ -480,7 +479,10 @@ def _matching(unique: bool, channel: str | None) -> dict[str, Any]:
     return command if channel is None else {**command, "channel": channel}
 
 
-def _as_table(table: pa.Table | pa.RecordBatch) -> pa.Table:
+def _checked(given: Any) -> pa.Table:
+    """A table of subscriptions, with the columns that it must have."""
+    table = table_of_subscriptions(given)
+    columns_of(table)
     return pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
 
 

@@ -15,9 +15,10 @@ import pyarrow as pa
 from tagmatch.broker.calls import Call
 from tagmatch.broker.errors import error_text, name_of
 from tagmatch.broker.gathering import Gathering
-from tagmatch.broker.messages import ID, Messages, check_messages, check_schema, id_type, messages_of, together
+from tagmatch.broker.messages import Messages, check_messages, check_schema, id_type, messages_of, together
 from tagmatch.broker.wire import MatchOptions, write_json
 from tagmatch.model.errors import DeadlineMissed, Overloaded, TagMatchError
+from tagmatch.queries import ID
 
 KEYS = "keys"
 #: The metadata, without data, that asks a client to end a stream

@@ -11,12 +11,11 @@ import pyarrow as pa
 from tagmatch.broker.wire import MatchOptions
 from tagmatch.files.columns import ATTRIBUTE_TAGS, attribute_lists, with_attributes
 from tagmatch.files.json_values import read_json
-from tagmatch.locations import locations_of_table, without_locations
-from tagmatch.messages import TAGS, messages_in
+from tagmatch.messages import TAGS
 from tagmatch.model.columns import repeated, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.queries import ATTRIBUTES, ID, queries_in
 
-ID, ATTRIBUTES = "id", "attributes"
 #: Columns of a stream, with the fields of structs: each is some work for each batch
 MAX_FIELDS = 4_096
 
@@ -88,26 +87,18 @@ def _fields_in(fields: Iterable[pa.Field]) -> int:
 
 def messages_of(batch: pa.RecordBatch, options: MatchOptions, arrived: float) -> Messages:
     """The messages of a batch whose Arrow data is sound."""
-    if options.plain:
-        return Messages(batch, None, arrived)
     names = batch.schema.names
-    ids = batch.column(ID) if ID in names else None
+    ids = batch.column(ID) if ID in names and not options.plain else None
     queries = batch.drop_columns([ID]) if ids is not None else batch
     return Messages(_with_attributes(queries) if ATTRIBUTES in names else queries, ids, arrived)
 
 
 def _with_attributes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch whose column `attributes` has become columns of their own, or tags that stand for them."""
-    given, rest = batch.column(ATTRIBUTES), batch.drop_columns([ATTRIBUTES])
-    if pa.types.is_struct(given.type):
-        names = [given.type.field(i).name for i in range(given.type.num_fields)]
-        columns = rest.schema.names
-        if taken := {*columns, ATTRIBUTES}.intersection(names):
-            name = next(name for name in names if name in taken)
-            raise InvalidValueError(f"column 'attributes' must have no field {name[:60]!r}, which a column is called")
-        return pa.RecordBatch.from_arrays([*rest.columns, *given.flatten()], names=[*columns, *names])
+    """A batch whose column `attributes`, if that has JSON, has become tags that stand for them."""
+    given = batch.column(ATTRIBUTES)
     if not (pa.types.is_string(given.type) or pa.types.is_large_string(given.type)):
-        raise InvalidTypeError(f"column 'attributes' must be a struct, or JSON objects as strings, not {given.type}")
+        return batch
+    rest = batch.drop_columns([ATTRIBUTES])
     if TAGS not in rest.schema.names:
         no_tags = pa.array([[]] * len(rest), pa.list_(pa.string()))
         rest = rest.append_column(TAGS, no_tags)
@@ -143,8 +134,7 @@ def check_messages(queries: pa.RecordBatch, first_row: int, *, plane: bool) -> N
         tag_lists(queries.column(TAGS), f"column {TAGS!r}", first_row=first_row)
         return
     try:
-        locations_of_table(queries, plane=plane)
-        messages_in(without_locations(queries), first_row=first_row)
+        queries_in(queries, plane=plane, first_row=first_row)
     except (pa.ArrowException, NotImplementedError) as error:
         raise InvalidTypeError(f"the columns cannot be read: {error}") from None
 

@@ -11,7 +11,11 @@ import pyarrow as pa
 
 from tagmatch.broker.notifications import NEVER
 from tagmatch.model.arrays import I64Array
+from tagmatch.model.arrow import from_tag_lists
+from tagmatch.model.arrow_input import as_table
+from tagmatch.model.columns import tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.names import PUBLISHED_COLUMNS, check_names
 
 #: Columns that are no attributes: what a message is called, what it carries, and when it expires
 ID, PAYLOAD, EXPIRES = "id", "payload", "expires"
@@ -64,9 +68,9 @@ def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None) -
 
     Parameters
     ----------
-    messages : pyarrow.Table, pyarrow.RecordBatch, or iterable of iterables of str
-        Columns as `TagMatch.match_many` takes them, beside `id` (strings or binary), `payload` (the same) and `expires`
-        (timestamps), each of which may be missing and may have nulls. Or tags of each message alone.
+    messages : table, or iterable of iterables of str
+        A table as `TagMatch.match_many` takes it, which may have `id` (strings or binary), `payload` (the same) and
+        `expires` (timestamps) as well, with nulls. Or tags of each message alone.
     payloads : iterable of bytes, optional
         Only with tags alone.
 
@@ -82,6 +86,7 @@ def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None) -
     (2, ['tags'], [b'a', b'b'])
     """
     table = table_of(messages, payloads)
+    check_names(table.column_names, PUBLISHED_COLUMNS)
     ids = _binary(table, ID, pa.binary())
     carried = _binary(table, PAYLOAD, pa.large_binary())
     expires = _times(table)
@@ -105,21 +110,19 @@ def joined(parts: list[Messages]) -> Messages:
 
 def table_of(messages: Any, payloads: Iterable[bytes | None] | None) -> pa.Table:
     """What `messages_of` takes, as one table; errors as there."""
-    if isinstance(messages, pa.RecordBatch):
-        messages = pa.Table.from_batches([messages])
-    if isinstance(messages, pa.Table):
+    table = as_table(messages)
+    if table is not None:
         if payloads is not None:
             raise InvalidTypeError("payloads of messages in a table are its column 'payload'; give none beside it")
-        return messages
-    if isinstance(messages, str | bytes):
-        raise InvalidTypeError(f"messages must be a table or lists of tags, not {type(messages).__name__}")
+        return pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+    chunks = tag_lists(messages, "messages")
+    tags = pa.chunked_array(map(from_tag_lists, chunks), pa.large_list(pa.large_string()))
+    columns: dict[str, Any] = {"tags": tags}
     try:
-        tags = pa.array([list(each) for each in messages], pa.list_(pa.large_string()))
-        columns = {"tags": tags}
         if payloads is not None:
             columns[PAYLOAD] = pa.array(payloads, pa.large_binary())
     except (TypeError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InvalidTypeError(f"messages must be a table or lists of tags, with payloads of bytes: {error}") from None
+        raise InvalidTypeError(f"payloads must be bytes: {error}") from None
     if payloads is not None and len(columns[PAYLOAD]) != len(tags):
         raise InvalidValueError(f"there are {len(tags)} messages and {len(columns[PAYLOAD])} payloads; give one each")
     return pa.table(columns)
@@ -134,6 +137,7 @@ def _binary(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
         for is_kind in (
             pa.types.is_string,
             pa.types.is_large_string,
+            pa.types.is_string_view,
             pa.types.is_binary,
             pa.types.is_large_binary,
             pa.types.is_null,
@@ -143,8 +147,8 @@ def _binary(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
     # Text and large text become bytes of the same length of offsets first
     if pa.types.is_string(column.type):
         column = column.cast(pa.binary())
-    elif pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
+    elif pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+        column = column.cast(pa.large_string()).cast(pa.large_binary())
     return _whole(column.cast(kind))
 
 

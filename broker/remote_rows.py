@@ -12,6 +12,7 @@ from tagmatch.broker.wire import AREA_TYPE, area_row
 from tagmatch.model import clock
 from tagmatch.model.arrays import Strings
 from tagmatch.model.arrow import from_strings, from_tag_lists
+from tagmatch.model.arrow_input import as_table
 from tagmatch.model.columns import KEY_CHECKS, NO_SEQUENCES, arrow_chunks, shown, stored_tag_list, tag_lists
 from tagmatch.model.conditions.areas import area_column, is_area
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
@@ -75,11 +76,10 @@ def query_batches(queries: Any, most_rows: int, most_bytes: int) -> tuple[pa.Sch
     InvalidTypeError, InvalidValueError, NullError
         As `match_many`, for what are no tables.
     """
-    if isinstance(queries, pa.RecordBatch):
-        table = pa.Table.from_batches([queries])
-    elif isinstance(queries, pa.Table):
-        table = queries
-    else:
+    table = as_table(queries)
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if table is None:
         chunks = tag_lists(queries, "queries")
         given = arrow_chunks(queries, "queries")
         columns = list(map(from_tag_lists, chunks)) if given is None else given

@@ -24,7 +24,7 @@ from tagmatch.broker.logs import LOG
 from tagmatch.broker.metrics import Metrics
 from tagmatch.broker.subscribing import Subscribers
 from tagmatch.broker.tracing import Span, no_span
-from tagmatch.broker.wire import ChangeOptions, MatchOptions, near_match, read_json, write_json
+from tagmatch.broker.wire import ChangeOptions, MatchOptions, read_json, write_json
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import (
     AccessError,
@@ -35,6 +35,7 @@ from tagmatch.model.errors import (
     TagMatchError,
     UnavailableError,
 )
+from tagmatch.model.names import near_match
 
 #: A stream of any kind: `stream(call, command, reader, writer)`
 Stream = Callable[[Call, dict[str, Any], Any, Any], None]

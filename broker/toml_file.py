@@ -10,8 +10,8 @@ from datetime import datetime
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from tagmatch.broker.wire import near_match
 from tagmatch.model.errors import ConfigError, TagMatchError
+from tagmatch.model.names import near_match
 
 T = TypeVar("T")
 

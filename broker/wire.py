@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any, Self, get_args, get_type_hints
 
 import numpy as np
@@ -17,6 +16,7 @@ import pyarrow as pa
 from tagmatch.files import json_values
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.filters.areas import Area, Box, Circle, Near
+from tagmatch.model.names import near_match
 
 #: Bytes of a command, a ticket or the body of an action
 MAX_JSON = 1 << 20
@@ -97,7 +97,7 @@ class MatchOptions(Options):
     unique : bool
         Give each key of a message once, ascending.
     plain : bool
-        Columns are those of `TagMatch.match_many`: `id` and `attributes` are attributes as any other.
+        Answers have no ids.
     coalesce : bool
         Answers to several batches may come as one, in the same order.
     channel : str, optional
@@ -116,12 +116,6 @@ class ChangeOptions(Options):
     """What becomes of changes: staged, or in effect when the call returns."""
 
     commit: bool = False
-
-
-def near_match(name: str, known: list[str]) -> str:
-    """What is perhaps meant by a name that is not known, for messages; empty if nothing is near."""
-    near = get_close_matches(name, known, 1)
-    return f"; is {near[0]!r} meant?" if near else f"; there is {', '.join(known) or 'none'}"
 
 
 def area_row(area: Area | None) -> dict[str, Any] | None:

@@ -21,6 +21,42 @@ from tagmatch.model.jobs import Memo
 _MOST_STRINGS = 2**32 - 1
 
 
+def as_table(given: Any) -> pa.Table | pa.RecordBatch | None:
+    """A table of Arrow, or what another library has as one: a DataFrame of pandas, polars or DuckDB, or a stream.
+
+    Returns
+    -------
+    pyarrow.Table or pyarrow.RecordBatch or None
+        `None` for what is no table, such as a column.
+
+    Raises
+    ------
+    InvalidTypeError
+        Arrow cannot have one of its columns.
+    """
+    if isinstance(given, pa.Table | pa.RecordBatch):
+        return given
+    try:
+        if type(given).__module__.partition(".")[0] == "pandas" and hasattr(given, "columns"):
+            return pa.Table.from_pandas(given, preserve_index=False)  # its own stream has the index as a column
+        if hasattr(given, "__arrow_c_stream__") and not isinstance(given, pa.ChunkedArray):
+            return _read_all(given)
+        if hasattr(given, "__arrow_c_array__") and not isinstance(given, pa.Array):
+            found = pa.array(given)
+            return pa.RecordBatch.from_struct_array(found) if pa.types.is_struct(found.type) else None
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InvalidTypeError(f"a {type(given).__name__} cannot be a table of Arrow: {error}") from None
+    return None
+
+
+def _read_all(stream: Any) -> pa.Table | None:
+    try:
+        reader = pa.RecordBatchReader.from_stream(stream)
+    except pa.ArrowInvalid:  # a column
+        return None
+    return reader.read_all()
+
+
 def rows_of(chunks: Iterable[pa.Array], name: str, first_row: int, *, stored: bool) -> list[TagLists]:
     """Arrays of lists of strings as rows of tags; parameters and errors as `columns.tag_lists` has them."""
     parts = []

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array, offsets_of
-from tagmatch.model.arrow_input import plain_strings, reject_no_utf8, reject_nulls, rows_of, strings_in
+from tagmatch.model.arrow_input import as_table, plain_strings, reject_no_utf8, reject_nulls, rows_of, strings_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
 from tagmatch.model.filters.values import is_reserved
 from tagmatch.model.filters.where import Where
@@ -30,6 +30,8 @@ KEY_LIMIT = 2**64
 _STRING_KEYS_HINT = (
     '; to have strings as keys, make the index with key_type="string" (tagmatch build --key-type string)'
 )
+
+_TABLES = ", or a table of Arrow or a DataFrame of pandas, polars or DuckDB"
 
 _SEQUENCES = frozenset({list, tuple, set, frozenset})
 #: What can be iterated over, but not in an order that rows could go by
@@ -141,7 +143,10 @@ def tag_lists(rows: object, name: str, *, first_row: int = 0, stored: bool = Fal
         a query's indices are checked, too.) With `stored`, no tag may be reserved either.
     """
     chunks = arrow_chunks(rows, name)
-    found = [_from_python(rows, name, first_row)] if chunks is None else rows_of(chunks, name, first_row, stored=stored)
+    if chunks is None:
+        found = [_from_python(rows, name, first_row, "" if stored else _TABLES)]
+    else:
+        found = rows_of(chunks, name, first_row, stored=stored)
     if stored:
         _reject_reserved(found, name, first_row)
     return found
@@ -313,7 +318,7 @@ def arrow_chunks(data: object, name: str) -> list[pa.Array] | None:
         return [data]
     if isinstance(data, pa.ChunkedArray):
         return list(data.chunks)
-    if isinstance(data, pa.Table | pa.RecordBatch):
+    if as_table(data) is not None:
         raise InvalidTypeError(f"{name} must be one column, not a {type(data).__name__}; pick one, as in table['tags']")
     if hasattr(data, "__arrow_c_array__"):
         return [pa.array(data)]
@@ -322,9 +327,9 @@ def arrow_chunks(data: object, name: str) -> list[pa.Array] | None:
     return None
 
 
-def _from_python(rows: object, name: str, first_row: int) -> TagLists:
+def _from_python(rows: object, name: str, first_row: int, instead: str) -> TagLists:
     if rows is None or isinstance(rows, NO_SEQUENCES) or not isinstance(rows, Iterable):
-        raise _null_or_type(rows, f"{name} must be a sequence of tag lists, not {shown(rows)}")
+        raise _null_or_type(rows, f"{name} must be a sequence of tag lists{instead}, not {shown(rows)}")
     listed = rows.tolist() if isinstance(rows, np.ndarray) else list(rows)
     if not set(map(type, listed)) <= _SEQUENCES:
         listed = [_strings_in(row, f"{name}: row {first_row + i}") for i, row in enumerate(listed)]

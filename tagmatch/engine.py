@@ -8,7 +8,6 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from itertools import compress
 from pathlib import Path
@@ -20,10 +19,11 @@ import pyarrow as pa
 from tagmatch.background import renew_in_forks
 from tagmatch.changing import Changing
 from tagmatch.contents import every_set, explained, is_among, pairs, schema_of
-from tagmatch.locations import area_has, coordinates, locations_of_table, without_locations
-from tagmatch.messages import message, messages_in
+from tagmatch.locations import area_has, coordinates
+from tagmatch.messages import message
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, UIntArray
+from tagmatch.model.arrow_input import as_table
 from tagmatch.model.check import check_segment
 from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list, tag_lists
 from tagmatch.model.empty import empty_segment
@@ -45,6 +45,7 @@ from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
+from tagmatch.queries import queries_in
 from tagmatch.staging import Staging
 from tagmatch.storing import rows_to_store
 from tagmatch.subscriptions import alternatives, nears_of
@@ -241,15 +242,13 @@ class Engine:
     ) -> pa.ListArray:
         """Keys of many queries."""
         matcher = self.current.matcher
-        if isinstance(queries, pa.Table | pa.RecordBatch):
-            places = locations_of_table(queries, plane=self._options.plane)
-            chunks = messages_in(without_locations(queries), threads=self._options.threads)
-            if places is not None:
-                chunks = [replace(rows, locations=each) for rows, each in zip(chunks, places, strict=True)]
-                if any(each.kinds.any() for each in places):
-                    matcher = self._within(matcher)
-        else:
+        table = as_table(queries)
+        if table is None:
             chunks = tag_lists(queries, "queries")
+        else:
+            chunks = queries_in(table, plane=self._options.plane, threads=self._options.threads)
+            if any(rows.locations is not None and rows.locations.kinds.any() for rows in chunks):
+                matcher = self._within(matcher)
         answers = self._pipeline.match_many(matcher, chunks, unique=unique, channel=channel, waited=waited)
         return _list_array(answers, matcher.keys, unique=unique)
 

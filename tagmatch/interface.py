@@ -444,12 +444,13 @@ class TagMatch(Generic[K]):
         """
         self._engine.stage_many(tags, keys, where=where, area=area, removed=False, expires=expires)
 
-    def add_subscriptions(self, table: pa.Table | pa.RecordBatch) -> None:
-        """Stage the addition of the rows of an Arrow table: `add_sets` with its columns, as `to_arrow` has them.
+    def add_subscriptions(self, table: Any) -> None:
+        """Stage the addition of the rows of a table: `add_sets` with its columns, as `to_arrow` has them.
 
         Parameters
         ----------
-        table : pyarrow.Table or pyarrow.RecordBatch
+        table
+            An Arrow table or record batch, or a DataFrame of pandas, polars or DuckDB: whatever has Arrow's C stream.
             Column `key`, and those of `tags`, `where`, `constraints`, `area` and `expires` that are needed. A query
             matches a row that has all of its tags, and where its expression and all of its constraints hold, and whose
             area it is in; several rows of a key are alternatives. Without a column `tags`, rows have no tags, nor has a
@@ -499,7 +500,7 @@ class TagMatch(Generic[K]):
         columns = columns_of(table)
         self._engine.stage_many(columns.pop("tags"), columns.pop("key"), removed=False, **columns)
 
-    def remove_subscriptions(self, table: pa.Table | pa.RecordBatch) -> None:
+    def remove_subscriptions(self, table: Any) -> None:
         """Stage the removal of what `add_subscriptions` adds; errors are as there. `expires` is left aside.
 
         Examples
@@ -671,13 +672,15 @@ class TagMatch(Generic[K]):
         Parameters
         ----------
         queries
-            As the `tags` of `add_sets`: one row per query. Or an Arrow table or record batch, with a column `tags`,
-            which may be missing, and a column for each attribute, by its name: bools, integers, floats, strings (also
-            in a dictionary), or lists of these for several values; a null says that there is no value. A column of
-            maps from names to such values has an attribute for each entry: faster where there are many names, of
-            which a message has few. A column `location` of structs with `lon` and `lat` (`x` and `y` on the plane), or
-            of lists of two numbers, says where messages are, and a column `within` of structs, as `area` of
-            `add_subscriptions`, which clients they are for.
+            As the `tags` of `add_sets`: one row per query. Or a table as `add_subscriptions` takes it, with a column
+            `tags`, which may be missing, and a column for each attribute, by its name: bools, integers, floats, strings
+            (also in a dictionary), or lists of these for several values; a null says that there is no value. A column
+            of maps from names to such values has an attribute for each entry: faster where there are many names, of
+            which a message has few. So has a column `attributes` of structs for each field. A column `location` of
+            structs with `lon` and `lat` (`x` and `y` on the plane), or of lists of two numbers, says where messages
+            are, and a column `within` of structs, as `area` of `add_subscriptions`, which clients they are for. `id` is
+            left aside. A name that is nearly one of these five, such as `tag` or `Location`, is an error; an attribute
+            of that name goes into `attributes`.
         unique : bool
             Give each key of a query once (ascending), as `match_unique` does.
         channel : str, optional

@@ -76,7 +76,7 @@ def _plain(given: Any, name: str) -> Any:
     return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
 
 
-def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool) -> list[Locations] | None:
+def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool, first_row: int = 0) -> list[Locations] | None:
     """Where the messages of each batch of a table are; `None` if no column says it.
 
     A column `location` or `within` that is no struct and no list is an attribute of that name.
@@ -88,7 +88,7 @@ def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool) -> list
     """
     if not any(is_place_column(table.schema, name) for name in (LOCATION, WITHIN)):
         return None
-    batches, found, first_row = [table] if isinstance(table, pa.RecordBatch) else table.to_batches(), [], 0
+    batches, found = [table] if isinstance(table, pa.RecordBatch) else table.to_batches(), []
     for batch in batches:
         lon = lat = np.full(len(batch), np.nan)
         if is_place_column(batch.schema, LOCATION):

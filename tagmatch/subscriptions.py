@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrow_input import without_null_lists
+from tagmatch.model.arrow_input import as_table, without_null_lists
 from tagmatch.model.columns import shown, stored_tag_list
 from tagmatch.model.conditions.areas import area_tag
 from tagmatch.model.conditions.located import Alternatives, located
@@ -17,6 +17,7 @@ from tagmatch.model.filters.areas import Near
 from tagmatch.model.filters.constraints import AREA_TAGS, Constraint
 from tagmatch.model.filters.language import rows_of
 from tagmatch.model.filters.where import Where
+from tagmatch.model.names import check_names
 
 
 def alternatives(tags: object, where: object, area: object = None, *, plane: bool = False) -> Alternatives:
@@ -71,7 +72,17 @@ CONDITIONS = (WHERE, "constraints", AREA)
 COLUMNS = ("key", "tags", *CONDITIONS, "expires")
 
 
-def columns_of(table: Any) -> dict[str, Any]:
+def table_of(given: Any) -> pa.Table | pa.RecordBatch:
+    """A table of subscriptions; InvalidTypeError."""
+    table = as_table(given)
+    if table is None:
+        raise InvalidTypeError(
+            f"subscriptions must be a table of Arrow or a DataFrame of pandas, polars or DuckDB, not {shown(given)}"
+        )
+    return table
+
+
+def columns_of(given: Any) -> dict[str, Any]:
     """The columns of a table of subscriptions, by name.
 
     Without a column `tags`, each row has no tags; where that is null, a row has none if it has constraints.
@@ -81,9 +92,9 @@ def columns_of(table: Any) -> dict[str, Any]:
     InvalidTypeError, InvalidValueError
         It is no table, has no column `key`, or has a column that subscriptions do not have, or one twice.
     """
-    if not isinstance(table, pa.Table | pa.RecordBatch):
-        raise InvalidTypeError(f"subscriptions must be an Arrow table or record batch, not {shown(table)}")
+    table = table_of(given)
     names = table.schema.names
+    check_names(names, COLUMNS, f"subscriptions have columns {', '.join(COLUMNS)}")
     for name in names:
         if name not in COLUMNS or names.count(name) > 1:
             raise InvalidValueError(f"subscriptions have columns {', '.join(COLUMNS)}, each once, not {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,15 +17,15 @@ from tagmatch.model.columns import tag_list
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.filters.locations import checked_location
 from tagmatch.model.filters.values import attribute_tags
+from tagmatch.model.names import near_match, near_name
 
-#: Names of columns that no attribute can have here
-RESERVED = frozenset(("tags", "location", "within", ID, PAYLOAD, EXPIRES))
 #: Properties that have a meaning, and the prefixes of names of attributes; NATS has no colon in names of headers
 TAG, TAG_LIST, LON, LAT, CHANNEL = "tag", "tags", "lon", "lat", "channel"
 ATTRIBUTES = ("attribute:", "attribute-")
 #: Integers up to here are floats, too
 _EXACT = 2**53
-_OBJECT = frozenset(("tags", "attributes", "location"))
+_OBJECT = ("attributes", "location", "tags")
+_PROPERTIES = (TAG, TAG_LIST, LON, LAT, CHANNEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ def row_of(came: Incoming, form: Form, *, plane: bool = False) -> Row:
             place[name] = _number(name, value)
         elif name.startswith(ATTRIBUTES):
             _add(attributes, name[len(ATTRIBUTES[0]) :], _value(name, value))
+        else:
+            _check_property(name)
     location: Any = None
     if place:
         if len(place) < 2:
@@ -125,8 +128,8 @@ def tables_of(rows: Sequence[Row]) -> list[tuple[pa.Table, list[Row]]]:
     --------
     >>> came = Incoming([], b"a")
     >>> [(table, _)] = tables_of([Row(came, ["fr"], {"price": 9}), Row(came, [], {"price": 9.5})])
-    >>> table["price"].to_pylist(), table.column_names
-    ([9.0, 9.5], ['tags', 'price', 'id', 'payload', 'expires'])
+    >>> table["attributes"].to_pylist(), table.column_names
+    ([{'price': 9.0}, {'price': 9.5}], ['tags', 'attributes', 'id', 'payload', 'expires'])
     """
     groups: list[tuple[dict[str, str], list[Row]]] = []
     for row in rows:
@@ -191,10 +194,13 @@ def _merged(kinds: dict[str, str], own: dict[str, str]) -> dict[str, str] | None
 
 def _table(kinds: dict[str, str], rows: list[Row]) -> pa.Table:
     columns: dict[str, pa.Array] = {"tags": pa.array([row.tags for row in rows], pa.list_(pa.large_string()))}
+    values = []
     for name, kind in kinds.items():
         plain, _, is_list = kind.partition(" ")
         type_ = pa.list_(_TYPES[plain]) if is_list else _TYPES[plain]
-        columns[name] = pa.array([row.attributes.get(name) for row in rows], type_)
+        values.append(pa.array([row.attributes.get(name) for row in rows], type_))
+    if values:  # whatever they are called
+        columns["attributes"] = pa.StructArray.from_arrays(values, list(kinds))
     if any(row.location is not None for row in rows):
         columns["location"] = pa.array([row.location for row in rows], pa.list_(pa.float64()))
     columns[ID] = pa.array([row.came.id for row in rows], pa.binary())
@@ -205,12 +211,20 @@ def _table(kinds: dict[str, str], rows: list[Row]) -> pa.Table:
 
 def _add(attributes: dict[str, Any], name: str, value: Any) -> None:
     """Values of a name that repeats are several values of one attribute."""
-    if name in RESERVED:
+    if name == TAG_LIST:
         raise InvalidValueError(f"an attribute of a message cannot be called {name!r} here")
     if name not in attributes:
         attributes[name] = value
     else:
         attributes[name] = [*_listed(attributes[name]), *_listed(value)]
+
+
+def _check_property(name: str) -> None:
+    """See that a property without a meaning is none that is misspelt."""
+    prefix, *rest = re.split(r"[-:._](?=.)", name, maxsplit=1)
+    if near := near_name(prefix, ["attribute"]) if rest else near_name(name, _PROPERTIES):
+        meant = ":".join((near, *rest))
+        raise InvalidValueError(f"property {name[:60]!r} means nothing here; is {meant[:60]!r} meant? Rename it")
 
 
 def _listed(value: Any) -> Iterable[Any]:
@@ -242,6 +256,6 @@ def _object(payload: bytes) -> dict[str, Any]:
     found = _json(payload, "the payload")
     if not isinstance(found, dict):
         raise InvalidTypeError(f"the payload must be a JSON object, not {type(found).__name__}")
-    if unknown := sorted(found.keys() - _OBJECT):
-        raise InvalidValueError(f"the payload has {unknown[0][:60]!r}, but may have only tags, attributes and location")
+    if unknown := sorted(found.keys() - set(_OBJECT)):
+        raise InvalidValueError(f"the payload has no {unknown[0][:60]!r}{near_match(unknown[0][:60], [*_OBJECT])}")
     return found

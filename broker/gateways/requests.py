@@ -8,6 +8,7 @@ import threading
 from typing import Any, Protocol
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
+from tagmatch.model.names import near_match
 
 _LOG = logging.getLogger("tagmatch.gateways")
 _ACTIONS = ("subscribe", "unsubscribe")
@@ -124,7 +125,8 @@ def _read(request: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InvalidTypeError(f"a request must be a JSON object, not {type(found).__name__}")
     if unknown := sorted(found.keys() - _FIELDS):
-        raise InvalidValueError(f"a request has no field {unknown[0][:60]!r}, but {', '.join(sorted(_FIELDS))}")
+        near = near_match(unknown[0][:60], sorted(_FIELDS))
+        raise InvalidValueError(f"a request has no field {unknown[0][:60]!r}{near}")
     if found.get("action") not in _ACTIONS:
         raise InvalidValueError(f"action must be one of {_ACTIONS}, not {str(found.get('action'))[:60]!r}")
     if missing := sorted({"key", "tags"} - found.keys()):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
 
 from tagmatch.model.errors import InputFileError
+from tagmatch.model.names import near_name
 
 #: In the place of names of columns: all that have no meaning
 EVERY_OTHER = ("*",)
-
-# How alike two names are, from 0 to 1, of which one is most likely the other, misspelt: one wrong letter in four
-_NEAR = 0.75
 
 
 class OtherColumns:
@@ -76,14 +73,3 @@ class OtherColumns:
 
     def _note(self, name: str) -> None:
         self.seen[name] = None
-
-
-def near_name(name: str, known: Collection[str]) -> str | None:
-    """The known name that another most likely is, misspelt.
-
-    Examples
-    --------
-    >>> [near_name(name, ["where", "tags"]) for name in ("wher", " Tags", "name")]
-    ['where', 'tags', None]
-    """
-    return next(iter(get_close_matches(name.strip().casefold(), sorted(known), 1, _NEAR)), None)

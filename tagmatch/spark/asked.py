@@ -13,6 +13,7 @@ from tagmatch.locations import LOCATION, WITHIN, is_place_column, places_in
 from tagmatch.messages import TAGS, messages_in
 from tagmatch.model.conditions.areas import shapes_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
+from tagmatch.queries import ATTRIBUTES, with_own_columns
 
 #: What `TagMatch.match_many` is asked: a column of tags, or a table of these and attributes
 Messages: TypeAlias = pa.Array | pa.RecordBatch
@@ -48,14 +49,22 @@ class Asked:
         if not self.attributes and not self.is_located:
             return tags
         names, columns, own = [TAGS], [tags], queries.schema.names
+        fields: list[str] = []
+        values: list[pa.Array] = []
         for number in self.attributes:
-            column = queries.column(number)
+            column, name = queries.column(number), own[number]
             if pa.types.is_struct(column.type):
-                names += [field.name for field in column.type]
-                columns += column.flatten()
-            else:
-                names.append(own[number])
+                fields += [field.name for field in column.type]
+                values += column.flatten()
+            elif pa.types.is_map(column.type):
+                names.append(f"{ATTRIBUTES} of {name}")
                 columns.append(column)
+            else:
+                fields.append(name)
+                values.append(column)
+        if fields:  # whatever they are called
+            names.append(ATTRIBUTES)
+            columns.append(pa.StructArray.from_arrays(values, fields))
         for name, place in ((LOCATION, self.location), (WITHIN, self.within)):
             if place is not None:
                 names.append(name)
@@ -102,9 +111,11 @@ def check_types(asked: Asked, schema: pa.Schema, called: Mapping[str, str]) -> N
     if not isinstance(messages, pa.RecordBatch):
         return
     places = {of: number for of, number in ((LOCATION, asked.location), (WITHIN, asked.within)) if number is not None}
-    if len(set(messages.schema.names)) < len(messages.schema.names):
-        there = ", ".join(map(repr, [TAGS, *places]))
-        raise InvalidValueError(f"attributes must have different names, none of them {there}")
+    there = messages.schema.get_field_index(ATTRIBUTES)
+    given = [field.name for field in messages.schema.types[there]] if there >= 0 else []
+    if len({*given, TAGS, *places}) < len(given) + 1 + len(places):
+        taken = ", ".join(map(repr, [TAGS, *places]))
+        raise InvalidValueError(f"attributes must have different names, none of them {taken}")
     if LOCATION in places:
         if not is_place_column(messages.schema, LOCATION):
             kind = spark_name(schema.types[places[LOCATION]])
@@ -112,7 +123,7 @@ def check_types(asked: Asked, schema: pa.Schema, called: Mapping[str, str]) -> N
         places_in(messages.column(LOCATION), called[LOCATION], plane=False, first_row=0)
     if WITHIN in places:
         shapes_in(messages.column(WITHIN), called[WITHIN], plane=False)
-    messages_in(messages.drop_columns(list(places)))
+    messages_in(with_own_columns(messages.drop_columns(list(places))))
 
 
 def spark_name(kind: pa.DataType) -> str:

@@ -25,6 +25,7 @@ from tagmatch.model.kernels.area_shapes import BOX
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
 from tagmatch.model.storage.location import Location
+from tagmatch.queries import ATTRIBUTES
 from tagmatch.spark.answers import KEY_TYPES, signed
 from tagmatch.spark.asked import Asked, Messages, check_types, reject_nulls, spark_name
 from tagmatch.spark.offline import check_strings
@@ -34,8 +35,6 @@ from tagmatch.spark.stores import StoreSettings, location_in
 
 #: What the table function is called in SQL
 MATCH = "tagmatch_match"
-
-ATTRIBUTES = "attributes"
 
 
 def register(spark: SparkSession) -> None:
@@ -95,8 +94,8 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
     -------
     function
         Of a column of tags, an array of strings without nulls; and, where they are wanted, of columns `attributes`, a
-        struct of which each field is one, and `location` and `within`, as of `subset_join`. All but the tags may be
-        given by name. A null is none. Its tasks fail with `NullError` and `InvalidValueError` as those of
+        struct of which each field is one, or a map, and `location` and `within`, as of `subset_join`. All but the tags
+        may be given by name. A null is none. Its tasks fail with `NullError` and `InvalidValueError` as those of
         `subset_join`, and with these and `InvalidTypeError` for columns that cannot be used.
 
     Raises
@@ -147,10 +146,8 @@ def _messages(arguments: Mapping[str, Any]) -> Messages:
         if name == TAGS or not (values is None or pa.types.is_null(values.type))
     }
     reject_nulls(given[TAGS], TAGS)
-    if ATTRIBUTES in given and not pa.types.is_struct(given[ATTRIBUTES].type):
-        raise InvalidTypeError(
-            f"match_udf: argument {ATTRIBUTES} must be a struct, not {spark_name(given[ATTRIBUTES].type)}"
-        )
+    if ATTRIBUTES in given and not (pa.types.is_struct(kind := given[ATTRIBUTES].type) or pa.types.is_map(kind)):
+        raise InvalidTypeError(f"match_udf: argument {ATTRIBUTES} must be a struct or a map, not {spark_name(kind)}")
     batch, asked = pa.record_batch(given), _asked(list(given))
     check_types(asked, batch.schema, _called("match_udf"))
     return asked.messages(batch)

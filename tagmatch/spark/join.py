@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from tagmatch.locations import LOCATION, WITHIN
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.names import misspelt
 from tagmatch.model.storage.format import files_nbytes, key_type_of
 from tagmatch.spark.answers import ANSWER_NAMES, Output
 from tagmatch.spark.asked import Asked, check_types
@@ -157,7 +158,9 @@ def _check_queries(queries: DataFrame, tags: str, output: Output) -> None:
     if len(found) != 1:
         names = ", ".join(repr(field.name) for field in fields) or "none"
         count = "no column" if not found else f"{len(found)} columns"
-        raise InvalidValueError(f"queries has {count} {tags!r}; its columns are {names}; say which it is with tags=")
+        near = misspelt([field.name for field in fields], [tags])
+        hint = f"is {near[0]!r} meant? Say" if near else "say"
+        raise InvalidValueError(f"queries has {count} {tags!r}; its columns are {names}; {hint} which it is with tags=")
     check_strings(found[0], f"column {tags!r} of the queries")
     added = ANSWER_NAMES[output]
     clashing = next((field.name for field in fields if field.name.lower() == added), None)

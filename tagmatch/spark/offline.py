@@ -12,10 +12,10 @@ from pyspark.sql.functions import col
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType
 
-from tagmatch.files.others import near_name
 from tagmatch.model.conditions.areas import area_rows
 from tagmatch.model.conditions.structured import constraint_rows
 from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
+from tagmatch.model.names import check_names as check_column_names
 from tagmatch.model.options import LAYOUT_DEFAULTS, Layout, LayoutOptions
 from tagmatch.partitioner.spark.job import JobOptions, Partitioned, append_sets, key_type_of_rows, partition_sets
 from tagmatch.partitioner.spark.stored import Stored
@@ -69,13 +69,7 @@ def check_names(names: list[str], taken: tuple[str, ...]) -> None:
             "column 'expires': keys that `partition` stores never expire; save such rows with Spark's data source, "
             'df.write.format("tagmatch"), or with `tagmatch build`; or drop the column'
         )
-    missing = {*taken}.difference(names)
-    for name in set(names).difference(taken):
-        if near := near_name(name, missing):
-            raise InvalidValueError(
-                f"column {name!r} means nothing here; is {near!r} meant? Rename the column, or drop it, "
-                f"on the command line with --ignore-columns {name!r}"
-            )
+    check_column_names(names, (*taken, "expires"), "or drop it, on the command line with --ignore-columns")
 
 
 def partition(

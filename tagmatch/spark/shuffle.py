@@ -45,6 +45,7 @@ from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.spark.records import sets_at
 from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, deserialized, labels_for, sorted_by_number
 from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.queries import with_own_columns
 from tagmatch.spark.answers import Output, answer_field, with_keys
 from tagmatch.spark.asked import Asked, Messages, reject_nulls
 from tagmatch.spark.buckets import PLACE, Buckets, buckets_for, hashes_of_attributes, meeting_of
@@ -243,7 +244,8 @@ def _buckets_of_queries(messages: Messages, buckets: Buckets) -> tuple[U32Array,
     if buckets.names:
         by_name = [_with_values_among_tags(lists, buckets.names)]
         if isinstance(messages, pa.RecordBatch):
-            by_name += [_with_values(messages, buckets.names), *_with_values_in_maps(messages, buckets.names)]
+            columns = with_own_columns(messages)
+            by_name += [_with_values(columns, buckets.names), *_with_values_in_maps(columns, buckets.names)]
         owners = np.concatenate([owners, *(some for some, _ in by_name)])
         hashes = np.concatenate([hashes, *(some for _, some in by_name)])
     places, numbers = buckets.of_hashes(hashes)

@@ -30,6 +30,7 @@ from tagmatch import (
     TagMatch,
     TagMatchError,
     Where,
+    connect,
 )
 from tagmatch.broker.running import serving
 
@@ -216,6 +217,61 @@ def test_flight_alone(served):
         assert reader.read_all().to_pylist() == [{"id": 7, "keys": [3, 4, 5]}, {"id": None, "keys": [3]}]
     assert value(service, "tagmatch_messages_total") == value(service, "tagmatch_answers_total") == 6
     assert value(service, "tagmatch_messages_in_flight") == value(service, "tagmatch_messages_queued") == 0
+
+
+def send(client, kind, table):
+    """Rows by a call of a kind, and the answer."""
+    if kind == "match":
+        writer, reader = client.do_exchange(command(command=kind), options())
+        writer.begin(table.schema)
+    else:
+        writer, reader = client.do_put(command(command=kind), table.schema, options())
+    with writer:
+        writer.write_table(table)
+        writer.done_writing()
+        return reader.read_all() if kind == "match" else reader.read()
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns", "meant"),
+    [
+        ("match", {"tag": [["a"]]}, "tags"),
+        ("match", {"Tags": [["a"]], "x": [1]}, "tags"),
+        ("match", {"tags": [["a"]], "Location": [[9.0, 45.0]]}, "location"),
+        ("match", {"tags": [["a"]], "attribute": ['{"x": 3}']}, "attributes"),
+        ("match", {"tags": [["a"]], "ID": ["p"]}, "id"),
+        ("publish", {"tag": [["a"]]}, "tags"),
+        ("publish", {"tags": [["a"]], "Payload": [b"p"]}, "payload"),
+        ("publish", {"tags": [["a"]], "expire": [None]}, "expires"),
+        ("add", {"key": [1], "wher": ["x = 1"]}, "where"),
+        ("add", {"Key": [1], "tags": [["a"]]}, "key"),
+        ("remove", {"key": [1], "tags": [["a"]], "expiry": [None]}, "expires"),
+    ],
+)
+def test_misspelt_columns_are_refused(served, kind, columns, meant):
+    """By the service itself, as clients of any kind ask it, and by ours."""
+    service, client = served
+    table = pa.table(columns)
+    with pytest.raises(pa.ArrowException, match=f"is '{meant}' meant"):
+        send(client, kind, table)
+    assert service.index.stats()["staged"] == 0
+    with connect(service.url) as tm:
+        calls = {"add": tm.add_subscriptions, "remove": tm.remove_subscriptions, "publish": tm.publish}
+        with pytest.raises(InvalidValueError, match=f"is '{meant}' meant"):
+            calls.get(kind, tm.match_many)(table)
+
+
+def test_attributes_of_any_name_go_into_a_column(served):
+    service, client = served
+    service.index.add_set([], 6, where="Tags = 1 and id = 2")
+    service.index.consolidate()
+    own = {"Tags": 1, "id": 2}
+    maps = pa.array([list(own.items())], pa.map_(pa.string(), pa.int64()))
+    for given_ in (pa.array([own]), maps, pa.array([json.dumps(own)])):
+        table = pa.table({"attributes": given_, "id": ["p"]})
+        assert send(client, "match", table).to_pylist() == [{"id": "p", "keys": [3, 6]}]
+        with connect(service.url) as tm:
+            assert tm.match_many(table).to_pylist() == [[3, 6]]
 
 
 def test_small_batches_are_matched_together(served, monkeypatch):

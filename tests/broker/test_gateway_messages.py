@@ -67,10 +67,20 @@ def test_properties_are_read() -> None:
         ("lon", "9.2"),
         ("lat", "45.5"),
         ("trace", "ignored"),
+        ("Content-Type", "ignored"),
+        ("attribute:Tag", "x"),
+        ("attribute:id", "7"),
+        ("attribute:location", "here"),
     ]
     row = row_of(Incoming(properties, b"\xff"), "properties")
     assert row.tags == ["a", "b c", "d", "é"]
-    assert row.attributes == {"price": 9.5, "city": ["Rome", "9"], "list": [1, 2]}
+    own = {"Tag": "x", "id": 7, "location": "here"}
+    assert row.attributes == {"price": 9.5, "city": ["Rome", "9"], "list": [1, 2], **own}
+    [(table, _)] = tables_of([row])
+    with TagMatch() as tm:
+        tm.add_set(["a"], 1, where='Tag = "x" and id = 7 and location = "here"')
+        tm.consolidate()
+        assert tm.match_many(table.drop_columns(["id", "payload", "expires"])).to_pylist() == [[1]]
     assert row.location == (9.2, 45.5)
     payload = json.dumps({"tags": ["x"], "attributes": {"n": 1, "b": None}, "location": [1, 2]}).encode()
     row = row_of(Incoming([("tag", "a")], payload), "json")
@@ -87,7 +97,13 @@ def test_properties_are_read() -> None:
         ([("lon", "x"), ("lat", "1")], None),
         ([("lon", "1"), ("lat", "91")], None),
         ([("lon", "nan"), ("lat", "1")], None),
-        ([("attribute:payload", "1")], None),
+        ([("attribute:tags", "1")], None),
+        ([("Tag", "a")], None),
+        ([("tgas", '["a"]')], None),
+        ([("Attribute:price", "1")], None),
+        ([("attributes-price", "1")], None),
+        ([("attribute_price", "1")], None),
+        ([("Channel", "a")], None),
         ([("attribute:", "1")], None),
         ([("attribute:a", "[1")], None),
         ([("attribute:a", '[1, "a"]')], None),
@@ -96,6 +112,7 @@ def test_properties_are_read() -> None:
         ([], b"[]"),
         ([], b"[" * 100_000),
         ([], b'{"price": 1}'),
+        ([], b'{"tag": ["a"]}'),
         ([], b'{"attributes": [1]}'),
         ([], b'{"attributes": {"a": {"b": 1}}}'),
         ([], b'{"attributes": {"a": 99999999999999999999}}'),

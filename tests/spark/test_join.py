@@ -233,6 +233,7 @@ def test_auto_goes_by_the_size_of_the_index(
     ("columns", "arguments", "error", "message"),
     [
         ("words array<string>", {}, InvalidValueError, "no column 'tags'; its columns are 'words'"),
+        ("Tag array<string>", {}, InvalidValueError, "no column 'tags'; its columns are 'Tag'; is 'Tag' meant"),
         ("tags string", {}, InvalidTypeError, "column 'tags' of the queries must be array<string>, not string"),
         ("tags array<int>", {}, InvalidTypeError, "must be array<string>, not array<int>"),
         ("tags array<string>, key int", {}, InvalidValueError, "column 'key' already"),

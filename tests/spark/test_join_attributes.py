@@ -76,6 +76,19 @@ def test_attributes_in_maps(spark: Any, index: Path, strategy: str) -> None:
     assert expected(attributes) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 4), (3, 3)]
 
 
+@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
+def test_attributes_may_have_any_name(spark: Any, tmp_path: Path, strategy: str) -> None:
+    """Also names that are nearly those of columns with a meaning, where a table of queries must not have them."""
+    names = ["Tag", "id", "locations", "attribute"]
+    with TagMatch(tmp_path / "index") as tm:
+        tm.add_sets([[]] * 5, range(5), where=[f"`{name}` = 1" for name in [*names, "within"]])
+        tm.consolidate()
+    schema = ", ".join(["tags array<string>", *(f"{name} int" for name in names), "of map<string, int>"])
+    queries = spark.createDataFrame([([], 1, 1, 1, 1, {"within": 1})], schema)
+    joined = subset_join(queries, tmp_path / "index", attributes=[*names, "of"], strategy=strategy)
+    assert sorted(row.key for row in joined.collect()) == [0, 1, 2, 3, 4]
+
+
 def test_what_will_not_do(spark: Any, index: Path) -> None:
     queries = spark.createDataFrame(QUERIES, SCHEMA)
     with pytest.raises(InvalidValueError, match="one column 'cost'; its columns are 'id', 'tags'"):

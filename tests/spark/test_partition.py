@@ -285,6 +285,7 @@ def test_conditions_that_will_not_do(spark: Any, tmp_path: Path) -> None:
         ("tags array<string>, key long, expires timestamp", "column 'expires': keys that `partition` stores never exp"),
         ("tags array<string>, key long, wher string", "column 'wher' means nothing here; is 'where' meant?"),
         ("tags array<string>, key long, Where string", "column 'Where' means nothing here; is 'where' meant?"),
+        ("tags array<string>, key long, expiry timestamp", "column 'expiry' means nothing here; is 'expires' meant?"),
         ("tags array<string>, key long, constraints string", "column 'constraints' must be lists of structs"),
     ]:
         with pytest.raises((InvalidTypeError, InvalidValueError), match=message):
