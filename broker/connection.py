@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from tagmatch.broker.certificates import check_certificates, check_pair
 from tagmatch.broker.errors import error_of_flight, error_of_text
 from tagmatch.broker.wire import read_json, write_json
 from tagmatch.model.columns import shown
@@ -51,13 +52,14 @@ class Connection:
             raise InvalidTypeError(f"url must be a string, not {shown(url)}")
         if not _URL.fullmatch(url):
             raise InvalidValueError(f"url must be grpc+tls://host:port or grpc://host:port, not {shown(url)}")
-        if token is not None and (not isinstance(token, str) or not token.isascii() or not token.isprintable()):
+        if token is not None and (
+            not isinstance(token, str) or not token.isascii() or not token.isprintable() or not token.strip()
+        ):
             raise InvalidValueError(
                 "token must be a string of one line without spaces around it, as `tagmatch token` makes it; of a file, "
                 "take read_text().strip()"
             )
-        if (cert_chain is None) != (private_key is None):
-            raise InvalidValueError("cert_chain and private_key must be given together")
+        _check_certificates(url, tls_root_certs, cert_chain, private_key)
         self.url = url
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self._streaming = flight.FlightCallOptions(headers=headers)
@@ -122,6 +124,30 @@ class Connection:
     def close(self) -> None:
         """End the connection."""
         self._client.close()
+
+
+def _check_certificates(url: str, roots: object, chain: object, key: object) -> None:
+    """See that arguments are what they are to be, of which gRPC would only say that it cannot connect."""
+    if (chain is None) != (key is None):
+        raise InvalidValueError("cert_chain and private_key must be given together")
+    given = {"tls_root_certs": roots, "cert_chain": chain, "private_key": key}
+    pems = {name: _pem(name, each) for name, each in given.items() if each is not None}
+    if pems and not url.startswith("grpc+tls://"):
+        raise InvalidValueError(f"{next(iter(pems))} needs encryption: connect to grpc+tls://, not to {url}")
+    if roots is not None:
+        check_certificates(pems["tls_root_certs"], "tls_root_certs")
+    if chain is not None:
+        check_pair(pems["cert_chain"], pems["private_key"], "cert_chain", "private_key")
+
+
+def _pem(name: str, given: object) -> bytes:
+    """A PEM, which is not the path of one."""
+    if not isinstance(given, bytes | str):
+        raise InvalidTypeError(f"{name} must be bytes of PEM, not {type(given).__name__}; take read_bytes() of a file")
+    pem = given.encode() if isinstance(given, str) else given
+    if b"-----BEGIN " not in pem:
+        raise InvalidValueError(f"{name} must be bytes of PEM, not {shown(given)[:60]}; take read_bytes() of a file")
+    return pem
 
 
 class MessageStream:

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, ServerOptions
+from tagmatch.broker.config_files import check_files
 from tagmatch.broker.http import HttpEndpoint
 from tagmatch.broker.logs import LOG, set_up_logs
 from tagmatch.broker.service import Service
@@ -53,6 +54,7 @@ def serving(index: TagMatch[Any], config: Config | None = None) -> Iterator[Serv
 def started(index: TagMatch[Any], config: Config) -> Service:
     """A service that takes calls; errors as `serving`."""
     config.check_exposure()
+    check_files(config)
     try:
         service = Service(index, config, spans(to_console=config.log.traces))
         service.subscribers.start()
@@ -96,6 +98,7 @@ def run(config: Config, announce: Callable[[str], None]) -> int:
     with opened(config) as index:
         make_ready(index)
         service = started(index, config)
+        signal.set_wakeup_fd(-1)  # from here on, both drain; until here they have ended the process
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         http = None

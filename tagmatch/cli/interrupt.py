@@ -1,4 +1,7 @@
-"""Ctrl-C: one line and exit code 130, whatever the program is in the middle of.
+"""Ctrl-C and SIGTERM: one line and exit code 130 or 143, whatever the program is in the middle of.
+
+Both are met from the first act on: of a process that is the first one of a container, the kernel ignores signals for
+which it has no handler.
 
 Python raises `KeyboardInterrupt` in the main thread, once that thread is back in Python. Libraries may turn it into an
 error of their own, or swallow it, and a kernel may run on for long. So the signal is remembered, and a thread that
@@ -22,9 +25,11 @@ if TYPE_CHECKING:
 #: Time for files that are half written to be removed
 _GRACE_S = 1.0
 _STEP_S = 0.01
-_LINE = b"tagmatch: interrupted\n"
-_EXIT_CODE = 130
+#: What is said about each signal, and the exit code
+_ENDS = {signal.SIGINT: (b"tagmatch: interrupted\n", 130), signal.SIGTERM: (b"tagmatch: terminated\n", 143)}
+_BEFORE = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
+_number = signal.SIGINT
 _interrupted = False
 _raised = False
 _postponed = False
@@ -32,14 +37,15 @@ _ending = _thread.allocate_lock()
 
 
 class interruptible:  # noqa: N801 - used as a function; `contextlib` takes too long to import
-    """Within it, Ctrl-C ends the process, unless it was started with Ctrl-C ignored."""
+    """Within it, Ctrl-C and SIGTERM end the process, except one that it was started with ignored."""
 
     def __enter__(self) -> None:
-        self._active = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        self._active = [number for number, before in _BEFORE.items() if signal.getsignal(number) == before]
         if self._active:
             reader, writer = os.pipe()
             os.set_blocking(writer, False)
-            signal.signal(signal.SIGINT, _interrupt)
+            for number in self._active:
+                signal.signal(number, _interrupt)
             signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
             sys.unraisablehook = _unless_interrupted(sys.unraisablehook)
             sys.excepthook = _unless_interrupted(sys.excepthook)  # C prints errors by it and goes on with others
@@ -48,27 +54,34 @@ class interruptible:  # noqa: N801 - used as a function; `contextlib` takes too 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._active:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is done
+        for number in self._active:
+            if signal.getsignal(number) is _interrupt:
+                signal.signal(number, signal.SIG_IGN)  # all is done
         end_if_interrupted()
 
 
 def end_if_interrupted() -> None:
-    """End the process if Ctrl-C was pressed; called where an error may be a consequence of that."""
+    """End the process if one of the signals has come; called where an error may be a consequence of that."""
     if _interrupted:
         _end()
 
 
-def _interrupt(_number: int, frame: FrameType | None) -> None:
-    global _interrupted, _raised, _postponed
-    if _raised:  # Ctrl-C again
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    global _raised, _postponed
+    if _raised:  # once more
         _end()
-    _interrupted = True
+    _take_note_of(number)
     if _is_within_llvm(frame):
         _postponed = True
         return
     _raised = True
     raise KeyboardInterrupt
+
+
+def _take_note_of(number: int) -> None:
+    global _number, _interrupted
+    if not _interrupted:
+        _number, _interrupted = number, True
 
 
 def _is_within_llvm(frame: FrameType | None) -> bool:
@@ -85,10 +98,10 @@ def _unless_interrupted(hook: Callable[..., object]) -> Callable[..., object]:
 
 def _end_in_time(reader: int) -> None:
     """Wait for the signal, which arrives here also where the main thread cannot take notice of it."""
-    global _interrupted, _postponed
-    while os.read(reader, 1) != bytes([signal.SIGINT]):
+    global _postponed
+    while (number := os.read(reader, 1)[0]) not in _ENDS:
         pass
-    _interrupted = True
+    _take_note_of(number)
     deadline = time.monotonic() + _GRACE_S
     while time.monotonic() < deadline:
         time.sleep(_STEP_S)
@@ -100,8 +113,9 @@ def _end_in_time(reader: int) -> None:
 
 def _end() -> None:
     """End at once, without waiting for threads; only one says so."""
+    line, code = _ENDS[_number]
     try:
         if _ending.acquire(timeout=0.2):
-            os.write(2, _LINE)
+            os.write(2, line)
     finally:
-        os._exit(_EXIT_CODE)
+        os._exit(code)

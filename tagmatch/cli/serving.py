@@ -19,6 +19,22 @@ def _optional_index(text: str | None) -> str | None:
     return location_of(text, "INDEX").address
 
 
+#: What the extra `serve` brings
+_PACKAGES = {"prometheus_client": "prometheus-client"}
+
+
+def require_packages() -> None:
+    """See that there is what a service needs, before anything else takes time or goes to a log; TagMatchError."""
+    from importlib.util import find_spec
+
+    from tagmatch.model.errors import TagMatchError
+
+    missing = [package for module, package in _PACKAGES.items() if find_spec(module) is None]
+    if missing:
+        what = " and ".join(missing)
+        raise TagMatchError(f"the service needs {what}; install it with: pip install 'tagmatch[serve]'")
+
+
 def serve(
     index: Annotated[
         str | None,
@@ -70,20 +86,21 @@ def serve(
 ) -> None:
     """Serve an index over Arrow Flight, until SIGTERM or Ctrl-C; what is under way then is still answered."""
     import os
-    import signal
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said in one line, or logged
+    require_packages()
     from tagmatch.broker.config import Config, read_config
+    from tagmatch.broker.config_files import check_files
     from tagmatch.broker.running import run, with_arguments
     from tagmatch.model.channels import channel_of
 
     channels = [channel_of(text) for text in channel or ()]
     found = with_arguments(Config() if config is None else read_config(config), index, host, port, channels, order)
+    found.check_exposure()
+    check_files(found, config)
     if check:
-        found.check_exposure()
         typer.echo(f"{config or 'the configuration'}: ok")
         return
-    signal.set_wakeup_fd(-1)  # Ctrl-C drains, as SIGTERM does
     run(found, lambda line: typer.echo(f"tagmatch: {line}"))
 
 

@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 import yaml
+from support.command import done
 from support.documents import ROOT
 
 from tagmatch import TagMatch
@@ -27,6 +29,12 @@ COMMANDS = {each.callback.__name__ for each in app.registered_commands}
 def steps() -> list[tuple[str, str]]:
     lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line and not line.startswith("#")]
     return [(word, rest) for word, _, rest in (line.strip().partition(" ") for line in lines)]
+
+
+def images() -> list[str]:
+    """Those that others are made of."""
+    files = (ROOT / "Dockerfile", DEPLOY / "spark" / "Dockerfile")
+    return [line.split()[1] for file in files for line in file.read_text().splitlines() if line.startswith("FROM ")]
 
 
 def test_the_steps_of_the_image_can_be_done():
@@ -47,7 +55,9 @@ def test_the_steps_of_the_image_can_be_done():
     (command,) = [json.loads(rest) for word, rest in steps() if word == "CMD"]
     assert command == ["tagmatch", *SERVE]
     (check,) = [rest for word, rest in steps() if word == "HEALTHCHECK"]
-    program = json.loads(check.removeprefix("CMD "))
+    options, _, program = check.partition("CMD ")
+    assert "--start-period=" in options
+    program = json.loads(program)
     compile(program[2], "HEALTHCHECK", "exec")
     assert "/livez" in program[2]
 
@@ -61,9 +71,12 @@ def test_compose():
             source, target = volume.split(":")[:2]
             assert source in found["volumes"] or (DEPLOY / source).exists(), volume
             assert target.startswith("/")
-    assert f"./service.toml:{CONFIG}:ro" in services["tagmatch"]["volumes"]
+    assert services["tagmatch"]["healthcheck"]["start_period"]
+    for image in (*(each["image"] for each in services.values()), *images()):
+        assert re.search(r":v?\d+\.\d+\.\d+", image), f"{image} is another one tomorrow"
+    assert f"./container.toml:{CONFIG}:ro" in services["tagmatch"]["volumes"]
     assert all(port.startswith("127.0.0.1:") for each in services.values() for port in each.get("ports", ()))
-    config = read_config(DEPLOY / "service.toml")
+    config = read_config(DEPLOY / "container.toml")
     assert services["tagmatch"]["ports"] == [f"127.0.0.1:{config.server.port}:{config.server.port}"]
     assert int(services["tagmatch"]["stop_grace_period"].rstrip("s")) > config.server.drain_seconds
     assert config.index.path.startswith("/var/lib/tagmatch/")
@@ -72,6 +85,16 @@ def test_compose():
     assert scraped["static_configs"] == [{"targets": [f"tagmatch:{config.metrics.port}"]}]
     exposed = next(rest for word, rest in steps() if word == "EXPOSE").split()
     assert exposed == [str(config.server.port), str(config.metrics.port)]
+
+
+@pytest.mark.parametrize("name", ["service.toml", "container.toml"])
+def test_as_they_stand_they_let_nobody_in(name):
+    config = read_config(DEPLOY / name)
+    assert [set(user.token_sha256) for user in config.users] == [{"0"}]
+    is_container = name == "container.toml"
+    assert (config.server.insecure, config.server.is_local) == (is_container, not is_container)
+    assert config.metrics.host == ("0.0.0.0" if is_container else "127.0.0.1")
+    assert done("serve", "--config", DEPLOY / name, "--check").endswith(": ok\n")
 
 
 def test_the_dashboard_shows_metrics_that_there_are():
@@ -94,7 +117,7 @@ def test_the_dashboard_shows_metrics_that_there_are():
 
 
 def test_the_unit():
-    unit = configparser.RawConfigParser()
+    unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str
     unit.read(DEPLOY / "tagmatch.service")
     program, *arguments = unit["Service"]["ExecStart"].split()
@@ -104,6 +127,10 @@ def test_the_unit():
     assert unit["Service"]["KillSignal"] == "SIGTERM"
     assert int(unit["Service"]["TimeoutStopSec"]) > config.server.drain_seconds
     assert unit["Service"]["StateDirectory"] in config.index.path
+    assert unit["Service"]["StateDirectoryMode"] == unit["Service"]["CacheDirectoryMode"] == "0700"
+    assert unit["Service"]["UMask"] == "0077"
+    assert unit["Service"]["MemoryMax"]
+    assert unit["Service"]["SystemCallFilter"]
 
 
 def test_the_example():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -189,3 +190,23 @@ def test_log_lines():
         assert LOG.level == logging.ERROR
     finally:
         LOG.handlers[:], LOG.level, LOG.propagate = before
+
+
+@pytest.mark.parametrize("more", [(), ("--check",)])
+def test_without_the_extra(tmp_path, more):
+    """It is said at once, before an index is looked for, or a configuration."""
+    code = 'import sys; sys.modules["prometheus_client"] = None; from tagmatch.cli import main; main()'
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "serve",
+        str(tmp_path / "x.index"),
+        "--config",
+        str(tmp_path / "none"),
+        *more,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    line = "tagmatch: the service needs prometheus-client; install it with: pip install 'tagmatch[serve]'\n"
+    assert done.stderr == line

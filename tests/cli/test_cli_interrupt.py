@@ -1,7 +1,8 @@
-"""Ctrl-C ends the command with one line and exit code 130, whatever it is in the middle of."""
+"""Ctrl-C and SIGTERM end the command with one line and exit code 130 or 143, whatever it is in the middle of."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.command import COMMAND, INTERRUPTED, as_json_lines, begun, from_json_lines
+from support.command import COMMAND, INTERRUPTED, TERMINATED, as_json_lines, begun, from_json_lines
 
 from tagmatch import TagMatch
 
@@ -83,6 +84,30 @@ def test_on_a_pipe_that_nobody_reads(index, tmp_path):
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == INTERRUPTED
     assert process.returncode == 130
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "line"), [(signal.SIGINT, 130, INTERRUPTED), (signal.SIGTERM, 143, TERMINATED)]
+)
+def test_while_a_service_starts(index, number, code, line):
+    process = begun("serve", index, "--port", "0")
+    process.send_signal(number)
+    assert (process.communicate(timeout=120), process.returncode) == (("", line), code)
+
+
+def test_as_the_first_process_of_a_container(index):
+    """The kernel ignores signals of such a process for which it has no handler."""
+    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespaces of processes here")
+    with begun("match", index, "-", before=alone) as process:
+        process.stdin.write('{"tags": ["a"]}\n')
+        process.stdin.flush()
+        assert from_json_lines(process.stdout.readline()) == [{"id": 0, "keys": [1]}]
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGTERM)
+        assert process.stderr.read() == TERMINATED
+    assert process.returncode == 143
 
 
 WHATEVER = {

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ COMMAND = Path(sys.executable).parent / "tagmatch"
 
 #: All that the command says after Ctrl-C
 INTERRUPTED = "tagmatch: interrupted\n"
+#: And after SIGTERM
+TERMINATED = "tagmatch: terminated\n"
 
 Record = dict[str, Any]
 
@@ -82,11 +85,11 @@ def started(*arguments: object, environment: dict[str, str] | None = None, **opt
     return subprocess.Popen([COMMAND, *map(str, arguments)], env=os.environ | (environment or {}), **options)
 
 
-def begun(*arguments: object) -> subprocess.Popen[str]:
-    """The command, from its first act on."""
+def begun(*arguments: object, before: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """The command, from its first act on; `before` is what it is an argument of."""
     reader, writer = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-c", _BEGUN.format(descriptor=writer), *map(str, arguments)],
+        [*before, sys.executable, "-c", _BEGUN.format(descriptor=writer), *map(str, arguments)],
         pass_fds=[writer],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
