@@ -57,6 +57,7 @@ torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.every_file
 	cd tests && ../$(BIN)/python -m faults.full_disks
 	cd tests && ../$(BIN)/python -m faults.ctrl_c
+	cd tests && ../$(BIN)/python -m faults.fuzz_ipc --mutations 1000000
 
 mutants: $(VENV)/.installed
 	cd tests && ../$(BIN)/python mutants.py

@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from tagmatch.files.ipc_arrays import Dictionary, Reader, reader_of
-from tagmatch.files.ipc_body import Body, Dictionaries, aligned
+from tagmatch.files.ipc_body import Body, Dictionaries, Values, aligned
 from tagmatch.files.ipc_messages import BatchHeader, DictionaryHeader, SchemaHeader, header_of
+from tagmatch.files.ipc_sizes import sizes_of
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 _NO_BODY = pa.py_buffer(b"")
@@ -27,8 +28,8 @@ class IpcReader:
     Parameters
     ----------
     most_bytes : int, optional
-        Bytes of a batch, and of all dictionaries together; those of compressed buffers count as what they are when they
-        are not compressed.
+        Bytes of a batch, and of all dictionaries together: as they are when nothing is compressed, and all values are
+        written out that are there many times.
     most_rows : int, optional
         Rows of a batch.
 
@@ -115,8 +116,8 @@ class IpcReader:
             if len(values) != header.values.rows:
                 raise InvalidValueError("a dictionary must have the length that it says")
             if before is not None:
-                values = pa.concat_arrays([before, values])
-            self._dictionaries[number] = values
+                values = pa.concat_arrays([before.array, values])
+            self._dictionaries[number] = Values(values, sizes_of(values))
             self._held[number] = body.nbytes + (self._held.get(number, 0) if header.is_delta else 0)
 
     def _batch(self, header: BatchHeader, data: pa.Buffer) -> pa.RecordBatch:

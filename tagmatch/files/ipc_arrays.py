@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tagmatch.files.ipc_body import Body, Dictionaries, bits
 from tagmatch.files.ipc_messages import FieldShape
+from tagmatch.files.ipc_sizes import VIEW, runs_of, sizes_of
 from tagmatch.model.arrays import IntArray
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
@@ -17,7 +18,6 @@ _is = pa.types
 # In the place of all buffers of an empty array
 _ZERO = pa.py_buffer(bytes(8))
 _VIEW_INLINE = 12
-_VIEW = np.dtype([("size", "<i4"), ("prefix", "<i4"), ("buffer", "<i4"), ("offset", "<i4")])
 
 
 class Reader:
@@ -135,9 +135,9 @@ class Views(Reader):
 
     def _made(self, body: Body, length: int, validity: pa.Buffer | None) -> pa.Array:
         given, data = body.buffer(16 * length), body.view_buffers()
-        views = np.frombuffer(given, _VIEW, length)
+        views = np.frombuffer(given, VIEW, length)
         if validity is not None:  # else what is null could point anywhere
-            views = np.where(bits(validity, length), views, np.zeros(1, _VIEW))
+            views = np.where(bits(validity, length), views, np.zeros(1, VIEW))
             given = pa.py_buffer(views)
         sizes = views["size"]
         if sizes.min() < 0:
@@ -150,7 +150,7 @@ class Views(Reader):
             ends = far["offset"].astype(np.int64) + far["size"]
             if far["offset"].min() < 0 or (ends > np.array([each.size for each in data])[places]).any():
                 raise InvalidValueError("its data must be within its buffers")
-        body.count(int(sizes.sum(dtype=np.int64)))
+        body.count(max(0.0, sizes.sum(dtype=np.float64) - sum(each.size for each in data)))
         array = self._of(length, [validity, given, *data])
         array.validate(full=True)
         return array
@@ -191,8 +191,9 @@ class ListViews(Reader):
             given = [pa.py_buffer(offsets), pa.py_buffer(sizes)]
         if offsets.min() < 0 or sizes.min() < 0 or (sizes > len(values) - offsets).any():
             raise InvalidValueError(f"its lists must be within the {len(values)} values that it has")
-        body.count(sum(map(int, (sizes.max(), sizes.sum(dtype=np.float64)))))
-        return self._of(length, [validity, *given], [values])
+        array = self._of(length, [validity, *given], [values])
+        body.count(max(0.0, sizes_of(array).sum(dtype=np.float64) - sizes_of(values).sum(dtype=np.float64)))
+        return array
 
 
 class FixedLists(Reader):
@@ -258,7 +259,9 @@ class RunEnds(Reader):
         places = ends.to_numpy(zero_copy_only=False) if not ends.null_count else np.zeros(0, np.int64)
         if not len(places) or places[0] < 1 or (places[1:] <= places[:-1]).any() or places[-1] < length:
             raise InvalidValueError(f"its runs must have ends that go up to its length {length}")
-        return self._of(length, [validity], [ends, _first(values, len(ends))])
+        array = self._of(length, [validity], [ends, _first(values, len(ends))])
+        body.count((sizes_of(array.values) * runs_of(ends, length)).sum(dtype=np.float64))
+        return array
 
 
 class Indices(Reader):
@@ -268,31 +271,33 @@ class Indices(Reader):
 
     def __init__(self, kind: pa.DataType, number: int, values: Reader) -> None:
         super().__init__(kind, [])
-        self._number, self._indices = number, Fixed(kind.index_type, [])
-        self._values = values
+        self._number, self._values, self._indices = number, values, Fixed(kind.index_type, [])
+        self._width = np.dtype(kind.index_type.to_pandas_dtype())
 
     def nothing(self, dictionaries: Dictionaries) -> pa.Array:
         """An array of length 0."""
         values = dictionaries.get(self._number)
-        if values is None:
-            values = self._values.nothing(dictionaries)
-        return self._in_dictionary(self._indices.nothing(dictionaries), values)
+        return self._in_dictionary(
+            self._indices.nothing(dictionaries), values.array if values else self._values.nothing(dictionaries)
+        )
 
     def _made(self, body: Body, length: int, validity: pa.Buffer | None) -> pa.Array:
-        values = body.dictionaries.get(self._number)
-        if values is None:
+        if self._number not in body.dictionaries:
             raise InvalidValueError("its dictionary must come before it")
-        width = np.dtype(self.kind.index_type.to_pandas_dtype())
-        given = body.buffer(length * width.itemsize)
-        places = np.frombuffer(given, width, length)
-        if places.min() < 0 or places.max() >= len(values):
-            if validity is not None:  # what is null could point anywhere
-                places = np.where(bits(validity, length), places, width.type(0))
-                given = pa.py_buffer(places)
-            nothing_is_there = validity is not None and not bits(validity, length).any()
-            if places.min() < 0 or places.max() >= len(values) + nothing_is_there:
-                raise InvalidValueError(f"its indices must be within the {len(values)} values of its dictionary")
-        return self._in_dictionary(self._indices._of(length, [validity, given]), values)
+        values, sizes = body.dictionaries[self._number]
+        given = body.buffer(length * self._width.itemsize)
+        places = np.frombuffer(given, self._width, length)
+        if validity is not None:  # else what is null could point anywhere
+            places = np.where(bits(validity, length), places, self._width.type(0))
+            given = pa.py_buffer(places)
+        nothing_is_there = not len(values) and not places.any()
+        if not nothing_is_there and (places.min() < 0 or places.max() >= len(values)):
+            raise InvalidValueError(f"its indices must be within the {len(values)} values of its dictionary")
+        array = self._in_dictionary(self._indices._of(length, [validity, given]), values)
+        if nothing_is_there and array.null_count < length:
+            raise InvalidValueError("its indices must be within its dictionary, which has no values")
+        body.count(0 if nothing_is_there else sizes[places].sum(dtype=np.float64))
+        return array
 
     def _in_dictionary(self, places: pa.Array, values: pa.Array) -> pa.Array:
         return pa.DictionaryArray.from_arrays(places, values, ordered=self.kind.ordered, safe=False)

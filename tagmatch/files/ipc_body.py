@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tagmatch.files.ipc_messages import BatchHeader
-from tagmatch.model.arrays import BoolArray
+from tagmatch.model.arrays import BoolArray, I64Array
 from tagmatch.model.errors import InvalidValueError
 
+
+class Values(NamedTuple):
+    """The values of a dictionary, and the bytes of each."""
+
+    array: pa.Array
+    sizes: I64Array
+
+
 #: Dictionaries that have come, by number
-Dictionaries = dict[int, pa.Array]
+Dictionaries = dict[int, Values]
 
 _NO_BYTES = pa.py_buffer(b"")
 _LENGTH = struct.Struct("<q")
@@ -29,7 +38,8 @@ class Body:
     data : pyarrow.Buffer
         The body of the message.
     most_bytes : int, optional
-        Bytes of all buffers together, not compressed; elements that have no bytes of their own count as one each.
+        Bytes of all buffers together, not compressed, and of values that are there many times, when they are written
+        out; elements that have no bytes of their own count as one each.
     dictionaries : dict
 
     Attributes
@@ -97,11 +107,11 @@ class Body:
         self._node += 2 * nodes
         self._buffer += buffers + sum(self._count_of_views() for _ in range(views))
 
-    def count(self, nbytes: int) -> None:
+    def count(self, nbytes: float) -> None:
         """Take note of bytes, before they are made or used."""
-        self.nbytes += nbytes
+        self.nbytes += int(nbytes)
         if self._most is not None and self.nbytes > self._most:
-            raise InvalidValueError(f"at most {self._most:,} bytes may come at once, not compressed; send fewer rows")
+            raise InvalidValueError(f"at most {self._most:,} bytes may come at once, written out; send fewer rows")
 
     def _count_of_views(self) -> int:
         self._view += 1

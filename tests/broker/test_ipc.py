@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import decimal
 import random
 import struct
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.arrow_messages import TYPES, array_of, messages_in, stream_of
 
+from tagmatch import InvalidTypeError, InvalidValueError
 from tagmatch.files.ipc import IpcReader
 
+MOST_BYTES = 1 << 20
 COMPRESSIONS = st.sampled_from([None, "lz4", "zstd"])
 
 
@@ -45,19 +50,19 @@ def test_what_arrow_writes(kinds, seed, rows, compression):
     check_same(stream_of([batch, batch.slice(begin, rnd.randint(0, rows - begin))], compression=compression))
 
 
-def _batch_message(batch: pa.RecordBatch) -> tuple[IpcReader, bytes, bytes]:
-    """A reader that has had the schema, and the message of the batch."""
-    schema, *others = messages_in(stream_of([batch]))
-    reader = IpcReader(most_bytes=1 << 20, most_rows=100)
-    for message in (schema, *others[:-1]):
+def last_message(batch: pa.RecordBatch, **options: Any) -> tuple[IpcReader, bytes, bytes]:
+    """A reader that has had all before the message of the batch, and that message."""
+    *before, last = messages_in(stream_of([batch], **options))
+    reader = IpcReader(most_bytes=MOST_BYTES)
+    for message in before:
         assert reader.feed(*message) is None
-    return reader, *others[-1]
+    return reader, *last
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.map_("string", "int8")])
 def test_no_rows_with_an_offset_far_away(kind):
     """Arrow's own validation takes it, and whoever then asks for the size of the batch follows it."""
-    reader, header, body = _batch_message(pa.record_batch({"tags": pa.array([], kind)}))
+    reader, header, body = last_message(pa.record_batch({"tags": pa.array([], kind)}))
     far = (
         struct.pack("<q", 1 << 40) + body[8:] if pa.types.is_large_list(kind) else struct.pack("<i", 1 << 30) + body[4:]
     )
@@ -65,3 +70,273 @@ def test_no_rows_with_an_offset_far_away(kind):
     assert (len(batch), batch.nbytes >= 0, batch.schema.types) == (0, True, [kind])
     assert batch.column(0).to_pylist() == []
     assert len(batch.column(0).values) == 0
+
+
+def i8(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}b", *numbers)
+
+
+def i32(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}i", *numbers)
+
+
+def i64(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}q", *numbers)
+
+
+TEXTS = pa.array(["abc", "", "defghij"])
+VIEWS = pa.array(["a view of many bytes", "another one of more bytes"], pa.string_view())
+LISTS = pa.array([[5, 6, 7], [], [8]], pa.list_(pa.int8()))
+UNION = pa.UnionArray.from_dense(
+    pa.array([0, 1, 1, 1, 0], pa.int8()),
+    pa.array([0, 0, 1, 2, 1], pa.int32()),
+    [pa.array([1, 2]), pa.array(["b", "c", "d"])],
+)
+DECIMAL = pa.array([decimal.Decimal(12345)], pa.decimal128(5))
+RUNS = pa.RunEndEncodedArray.from_arrays(pa.array([2, 4], pa.int32()), pa.array(["x", "y"]))
+IN_DICTIONARY = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0], pa.int32()), pa.array(["x", "y"]))
+
+
+@pytest.mark.parametrize(
+    ("array", "sound", "unsound", "says"),
+    [
+        (TEXTS, i32(0, 3, 3, 10), i32(0, 4, 3, 10), "offsets must go up"),
+        (TEXTS, i32(0, 3, 3, 10), i32(-1, 3, 3, 10), "offsets must go up"),
+        (TEXTS, i32(0, 3, 3, 10), i32(0, 3, 3, 1000), "offsets must go up"),
+        (TEXTS, b"abc", b"a\xffc", "UTF8"),
+        (TEXTS.cast("large_string"), i64(0, 3, 3, 10), i64(0, 3, 3, 1 << 40), "offsets must go up"),
+        (LISTS, i32(0, 3, 3, 4), i32(0, 3, 3, 5), "offsets must go up"),
+        (LISTS, i32(0, 3, 3, 4), i32(0, 3, 1, 4), "offsets must go up"),
+        (pa.array([[5], [6, 7]], pa.list_view(pa.int8())), i32(0, 1), i32(0, 2), "lists must be within"),
+        (pa.array([[5], [6, 7]], pa.list_view(pa.int8())), i32(1, 2), i32(-1, 2), "lists must be within"),
+        (VIEWS, i32(25), i32(-25), "from 0 on"),
+        (VIEWS, i32(25), i32(26), "within its buffers"),
+        (VIEWS, i32(25) + b"anot" + i32(0, 20), i32(25) + b"anot" + i32(1, 20), "buffers that it has"),
+        (VIEWS, i32(25) + b"anot" + i32(0, 20), i32(25) + b"anot" + i32(0, -20), "within its buffers"),
+        (VIEWS, i32(25) + b"anot", i32(25) + b"some", "damaged"),
+        (UNION, i8(0, 1, 1, 1, 0), i8(0, 2, 1, 1, 0), "types that it has"),
+        (UNION, i32(0, 0, 1, 2, 1), i32(0, 0, 1, 3, 1), "offsets must go up"),
+        (UNION, i32(0, 0, 1, 2, 1), i32(1, 0, 1, 2, 0), "offsets must go up"),
+        (RUNS, i32(2, 4), i32(2, 3), "runs must have ends"),
+        (RUNS, i32(2, 4), i32(0, 4), "runs must have ends"),
+        (RUNS, i32(2, 4), i32(4, 4), "runs must have ends"),
+        (IN_DICTIONARY, i32(0, 1, 0), i32(0, 2, 0), "indices must be within"),
+        (IN_DICTIONARY, i32(0, 1, 0), i32(0, -1, 0), "indices must be within"),
+        (pa.array([1, None, 3]), i8(5, 0), i8(7, 0), "1 nulls"),
+        (DECIMAL, i64(12345, 0), i64(123456, 0), "damaged"),
+    ],
+)
+def test_damage(array, sound, unsound, says):
+    """The message names the column, also if the array is within another one."""
+    for column in (array, pa.StructArray.from_arrays([array], ["inner"])):
+        batch = pa.record_batch({"some": pa.nulls(len(array)), "column": column})
+        reader, header, body = last_message(batch)
+        assert body.count(sound) == 1
+        with pytest.raises(InvalidValueError, match=rf"^column 'column': .*{says}"):
+            reader.feed(header, body.replace(sound, unsound))
+        assert reader.feed(header, body).equals(batch)
+
+
+@pytest.mark.parametrize("wrong", [-1, 76, 78, 100, 101, 1 << 40, -(1 << 63), (1 << 63) - 1])
+def test_lengths_that_differ(wrong):
+    array = pa.array([*range(76), None], pa.uint16())
+    reader, header, body = last_message(pa.record_batch([array], names=["column"]))
+    places = [at for at in range(len(header)) if header[at : at + 8] == i64(77)]
+    assert len(places) == 2
+    for place in places:
+        with pytest.raises(InvalidValueError):
+            reader.feed(header[:place] + i64(wrong) + header[place + 8 :], body)
+
+
+@pytest.mark.parametrize(
+    "wrong", [(0, 152), (4, 154), (-8, 154), (1 << 40, 154), (0, 1 << 62), (0, -154), (8, 1 << 10)]
+)
+def test_buffers_outside(wrong):
+    array = pa.array(range(77), pa.uint16())
+    reader, header, body = last_message(pa.record_batch([array], names=["column"]))
+    assert header.count(i64(0, 154)) == 1
+    with pytest.raises(InvalidValueError, match=r"^column 'column': a buffer"):
+        reader.feed(header.replace(i64(0, 154), i64(*wrong)), body)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_buffers(compression):
+    """The length that a buffer says is refused before anything is decompressed, or if it is not what comes out."""
+    size = MOST_BYTES // 2
+    batch = pa.record_batch({"column": pa.array(np.zeros(size, np.uint8))})
+    reader, header, body = last_message(batch, compression=compression)
+    assert reader.feed(header, body).equals(batch)
+    assert body.startswith(i64(size))
+    for wrong in (size - 1, size + 1, -2, MOST_BYTES + 1, 1 << 62, (1 << 63) - 1):
+        with pytest.raises(InvalidValueError, match=r"^column 'column': "):
+            reader.feed(header, i64(wrong) + body[8:])
+    with pytest.raises(InvalidValueError, match=r"^column 'column': "):
+        reader.feed(header, body[:8] + bytes(len(body) - 8))
+    with pytest.raises(InvalidValueError, match=r"^column 'column': at most 1,048,576 bytes"):
+        reader.feed(
+            *last_message(pa.record_batch({"column": np.zeros(1 << 22, np.uint8)}), compression=compression)[1:]
+        )
+
+
+LONG = pa.array(["x" * 20_000])
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array(["x" * 20_000] * 60),
+        pa.DictionaryArray.from_arrays(pa.array([0] * 60), LONG),
+        pa.RunEndEncodedArray.from_arrays(pa.array([60]), LONG),
+        pa.RunEndEncodedArray.from_arrays(pa.array([60]), pa.array([["x" * 10_000] * 2])),
+        pa.ListViewArray.from_arrays(pa.array([0] * 60, "int32"), pa.array([1] * 60, "int32"), LONG),
+        pa.ListArray.from_arrays([0, 1 << 21], pa.nulls(1 << 21)),
+        pa.FixedSizeListArray.from_arrays(pa.nulls(1 << 21), 1 << 20),
+        pa.array([[{}] * (1 << 21)]),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_more_bytes_than_there_may_be(array):
+    """Also if they are there once, and are many only when they are written out."""
+    batch = pa.record_batch({"column": array})
+    assert read(stream_of([batch]))[0].equals(batch)
+    with pytest.raises(InvalidValueError, match=r"^column 'column': at most 1,048,576 bytes may come at once"):
+        read(stream_of([batch]), most_bytes=MOST_BYTES)
+
+
+def test_views_of_the_same_bytes():
+    view = i32(20_000) + b"xxxx" + i32(0, 0)
+    buffers = [None, pa.py_buffer(view * 60), pa.py_buffer(b"x" * 20_000)]
+    batch = pa.record_batch({"column": pa.Array.from_buffers(pa.string_view(), 60, buffers)})
+    with pytest.raises(InvalidValueError, match=r"^column 'column': at most 1,048,576 bytes may come at once"):
+        read(stream_of([batch]), most_bytes=MOST_BYTES)
+
+
+def test_dictionaries_have_a_bound_together():
+    """Of several columns, and with what is added to one; one that takes the place of another counts alone."""
+    parts = [pa.array([f"{i} {'x' * 200_000}"]) for i in range(6)]
+    first = pa.array([0], pa.int8())
+
+    def feed(batches, **options):
+        return len(read(stream_of(batches, **options), most_bytes=MOST_BYTES))
+
+    alone = [pa.record_batch({"a": pa.DictionaryArray.from_arrays(first, part)}) for part in parts]
+    assert feed(alone) == 6
+    grown = [
+        pa.record_batch({"a": pa.DictionaryArray.from_arrays(first, pa.concat_arrays(parts[:count]))})
+        for count in range(1, 7)
+    ]
+    assert feed(grown[:5], emit_dictionary_deltas=True) == 5
+    several = {f"c{i}": pa.DictionaryArray.from_arrays(first, part) for i, part in enumerate(parts)}
+    for batches in (grown, [pa.record_batch(several)]):
+        with pytest.raises(InvalidValueError, match=r"at most .* bytes"):
+            feed(batches, emit_dictionary_deltas=True)
+
+
+@pytest.mark.parametrize("deltas", [True, False])
+def test_dictionaries_that_change(deltas):
+    words = ["a", "b", "c", "d"]
+    batches = [
+        pa.record_batch({"a": pa.DictionaryArray.from_arrays(pa.array([n - 1], "int8"), pa.array(words[:n]))})
+        for n in (1, 3, 4)
+    ]
+    check_same(stream_of(batches, emit_dictionary_deltas=deltas))
+
+
+def test_messages_that_may_not_come_now():
+    schema, dictionary, batch = messages_in(stream_of([pa.record_batch({"column": IN_DICTIONARY})]))
+    reader = IpcReader()
+    for message, says in ((batch, "begin with a schema"), (dictionary, "begin with a schema")):
+        with pytest.raises(InvalidValueError, match=says):
+            reader.feed(*message)
+    assert reader.schema is None
+    assert reader.feed(*schema) is None
+    with pytest.raises(InvalidValueError, match=r"one schema"):
+        reader.feed(*schema)
+    with pytest.raises(InvalidValueError, match=r"column 'column': its dictionary must come before it"):
+        reader.feed(*batch)
+    for header in (b"", b"\0", b"\xff" * 40, bytes(40)):
+        with pytest.raises((InvalidValueError, InvalidTypeError)):
+            reader.feed(header, b"")
+    for end in range(len(batch.header)):
+        with pytest.raises((InvalidValueError, InvalidTypeError)):
+            reader.feed(batch.header[:end], batch.body)
+
+
+def test_rows_have_a_bound():
+    stream = stream_of([pa.record_batch({"column": range(5)})])
+    assert len(read(stream, most_rows=5)) == 1
+    with pytest.raises(InvalidValueError, match=r"at most 4 rows, not 5"):
+        read(stream, most_rows=4)
+
+
+def test_bodies_lie_anywhere():
+    """Flight hands them over within its own messages."""
+    batch = pa.record_batch({"column": pa.array([1, None, 3]), "text": TEXTS})
+    reader, header, body = last_message(batch)
+    for before in range(9):
+        found = reader.feed(header, memoryview(bytes(before) + body)[before:])
+        assert found.equals(batch)
+        assert found.column("column").buffers()[1].address % 8 == 0
+
+
+def schema_read(schema: pa.Schema) -> pa.Schema:
+    (message,) = messages_in(schema.serialize())
+    reader = IpcReader()
+    reader.feed(*message)
+    return reader.schema
+
+
+def nested(depth: int) -> pa.DataType:
+    return pa.int8() if depth == 1 else pa.list_(nested(depth - 1))
+
+
+def test_schemas_have_bounds():
+    assert len(schema_read(pa.schema([(f"c{i}", pa.int8()) for i in range(10_000)]))) == 10_000
+    with pytest.raises(InvalidValueError, match=r"at most 10,000 fields"):
+        schema_read(pa.schema([(f"c{i}", pa.list_(pa.int8())) for i in range(5_001)]))
+    schema_read(pa.schema([("column", nested(64))]))
+    with pytest.raises(InvalidValueError, match=r"at most 64 columns deep"):
+        schema_read(pa.schema([("column", nested(65))]))
+
+
+def test_texts_of_schemas():
+    schema = pa.schema([pa.field("column", pa.timestamp("us", "Europe/Rome"))])
+    assert schema_read(schema) == schema
+    ((header, body),) = messages_in(schema.serialize())
+    for text in (b"column", b"Rome"):
+        with pytest.raises(InvalidValueError, match=r"damaged"):
+            IpcReader().feed(header.replace(text, b"\xff" * len(text)), body)
+    metadata = {"ARROW:extension:name": "arrow.fixed_shape_tensor", "ARROW:extension:metadata": "[" * 100_000}
+    with pytest.raises(InvalidTypeError, match=r"^column 'column': the metadata of its type"):
+        schema_read(pa.schema([pa.field("column", pa.list_(pa.int8(), 4), metadata=metadata)]))
+
+
+def header_of_shared_fields(count: int) -> bytes:
+    """A schema of structs, each of which has the next one within it twice."""
+    data = bytearray(4)
+
+    def put(form: str, *numbers: int) -> int:
+        at = len(data)
+        data.extend(struct.pack(f"<{form}", *numbers))
+        return at
+
+    # Tables say how far back it is to where their fields are told, and refer forward to others
+    of_message, of_schema = put("6H", 12, 16, 4, 6, 8, 0), put("4H", 8, 8, 0, 4)
+    of_field, of_struct = put("8H", 16, 16, 0, 0, 12, 4, 0, 8), put("2H", 4, 4)
+    message = put("ihBxI", len(data) - of_message, 4, 1, 4)
+    put("iIII", len(data) - of_schema, 4, 1, 4)
+    for number in range(count):
+        put("iIIB3x", len(data) - of_field, 24, 8, 13)
+        put("3I", 2 * (number < count - 1), 12, 8)
+        put("i", len(data) - of_struct)
+    data[:4] = struct.pack("<I", message)
+    return bytes(data)
+
+
+def test_fields_that_are_in_many_places():
+    """In 1.6 KB there are 2^50 of them."""
+    reader = IpcReader()
+    reader.feed(header_of_shared_fields(4))
+    assert str(reader.schema.types[0]).count("struct<") == 2**4 - 1
+    with pytest.raises(InvalidValueError, match=r"header of an Arrow message is damaged"):
+        IpcReader().feed(header_of_shared_fields(50))

@@ -57,10 +57,10 @@ def _try(attempt: Attempt, name: str) -> tuple[str, str]:
             return "", repr(error)
 
 
-def main_of(description: str, run: Callable[[int, int], Report], rounds: int) -> None:
-    """Run so many rounds with a seed, and print as JSON; `rounds` unless the command line says otherwise."""
+def main_of(description: str, run: Callable[[int, int], Report], rounds: int, name: str = "rounds") -> None:
+    """Run so many rounds with a seed, and print as JSON; `rounds` unless the command line says otherwise, by a name."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument(f"--{name}", dest="rounds", type=int, default=rounds)
     parser.add_argument("--seed", type=int, default=secrets.randbits(32))
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", file=sys.stderr, flush=True)

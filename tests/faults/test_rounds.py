@@ -24,3 +24,9 @@ def test_damage_to_every_file_is_noticed(report_of):
     kinds = report["kinds"]
     assert kinds.pop("whole files") >= 4 * 4 * 6
     assert kinds == {"first and last bytes": 400, "any bytes": 100}
+
+
+def test_arrow_messages_are_refused_or_can_be_used(report_of):
+    report = report_of("fuzz_ipc", mutations=2_000)
+    assert report["cases"] == 2_000
+    assert set(report["outcomes"]) == {"refused", "taken"}

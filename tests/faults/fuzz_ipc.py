@@ -1,0 +1,223 @@
+"""Arrow IPC messages with mistakes in them, which are refused in words, or can be used.
+
+`python -m faults.fuzz_ipc --mutations 100000 --seed 7`, in `tests`, prints how many there were, how many were taken,
+and what went wrong. The messages of each that was wrong are kept in a file, which is named.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+from faults.mutations import mutated
+from faults.rounds import Report, main_of
+from faults.sweep import Report as Trials
+from faults.sweep import run_isolated
+from support.arrow_messages import Message, messages_in, stream_of
+
+from tagmatch import TagMatch, TagMatchError
+from tagmatch.broker import publications
+from tagmatch.broker.messages import check_messages, check_schema, messages_of
+from tagmatch.broker.wire import MatchOptions
+from tagmatch.files.ipc import IpcReader
+
+HANGS_S = 10
+# In one process, whose index grows
+_A_PROCESS = 2_000
+_MOST_BYTES, _MOST_ROWS = 1 << 20, 1000
+
+
+class Stream(NamedTuple):
+    """Messages, and what the service is asked to do with them."""
+
+    command: str
+    messages: Sequence[Message]
+
+
+def _batches() -> list[tuple[str, pa.RecordBatch]]:
+    tags = pa.array([["a", "b"], [], ["c"] * 4, ["a"]])
+    in_dictionary = pa.array([["a"], ["b", "a"], [], ["zz"]], pa.list_(pa.dictionary(pa.int32(), pa.string())))
+    key = pa.array([1, 2, 3, 4], pa.uint64())
+    word = pa.array(["u", None, "a word that is longer than a view", "v"])
+    circle = {"kind": "circle", "lon": 1.0, "lat": 2.0, "metres": 3.0, "west": None, "south": None, "east": None}
+    conditions = pa.array(["x < 1", None, "y = 1", "x > 2 and y < 1"])
+    queries = [
+        {"tags": tags},
+        {"tags": in_dictionary},
+        {"tags": tags.cast(pa.large_list(pa.large_string())), "x": pa.array([1, None, 3, 4])},
+        {"tags": tags, "location": pa.array([[1.0, 2.0], None, [3.0, 4.0], None])},
+        {"tags": tags, "location": pa.array([{"lon": 1.0, "lat": 2.0}, None, {"lon": 3.0, "lat": 4.0}, None])},
+        {"tags": tags, "location": pa.array([[1.0, 2.0], None, [3.0, 4.0], None], pa.list_(pa.float64(), 2))},
+        {"tags": tags, "within": pa.array([{**circle, "north": None}, None, None, None])},
+        {"tags": tags, "attributes": pa.array([{"x": 1, "y": "t"}, None, {"x": 3, "y": None}, {"x": None, "y": "u"}])},
+        {"tags": tags, "attributes": pa.array(['{"x": 1}', None, "{}", "{}"]), "id": word},
+        {"tags": pa.array([["a"], ["a word that is longer than a view"], [], []], pa.list_(pa.string_view()))},
+        {"tags": pa.array(tags.to_pylist(), pa.list_view(pa.string()))},
+        {"tags": tags, "word": word.dictionary_encode(), "view": word.cast(pa.string_view())},
+        {"tags": tags, "runs": pa.RunEndEncodedArray.from_arrays(pa.array([2, 4], pa.int32()), pa.array(["x", "y"]))},
+        {"tags": tags, "either": _union()},
+        {"tags": tags, "entries": pa.array([[("x", 1)], [], None, [("y", 2)]], pa.map_(pa.string(), pa.int64()))},
+        {"tags": tags, "at": pa.array([0, None, 1, 2], pa.timestamp("us", "UTC")), "n": pa.nulls(4)},
+        {"tags": tags, "price": pa.array([1, None, 2, 3], pa.decimal128(5, 2)), "is": pa.array([True, None] * 2)},
+        {"tags": tags, "uuid": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)] * 4, pa.binary(16)))},
+    ]
+    sets = [
+        {"key": key, "tags": tags},
+        {"key": key, "tags": in_dictionary, "where": conditions},
+        {"key": key, "tags": tags, "expires": pa.array([None, 1, None, 2], pa.timestamp("us", "UTC"))},
+        {
+            "key": key,
+            "tags": tags,
+            "constraints": pa.array([[{"attribute": "x", "op": "<", "value": "1"}], [], None, []]),
+        },
+        {"key": key, "tags": tags, "area": pa.array([{**circle, "north": None}, None, None, None])},
+    ]
+    payload = pa.array([b"a", b"b", None, b"d"])
+    published = [
+        {"tags": tags, "payload": payload},
+        {"tags": in_dictionary, "payload": payload.cast(pa.binary_view()), "expires": sets[2]["expires"]},
+    ]
+    moves = [{"client": key, "lon": pa.array([1.0, 2.0, 3.0, 4.0]), "lat": pa.array([1.0, 2.0, 3.0, 4.0])}]
+    asked = [{"acknowledge": pa.array([1, None, 0, 0])}, {"follow": key}]
+    commands = {"match": queries, "add": sets, "publish": published, "move": moves, "notify": asked}
+    return [(command, pa.record_batch(each)) for command, all_ in commands.items() for each in all_]
+
+
+def _union() -> pa.Array:
+    types, places = pa.array([0, 1, 0, 1], pa.int8()), pa.array([0, 0, 1, 1], pa.int32())
+    return pa.UnionArray.from_dense(types, places, [pa.array([1, 2]), pa.array(["a", "b"])])
+
+
+def corpus() -> list[Stream]:
+    """Sound streams of all that the service takes: each has a batch, a slice of it, and one of no rows."""
+    found = []
+    for command, batch in _batches():
+        for options in ({}, {"compression": "lz4"}, {"compression": "zstd"}, {"emit_dictionary_deltas": True}):
+            stream = stream_of([batch, batch.slice(1), batch.slice(0, 0)], **options)
+            found.append(Stream(command, messages_in(stream)))
+    return found
+
+
+def spoiled(streams: Sequence[Stream], rnd: random.Random) -> Stream:
+    """One of the streams with a few mistakes in a few messages, which may be in another order, missing or another's."""
+    command, sound = rnd.choice(streams)
+    messages = list(sound)
+    for _ in range(rnd.choice((0, 1, 1, 1, 2))):
+        at = rnd.randrange(len(messages))
+        header, body = messages[at]
+        if rnd.random() < 0.6:
+            header = mutated(rnd, header)
+        else:
+            body = mutated(rnd, body)
+        messages[at] = Message(header, body)
+    order = rnd.random()
+    if order < 0.05:
+        rnd.shuffle(messages)
+    elif order < 0.1:
+        del messages[rnd.randrange(len(messages))]
+    elif order < 0.15:
+        messages.insert(rnd.randrange(len(messages)), rnd.choice(rnd.choice(streams).messages))
+    return Stream(command, messages)
+
+
+class Reading:
+    """Streams go to the reader of messages, and what it takes to an index."""
+
+    def __init__(self) -> None:
+        self.streams = corpus()
+        self._index = TagMatch(threads=1, device="cpu")
+        self._index.add_sets([["a"], [], ["b"]], [1, 2, 3], where=["x > 0", None, "within circle(1, 2, 3)"])
+        self._index.consolidate()
+        taken = [self._is_taken(stream) for stream in self.streams]  # and kernels are loaded
+        assert taken.count(True) > len(taken) // 2
+        self._index.consolidate()
+
+    def outcome(self, name: str) -> str:
+        """Try the stream of a name; returns whether it was taken, and raises if that is wrong."""
+        rnd = random.Random(name)
+        taken = self._is_taken(spoiled(self.streams, rnd))
+        if rnd.random() < 0.02:
+            self._index.consolidate()
+        return "taken" if taken else "refused"
+
+    def _is_taken(self, stream: Stream) -> bool:
+        try:
+            self._take(stream)
+        except TagMatchError as error:
+            if "\n" in str(error):
+                raise AssertionError("a message has several lines") from error
+            return False
+        return True
+
+    def _take(self, stream: Stream) -> None:
+        reader = IpcReader(most_bytes=_MOST_BYTES, most_rows=_MOST_ROWS)
+        for message in stream.messages:
+            batch = reader.feed(*message)
+            if batch is not None:
+                batch.validate(full=True)
+                assert batch.nbytes <= 8 * _MOST_BYTES
+                self._use(stream.command, batch)
+
+    def _use(self, command: str, batch: pa.RecordBatch) -> None:
+        index = self._index
+        check_schema(batch.schema)
+        if command == "match":
+            queries = messages_of(batch, MatchOptions(), 0.0).queries
+            check_messages(queries, 0, plane=False)
+            assert len(index.match_many(queries)) == len(batch)
+        elif command == "publish":
+            messages = publications.messages_of(batch)
+            assert messages.nbytes >= 0
+            assert len(index.match_many(messages.table)) == len(batch)
+        elif command == "add":
+            index.add_subscriptions(pa.Table.from_batches([batch]))
+        elif command == "move" and sorted(batch.schema.names) == ["client", "lat", "lon"]:
+            index.move(*(batch.column(name) for name in ("client", "lon", "lat")))
+
+
+def run(mutations: int, seed: int) -> Report:
+    """Try so many streams, in processes that are forked off."""
+    report, reading = Report(), Reading()
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes = Path(folder, "outcomes")
+        for first in range(0, mutations, _A_PROCESS):
+            names = [f"{seed}/{number}" for number in range(first, min(first + _A_PROCESS, mutations))]
+            outcomes.touch()
+            done = Trials("streams", len(names))
+            run_isolated(
+                [(name, functools.partial(_try, reading, name, outcomes)) for name in names], done, hangs_s=HANGS_S
+            )
+            report.kinds["streams"] += done.trials
+            report.outcomes.update(outcomes.read_text().split())
+            outcomes.unlink()
+            for problem in done.problems:
+                report.problems.append(f"{problem}; its messages are in {_kept(reading, problem.partition(':')[0])}")
+    return report
+
+
+def _try(reading: Reading, name: str, outcomes: Path) -> bool:
+    outcome = reading.outcome(name)
+    with outcomes.open("a") as out:
+        print(outcome, file=out)
+    return outcome == "refused"
+
+
+def _kept(reading: Reading, name: str) -> Path:
+    """A file of the messages of a name."""
+    with tempfile.NamedTemporaryFile(prefix="fuzz-ipc-", suffix=".pickle", delete=False) as file:
+        pickle.dump(tuple(spoiled(reading.streams, random.Random(name))), file)
+    return Path(file.name)
+
+
+def main() -> None:
+    main_of("Spoil Arrow IPC messages.", run, 10_000, "mutations")
+
+
+if __name__ == "__main__":
+    main()
