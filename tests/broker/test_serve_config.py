@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 from dataclasses import fields
 from datetime import UTC, datetime
 
@@ -184,12 +185,54 @@ def test_log_lines():
     except ValueError:
         failed = LOG.makeRecord("x", logging.ERROR, "", 0, "failed", (), sys.exc_info())
     assert "ValueError: x" in json.loads(JsonLines().format(failed))["traceback"]
-    before = LOG.handlers[:], LOG.level, LOG.propagate
+    assert "\n    ValueError: x" in TextLines().format(failed)
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_every_line_of_the_log_is_one_of_the_logger(form, capsys, monkeypatch):
+    """What gateways, libraries and threads say has a time and a level, and cannot look like two lines."""
+    root, ours = logging.getLogger(), logging.getLogger("tagmatch")
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    before = root.level, ours.level
+    forged = '1\n{"level": "error"}\r\x1b[31m\u2028\x85\ud800'
+    try:
+        set_up_logs(LogOptions(form, "warning"))
+        for name in ("tagmatch.gateways", "tagmatch.subscribers", "tagmatch.broker", "nats.aio.client"):
+            logging.getLogger(name).info("left out")
+            logging.getLogger(name).warning("of %s: %s", name, forged, extra={"fields": {"topic": forged}})
+        ended = threading.Thread(target=lambda: 1 // 0)
+        ended.start()
+        ended.join()
+    finally:
+        root.setLevel(before[0])
+        ours.setLevel(before[1])
+        logging.captureWarnings(False)
+    lines = capsys.readouterr().err.splitlines()
+    whole = [line for line in lines if not line.startswith("    ")]
+    assert len(whole) == 5
+    for line in whole:
+        level = json.loads(line)["level"] if form == "json" else line.split()[1]
+        assert level in ("warning", "error")
+    assert any("ZeroDivisionError" in line for line in lines)
+
+
+def test_the_level_of_the_log_holds_for_gateways():
+    root, ours = logging.getLogger(), logging.getLogger("tagmatch")
+    before = root.handlers[:], root.level, ours.level, threading.excepthook
     try:
         set_up_logs(LogOptions("text", "error"))
-        assert LOG.level == logging.ERROR
+        assert logging.getLogger("tagmatch.gateways").getEffectiveLevel() == logging.ERROR
+        assert logging.getLogger("nats").getEffectiveLevel() == logging.ERROR
+        set_up_logs(LogOptions("text", "debug"))
+        assert LOG.getEffectiveLevel() == logging.DEBUG
+        assert logging.getLogger("nats").getEffectiveLevel() == logging.WARNING
     finally:
-        LOG.handlers[:], LOG.level, LOG.propagate = before
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
+        ours.setLevel(before[2])
+        threading.excepthook = before[3]
+        logging.captureWarnings(False)
 
 
 @pytest.mark.parametrize("more", [(), ("--check",)])
