@@ -69,9 +69,14 @@ def _health(_call: Call, _body: Body) -> Body:
 
 
 def _ready(call: Call, _body: Body) -> Body:
-    if not call.service.is_ready:
-        raise UnavailableError("the service is not ready: it starts, or ends")
-    return {"status": "ready"}
+    service = call.service
+    if service.is_draining:
+        raise UnavailableError("the service is not ready: it ends")
+    gateways = service.subscribers.conditions
+    if not service.is_ready:
+        lacking = ", ".join(f"{name}: {condition}" for name, condition in gateways.items() if condition != "connected")
+        raise UnavailableError(f"the service is not ready: a gateway that is required is missing ({lacking})")
+    return {"status": "ready", "gateways": gateways}
 
 
 def _info(call: Call, _body: Body) -> Body:
@@ -148,7 +153,7 @@ def _drain(call: Call, body: Body) -> Body:
 
 ACTIONS: dict[str, Action] = {
     "health": Action("Whether the service is alive; needs no token, and says nothing else.", None, _health),
-    "ready": Action("Whether the service takes calls.", "read", _ready),
+    "ready": Action("Whether the service takes calls, and which gateways are connected.", "read", _ready),
     "info": Action("Version, type of keys, limits, and who the caller is.", "read", _info),
     "stats": Action("Figures of the index, as `TagMatch.stats` gives them.", "read", _stats),
     "contains": Action("Whether exactly a set is stored: `tags`, and `where`, a list.", "read", _contains),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import graphlib
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -252,6 +253,8 @@ class Config:
             for section, gateways in (("mqtt", self.mqtt), ("nats", self.nats))
             for number, gateway in enumerate(gateways)
         )
+        _see_that_nothing_comes_back("mqtt", self.mqtt)
+        _see_that_nothing_comes_back("nats", self.nats)
         _see_that_all_differ((f"users[{number}].name", user.name) for number, user in enumerate(self.users))
         _see_that_all_differ((f"channel[{number}].name", each.name) for number, each in enumerate(self.channel))
 
@@ -271,6 +274,35 @@ class Config:
                 f"{self.server.host} can be reached from other machines, so that {' and '.join(missing)} must be "
                 "given; or say `insecure = true` in [server], where a network in between keeps others out"
             )
+
+
+def _see_that_nothing_comes_back(section: str, gateways: Sequence[MqttOptions | NatsOptions]) -> None:
+    """Refuse gateways whose notifications come back to them as messages or requests, perhaps through others."""
+    follows: dict[int, set[int]] = {}
+    why: dict[tuple[int, int], tuple[str, str]] = {}
+    for number, gateway in enumerate(gateways):
+        places, overlap = gateway.places, gateway.naming.overlap
+        if {"messages", "control"} <= places.keys() and overlap(gateway.messages, gateway.control):
+            raise InvalidValueError(
+                f"{section}[{number}].messages also takes what comes to {section}[{number}].control, so that requests "
+                "would be messages; choose places that differ"
+            )
+        for other, its in enumerate(gateways):
+            if "notifications" not in places or (gateway.host, gateway.port) != (its.host, its.port):
+                continue
+            for name in {"messages", "control"} & its.places.keys():
+                if overlap(places["notifications"], its.places[name]):
+                    follows.setdefault(number, set()).add(other)
+                    why[number, other] = (f"{section}[{number}].notifications", f"{section}[{other}].{name}")
+    try:
+        graphlib.TopologicalSorter(follows).prepare()
+    except graphlib.CycleError as error:
+        after, before = error.args[1][:2]
+        given, taken = why[before, after]
+        raise InvalidValueError(
+            f"{taken} also takes what goes to {given}, so that notifications would come back as messages, for ever; "
+            "choose places that differ"
+        ) from None
 
 
 def _see_that_all_differ(entries: Iterable[tuple[str, str]]) -> None:
@@ -311,8 +343,8 @@ def read_config(path: str | Path) -> Config:
     return replace(
         found,
         server=_beside(found.server, folder, "tls_cert", "tls_key", "client_ca"),
-        mqtt=tuple(_beside(each, folder, "password_file", "tls_ca") for each in found.mqtt),
-        nats=tuple(_beside(each, folder, "password_file", "tls_ca") for each in found.nats),
+        mqtt=tuple(_beside(each, folder, "password_file", "tls_ca", "dead_letters") for each in found.mqtt),
+        nats=tuple(_beside(each, folder, "password_file", "tls_ca", "dead_letters") for each in found.nats),
     )
 
 

@@ -47,6 +47,7 @@ def _faults(config: Config) -> Iterator[tuple[str, int, str, TagMatchError]]:
             checks.append((section, number, "password_file", partial(getattr, gateway, "password")))
             if gateway.tls_ca is not None:
                 checks.append((section, number, "tls_ca", partial(_certificates, "tls_ca", gateway.tls_ca)))
+            checks.append((section, number, "dead_letters", gateway.check_dead_letters))
     for section, number, key, check in checks:
         try:
             check()

@@ -32,7 +32,8 @@ class HttpEndpoint:
     options : MetricsOptions
     text : callable
         Gives the metrics.
-    is_ready : callable
+    readiness : callable
+        Gives whether the service is ready, and what it says of that.
 
     Raises
     ------
@@ -40,7 +41,9 @@ class HttpEndpoint:
         The port cannot be had.
     """
 
-    def __init__(self, options: MetricsOptions, text: Callable[[], bytes], is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, options: MetricsOptions, text: Callable[[], bytes], readiness: Callable[[], tuple[bool, bytes]]
+    ) -> None:
         class Handler(BaseHTTPRequestHandler):
             def setup(self) -> None:
                 super().setup()
@@ -53,8 +56,8 @@ class HttpEndpoint:
                 elif path == "/livez":
                     self._send(200, b"alive\n")
                 elif path == "/readyz":
-                    ready = is_ready()
-                    self._send(200 if ready else 503, b"ready\n" if ready else b"not ready\n")
+                    ready, words = readiness()
+                    self._send(200 if ready else 503, words)
                 else:
                     self._send(404, b"there is /metrics, /livez and /readyz\n")
 

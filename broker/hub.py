@@ -16,7 +16,7 @@ import pyarrow as pa
 from tagmatch.broker.notifications import KEY_TYPES, NEVER, Notifications, notifications_of
 from tagmatch.broker.publications import Messages, Published, joined, messages_of
 from tagmatch.broker.sessions import Sessions
-from tagmatch.broker.subscriber_options import HUB_DEFAULTS, HubOptions
+from tagmatch.broker.subscriber_options import HUB_DEFAULTS, HubOptions, WhenBusy
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.channels import of_channel
 from tagmatch.model.errors import ClosedError, DeadlineMissed, InvalidValueError, Overloaded
@@ -103,6 +103,7 @@ class Hub:
         *,
         timeout: float | None = None,
         channel: str | None = None,
+        when_busy: WhenBusy | None = None,
     ) -> Future[Published]:
         """Have messages matched, and sessions notified.
 
@@ -114,6 +115,8 @@ class Hub:
             Seconds to wait for room in the queue, where `when_busy` is `wait`; `None`: as long as it takes.
         channel : str, optional
             The channel of the messages; its deadline counts from now.
+        when_busy : {"wait", "drop"}, optional
+            What happens where there is no room; default: as the options say.
 
         Returns
         -------
@@ -141,7 +144,7 @@ class Hub:
             one.published.set_result(Published(0, 0))
             return one.published
         with self._lock:
-            if options.when_busy == "wait":
+            if (when_busy or options.when_busy) == "wait":
                 self._went.wait_for(lambda: self._is_closed or self._has_room(one), timeout)
             if self._is_closed:
                 raise ClosedError("the hub is closed; publish to another service")

@@ -223,6 +223,12 @@ class Outbox:
                 )
             self._delivered += self._in_flight.drop_up_to(offset) + self._waiting.drop_up_to(offset)
 
+    def progress(self) -> tuple[int, int]:
+        """The offset up to which nothing waits any more, and that of the last notification that was offered."""
+        with self._lock:
+            firsts = [parts.first_offset for parts in (self._in_flight, self._waiting) if parts.count]
+            return min(firsts, default=self._offered + 1) - 1, self._offered
+
     def close(self) -> None:
         """End the session: what waits is dropped, and nothing is taken any more."""
         with self._lock:
@@ -268,6 +274,10 @@ class _Parts:
         self._parts: deque[Notifications] = deque()
         self.count = self.nbytes = self._held = 0
         self._first_expiry = NEVER
+
+    @property
+    def first_offset(self) -> int:
+        return int(self._parts[0].offsets[0])
 
     def append(self, part: Notifications) -> None:
         if len(part):

@@ -103,7 +103,7 @@ def run(config: Config, announce: Callable[[str], None]) -> int:
             signal.signal(number, lambda *_: stop.set())
         http = None
         if config.metrics.enabled:
-            http = HttpEndpoint(config.metrics, service.metrics.text, lambda: service.is_ready)
+            http = HttpEndpoint(config.metrics, service.metrics.text, service.readiness)
         announce(f"listening on {service.url}" + ("" if http is None else f", metrics on {http.url}/metrics"))
         gc.collect()
         gc.freeze()  # what is there now stays: the garbage collector need not look at it again and again

@@ -244,8 +244,14 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
 
     @property
     def is_ready(self) -> bool:
-        """Whether it takes calls."""
-        return not self.is_draining
+        """Whether it takes calls, and gateways that are required have connections."""
+        return not self.is_draining and self.subscribers.is_ready
+
+    def readiness(self) -> tuple[bool, bytes]:
+        """Whether it is ready, and that in words, with a line for each gateway."""
+        ready = self.is_ready
+        lines = ["ready" if ready else "not ready", *(": ".join(each) for each in self.subscribers.conditions.items())]
+        return ready, "".join(f"{line}\n" for line in lines).encode()
 
     def drain(self) -> None:
         """Take no more calls, and ask clients to end their streams; returns at once."""

@@ -69,6 +69,10 @@ class Connection:
         """Let go of all notifications up to this offset, as `Outbox.acknowledge` does."""
         self._session.outbox.acknowledge(offset)
 
+    def progress(self) -> tuple[int, int]:
+        """How far the outbox has come, as `Outbox.progress` says."""
+        return self._session.outbox.progress()
+
     def follow(self, keys: Iterable[Any]) -> None:
         """Follow more keys; SessionError if they are too many."""
         self._sessions.follow(self._session, keys)

@@ -93,6 +93,16 @@ class Subscribers:
             gateway.start()
 
     @property
+    def is_ready(self) -> bool:
+        """Whether all gateways that are required have connections, or have had them until just now."""
+        return all(gateway.is_ready for gateway in self.gateways)
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """Of each gateway, by its session, whether it is connected, in words."""
+        return {gateway.options.session: gateway.condition for gateway in self.gateways}
+
+    @property
     def is_quiet(self) -> bool:
         """Whether the service ends, and no new notifications come."""
         return self._quiet.is_set()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 from tagmatch.broker.gateways.options import Form
 from tagmatch.broker.publications import EXPIRES, ID, PAYLOAD
 from tagmatch.files.csv_lines import value_in
+from tagmatch.files.json_values import read_json
 from tagmatch.model.columns import tag_list
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.filters.locations import checked_location
@@ -22,10 +22,11 @@ from tagmatch.model.names import near_match, near_name
 #: Properties that have a meaning, and the prefixes of names of attributes; NATS has no colon in names of headers
 TAG, TAG_LIST, LON, LAT, CHANNEL = "tag", "tags", "lon", "lat", "channel"
 ATTRIBUTES = ("attribute:", "attribute-")
-#: Integers up to here are floats, too
-_EXACT = 2**53
 _OBJECT = ("attributes", "location", "tags")
 _PROPERTIES = (TAG, TAG_LIST, LON, LAT, CHANNEL)
+#: Bytes of messages in one table, about, and what each of a message's parts takes in memory beside its text
+PART_BYTES = 8 << 20
+_EACH_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +43,54 @@ class Incoming:
     expires : int, optional
         Microseconds since 1970.
     done : callable, optional
-        Called once, when the message is matched or refused.
+        Called once, when the message needs not come again.
+    topic : str
+        Where it came from: a topic or a subject.
     """
 
     properties: Sequence[tuple[str, str]]
     payload: bytes
     id: bytes | None = None
     expires: int | None = None
-    done: Callable[[], None] | None = None
+    done: Callable[[], object] | None = None
+    topic: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, about."""
+        texts = sum(len(name) + len(value) for name, value in self.properties)
+        return len(self.payload) + len(self.topic) + texts + _EACH_BYTES * (1 + len(self.properties))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One message as the matcher knows it."""
+    """What one message says: its tags, attributes and place, and the channel that it is of.
+
+    Attributes
+    ----------
+    all_tags : list of str
+        The tags, and those that stand for attributes.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        No attribute can be so, or a tag has no UTF-8 form.
+    """
 
     came: Incoming
     tags: list[str]
     attributes: dict[str, Any] = field(default_factory=dict)
     location: tuple[float, float] | None = None
     channel: str | None = None
+    all_tags: list[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        every = [*self.tags, *attribute_tags(self.attributes)]
+        try:
+            "".join(every).encode()
+        except UnicodeEncodeError:
+            raise InvalidValueError("a tag or a value has no UTF-8 form: it has half of a surrogate pair") from None
+        object.__setattr__(self, "all_tags", every)
 
 
 def row_of(came: Incoming, form: Form, *, plane: bool = False) -> Row:
@@ -78,20 +108,20 @@ def row_of(came: Incoming, form: Form, *, plane: bool = False) -> Row:
     (['fr', 'cat'], {'price': 9.5})
     """
     tags: list[str] = []
-    attributes: dict[str, Any] = {}
+    given: dict[str, list[Any]] = {}
     place: dict[str, float] = {}
     channel = None
     for name, value in came.properties:
         if name == TAG:
             tags.append(value)
         elif name == TAG_LIST:
-            tags += tag_list(_json(value, "property 'tags'"), "property 'tags'")
+            tags += tag_list(read_json(value, "property 'tags'"), "property 'tags'")
         elif name == CHANNEL:
             channel = value
         elif name in (LON, LAT):
             place[name] = _number(name, value)
         elif name.startswith(ATTRIBUTES):
-            _add(attributes, name[len(ATTRIBUTES[0]) :], _value(name, value))
+            given.setdefault(name[len(ATTRIBUTES[0]) :], []).append(_value(name, value))
         else:
             _check_property(name)
     location: Any = None
@@ -106,101 +136,45 @@ def row_of(came: Incoming, form: Form, *, plane: bool = False) -> Row:
         if not isinstance(inner, dict):
             raise InvalidTypeError("attributes in the payload must be an object")
         for name, value in inner.items():
-            _add(attributes, name, value)
+            given.setdefault(name, []).append(value)
         location = found.get("location", location)
     if location is not None:
         location = checked_location(tuple(location) if isinstance(location, list) else location, plane=plane)
-    attributes = {name: value for name, value in attributes.items() if value is not None}
-    attribute_tags(attributes)  # which refuses what no attribute can be
-    for value in attributes.values():
-        _kind(value)
-    try:
-        "".join(tags).encode()
-    except UnicodeEncodeError:
-        raise InvalidValueError("a tag has no UTF-8 form: it has half of a surrogate pair") from None
-    return Row(came, tags, attributes, location, channel)
+    if TAG_LIST in given:
+        raise InvalidValueError(f"an attribute of a message cannot be called {TAG_LIST!r} here")
+    attributes = {name: values[0] if len(values) == 1 else [*_flat(values)] for name, values in given.items()}
+    return Row(came, tags, {n: each for n, each in attributes.items() if each is not None}, location, channel)
 
 
-def tables_of(rows: Sequence[Row]) -> list[tuple[pa.Table, list[Row]]]:
-    """Rows as tables, each with the rows that it has: one, unless values of an attribute have several types.
+def tables_of(
+    rows: Sequence[Row], most: int = 1 << 20, most_bytes: int = PART_BYTES
+) -> Iterator[tuple[pa.Table, list[Row]]]:
+    r"""Rows as tables, each with the rows that it has: at most so many, and of so many bytes, but one at least.
+
+    Attributes are tags that stand for them, so that values of one attribute may be of any types.
 
     Examples
     --------
     >>> came = Incoming([], b"a")
-    >>> [(table, _)] = tables_of([Row(came, ["fr"], {"price": 9}), Row(came, [], {"price": 9.5})])
-    >>> table["attributes"].to_pylist(), table.column_names
-    ([{'price': 9.0}, {'price': 9.5}], ['tags', 'attributes', 'id', 'payload', 'expires'])
+    >>> [(table, _)] = tables_of([Row(came, ["fr"], {"city": "Rome"}), Row(came, [], {"city": True})])
+    >>> table["tags"].to_pylist() == [["fr", "\0=city\0sRome"], ["\0=city\0b1"]], table.column_names
+    (True, ['tags', 'id', 'payload', 'expires'])
     """
-    groups: list[tuple[dict[str, str], list[Row]]] = []
+    part: list[Row] = []
+    nbytes = 0
     for row in rows:
-        own = {name: _kind(value) for name, value in row.attributes.items()}
-        for kinds, members in groups:
-            merged = _merged(kinds, own)
-            if merged is not None:
-                kinds.update(merged)
-                members.append(row)
-                break
-        else:
-            groups.append((own, [row]))
-    return [(_table(kinds, members), members) for kinds, members in groups]
+        size = row.came.nbytes
+        if part and (len(part) >= most or nbytes + size > most_bytes):
+            yield _table(part), part
+            part, nbytes = [], 0
+        part.append(row)
+        nbytes += size
+    if part:
+        yield _table(part), part
 
 
-# -- values ------------------------------------------------------------------------------------------------------------
-
-_TYPES = {
-    "bool": pa.bool_(),
-    "small": pa.int64(),
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "text": pa.large_string(),
-}
-#: The kind that has values of both; those of one kind need no entry
-_BOTH = {
-    frozenset(("small", "int")): "int",
-    frozenset(("small", "float")): "float",
-    frozenset(("small list", "int list")): "int list",
-    frozenset(("small list", "float list")): "float list",
-}
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, list):
-        kinds = {_kind(each) for each in value}
-        while len(kinds) > 1:
-            merged = _BOTH.get(frozenset(sorted(kinds)[:2]))
-            if merged is None:
-                raise InvalidTypeError(f"values of an attribute must have one type, not as in {str(value)[:60]}")
-            kinds = kinds - set(sorted(kinds)[:2]) | {merged}
-        return f"{next(iter(kinds), 'text')} list"
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int):
-        return "small" if -_EXACT <= value <= _EXACT else "int"
-    return "float" if isinstance(value, float) else "text"
-
-
-def _merged(kinds: dict[str, str], own: dict[str, str]) -> dict[str, str] | None:
-    """Kinds of attributes of a row, where others of these have kinds already; `None`: they do not go together."""
-    merged = {}
-    for name, kind in own.items():
-        both = kinds.get(name, kind)
-        if both != kind:
-            both = _BOTH.get(frozenset((both, kind)), "")
-            if not both:
-                return None
-        merged[name] = both
-    return merged
-
-
-def _table(kinds: dict[str, str], rows: list[Row]) -> pa.Table:
-    columns: dict[str, pa.Array] = {"tags": pa.array([row.tags for row in rows], pa.list_(pa.large_string()))}
-    values = []
-    for name, kind in kinds.items():
-        plain, _, is_list = kind.partition(" ")
-        type_ = pa.list_(_TYPES[plain]) if is_list else _TYPES[plain]
-        values.append(pa.array([row.attributes.get(name) for row in rows], type_))
-    if values:  # whatever they are called
-        columns["attributes"] = pa.StructArray.from_arrays(values, list(kinds))
+def _table(rows: list[Row]) -> pa.Table:
+    columns: dict[str, pa.Array] = {"tags": pa.array([row.all_tags for row in rows], pa.list_(pa.large_string()))}
     if any(row.location is not None for row in rows):
         columns["location"] = pa.array([row.location for row in rows], pa.list_(pa.float64()))
     columns[ID] = pa.array([row.came.id for row in rows], pa.binary())
@@ -209,14 +183,16 @@ def _table(kinds: dict[str, str], rows: list[Row]) -> pa.Table:
     return pa.table(columns)
 
 
-def _add(attributes: dict[str, Any], name: str, value: Any) -> None:
-    """Values of a name that repeats are several values of one attribute."""
-    if name == TAG_LIST:
-        raise InvalidValueError(f"an attribute of a message cannot be called {name!r} here")
-    if name not in attributes:
-        attributes[name] = value
-    else:
-        attributes[name] = [*_listed(attributes[name]), *_listed(value)]
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Any]:
+    """Values of a name that repeats, which are several values of one attribute."""
+    for value in values:
+        if isinstance(value, list):
+            yield from value
+        elif value is not None:
+            yield value
 
 
 def _check_property(name: str) -> None:
@@ -227,15 +203,11 @@ def _check_property(name: str) -> None:
         raise InvalidValueError(f"property {name[:60]!r} means nothing here; is {meant[:60]!r} meant? Rename it")
 
 
-def _listed(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
-
-
 def _value(name: str, text: str) -> Any:
     try:
         return value_in(text)
     except ValueError as error:
-        raise InvalidValueError(f"property {name!r}: {error}") from None
+        raise InvalidValueError(f"property {name[:60]!r}: {str(error)[:200]}") from None
 
 
 def _number(name: str, text: str) -> float:
@@ -245,15 +217,8 @@ def _number(name: str, text: str) -> float:
         raise InvalidValueError(f"property {name!r} must be a number, not {text[:60]!r}") from None
 
 
-def _json(text: str | bytes, what: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise InvalidValueError(f"{what} must be JSON, not {text[:60]!r}") from None
-
-
 def _object(payload: bytes) -> dict[str, Any]:
-    found = _json(payload, "the payload")
+    found = read_json(payload, "the payload")
     if not isinstance(found, dict):
         raise InvalidTypeError(f"the payload must be a JSON object, not {type(found).__name__}")
     if unknown := sorted(found.keys() - set(_OBJECT)):

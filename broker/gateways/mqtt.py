@@ -1,20 +1,24 @@
 """A gateway to a broker of MQTT 5: tags as user properties, notifications by key.
 
-A message with QoS 1 is acknowledged when its notifications are in their outboxes, a notification of such a gateway when
-the broker has acknowledged it.
+A message with QoS 1 is acknowledged when its notifications are in their outboxes, and those of the gateway with the
+broker, or when it is a dead letter; a notification is done with when the broker has acknowledged it. Each connection
+has a client object of its own, so that nothing of one that has ended goes on.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import ssl
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tagmatch.broker.gateways.gateway import Gateway, Outgoing, Unsent, as_level
+from tagmatch.broker.gateways.gateway import Gateway, NoConnection
 from tagmatch.broker.gateways.incoming import Incoming
 from tagmatch.broker.gateways.options import MqttOptions
+from tagmatch.broker.gateways.sending import Outgoing, Unsent
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.errors import TagMatchError
@@ -30,12 +34,55 @@ except ImportError:
     raise TagMatchError("the MQTT gateway needs paho-mqtt; install it with: pip install 'tagmatch[mqtt]'") from None
 
 _LOG = logging.getLogger("tagmatch.gateways")
-#: What a topic cannot have within a level
-_SEPARATORS = "/+#\0"
-#: The broker has at most so many unacknowledged messages under way to a client
-_MOST_RECEIVED = 65_535
-# Between looks whether the gateway is to stop
-_LOOK_S = 0.1
+#: The broker has at most so many unacknowledged messages under way to a client; any text has at most so many bytes
+_MOST_RECEIVED = _LONGEST = 65_535
+#: Bytes of any packet, at most, and of what stands in one before its topic, its properties and its payload
+_MOST_PACKET, _HEAD = 268_435_455, 16
+# Between looks whether the gateway is to stop; for a connection to begin; and for an acknowledgement to come
+_LOOK_S, _BEGIN_S, _ACKNOWLEDGE_S = 0.1, 20.0, 30.0
+#: Of a broker that cannot take more just now
+_QUOTA_EXCEEDED = 0x97
+#: Retained messages come where a subscription is new, or never
+_RETAINED_IF_NEW, _RETAINED_NEVER = 1, 2
+
+
+class _Client(mqtt.Client):
+    """A client for one connection.
+
+    Attributes
+    ----------
+    ended : threading.Event
+        Set when the connection has ended, however that was.
+    failure : Exception, optional
+        What was not foreseen, if that has ended it.
+    """
+
+    def __init__(self, client_id: str, unreadable: Callable[[bytes, int, int, Exception], None]) -> None:
+        super().__init__(
+            CallbackAPIVersion.VERSION2, client_id, protocol=mqtt.MQTTv5, manual_ack=True, reconnect_on_failure=False
+        )
+        self.ended, self._unreadable = threading.Event(), unreadable
+        self.failure: Exception | None = None
+
+    def loop_forever(self, *arguments: Any, **options: Any) -> Any:
+        """As of `Client`, and say when it ends: the thread that `loop_start` starts runs this."""
+        try:
+            return super().loop_forever(*arguments, **options)
+        except Exception as error:
+            self.failure = error
+            return mqtt.MQTT_ERR_UNKNOWN
+        finally:
+            self.ended.set()
+
+    def _handle_publish(self) -> Any:
+        """As of `Client`, which ends its thread by a message that it cannot read, though brokers pass it on."""
+        packet, kind = bytes(self._in_packet["packet"]), int(self._in_packet["command"])
+        try:
+            return super()._handle_publish()
+        except Exception as error:
+            qos, end = kind >> 1 & 3, 2 + int.from_bytes(packet[:2])
+            self._unreadable(packet, int.from_bytes(packet[end : end + 2]) if qos else 0, qos, error)
+            return mqtt.MQTT_ERR_SUCCESS
 
 
 class MqttGateway(Gateway):
@@ -52,60 +99,90 @@ class MqttGateway(Gateway):
     def __init__(self, index: Any, hub: Hub, sessions: Sessions, options: MqttOptions) -> None:
         super().__init__(index, hub, sessions, options)
         self._qos = 1 if options.guarantee == "at_least_once" else 0
-        self._number = 0  # of the connection
+        self._client: _Client | None = None
         self._ending = False
-        client = mqtt.Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=options.client_id,
-            protocol=mqtt.MQTTv5,
-            manual_ack=True,
-        )
-        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
-        client.on_subscribe = self._on_subscribe
-        client.on_message, client.on_publish = self._on_message, self._on_publish
-        # paho doubles the delay each time, which need not be an integer
-        client.reconnect_delay_set(options.retry_first, options.retry_most)  # type: ignore[arg-type]
-        client.max_inflight_messages_set(options.batch_messages)
-        if options.username is not None:
-            client.username_pw_set(options.username, options.password)
-        if options.tls:
-            client.tls_set_context(ssl.create_default_context(cafile=options.tls_ca))
-        self._client = client
+        self._has_subscribed = False  # since the gateway began, so that retained messages have come
+        # What the broker takes: bytes of a packet, and notifications that it has not acknowledged
+        self._most_packet, self._send_most = _MOST_PACKET, 1
+        self._refused: dict[int, ReasonCode] = {}
+        # So many unacknowledged messages the broker may send; fewer, where these had more bytes than there is room for
+        self._receive_most = self._receive_now = min(options.max_waiting, _MOST_RECEIVED)
+        self._left_now = self._sizes = self._came = 0
 
     # -- the connection ----------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def _run_connection(self) -> None:
+        client = self._new_client()
         properties = _new_properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = self.options.session_expiry
-        properties.ReceiveMaximum = min(self.options.max_waiting, _MOST_RECEIVED)
-        self._client.connect_async(
+        properties.ReceiveMaximum = self._receive_now
+        self._left_now = self._sizes = self._came = 0
+        client.connect(
             self.options.host,
             self.options.port,
             self.options.keepalive,
             clean_start=False,
             properties=properties,
         )
-        self._client.loop_start()
-
-    def _on_connect(self, client: Any, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
-        if reason.is_failure:
-            _LOG.error("MQTT: the broker refuses the connection: %s", reason)
+        self._client = client
+        client.loop_start()
+        began = time.monotonic()
+        while not client.ended.wait(_LOOK_S):
+            if not self._connected.is_set() and time.monotonic() - began > _BEGIN_S:
+                self._why = f"the broker has not let the gateway in within {_BEGIN_S:.0f} s"
+                client.disconnect()
+            elif self._left_now and not self._handing_over.held:
+                self._fetch_what_is_left(client)
+        self._is_connected(False)
+        client.loop_stop()
+        if self._left_now:
             return
-        options = SubscribeOptions(qos=self._qos)
-        topics = [(topic, options) for topic in (self.options.messages, self.options.control) if topic]
-        if topics:
-            client.subscribe(topics)
+        raise NoConnection(self._why or client.failure or "the connection was lost")
+
+    def _new_client(self) -> _Client:
+        options = self.options
+        client = _Client(options.client_id, self._on_unreadable)
+        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
+        client.on_subscribe = self._on_subscribe
+        client.on_message, client.on_publish = self._on_message, self._on_publish
+        if options.username is not None:
+            client.username_pw_set(options.username, options.password)
+        if (context := options.tls_context) is not None:
+            client.tls_set_context(context)
+        client.max_inflight_messages_set(_MOST_RECEIVED)
+        self._why = ""
+        return client
+
+    def _on_connect(self, client: Any, _data: Any, flags: Any, reason: ReasonCode, properties: Any) -> None:
+        if reason.is_failure:
+            self._why = f"the broker refuses the connection: {reason}"
+            return
+        self._most_packet = getattr(properties, "MaximumPacketSize", _MOST_PACKET)
+        self._send_most = min(self.options.batch_messages, getattr(properties, "ReceiveMaximum", _MOST_RECEIVED))
+        topics = [topic for topic in (self.options.messages, self.options.control) if topic]
+        if not topics or (flags.session_present and self._has_subscribed):
+            self._is_connected(True)
+            return
+        retained = _RETAINED_NEVER if self._has_subscribed else _RETAINED_IF_NEW
+        client.subscribe([(topic, self._subscription(topic, retained)) for topic in topics])
+
+    def _subscription(self, topic: str, retained: int) -> SubscribeOptions:
+        # Subscriptions that are shared may not leave out what comes from oneself
+        is_shared = topic.startswith("$share/")
+        return SubscribeOptions(qos=self._qos, noLocal=not is_shared, retainHandling=retained)
+
+    def _on_subscribe(self, client: Any, _data: Any, _mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
+        refused = [str(reason) for reason in reasons if reason.is_failure]
+        if refused:
+            self._why = f"the broker refuses a subscription: {', '.join(refused)}"
+            client.disconnect()
         else:
+            self._has_subscribed = True
             self._is_connected(True)
 
-    def _on_subscribe(self, _client: Any, _data: Any, _mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
-        for reason in reasons:
-            if reason.is_failure:
-                _LOG.error("MQTT: the broker refuses a subscription: %s", reason)
-        self._is_connected(True)
-
-    def _on_disconnect(self, *_: Any) -> None:
-        self._number += 1
+    def _on_disconnect(self, _client: Any, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
+        if not self._why and reason.is_failure:
+            self._why = f"the connection has ended: {reason}"
         self._is_connected(False)
 
     def _end_receiving(self) -> None:
@@ -113,80 +190,128 @@ class MqttGateway(Gateway):
         self._ending = True
 
     def _end(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
+        if self._client is not None:
+            self._client.disconnect()
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
-    def _on_message(self, _client: Any, _data: Any, message: Any) -> None:
+    def _on_message(self, client: Any, _data: Any, message: Any) -> None:
         if self._ending:
             return
-        acknowledge = self._acknowledgement(message)
-        properties = message.properties
-        if self.options.control and mqtt.topic_matches_sub(self.options.control, message.topic):
-            answer = self.requests.answer(message.payload)
-            if (topic := getattr(properties, "ResponseTopic", None)) is not None:
-                self._answer(topic, answer, getattr(properties, "CorrelationData", None))
-            if acknowledge is not None:
-                acknowledge()
+        try:
+            came = self._incoming(client, message)
+        except Exception as error:  # whatever it is, it is of this message alone
+            self._on_unreadable(message.payload, message.mid, message.qos, error)
             return
+        if self.options.control and self._is_request(came.topic):
+            answer = self.requests.answer(came.payload)
+            if (topic := getattr(message.properties, "ResponseTopic", None)) is not None:
+                self._answer(client, topic, answer, came.id)
+            if came.done is not None:
+                came.done()
+            return
+        self._came += 1
+        self._sizes += came.nbytes
+        is_left = self._left_now and came.done is not None  # what comes after one that is left is left, too
+        if is_left or not self.receive(came, may_drop=came.done is None):
+            self._left_now += came.done is not None
+
+    def _incoming(self, client: Any, message: Any) -> Incoming:
+        properties = message.properties
         seconds = getattr(properties, "MessageExpiryInterval", None)
-        came = Incoming(
+        return Incoming(
             getattr(properties, "UserProperty", ()),
             message.payload,
             getattr(properties, "CorrelationData", None),
             None if seconds is None else self._sessions.now() + int(seconds * 1e6),
-            acknowledge,
+            None if message.qos == 0 else lambda: client.ack(message.mid, message.qos),
+            message.topic,
         )
-        # Of those with QoS 1 no more come than may wait
-        self.receive(came, may_drop=acknowledge is None)
 
-    def _acknowledgement(self, message: Any) -> Callable[[], None] | None:
-        """What acknowledges a message, to the connection that it came by only."""
-        if message.qos == 0:
-            return None
-        number, mid, qos = self._number, message.mid, message.qos
+    def _is_request(self, topic: str) -> bool:
+        return self.options.naming.overlap(self.options.control, topic)
 
-        def acknowledge() -> None:
-            if self._number == number:
-                self._client.ack(mid, qos)
+    def _on_unreadable(self, packet: bytes, mid: int, qos: int, error: Exception) -> None:
+        """Refuse a message that cannot even be read, and have it come no more."""
+        client = self._client
+        done = None if qos == 0 or client is None else lambda: client.ack(mid, qos)
+        self._handing_over.refuse(Incoming((), packet, done=done), f"it cannot be read: {error}")
 
-        return acknowledge
+    def _fetch_what_is_left(self, client: Any) -> None:
+        """Have messages come again for which there was no room: by a new connection, and fewer at once."""
+        mean = max(self._sizes // max(self._came, 1), 1)
+        self._receive_now = max(min(self._receive_now - 1, self._most_bytes // mean // 2), 1)
+        fields = {"gateway": self.options.session, "messages": self._left_now, "receive_maximum": self._receive_now}
+        _LOG.warning("messages had no room in max_waiting_bytes; they come again", extra={"fields": fields})
+        client.disconnect()
 
-    def _answer(self, topic: str, answer: bytes, correlation: bytes | None) -> None:
+    def _answer(self, client: Any, topic: str, answer: bytes, correlation: bytes | None) -> None:
+        if not self._may_answer_to(topic):
+            return
         properties = _new_properties(PacketTypes.PUBLISH)
         if correlation is not None:
             properties.CorrelationData = correlation
-        try:
-            self._client.publish(topic, answer, self._qos, properties=properties)
-        except ValueError as error:  # a topic with wildcards
-            _LOG.warning("MQTT: a request has no topic for its answer: %s", error)
+        client.publish(topic, answer, self._qos, properties=properties)
 
     # -- notifications -----------------------------------------------------------------------------------------------
 
-    def _send(self, outgoing: Sequence[Outgoing]) -> None:
-        under_way = []
+    def why_unsendable(self, outgoing: Outgoing) -> str | None:
+        """As `Sends` says."""
+        topic = len(outgoing.topic.encode())
+        if topic > _LONGEST:
+            return f"its topic has {topic:,} bytes, more than {_LONGEST:,}"
+        if outgoing.id is not None and len(outgoing.id) > _LONGEST:
+            return f"its id has {len(outgoing.id):,} bytes, more than {_LONGEST:,}"
+        size = _HEAD + topic + len(_properties(outgoing).pack()) + len(outgoing.payload)
+        if size > self._most_packet:
+            return f"it has about {size:,} bytes, and the broker takes {self._most_packet:,}"
+        return None
+
+    def send(self, outgoing: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
+        """As `Sends` says."""
+        client = self._client
+        if client is None or not self._connected.is_set():
+            raise Unsent("there is no connection")
+        self._refused.clear()
+        refused: list[tuple[Outgoing, str]] = []
+        under_way: deque[tuple[Outgoing, Any]] = deque()
         for each in outgoing:
-            topic = f"{self.options.notifications}/{as_level(each.key, _SEPARATORS)}"
+            if len(under_way) >= self._send_most:
+                refused += self._wait_for(client, *under_way.popleft())
             try:
-                sent = self._client.publish(topic, each.payload, self._qos, properties=_properties(each))
-            except ValueError as error:
-                self._cannot_send(error)
+                sent = client.publish(each.topic, each.payload, self._qos, properties=_properties(each))
+            except Exception as error:  # whatever it is, it is of this one alone
+                refused.append((each, f"{type(error).__name__}: {error}"))
                 continue
             if sent.rc != mqtt.MQTT_ERR_SUCCESS:
-                raise Unsent(mqtt.error_string(sent.rc))
-            under_way.append(sent)
-        if self._qos:
-            # paho sends them again by itself when a connection comes back
-            for sent in under_way:
-                while not sent.is_published():
-                    if self._stopping.is_set() and not self._connected.is_set():
-                        raise Unsent("the gateway ends before the broker has acknowledged them")
-                    sent.wait_for_publish(_LOOK_S)
+                raise Unsent(mqtt.error_string(sent.rc), is_suspect=bool(under_way))
+            if self._qos:
+                under_way.append((each, sent))
+        while under_way:
+            refused += self._wait_for(client, *under_way.popleft())
+        self._has_gone_on = True
+        return refused
 
-    def _on_publish(self, _client: Any, _data: Any, _mid: int, reason: ReasonCode, _properties: Any) -> None:
+    def _wait_for(self, client: _Client, each: Outgoing, sent: Any) -> list[tuple[Outgoing, str]]:
+        """Wait until the broker has acknowledged a notification; that one, with the reason, if it refuses it."""
+        until = time.monotonic() + _ACKNOWLEDGE_S
+        while not sent.is_published():
+            if client.ended.is_set():
+                raise Unsent("the connection was lost", is_suspect=True)
+            if time.monotonic() > until:
+                client.disconnect()
+                raise Unsent(f"the broker has not acknowledged a notification within {_ACKNOWLEDGE_S:.0f} s")
+            sent.wait_for_publish(_LOOK_S)
+        reason = self._refused.pop(sent.mid, None)
+        if reason is None:
+            return []
+        if reason.value == _QUOTA_EXCEEDED:
+            raise Unsent(f"the broker takes no more now: {reason}")
+        return [(each, f"the broker refuses it: {reason}")]
+
+    def _on_publish(self, _client: Any, _data: Any, mid: int, reason: ReasonCode, _properties: Any) -> None:
         if reason.is_failure:
-            self._cannot_send(reason)
+            self._refused[mid] = reason
 
 
 def _new_properties(packet: int) -> Any:

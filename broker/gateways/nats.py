@@ -4,6 +4,8 @@ The server does not acknowledge single messages. At least once, a notification c
 given back a mark, a message of the gateway to itself, that was published after it over the same connection. (`flush` of
 nats-py does not do: its ping goes out before what still waits to be written, it returns at once where the connection
 has just ended, and an answer to it that comes too late ends the client's reading.) What comes in comes at most once.
+
+Each connection has a client object of its own: one of nats-py is closed for good by whatever the server complains of.
 """
 
 from __future__ import annotations
@@ -12,33 +14,57 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import ssl
+import math
+import re
 import threading
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from tagmatch.broker.gateways.gateway import Gateway, Outgoing, Unsent, as_level
+from tagmatch.broker.gateways.gateway import Gateway, NoConnection
 from tagmatch.broker.gateways.incoming import Incoming
 from tagmatch.broker.gateways.options import NatsOptions
+from tagmatch.broker.gateways.sending import Outgoing, Unsent
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
-from tagmatch.model.errors import TagMatchError
+from tagmatch.model.errors import InvalidValueError, TagMatchError
 
 try:
-    import nats
-    from nats.errors import BadSubjectError, MaxPayloadError
+    from nats.aio.client import Client
     from nats.errors import Error as NatsError
+    from nats.errors import SlowConsumerError
 except ImportError:
     raise TagMatchError("the NATS gateway needs nats-py; install it with: pip install 'tagmatch[nats]'") from None
 
 _LOG = logging.getLogger("tagmatch.gateways")
-#: What a subject cannot have within a token
-_SEPARATORS = ".*> \t\r\n\0"
 #: Headers: of a message, and of a notification
 _ID, _EXPIRES_IN = "id", "expires-in"
+#: What a header cannot carry within its value
+_CONTROLS = re.compile("[\\x00-\\x1f\\x7f]")
 #: As with MQTT, whose intervals have 32 bits
 _LONGEST_S = 2.0**32
+#: Bytes of the line that says where a message goes, of which its numbers take some
+_MOST_LINE, _NUMBERS = 4096, 32
+#: Between signs of life of the server; and bytes that go to it in a second at least
+_PING_S, _SLOWEST = 10, 100_000
+_REFUSED = re.compile(r'permissions violation for (publish|subscription) to "(.*)"', re.IGNORECASE)
+
+
+class _Client(Client):
+    """A client whose reading does not end by a message that cannot be read; headers of messages stay bytes."""
+
+    def __init__(self, unreadable: Callable[[str, bytes, bytes, Exception], None]) -> None:
+        super().__init__()
+        self._unreadable = unreadable
+
+    async def _process_headers(self, headers: Any) -> Any:
+        return bytes(headers) if headers else None
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        try:
+            await super()._process_msg(sid, subject, reply, data, headers)
+        except Exception as error:
+            self._unreadable(subject.decode(errors="backslashreplace"), data, headers, error)
 
 
 class NatsGateway(Gateway):
@@ -57,12 +83,14 @@ class NatsGateway(Gateway):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="tagmatch-nats", daemon=True)
         self._client: Any = None
-        self._lost = 0  # connections
+        self._connection_ends: Future[None] | None = None
         self._inbox_of_marks = ""
         self._marks: dict[bytes, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
         self._subscriptions: list[Any] = []
-        self._connecting: Future[None] | None = None
+        # What the server complains of: at last, and subjects that the gateway may not publish to
+        self._complaint: Exception | None = None
+        self._forbidden: dict[str, str] = {}
 
     # -- the connection ----------------------------------------------------------------------------------------------
 
@@ -74,66 +102,78 @@ class NatsGateway(Gateway):
         """Have the loop run this, and wait for it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """As of `Gateway`."""
         self._thread.start()
-        self._connecting = asyncio.run_coroutine_threadsafe(self._connect(), self._loop)
+        super().start()
 
-    async def _connect(self) -> None:
-        options, delay = self.options, self.options.retry_first
+    def _run_connection(self) -> None:
+        self._connection_ends = asyncio.run_coroutine_threadsafe(self._connection(), self._loop)
+        with contextlib.suppress(CancelledError):
+            self._connection_ends.result()
+
+    async def _connection(self) -> None:
+        options, client, closed = self.options, _Client(self._on_unreadable), asyncio.Event()
         security: dict[str, Any] = {}
         if options.username is not None:
             security |= {"user": options.username, "password": options.password}
-        if options.tls:
-            security["tls"] = ssl.create_default_context(cafile=options.tls_ca)
-        while True:
-            try:
-                client = await nats.connect(
-                    f"nats://{options.host}:{options.port}",
-                    max_reconnect_attempts=-1,
-                    reconnect_time_wait=options.retry_first,
-                    error_cb=self._on_error,
-                    disconnected_cb=self._on_disconnected,
-                    reconnected_cb=self._on_reconnected,
-                    allow_reconnect=True,
-                    connect_timeout=options.flush_timeout,
-                    ping_interval=30,
-                    **security,
-                )
-                break
-            except (TimeoutError, OSError, NatsError) as error:
-                _LOG.warning("NATS: no connection yet: %s", error)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, options.retry_most)
-        self._client = client
+        if (context := options.tls_context) is not None:
+            security["tls"] = context
+        self._complaint = None
+        self._subscriptions.clear()
+
+        async def on_closed() -> None:
+            closed.set()
+
+        try:
+            await client.connect(
+                f"nats://{_in_url(options.host)}:{options.port}",
+                allow_reconnect=False,
+                error_cb=self._on_error,
+                closed_cb=on_closed,
+                connect_timeout=math.ceil(options.flush_timeout),
+                ping_interval=_PING_S,
+                **security,
+            )
+            self._client = client
+            await self._subscribe(client)
+            self._is_connected(True)
+            await closed.wait()
+        except (TimeoutError, NatsError, Unsent) as error:
+            raise NoConnection(self._complaint or str(error) or type(error).__name__) from None
+        finally:
+            self._is_connected(False)
+            for mark in self._marks.values():
+                if not mark.done():
+                    mark.set_exception(Unsent("the connection was lost", is_suspect=True))
+            with contextlib.suppress(Exception):
+                await client.close()
+        raise NoConnection(self._complaint or "the connection was lost")
+
+    async def _subscribe(self, client: Client) -> None:
         self._inbox_of_marks = client.new_inbox()
         await client.subscribe(self._inbox_of_marks, cb=self._on_mark)
-        for subject, act in ((options.messages, self._on_message), (options.control, self._on_request)):
+        for subject, act in ((self.options.messages, self._on_message), (self.options.control, self._on_request)):
             if subject:
-                self._subscriptions.append(await client.subscribe(subject, options.queue, cb=act))
-        try:
-            await self._server_has_all(0)
-        except Unsent as error:
-            _LOG.warning("NATS: subscribing: %s", error)
-        if not self._lost:  # else `_on_reconnected` says so
-            self._is_connected(True)
+                self._subscriptions.append(await client.subscribe(subject, self.options.queue, cb=act))
+        await self._server_has_all(client, 0)
+        if self._complaint is not None:  # else it would be connected, and hear nothing
+            raise NoConnection(self._complaint)
 
     async def _on_error(self, error: Exception) -> None:
-        _LOG.warning("NATS: %s", error)
-
-    async def _on_disconnected(self) -> None:
-        self._lost += 1
-        self._is_connected(False)
-        for mark in self._marks.values():
-            if not mark.done():
-                mark.set_exception(Unsent("the connection was lost"))
-
-    async def _on_reconnected(self) -> None:
-        self._is_connected(True)
+        if isinstance(error, SlowConsumerError):
+            self._handing_over.count_dropped()
+            return
+        found = _REFUSED.search(str(error))
+        if found is not None and found[1].lower() == "publish":
+            self._forbidden[found[2].lower()] = str(error)
+            return
+        self._complaint = error
+        fields = {"gateway": self.options.session, "reason": str(error) or type(error).__name__}
+        _LOG.warning("the server complains", extra={"fields": fields})
 
     def _end_receiving(self) -> None:
-        if self._connecting is not None and not self._connecting.done():
-            self._connecting.cancel()
-        if self._client is not None and self._connected.is_set():
+        if self._connected.is_set():
             self._do(self._drain_subscriptions())
 
     async def _drain_subscriptions(self) -> None:
@@ -144,63 +184,95 @@ class NatsGateway(Gateway):
     def _end(self) -> None:
         if not self._thread.is_alive():
             return
-        if self._client is not None:
-            self._do(self._end_client())
+        self._do(self._end_client())
+        if self._connection_ends is not None:
+            self._connection_ends.cancel()
+        self._connecting.join(self.options.flush_timeout)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
+        if not self._connecting.is_alive():
+            self._loop.close()
 
     async def _end_client(self) -> None:
-        if self._client.is_connected:
-            with contextlib.suppress(Unsent):
-                await self._server_has_all(self._lost)
-        with contextlib.suppress(NatsError, OSError):
-            await self._client.close()
+        if self._client is not None:
+            if self._client.is_connected:
+                with contextlib.suppress(Unsent):
+                    await self._server_has_all(self._client, 0)
+            with contextlib.suppress(NatsError, OSError):
+                await self._client.close()
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
     async def _on_message(self, message: Any) -> None:
-        headers = message.headers or {}
+        try:
+            came = self._incoming(message)
+        except Exception as error:  # whatever it is, it is of this message alone
+            self._on_unreadable(message.subject, message.data, message.headers or b"", error)
+        else:
+            self.receive(came, may_drop=True)
+
+    def _incoming(self, message: Any) -> Incoming:
+        headers = _read_headers(message.headers or b"")
+        of_name = dict(headers)
         expires = None
-        if (text := headers.get(_EXPIRES_IN)) is not None:
+        if (text := of_name.get(_EXPIRES_IN)) is not None:
             try:
                 seconds = min(max(float(text), 0.0), _LONGEST_S)
                 expires = self._sessions.now() + int(seconds * 1e6)
             except ValueError:
-                self.refuse(f"header {_EXPIRES_IN!r} must be seconds, not {text[:60]!r}")
-                return
-        id_ = headers.get(_ID)
-        came = Incoming(list(headers.items()), message.data, None if id_ is None else id_.encode(), expires)
-        self.receive(came, may_drop=True)
+                raise InvalidValueError(f"header {_EXPIRES_IN!r} must be seconds, not {text[:60]!r}") from None
+        id_ = of_name.get(_ID)
+        return Incoming(headers, message.data, None if id_ is None else id_.encode(), expires, None, message.subject)
+
+    def _on_unreadable(self, subject: str, data: bytes, headers: bytes, error: Exception) -> None:
+        """Refuse a message that cannot even be read."""
+        raw = (("headers", bytes(headers).decode(errors="backslashreplace")),)
+        self._handing_over.refuse(Incoming(raw, bytes(data), topic=subject), error)
 
     async def _on_request(self, message: Any) -> None:
         # In a thread of its own, as it may write to the disk
         answer = await self._loop.run_in_executor(None, self.requests.answer, message.data)
-        if message.reply:
+        if message.reply and self._may_answer_to(message.reply):
             with contextlib.suppress(NatsError):
                 await message.respond(answer)
 
     # -- notifications -----------------------------------------------------------------------------------------------
 
-    def _send(self, outgoing: Sequence[Outgoing]) -> None:
-        self._do(self._send_and_flush(outgoing))
+    def why_unsendable(self, outgoing: Outgoing) -> str | None:
+        """As `Sends` says."""
+        line = len(outgoing.topic.encode()) + _NUMBERS
+        if line > _MOST_LINE:
+            return f"its subject has {line - _NUMBERS:,} bytes, more than {_MOST_LINE - _NUMBERS:,}"
+        size, most = len(outgoing.payload) + _size_of(_headers(outgoing)), self._client.max_payload
+        return f"it has {size:,} bytes with its headers, and the server takes {most:,}" if size > most else None
 
-    async def _send_and_flush(self, outgoing: Sequence[Outgoing]) -> None:
-        client, lost = self._client, self._lost  # before anything is published, for which this may have to wait
+    def send(self, outgoing: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
+        """As `Sends` says."""
+        found: list[tuple[Outgoing, str]] = self._do(self._send_and_flush(outgoing))
+        return found
+
+    async def _send_and_flush(self, outgoing: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
+        client = self._client
         if not (self._connected.is_set() and client.is_connected):
             raise Unsent("there is no connection")
+        self._forbidden.clear()
+        refused = []
         for each in outgoing:
-            subject = f"{self.options.notifications}.{as_level(each.key, _SEPARATORS)}"
             try:
-                await client.publish(subject, each.payload, headers=_headers(each))
-            except (MaxPayloadError, BadSubjectError) as error:
-                self._cannot_send(error)
+                await client.publish(each.topic, each.payload, headers=_headers(each))
             except (TimeoutError, NatsError, OSError) as error:
-                raise Unsent(str(error)) from None
-        await self._server_has_all(lost)
+                if client.is_connected:  # it is of this one alone
+                    refused.append((each, f"{type(error).__name__}: {error}"))
+                else:
+                    raise Unsent(str(error) or type(error).__name__, is_suspect=True) from None
+        await self._server_has_all(client, sum(len(each.payload) for each in outgoing))
+        self._has_gone_on = True
+        if self._forbidden:
+            refused += [(each, why) for each in outgoing if (why := self._forbidden.get(each.topic.lower()))]
+        return refused
 
-    async def _server_has_all(self, lost: int) -> None:
-        """Wait until the server has what was published since so many connections were lost, over one connection.
+    async def _server_has_all(self, client: Client, nbytes: int) -> None:
+        """Wait until the server has so many bytes that were published by this client, and the rest.
 
         Raises
         ------
@@ -211,9 +283,11 @@ class NatsGateway(Gateway):
         number = b"%d" % next(self._numbers)
         self._marks[number] = mark
         try:
-            await self._client.publish(self._inbox_of_marks, number)
-            await asyncio.wait_for(mark, self.options.flush_timeout)
+            await client.publish(self._inbox_of_marks, number)
+            await asyncio.wait_for(mark, self.options.flush_timeout + nbytes / _SLOWEST)
         except (TimeoutError, NatsError, OSError) as error:
+            if not client.is_connected:
+                raise Unsent(str(error) or "the connection was lost", is_suspect=True) from None
             why = str(error) or (
                 f"no message to {self._inbox_of_marks} came back within {self.options.flush_timeout} s; "
                 "the gateway's user must be allowed to publish and to subscribe to _INBOX.>"
@@ -221,9 +295,6 @@ class NatsGateway(Gateway):
             raise Unsent(why) from None
         finally:
             del self._marks[number]
-        # What waits is published again over a new connection, the mark, too; what went to the old one is not
-        if self._lost != lost:
-            raise Unsent("the connection was lost")
 
     async def _on_mark(self, message: Any) -> None:
         mark = self._marks.get(message.data)
@@ -231,12 +302,45 @@ class NatsGateway(Gateway):
             mark.set_result(None)
 
 
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _read_headers(raw: bytes) -> list[tuple[str, str]]:
+    r"""Names and values of headers, of which names may repeat.
+
+    Raises
+    ------
+    InvalidValueError
+        They are no UTF-8.
+
+    Examples
+    --------
+    >>> _read_headers(b"NATS/1.0\r\ntag: a\r\ntag:b\r\n\r\n")
+    [('tag', 'a'), ('tag', 'b')]
+    """
+    try:
+        _, *lines = raw.decode().split("\r\n")
+    except UnicodeDecodeError as error:
+        raise InvalidValueError(f"its headers are no UTF-8: {error}") from None
+    pairs = (line.partition(":") for line in lines)
+    return [(name.strip(), value.strip()) for name, colon, value in pairs if colon]
+
+
 def _headers(each: Outgoing) -> dict[str, str] | None:
     headers = {}
     if each.id is not None:
-        headers[_ID] = each.id.decode(errors="replace")
+        headers[_ID] = _CONTROLS.sub("\ufffd", each.id.decode(errors="replace"))
     if each.seconds_left is not None:
         headers[_EXPIRES_IN] = f"{max(each.seconds_left, 0.001):.3f}"
     if each.redelivered:
         headers["redelivered"] = "true"
     return headers or None
+
+
+def _size_of(headers: dict[str, str] | None) -> int:
+    """Bytes of headers as they are sent."""
+    if not headers:
+        return 0
+    lines = sum(len(f"{name}: {value}\r\n".encode()) for name, value in headers.items())
+    return len(b"NATS/1.0\r\n\r\n") + lines

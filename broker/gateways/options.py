@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
-from tagmatch.broker.subscriber_options import Guarantee, WhenFull, check_not_negative
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
+from tagmatch.broker.gateways.topics import MQTT, NATS, Naming
+from tagmatch.broker.subscriber_options import MAX_BYTES, Guarantee, WhenFull, check_not_negative
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.options import check_integer, check_one_of
 
+#: Bytes of any text of MQTT
+_LONGEST = 65_535
 #: Where a message says what it is: in its properties alone, or also in its payload, a JSON object
 Form = Literal["properties", "json"]
 
@@ -46,6 +50,14 @@ class GatewayOptions:
         What happens to notifications for which the outbox of the gateway has no room.
     max_waiting : int
         Messages that have come and are not matched yet, at most.
+    max_waiting_bytes : int
+        Bytes of messages that have come and are not done with yet, at most; a larger message is a dead letter. It is at
+        most half of what an outbox may have, so that notifications of these find room.
+    dead_letters : str, optional
+        File of JSON Lines behind which messages and notifications are written that are given up, each with the reason.
+        Without it they are counted and logged.
+    required : bool
+        Whether the service is not ready while this gateway has no connection.
     batch_messages : int
         Messages that are handed over together, at most, and notifications that go out together.
     consolidate_interval : float
@@ -69,15 +81,24 @@ class GatewayOptions:
     guarantee: Guarantee = "at_least_once"
     when_full: WhenFull = "drop_newest"
     max_waiting: int = 10_000
+    max_waiting_bytes: int = 32 << 20
+    dead_letters: str | None = None
+    required: bool = False
     batch_messages: int = 1_024
     consolidate_interval: float = 5.0
     retry_first: float = 0.5
     retry_most: float = 30.0
 
+    #: How this kind of broker names its topics or subjects
+    naming: ClassVar[Naming]
+
     def __post_init__(self) -> None:
         for name in ("host", "messages", "notifications", "control", "session"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidTypeError(f"{name} must be a string, not {getattr(self, name)!r}")
+            check_text(name, getattr(self, name))
+        if self.username is not None:
+            check_text("username", self.username)
         check_integer("port", self.port, 1, 65_535)
         if not self.messages and not self.notifications and not self.control:
             raise InvalidValueError("messages, notifications or control must say where something comes from or goes")
@@ -89,21 +110,66 @@ class GatewayOptions:
         check_one_of("guarantee", self.guarantee, get_args(Guarantee))
         check_one_of("when_full", self.when_full, ("drop_newest", "drop_oldest"))
         check_integer("max_waiting", self.max_waiting, 1, 2**31)
+        check_integer("max_waiting_bytes", self.max_waiting_bytes, 1, MAX_BYTES)
         check_integer("batch_messages", self.batch_messages, 1, 2**20)
         for name in ("consolidate_interval", "retry_first", "retry_most"):
             check_not_negative(name, getattr(self, name))
             if not getattr(self, name) > 0:
                 raise InvalidValueError(f"{name} must be more than zero seconds")
 
+        for name in ("messages", "control", "notifications"):
+            place, may_have_wildcards = getattr(self, name), name != "notifications"
+            if place and not self.naming.is_usable(place, wildcards=may_have_wildcards):
+                what = f"a {self.naming.place}" + (" or a filter of them" if may_have_wildcards else ", no filter")
+                raise InvalidValueError(f"{name} must be {what}, not {place!r}")
+
+    @property
+    def places(self) -> dict[str, str]:
+        """What the gateway takes from the broker and gives to it, by option, as filters; without those not given."""
+        below = self.naming.beneath(self.notifications) if self.notifications else ""
+        found = {"messages": self.messages, "control": self.control, "notifications": below}
+        return {name: place for name, place in found.items() if place}
+
     @property
     def password(self) -> str | None:
-        """The first line of `password_file`; TagMatchError if it cannot be read."""
+        """The first line of `password_file`; InvalidValueError if it cannot be read."""
         if self.password_file is None:
             return None
         try:
-            return Path(self.password_file).read_text().partition("\n")[0]
-        except (OSError, UnicodeDecodeError) as error:
-            raise TagMatchError(f"password_file {self.password_file}: cannot be read: {error}") from None
+            return Path(self.password_file).read_text("utf-8").partition("\n")[0]
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+            raise InvalidValueError(f"password_file {self.password_file}: cannot be read: {why}") from None
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What certificates are trusted, `None` without TLS; InvalidValueError if `tls_ca` cannot be used."""
+        if not self.tls:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.tls_ca)
+        except ssl.SSLError:
+            raise InvalidValueError(f"tls_ca {self.tls_ca}: it has no certificates as PEM") from None
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise InvalidValueError(f"tls_ca {self.tls_ca}: cannot be read: {why}") from None
+
+    def check_dead_letters(self) -> None:
+        """See that the file of dead letters has a folder; InvalidValueError."""
+        if self.dead_letters is not None and not Path(self.dead_letters).parent.is_dir():
+            raise InvalidValueError(f"dead_letters {self.dead_letters}: cannot be written: its folder is not there")
+
+
+def check_text(name: str, text: str) -> None:
+    """See that a text is one that a broker takes: without controls, in UTF-8, and not too long; InvalidValueError."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        size = -1
+    if not 0 <= size <= _LONGEST or any(ord(character) < 32 or 127 <= ord(character) < 160 for character in text):
+        raise InvalidValueError(
+            f"{name} must be a text without control characters, of at most {_LONGEST} bytes of UTF-8, not {text[:60]!r}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +192,15 @@ class MqttOptions(GatewayOptions):
     session_expiry: int = 3_600
     keepalive: int = 30
 
+    naming: ClassVar[Naming] = MQTT
+
     def __post_init__(self) -> None:
         GatewayOptions.__post_init__(self)
         check_integer("session_expiry", self.session_expiry, 0, 2**32 - 1)
         check_integer("keepalive", self.keepalive, 1, 65_535)
         if not isinstance(self.client_id, str) or not self.client_id:
             raise InvalidValueError(f"client_id must be a name, not {self.client_id!r}")
-        for name in ("messages", "control"):
-            levels = getattr(self, name).split("/")
-            if "#" in levels[:-1] or any(len(level) > 1 and set(level) & set("+#") for level in levels):
-                raise InvalidValueError(f"{name} must be a filter of topics, not {getattr(self, name)!r}")
-        if set(self.notifications) & set("+#\0"):
-            raise InvalidValueError(f"notifications must be a topic without wildcards, not {self.notifications!r}")
+        check_text("client_id", self.client_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +220,12 @@ class NatsOptions(GatewayOptions):
     queue: str = ""
     flush_timeout: float = 5.0
 
+    naming: ClassVar[Naming] = NATS
+
     def __post_init__(self) -> None:
         GatewayOptions.__post_init__(self)
         check_not_negative("flush_timeout", self.flush_timeout)
-        if not isinstance(self.queue, str) or any(character.isspace() for character in self.queue):
+        if not isinstance(self.queue, str) or any(
+            character.isspace() or not character.isprintable() for character in self.queue
+        ):
             raise InvalidValueError(f"queue must be a name without spaces, not {self.queue!r}")
-        for name in ("messages", "notifications", "control"):
-            subject = getattr(self, name)
-            tokens = subject.split(".") if subject else ["-"]
-            if "" in tokens or any(character.isspace() for character in subject):
-                raise InvalidValueError(f"{name} must be a subject, not {subject!r}")
-            if ">" in tokens[:-1] or (name == "notifications" and set(tokens) & {"*", ">"}):
-                raise InvalidValueError(f"{name} has a wildcard where none can be: {subject!r}")

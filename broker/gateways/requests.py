@@ -7,6 +7,7 @@ import logging
 import threading
 from typing import Any, Protocol
 
+from tagmatch.files.json_values import read_json
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.names import near_match
 
@@ -77,7 +78,11 @@ class Requests:
             self._carry_out(request)
         except TagMatchError as error:
             self._count("requests_refused")
-            return json.dumps({"ok": False, "error": str(error)}).encode()
+            return _error(error)
+        except Exception as error:  # none is foreseen; whatever it is, it is of this request alone
+            _LOG.exception("a request has failed")
+            self._count("requests_refused")
+            return _error(f"the request has failed: {type(error).__name__}; the log of the service says why")
         return b'{"ok": true}'
 
     def _carry_out(self, request: bytes) -> None:
@@ -115,13 +120,14 @@ class Requests:
             return dict(self._counts)
 
 
+def _error(why: object) -> bytes:
+    return json.dumps({"ok": False, "error": str(why)}).encode()
+
+
 def _read(request: bytes) -> dict[str, Any]:
     if len(request) > _LONGEST:
         raise InvalidValueError(f"a request must have at most {_LONGEST} bytes, not {len(request)}")
-    try:
-        found = json.loads(request)
-    except (ValueError, RecursionError):
-        raise InvalidValueError("a request must be a JSON object in UTF-8") from None
+    found = read_json(request, "a request")
     if not isinstance(found, dict):
         raise InvalidTypeError(f"a request must be a JSON object, not {type(found).__name__}")
     if unknown := sorted(found.keys() - _FIELDS):

@@ -228,7 +228,10 @@ def test_tls(secured):
 def test_what_speaks_something_else_is_said_in_words(served):
     """No TLS, or HTTP, as the metrics' port, or nothing listens."""
     service, _ = served
-    with closing(HttpEndpoint(MetricsOptions(port=0), lambda: b"", lambda: True)) as metrics, socket.socket() as free:
+    with (
+        closing(HttpEndpoint(MetricsOptions(port=0), lambda: b"", lambda: (True, b""))) as metrics,
+        socket.socket() as free,
+    ):
         free.bind(("127.0.0.1", 0))  # and listens not
         for url, message in [
             (service.url.replace("grpc", "grpc+tls"), r"speaks no TLS: connect with grpc://"),

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmatch import TagMatch
-from tagmatch.broker.gateways.gateway import as_level
 from tagmatch.broker.gateways.incoming import Incoming, Row, row_of, tables_of
 from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
 from tagmatch.broker.gateways.requests import Requests
+from tagmatch.broker.gateways.topics import MQTT, NATS
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 
 scalars = st.sampled_from([0, 1, -7, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 0.5, -7.0, True, False, "", "a", "9"])
@@ -47,11 +48,20 @@ def test_tables_match_as_each_message_does(tm: TagMatch[int], rows: list[dict[st
     assert found == {row.came.payload: tm.match_unique([], row.attributes) for row in messages}
 
 
-def test_numbers_of_one_attribute_share_a_table() -> None:
-    rows = [Row(Incoming([], b""), ["t"], {"p": value}) for value in (1, 0.5, 2**53, -3.0)]
-    assert len(tables_of(rows)) == 1
-    rows = [Row(Incoming([], b""), ["t"], {"p": value}) for value in (2**53 + 1, 0.5, "a", True)]
-    assert len(tables_of(rows)) == 4
+def test_values_of_any_types_share_a_table(tm: TagMatch[int]) -> None:
+    attributes = [{"p": each} for each in (2**53 + 1, 0.5, "a", True, ["Rome", 7, None], [])] + [{"tags": 1, "id": 2}]
+    rows = [Row(Incoming([], b""), ["t"], each) for each in attributes]
+    ((table, members),) = tables_of(rows)
+    assert members == rows
+    found = tm.match_many(table.drop_columns(["id", "payload", "expires"]), unique=True).to_pylist()
+    assert [set(keys) for keys in found] == [tm.match_unique(["t"], each) for each in attributes]
+
+
+def test_tables_have_as_many_rows_and_bytes_as_they_may() -> None:
+    rows = [Row(Incoming([], b"x" * size), []) for size in (10, 10, 10, 5_000, 10)]
+    assert [len(members) for _, members in tables_of(rows, 2)] == [2, 2, 1]
+    assert [len(members) for _, members in tables_of(rows, 9, 1_000)] == [3, 1, 1]
+    assert [len(members) for _, members in tables_of([], 9)] == []
 
 
 def test_properties_are_read() -> None:
@@ -106,7 +116,13 @@ def test_properties_are_read() -> None:
         ([("Channel", "a")], None),
         ([("attribute:", "1")], None),
         ([("attribute:a", "[1")], None),
-        ([("attribute:a", '[1, "a"]')], None),
+        ([("attribute:a", "[[1]]")], None),
+        ([("attribute:a", "[" * 2_000)], None),
+        ([("attribute:a", "[" * 2_000 + "]" * 2_000)], None),
+        ([("attribute:a", "9" * 5_000)], None),
+        ([("attribute:a", str(2**64))], None),
+        ([("attribute:a", '"\\ud800"')], None),
+        ([("attribute:\udcff", "1")], None),
         ([("tag", "a\ud800")], None),
         ([], b"{"),
         ([], b"[]"),
@@ -125,11 +141,13 @@ def test_wrong_messages_are_refused(properties: list[tuple[str, str]], payload: 
         row_of(Incoming(properties, payload or b""), "properties" if payload is None else "json")
 
 
-@given(st.text(), st.text())
+@given(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")))
 def test_levels_of_topics_differ_as_keys_do(one: str, other: str) -> None:
-    levels = [as_level(key, "/+#\0") for key in (one, other)]
-    assert (levels[0] == levels[1]) == (one == other)
-    assert all(level and not set(level) & set("/+#\0") for level in levels)
+    for naming in (MQTT, NATS):
+        levels = [naming.level(key) for key in (one, other)]
+        assert (levels[0] == levels[1]) == (one == other)
+        assert all(naming.is_usable(level, wildcards=False) for level in levels)
+        assert [unquote(level) for level in levels if level != "%"] == [key for key in (one, other) if key]
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------

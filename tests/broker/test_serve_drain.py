@@ -274,7 +274,7 @@ def test_a_port_that_is_taken(path):
     with TagMatch(threads=1, device="cpu") as index, serving(index) as service:
         port = int(service.url.rpartition(":")[2])
         with pytest.raises(TagMatchError, match="metrics"):
-            HttpEndpoint(MetricsOptions(port=port), lambda: b"", lambda: True)
+            HttpEndpoint(MetricsOptions(port=port), lambda: b"", lambda: (True, b""))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,0 +1,273 @@
+"""Messages that have come through a gateway: they wait, bounded, and are handed over to the hub in parts.
+
+No message ends this or holds up others: what cannot be handed over is a dead letter, alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from tagmatch.broker.gateways.dead_letters import DeadLetter, DeadLetters
+from tagmatch.broker.gateways.incoming import PART_BYTES, Incoming, Row, row_of, tables_of
+from tagmatch.broker.gateways.options import GatewayOptions
+from tagmatch.broker.hub import Hub
+from tagmatch.broker.publications import Published
+from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded, TagMatchError
+
+_LOG = logging.getLogger("tagmatch.gateways")
+# Until what is refused for others' sake is handed over again
+_AGAIN_S = 0.1
+_COUNTS = ("received", "matched", "unmatched", "refused", "dropped", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of one channel that are handed over together."""
+
+    channel: str | None
+    rows: list[Row]
+
+    @property
+    def members(self) -> list[Incoming]:
+        return [row.came for row in self.rows]
+
+    def halves(self) -> tuple[_Part, _Part]:
+        middle = len(self.rows) // 2
+        return _Part(self.channel, self.rows[:middle]), _Part(self.channel, self.rows[middle:])
+
+
+class HandingOver:
+    """Takes messages, and hands them over in a thread of its own.
+
+    Each message is counted: `received = matched + unmatched + refused + dropped + failed + waiting`.
+
+    Parameters
+    ----------
+    hub : Hub
+    options : GatewayOptions
+    most_bytes : int
+        Bytes of messages that are not done with, at most.
+    letters : DeadLetters
+    when_sent : callable
+        `when_sent(act)` calls `act` when all notifications that there are by now have been sent.
+    plane : bool
+        Whether places are on the plane.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        options: GatewayOptions,
+        most_bytes: int,
+        letters: DeadLetters,
+        when_sent: Callable[[Callable[[], None]], None],
+        *,
+        plane: bool,
+    ) -> None:
+        self._hub, self._options, self._most_bytes, self._plane = hub, options, most_bytes, plane
+        self._letters, self._when_sent = letters, when_sent
+        self._lock = threading.Lock()
+        self._came, self._went = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._inbox: deque[Incoming] = deque()
+        self._again: deque[tuple[float, _Part]] = deque()  # each with the moment from which on
+        self._counts: Counter[str] = Counter()
+        self._waiting = self._held = self._held_bytes = 0
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._run, name="tagmatch-gateway-in", daemon=True)
+
+    # -- what comes --------------------------------------------------------------------------------------------------
+
+    def receive(self, came: Incoming, *, may_drop: bool) -> bool:
+        """Take a message; whether it was taken. One for which there is no room is dropped and counted if that may be.
+
+        If that may not be, it is as if it had not come; the caller must see to it that it comes again.
+        """
+        size = came.nbytes
+        if size > self._most_bytes:
+            self.refuse(came, f"it has {size:,} bytes, more than max_waiting_bytes and outboxes allow")
+            return True
+        with self._lock:
+            has_room = self._held < self._options.max_waiting and self._held_bytes + size <= self._most_bytes
+            if has_room or may_drop:
+                self._counts["received"] += 1
+            if not has_room:
+                self._counts["dropped"] += may_drop
+                return False
+            self._inbox.append(came)
+            self._waiting += 1
+            self._held += 1
+            self._held_bytes += size
+            self._came.notify()
+            return True
+
+    def refuse(self, came: Incoming, why: object) -> None:
+        """Count a message that has come just now and cannot be used: a dead letter."""
+        self._letters.add([_letter(came, why)])
+        with self._lock:
+            self._counts.update(received=1, refused=1)
+        _finish([came])
+
+    def count_dropped(self) -> None:
+        """Count a message that came and that nobody has."""
+        with self._lock:
+            self._counts.update(received=1, dropped=1)
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                self._came.wait_for(lambda: self._again or self._inbox or self._is_ending)
+                again = self._again.popleft() if self._again else None
+                taken = [] if again else self._taken()
+                if again is None and not taken:
+                    return
+            if again is not None:
+                time.sleep(max(again[0] - time.monotonic(), 0.0))
+                self._publish(again[1])
+            for part in self._parts(taken):
+                self._publish(part)
+
+    def _taken(self) -> list[Incoming]:
+        taken: list[Incoming] = []
+        nbytes = 0
+        while self._inbox and len(taken) < self._options.batch_messages and nbytes < PART_BYTES:
+            taken.append(self._inbox.popleft())
+            nbytes += taken[-1].nbytes
+        return taken
+
+    def _parts(self, taken: Sequence[Incoming]) -> list[_Part]:
+        """Messages of each channel; those that cannot be read are given up."""
+        by_channel: dict[str | None, list[Row]] = {}
+        for came in taken:
+            try:
+                row = row_of(came, self._options.form, plane=self._plane)
+            except Exception as error:  # whatever it is, it is of this message alone
+                self._give_up([came], error)
+            else:
+                by_channel.setdefault(row.channel, []).append(row)
+        return [_Part(channel, rows) for channel, rows in by_channel.items()]
+
+    def _publish(self, part: _Part) -> None:
+        rest = part.rows
+        try:
+            for table, rows in tables_of(part.rows, self._options.batch_messages):
+                now = _Part(part.channel, rows)
+                published = self._hub.publish(table, channel=part.channel, when_busy="wait")
+                rest = rest[len(rows) :]
+                published.add_done_callback(lambda future, now=now: self._published(now, future))  # type: ignore[misc]
+        except Exception as error:
+            self._refused(_Part(part.channel, rest), error, may_be_notified=False)
+
+    def _published(self, part: _Part, future: Future[Published]) -> None:
+        """Count messages that were matched; called in the thread of the hub."""
+        error = future.exception()
+        if error is not None:
+            self._refused(part, error, may_be_notified=not isinstance(error, TagMatchError))
+            return
+        matched = future.result().matched
+        self._count(len(part.rows), matched=matched, unmatched=len(part.rows) - matched)
+        self._release([came for came in part.members if came.done is None])
+        if awaited := [came for came in part.members if came.done is not None]:
+            self._when_sent(lambda: self._release(awaited))
+
+    def _refused(self, part: _Part, error: BaseException, *, may_be_notified: bool) -> None:
+        """Find out of which message an error is, unless it is of the moment."""
+        if isinstance(error, ClosedError):
+            # The service ends: the other side keeps what it does not hear of
+            self._count(len(part.rows), dropped=len(part.rows))
+            self._release(part.members, acknowledge=False)
+        elif part.channel is not None and isinstance(error, DeadlineMissed | Overloaded):
+            self._give_up(part.members, error)
+        elif isinstance(error, Overloaded):
+            self._put_back(part, after=_AGAIN_S)
+        elif len(part.rows) == 1 or (may_be_notified and self._options.guarantee == "at_most_once"):
+            self._give_up(part.members, error)
+        else:
+            self._put_back(*part.halves())
+
+    def _put_back(self, *parts: _Part, after: float = 0.0) -> None:
+        moment = time.monotonic() + after
+        with self._lock:
+            self._again.extendleft((moment, part) for part in reversed(parts))
+            self._came.notify()
+
+    # -- what becomes of them ----------------------------------------------------------------------------------------
+
+    def _give_up(self, members: list[Incoming], error: BaseException) -> None:
+        if isinstance(error, DeadlineMissed | Overloaded):
+            outcome = "dropped"
+        else:
+            outcome = "refused" if isinstance(error, TagMatchError) else "failed"
+        if outcome == "failed":
+            _LOG.error("messages were not matched", exc_info=error)
+        self._letters.add([_letter(came, error) for came in members])
+        self._count(len(members), **{outcome: len(members)})
+        self._release(members)
+
+    def _count(self, count: int, **outcomes: int) -> None:
+        with self._lock:
+            self._counts.update(outcomes)
+            self._waiting -= count
+            self._went.notify_all()
+
+    def _release(self, members: Sequence[Incoming], *, acknowledge: bool = True) -> None:
+        """Let go of messages, of which the other side hears that they need not come again."""
+        if acknowledge:
+            _finish(members)
+        with self._lock:
+            self._held -= len(members)
+            self._held_bytes -= sum(came.nbytes for came in members)
+            self._went.notify_all()
+
+    # -- the object --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to hand over."""
+        self._thread.start()
+
+    def is_alive(self) -> bool:
+        """Whether it still hands over."""
+        return self._thread.is_alive()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until no message waits to be matched; whether that is so."""
+        with self._lock:
+            return self._went.wait_for(lambda: self._waiting == 0, timeout)
+
+    def end(self) -> None:
+        """End the thread, when it has handed over what there is."""
+        with self._lock:
+            self._is_ending = True
+            self._came.notify_all()
+
+    @property
+    def held(self) -> int:
+        """Messages of which the other side has not heard yet that they need not come again."""
+        return self._held
+
+    def stats(self) -> dict[str, int]:
+        """Counts of one moment: what became of messages, and how many are `waiting`, and bytes that are held."""
+        with self._lock:
+            counts = {name: self._counts[name] for name in _COUNTS}
+            return {**counts, "waiting": self._waiting, "waiting_bytes": self._held_bytes}
+
+
+def _finish(members: Sequence[Incoming]) -> None:
+    for came in members:
+        if came.done is not None:
+            try:
+                came.done()
+            except Exception as error:  # of the connection; the message comes again
+                _LOG.warning("a message was not acknowledged: %s", error)
+
+
+def _letter(came: Incoming, why: object) -> DeadLetter:
+    reason = f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
+    return DeadLetter("in", reason, came.topic, came.payload, came.id, came.properties)

@@ -1,0 +1,289 @@
+"""Notifications that go out through a gateway: taken from its outbox, and done with when the other side has them.
+
+None holds up others for ever: what the other side does not take is a dead letter. If a connection ends after something
+was sent, what was under way is sent one by one, and what ends it again and again is a dead letter, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from tagmatch.broker.gateways.dead_letters import DeadLetter, DeadLetters
+from tagmatch.broker.gateways.options import GatewayOptions
+from tagmatch.broker.sessions import Connection, Sessions
+from tagmatch.model.errors import SlowSubscriberError
+
+_LOG = logging.getLogger("tagmatch.gateways")
+# Between looks whether the gateway is to stop
+_LOOK_S = 0.1
+# After something that was not foreseen
+_PAUSE_S = 1.0
+#: Bytes that are sent together, and connections that one notification may end
+_MOST_BYTES = 4 << 20
+_MOST_TRIES = 5
+#: Whose the sessions of gateways are; no user has that name
+SUBSCRIBER = "\0gateway"
+
+
+class Unsent(Exception):  # noqa: N818 - a state, after which the same is sent again
+    """It is not known that the other side has everything.
+
+    Attributes
+    ----------
+    is_suspect : bool
+        Whether the connection has ended after something was sent, which may be why.
+    """
+
+    def __init__(self, why: str, *, is_suspect: bool = False) -> None:
+        super().__init__(why)
+        self.is_suspect = is_suspect
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One notification for one key.
+
+    Attributes
+    ----------
+    topic : str
+        Where it goes: a topic or a subject.
+    payload : bytes
+    id : bytes, optional
+        What the message had.
+    seconds_left : float, optional
+        Until it expires.
+    redelivered : bool
+    """
+
+    topic: str
+    payload: bytes
+    id: bytes | None
+    seconds_left: float | None
+    redelivered: bool
+
+
+class Sends(Protocol):
+    """What sends: a gateway."""
+
+    def why_unsendable(self, outgoing: Outgoing) -> str | None:
+        """Why the other side would not take a notification; `None` if nothing is known against it."""
+        ...
+
+    def send(self, outgoing: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
+        """Send notifications, and wait until the other side has them.
+
+        Returns
+        -------
+        list
+            Those that it has refused, each with the reason.
+
+        Raises
+        ------
+        Unsent
+            It is not known that it has them.
+        """
+        ...
+
+
+class Sending:
+    """Sends what comes into the outbox of a gateway, in a thread of its own.
+
+    Parameters
+    ----------
+    gateway : Sends
+    sessions : Sessions
+        Where the gateway has the session whose notifications go out.
+    options : GatewayOptions
+    letters : DeadLetters
+    connected : threading.Event
+        Set while there is a connection.
+    """
+
+    def __init__(
+        self,
+        gateway: Sends,
+        sessions: Sessions,
+        options: GatewayOptions,
+        letters: DeadLetters,
+        connected: threading.Event,
+    ) -> None:
+        self._gateway, self._sessions, self._options, self._letters = gateway, sessions, options, letters
+        self._connected, self._ending = connected, threading.Event()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._awaiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._session: Connection | None = None
+        self._done = self._alone_until = 0  # offsets
+        # How many times the connection has ended after the notification of this offset and number
+        self._suspect, self._tries = (0, 0), 0
+        self._thread = threading.Thread(target=self._run, name="tagmatch-gateway-out", daemon=True)
+
+    def start(self) -> None:
+        """Begin the session, if notifications go out, and send; SessionError if the session cannot be had."""
+        if self._options.notifications:
+            self._session = self._connect()
+            self._thread.start()
+
+    def end(self, timeout: float) -> bool:
+        """End when everything is sent, or when there is no connection; whether it has ended in so many seconds."""
+        self._ending.set()
+        if self._session is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _connect(self) -> Connection:
+        options = self._options
+        return self._sessions.connect(
+            options.session, SUBSCRIBER, every_key=True, guarantee=options.guarantee, when_full=options.when_full
+        )
+
+    # -- what waits until notifications are sent ---------------------------------------------------------------------
+
+    def when_sent(self, act: Callable[[], None]) -> None:
+        """Call this when every notification that is in the outbox by now has left it."""
+        if self._session is None or self._options.guarantee == "at_most_once":
+            act()
+            return
+        with self._lock:
+            self._awaiting.append((self._session.progress()[1], act))
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._awaiting or self._session is None:
+            return
+        done, _ = self._session.progress()
+        while True:
+            with self._lock:
+                if not self._awaiting or self._awaiting[0][0] > done:
+                    return
+                _, act = self._awaiting.popleft()
+            act()
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        assert self._session is not None
+        while True:
+            is_last = self._ending.is_set()
+            try:
+                if not self._send_next(self._session) and is_last:
+                    break
+            except SlowSubscriberError:
+                self._session = self._connect()
+            except Exception:  # none is foreseen; what it is of comes again, or is gone if it comes at most once
+                if is_last:
+                    break
+                _LOG.exception("notifications were not sent")
+                self._ending.wait(_PAUSE_S)
+                self._begin_again()
+        self._session.close()
+
+    def _begin_again(self) -> None:
+        """Have what was not acknowledged delivered again."""
+        try:
+            self._session = self._connect()
+        except Exception as error:  # the service ends
+            _LOG.warning("notifications cannot be sent: %s", error)
+
+    def _send_next(self, session: Connection) -> bool:
+        """Send what comes next; whether there is more to do at once."""
+        self._settle()
+        if not self._connected.wait(_LOOK_S):
+            return False
+        is_alone = self._done < self._alone_until
+        taken = session.take(1 if is_alone else self._options.batch_messages, timeout=_LOOK_S)
+        if taken is None:
+            return False
+        outgoing = self._outgoing(taken)
+        last = taken["offset"][-1].as_py()
+        try:
+            self._send_all(outgoing, last, one_by_one=is_alone)
+        except Unsent as error:
+            _LOG.warning("notifications were not sent: %s", error)
+            self._alone_until = max(self._alone_until, last)
+            self._begin_again()
+            return True
+        self._done = last
+        if session.guarantee == "at_least_once":
+            session.acknowledge(last)
+        self._settle()
+        return True
+
+    def _send_all(self, outgoing: Sequence[Outgoing], offset: int, *, one_by_one: bool) -> None:
+        number = 0
+        if one_by_one and self._suspect[0] == offset:  # the keys before are known to be sent
+            number = self._suspect[1]
+            if self._tries >= _MOST_TRIES:
+                why = f"the connection ended each of the {self._tries} times after this was sent"
+                self._give_up([(outgoing[number], why)])
+                number += 1
+                self._suspect, self._tries = (offset, number), 0
+        for some in _parts(outgoing[number:], 1 if one_by_one else self._options.batch_messages):
+            try:
+                self._send(some)
+            except Unsent as error:
+                self._count(unsent=len(some))
+                if one_by_one:
+                    is_same = self._suspect == (offset, number)
+                    self._tries = (self._tries if is_same else 0) + error.is_suspect
+                    self._suspect = (offset, number)
+                raise
+            number += len(some)
+
+    def _send(self, outgoing: Sequence[Outgoing]) -> None:
+        whys = [self._gateway.why_unsendable(each) for each in outgoing]
+        self._give_up([(each, why) for each, why in zip(outgoing, whys, strict=True) if why is not None])
+        sendable = [each for each, why in zip(outgoing, whys, strict=True) if why is None]
+        if sendable:
+            refused = self._gateway.send(sendable)
+            self._give_up(refused)
+            self._count(sent=len(sendable) - len(refused))
+
+    def _give_up(self, unsendable: Sequence[tuple[Outgoing, str]]) -> None:
+        if unsendable:
+            self._letters.add([DeadLetter("out", why, each.topic, each.payload, each.id) for each, why in unsendable])
+            self._count(unsendable=len(unsendable))
+
+    def _outgoing(self, taken: pa.RecordBatch) -> list[Outgoing]:
+        """A notification for each key of each of these."""
+        now, naming, prefix = self._sessions.now(), self._options.naming, self._options.notifications
+        found = []
+        columns = ("redelivered", "id", "payload", "keys")
+        expiries = taken["expires"].cast(pa.int64()).to_pylist()
+        lists = zip(*(taken[name].to_pylist() for name in columns), expiries, strict=True)
+        for redelivered, id_, payload, keys, expires in lists:
+            left = None if expires is None else (expires - now) / 1e6
+            for key in keys:
+                topic = f"{prefix}{naming.separator}{naming.level(str(key))}"
+                found.append(Outgoing(topic, payload or b"", id_, left, redelivered))
+        return found
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    def _count(self, **more: int) -> None:
+        with self._lock:
+            self._counts.update(more)
+
+    def stats(self) -> dict[str, int]:
+        """Counts: notifications of one key each that were `sent`, `unsent` as the connection ended, `unsendable`."""
+        with self._lock:
+            return {name: self._counts[name] for name in ("sent", "unsent", "unsendable")}
+
+
+def _parts(outgoing: Sequence[Outgoing], most: int) -> Iterator[Sequence[Outgoing]]:
+    """Some after the other: at most so many together, and of so many bytes, but one at least."""
+    begin = nbytes = 0
+    for place, each in enumerate(outgoing):
+        if place > begin and (place - begin >= most or nbytes + len(each.payload) > _MOST_BYTES):
+            yield outgoing[begin:place]
+            begin, nbytes = place, 0
+        nbytes += len(each.payload)
+    if begin < len(outgoing):
+        yield outgoing[begin:]
