@@ -24,6 +24,7 @@ TAG, TAG_LIST, LON, LAT, CHANNEL = "tag", "tags", "lon", "lat", "channel"
 ATTRIBUTES = ("attribute:", "attribute-")
 _OBJECT = ("attributes", "location", "tags")
 _PROPERTIES = (TAG, TAG_LIST, LON, LAT, CHANNEL)
+_LONGEST_NEAR = 16
 #: Bytes of messages in one table, about, and what each of a message's parts takes in memory beside its text
 PART_BYTES = 8 << 20
 _EACH_BYTES = 64
@@ -198,6 +199,8 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
 def _check_property(name: str) -> None:
     """See that a property without a meaning is none that is misspelt."""
     prefix, *rest = re.split(r"[-:._](?=.)", name, maxsplit=1)
+    if len(prefix) > _LONGEST_NEAR:  # what is misspelt is as long as what is meant, and may be remembered
+        return
     if near := near_name(prefix, ["attribute"]) if rest else near_name(name, _PROPERTIES):
         meant = ":".join((near, *rest))
         raise InvalidValueError(f"property {name[:60]!r} means nothing here; is {meant[:60]!r} meant? Rename it")
