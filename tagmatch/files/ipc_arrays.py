@@ -168,6 +168,8 @@ class Lists(Reader):
     def _made(self, body: Body, length: int, validity: pa.Buffer | None) -> pa.Array:
         offsets = _offsets(body, length, self._width)
         values = self.children[0].read(body)
+        if _is.is_map(self.kind) and (values.null_count or values.field(0).null_count):
+            raise InvalidValueError("its entries and their keys must not be null")
         _check_offsets(offsets, length, self._width, len(values))
         return self._of(length, [validity, offsets], [values])
 

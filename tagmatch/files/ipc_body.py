@@ -78,8 +78,8 @@ class Body:
             return None
         return self.buffer((length + 7) // 8)
 
-    def buffer(self, least: int = 0) -> pa.Buffer:
-        """The next buffer, of so many bytes or more."""
+    def buffer(self, least: int | None = None) -> pa.Buffer:
+        """The next buffer: its first so many bytes, or all of them."""
         self._buffer += 1
         if 2 * self._buffer > len(self._header.buffers):
             raise InvalidValueError("the message has no buffer for it")
@@ -94,9 +94,11 @@ class Body:
             data = self._decompressed(data, self._header.codec)
         else:
             self.count(nbytes)
+        if least is None or data.size == least:
+            return data
         if data.size < least:
             raise InvalidValueError(f"a buffer must have {least} bytes or more, not {data.size}")
-        return data
+        return data.slice(0, least)
 
     def view_buffers(self) -> list[pa.Buffer]:
         """The next buffers, which an array of views has its data in."""

@@ -72,6 +72,38 @@ def test_no_rows_with_an_offset_far_away(kind):
     assert len(batch.column(0).values) == 0
 
 
+def test_no_values_with_an_offset_far_away():
+    """Within a list that has no values, too."""
+    batch = pa.record_batch({"column": pa.array([[]], pa.list_(pa.list_(pa.string())))})
+    reader, header, body = last_message(batch)
+    assert not any(body)
+    found = reader.feed(header, body[:8] + i32(1 << 30) + body[12:])
+    assert found.equals(batch)
+    assert found.nbytes >= 0
+    assert len(found.column("column").flatten().flatten()) == 0
+
+
+def test_nulls_in_maps():
+    """Arrow ends the process where it finds such arrays."""
+    entries = pa.StructArray.from_arrays([pa.array(["a", None]), pa.array([1, 2])], ["key", "value"])
+    batch = pa.record_batch({"column": pa.ListArray.from_arrays([0, 2], entries)})
+    as_map = pa.record_batch({"column": pa.array([[("a", 1), ("b", 2)]], pa.map_(pa.string(), pa.int64()))})
+    schema, _ = messages_in(stream_of([as_map]))
+    reader = IpcReader()
+    reader.feed(*schema)
+    with pytest.raises(InvalidValueError, match=r"^column 'column': its entries and their keys must not be null"):
+        reader.feed(*messages_in(stream_of([batch]))[1])
+
+
+def test_buffers_that_are_longer():
+    """What is beyond the values is left aside: so a buffer has as many bytes as it has values."""
+    batch = pa.record_batch({"column": TEXTS, "number": pa.array([1, 2, 3])})
+    reader, header, body = last_message(batch)
+    assert header.count(i64(0, 16)) == 1
+    column = reader.feed(header.replace(i64(0, 16), i64(0, 19)), body).column("column")
+    assert (column.to_pylist(), column.buffers()[1].size) == (TEXTS.to_pylist(), 16)
+
+
 def i8(*numbers: int) -> bytes:
     return struct.pack(f"<{len(numbers)}b", *numbers)
 
