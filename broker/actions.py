@@ -64,6 +64,13 @@ class _Explain(Options):
     within: dict | None = None  # type: ignore[type-arg]
 
 
+@dataclass(frozen=True, slots=True)
+class _EndSession(Options):
+    """A session, by its name."""
+
+    session: str = ""
+
+
 def _health(_call: Call, _body: Body) -> Body:
     return {"status": "alive"}
 
@@ -145,6 +152,21 @@ def _explain(call: Call, body: Body) -> Body:
     }
 
 
+def _sessions(call: Call, body: Body) -> Body:
+    _Nothing.of(body, "sessions")
+    return {"sessions": call.service.subscribers.sessions.listed(_whose(call))}
+
+
+def _end_session(call: Call, body: Body) -> Body:
+    options = _EndSession.of(body, "end_session")
+    return {"ended": call.service.subscribers.sessions.end(options.session, _whose(call))}
+
+
+def _whose(call: Call) -> str | None:
+    """The user whose sessions a call is about: an admin's is about those of all."""
+    return None if call.user.may("admin") else call.user.name
+
+
 def _drain(call: Call, body: Body) -> Body:
     _Nothing.of(body, "drain")
     call.service.drain()
@@ -158,6 +180,8 @@ ACTIONS: dict[str, Action] = {
     "stats": Action("Figures of the index, as `TagMatch.stats` gives them.", "read", _stats),
     "contains": Action("Whether exactly a set is stored: `tags`, and `where`, a list.", "read", _contains),
     "explain": Action("Which sets a message matches: `tags`, `attributes`, `location`, `within`.", "read", _explain),
+    "sessions": Action("One's own sessions of notifications; for an admin, those of all users.", "read", _sessions),
+    "end_session": Action("End one of these, with all that waits in it: `session`, its name.", "read", _end_session),
     "consolidate": Action("Make staged changes take effect; `full`: lay all sets out anew.", "write", _consolidate),
     "save_positions": Action("Save where clients are.", "write", _save_positions),
     "reload": Action("Take over a newer snapshot that another program has saved.", "admin", _reload),

@@ -37,3 +37,9 @@ class Call:
     def require(self) -> None:
         """See that the right is still there; errors as `access.require`."""
         require(self.user, self.role, self.what)
+
+    def keep_to_rate(self, rows: int) -> None:
+        """Wait until so many rows are within the rate of the user, or the service ends."""
+        if (seconds := self.service.limits.wait_for(self.user.name, rows)) > 0:
+            self.service.metrics.throttled.inc(seconds)
+            self.service.wait_for_drain(seconds)

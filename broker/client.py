@@ -260,7 +260,7 @@ class RemoteTagMatch(Generic[K]):
         ----------
         messages : table, or iterable of iterables of str
             A table as `match_many` takes it, which may have `id` (strings or binary), `payload` (the same) and
-            `expires` (timestamps) as well. Or tags of each message alone.
+            `expires` (timestamps, or durations) as well. Or tags of each message alone.
         payloads : iterable of bytes, optional
             Only with tags alone.
         channel : str, optional
@@ -330,6 +330,29 @@ class RemoteTagMatch(Generic[K]):
             "linger": linger,
         }
         return Subscriber(self._connection, self._key_type, command)
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """Your sessions of notifications; with the role `admin`, those of all users.
+
+        Returns
+        -------
+        list of dict
+            Of each its name (`session`), the `user` who has it, whether it is `connected`, its `guarantee`, how many
+            `keys` it follows (`None`: every key), how many notifications are `waiting`, of how many `bytes`, and in how
+            many seconds it ends (`ends_in`; `None`: it is connected).
+        """
+        found: list[dict[str, Any]] = self._act("sessions")["sessions"]
+        return found
+
+    def end_session(self, session: str) -> bool:
+        """End a session of yours, or with the role `admin` of anyone, with all that waits in it.
+
+        Returns
+        -------
+        bool
+            Whether there was one.
+        """
+        return bool(self._act("end_session", {"session": session})["ended"])
 
     # -- clients -----------------------------------------------------------------------------------------------------
 

@@ -48,8 +48,8 @@ class ServerOptions:
         Calls under way at once, streams among them; a client may have many. Each stream has two threads, and messages
         that wait.
     rate : float
-        Messages and changes a second that a user may send; 0: as many as they like. Streams are slowed down, other
-        calls refused.
+        Messages, changes and keys to follow a second that a user may send; 0: as many as they like. Streams are slowed
+        down, other calls refused.
     burst : float
         How many may come at once after a pause, in seconds of `rate`.
     queue_rows : int

@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from itertools import chain, groupby
 from typing import Any, Protocol
 
@@ -133,7 +134,7 @@ class Hub:
             The hub is closed; none is counted.
         """
         queue = self._queues[channel if channel is None else of_channel(channel, [*filter(None, self._queues)])]
-        one = _Waiting(messages_of(messages, payloads))
+        one = _Waiting(messages_of(messages, payloads, self._sessions.steady()))
         count, options = len(one.messages), self._options
         if count > options.max_waiting or one.nbytes > options.max_waiting_bytes:
             raise InvalidValueError(
@@ -234,7 +235,7 @@ class Hub:
 
     def _notify(self, messages: Messages, answers: pa.ListArray) -> None:
         self._sessions.end_expired()
-        expires = self._expiries(messages)
+        messages = self._with_expiry(messages)
         lengths, keys = _lengths(answers), answers.flatten()
         keys = keys.cast(KEY_TYPES[self._sessions.key_type])
         offered = 0
@@ -242,7 +243,7 @@ class Hub:
             rows = np.flatnonzero(lengths)
             ends = np.concatenate([[0], np.cumsum(lengths[rows])])
             if len(rows):
-                whole = self._made(messages, expires, rows, ends, keys)
+                whole = self._made(messages, rows, ends, keys)
                 offered += sum(self._sessions.offer(number, whole) for number in followers)
         places, numbers = self._sessions.lookup(keys)
         if len(places):
@@ -253,18 +254,17 @@ class Hub:
             is_first = np.ones(len(places), bool)
             is_first[1:] = (numbers[1:] != numbers[:-1]) | (rows[1:] != rows[:-1])
             begins = np.flatnonzero(is_first)
-            whole = self._made(
-                messages, expires, rows[begins], np.append(begins, len(places)), keys.take(pa.array(places))
-            )
+            whole = self._made(messages, rows[begins], np.append(begins, len(places)), keys.take(pa.array(places)))
             offered += self._share_out(whole, numbers[begins])
         with self._lock:
             self._counts["notifications"] += offered
 
-    def _made(self, messages: Messages, expires: I64Array, rows: Any, offsets: Any, keys: pa.Array) -> Notifications:
+    def _made(self, messages: Messages, rows: Any, offsets: Any, keys: pa.Array) -> Notifications:
         """Notifications of the messages in these rows, and the keys of each."""
         wanted = pa.array(rows)
         lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), keys)
-        return notifications_of(messages.ids.take(wanted), messages.payloads.take(wanted), lists, expires[rows])
+        ids, payloads = messages.ids.take(wanted), messages.payloads.take(wanted)
+        return notifications_of(ids, payloads, lists, messages.expires[rows], messages.until[rows])
 
     def _share_out(self, whole: Notifications, numbers: Any) -> int:
         """Give each session its part; a loop over sessions that are notified."""
@@ -273,13 +273,14 @@ class Hub:
         parts = zip(numbers[begins].tolist(), begins.tolist(), ends.tolist(), strict=True)
         return sum(self._sessions.offer(number, whole.part(begin, end)) for number, begin, end in parts)
 
-    def _expiries(self, messages: Messages) -> I64Array:
+    def _with_expiry(self, messages: Messages) -> Messages:
+        """Messages of which those that say nothing themselves expire as the options say."""
         expiry = self._sessions.options.message_expiry
         if expiry is None:
-            return messages.expires
-        default = self._sessions.now() + int(expiry * 1e6)
-        found: I64Array = np.where(messages.expires == NEVER, default, messages.expires)
-        return found
+            return messages
+        says_nothing = (messages.expires == NEVER) & (messages.until == NEVER)
+        default = self._sessions.steady() + int(expiry * 1e6)
+        return replace(messages, until=np.where(says_nothing, default, messages.until))
 
     # -- the object --------------------------------------------------------------------------------------------------
 

@@ -55,11 +55,12 @@ class Notifications:
     Attributes
     ----------
     content : pyarrow.RecordBatch
-        Columns `id`, `payload`, `keys`, `expires`.
+        Columns `id`, `payload`, `keys`.
     sizes : I64Array
         Bytes that each counts for.
-    expires : I64Array
-        Microseconds since 1970 at which each expires, or `NEVER`.
+    expires, until : I64Array
+        When each expires: microseconds since 1970 where the publisher has said a time of day, and where it has said how
+        long, microseconds of `steady_us`; the other one is `NEVER`, or both.
     held : int
         Bytes of memory that stay in use as long as any of these notifications does.
     offsets : I64Array
@@ -71,6 +72,7 @@ class Notifications:
     content: pa.RecordBatch
     sizes: I64Array
     expires: I64Array
+    until: I64Array
     held: int
     offsets: I64Array
     redelivered: Any
@@ -89,6 +91,7 @@ class Notifications:
             self.content.slice(begin, end - begin),
             self.sizes[begin:end],
             self.expires[begin:end],
+            self.until[begin:end],
             self.held,
             self.offsets[begin:end],
             self.redelivered[begin:end],
@@ -101,6 +104,7 @@ class Notifications:
             content,
             self.sizes[wanted],
             self.expires[wanted],
+            self.until[wanted],
             content.get_total_buffer_size(),
             self.offsets[wanted],
             self.redelivered[wanted],
@@ -114,10 +118,16 @@ class Notifications:
         """The same, as handed over before."""
         return replace(self, redelivered=np.ones(len(self), bool))
 
-    def as_batch(self) -> pa.RecordBatch:
-        """What the subscriber gets: the columns of `schema_of`."""
-        arrays = [pa.array(self.offsets), pa.array(self.redelivered), *self.content.columns]
-        return pa.RecordBatch.from_arrays(arrays, ["offset", "redelivered", *self.content.schema.names])
+    def last_after(self, now: int, steady: int) -> Any:
+        """Which have not expired by now, as both clocks have it."""
+        return (self.expires > now) & (self.until > steady)
+
+    def as_batch(self, now: int, steady: int) -> pa.RecordBatch:
+        """What the subscriber gets: the columns of `schema_of`; what is left becomes a time of day by both clocks."""
+        times = np.where(self.until == NEVER, self.expires, self.until - steady + now)
+        expires = pa.array(times, mask=times == NEVER).cast(pa.timestamp("us", "UTC"))
+        arrays = [pa.array(self.offsets), pa.array(self.redelivered), *self.content.columns, expires]
+        return pa.RecordBatch.from_arrays(arrays, ["offset", "redelivered", *self.content.schema.names, "expires"])
 
 
 def joined(parts: Sequence[Notifications]) -> Notifications:
@@ -129,13 +139,16 @@ def joined(parts: Sequence[Notifications]) -> Notifications:
         content,
         np.concatenate([part.sizes for part in parts]),
         np.concatenate([part.expires for part in parts]),
+        np.concatenate([part.until for part in parts]),
         content.get_total_buffer_size(),
         np.concatenate([part.offsets for part in parts]),
         np.concatenate([part.redelivered for part in parts]),
     )
 
 
-def notifications_of(ids: pa.Array, payloads: pa.Array, keys: pa.ListArray, expires: I64Array) -> Notifications:
+def notifications_of(
+    ids: pa.Array, payloads: pa.Array, keys: pa.ListArray, expires: I64Array, until: I64Array | None = None
+) -> Notifications:
     """New notifications, which no outbox has numbered yet.
 
     Parameters
@@ -143,8 +156,8 @@ def notifications_of(ids: pa.Array, payloads: pa.Array, keys: pa.ListArray, expi
     ids, payloads : pyarrow.Array of binary, large_binary
     keys : pyarrow.ListArray
         Of the type that the keys of the index have.
-    expires : I64Array
-        Microseconds since 1970, or `NEVER`.
+    expires, until : I64Array
+        As in `Notifications`; `None`: `NEVER`.
 
     Examples
     --------
@@ -163,11 +176,11 @@ def notifications_of(ids: pa.Array, payloads: pa.Array, keys: pa.ListArray, expi
         sizes += totals[ends] - totals[ends - lists]
     else:
         sizes += 8 * lists
-    times = pa.array(expires, mask=expires == NEVER).cast(pa.timestamp("us", "UTC"))
-    content = pa.RecordBatch.from_arrays([ids, payloads, keys, times], ["id", "payload", "keys", "expires"])
+    content = pa.RecordBatch.from_arrays([ids, payloads, keys], ["id", "payload", "keys"])
     count = len(ids)
-    held = content.get_total_buffer_size() + sizes.nbytes + expires.nbytes
-    return Notifications(content, sizes, expires, held, np.zeros(count, np.int64), np.zeros(count, bool))
+    until = np.full(count, NEVER) if until is None else until
+    held = content.get_total_buffer_size() + sizes.nbytes + expires.nbytes + until.nbytes
+    return Notifications(content, sizes, expires, until, held, np.zeros(count, np.int64), np.zeros(count, bool))
 
 
 def _lengths(array: pa.Array) -> I64Array:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tagmatch.broker.notifications import NEVER, Notifications, joined
 from tagmatch.broker.subscriber_options import Guarantee, WhenFull
-from tagmatch.model.clock import now_us
+from tagmatch.model.clock import now_us, steady_us
 from tagmatch.model.errors import InvalidValueError, SessionError, SlowSubscriberError
 
 #: Memory that may stay in use for others' notifications, beside as much again as an outbox has of its own
@@ -36,8 +36,8 @@ class Outbox:
         What happens where there is no room.
     max_notifications, max_bytes : int
         How many wait at most, and bytes of them. What was handed over and not acknowledged counts.
-    now : callable
-        Microseconds since 1970.
+    now, steady : callable
+        Microseconds since 1970, and such as pass whatever becomes of the system's clock.
 
     Examples
     --------
@@ -53,9 +53,11 @@ class Outbox:
         max_notifications: int,
         max_bytes: int,
         now: Callable[[], int] = now_us,
+        steady: Callable[[], int] = steady_us,
     ) -> None:
         self.guarantee, self.when_full = guarantee, when_full
-        self._most, self._most_bytes, self._now = max_notifications, max_bytes, now
+        self._most, self._most_bytes = max_notifications, max_bytes
+        self._now, self._steady = now, steady
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiting = _Parts()
@@ -109,7 +111,7 @@ class Outbox:
 
     def _expire(self) -> None:
         """Let go of what waits and has expired by now."""
-        self._expired += self._waiting.drop_expired(self._now())
+        self._expired += self._waiting.drop_expired(self._now(), self._steady())
 
     # -- connections -------------------------------------------------------------------------------------------------
 
@@ -176,7 +178,7 @@ class Outbox:
                 self._check(connection)
                 self._expire()
                 if self._waiting.count:
-                    return self._hand_over(most, most_bytes).as_batch()
+                    return self._hand_over(most, most_bytes).as_batch(self._now(), self._steady())
                 left = None if until is None else until - time.monotonic()
                 if left is not None and left <= 0:
                     return None
@@ -273,7 +275,7 @@ class _Parts:
     def __init__(self) -> None:
         self._parts: deque[Notifications] = deque()
         self.count = self.nbytes = self._held = 0
-        self._first_expiry = NEVER
+        self._first_expiry = self._first_until = NEVER
 
     @property
     def first_offset(self) -> int:
@@ -294,6 +296,7 @@ class _Parts:
         self.nbytes += part.nbytes
         self._held += part.held
         self._first_expiry = min(self._first_expiry, int(part.expires.min()))
+        self._first_until = min(self._first_until, int(part.until.min()))
 
     def _pop(self) -> Notifications:
         part = self._parts.popleft()
@@ -348,13 +351,13 @@ class _Parts:
             dropped += len(self._split_first(int(np.searchsorted(self._parts[0].offsets, offset, "right"))))
         return dropped
 
-    def drop_expired(self, now: int) -> int:
-        if now < self._first_expiry:
+    def drop_expired(self, now: int, steady: int) -> int:
+        if now < self._first_expiry and steady < self._first_until:
             return 0
         parts, before = list(self._parts), self.count
         self.clear()
         for part in parts:
-            lasting = part.expires > now
+            lasting = part.last_after(now, steady)
             self.append(part if lasting.all() else part.where(lasting))
         return before - self.count
 

@@ -31,14 +31,15 @@ class Messages:
         What `match_many` takes.
     ids, payloads : pyarrow.Array
         Of binary and of large_binary; nulls where a message has none.
-    expires : I64Array
-        Microseconds since 1970, or `NEVER`.
+    expires, until : I64Array
+        When each expires, as in `Notifications`.
     """
 
     table: pa.Table
     ids: pa.Array
     payloads: pa.Array
     expires: I64Array
+    until: I64Array
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -46,7 +47,7 @@ class Messages:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return int(self.table.nbytes + self.ids.nbytes + self.payloads.nbytes + self.expires.nbytes)
+        return int(self.table.nbytes + self.ids.nbytes + self.payloads.nbytes + 2 * self.expires.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +64,18 @@ class Published:
     matched: int
 
 
-def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None) -> Messages:
+def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None, steady: int = 0) -> Messages:
     """Messages from Arrow, or from lists.
 
     Parameters
     ----------
     messages : table, or iterable of iterables of str
         A table as `TagMatch.match_many` takes it, which may have `id` (strings or binary), `payload` (the same) and
-        `expires` (timestamps) as well, with nulls. Or tags of each message alone.
+        `expires` (timestamps, or durations from now on) as well, with nulls. Or tags of each message alone.
     payloads : iterable of bytes, optional
         Only with tags alone.
+    steady : int
+        What `steady_us` is now.
 
     Raises
     ------
@@ -89,11 +92,11 @@ def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None) -
     check_names(table.column_names, PUBLISHED_COLUMNS)
     ids = _binary(table, ID, pa.binary())
     carried = _binary(table, PAYLOAD, pa.large_binary())
-    expires = _times(table)
+    expires, until = _times(table, steady)
     rest = [name for name in table.column_names if name not in (ID, PAYLOAD, EXPIRES)]
     if not rest:
         raise InvalidValueError("messages must have a column 'tags', or a column for an attribute; there is neither")
-    return Messages(table.select(rest), ids, carried, expires)
+    return Messages(table.select(rest), ids, carried, expires, until)
 
 
 def joined(parts: list[Messages]) -> Messages:
@@ -105,6 +108,7 @@ def joined(parts: list[Messages]) -> Messages:
         pa.concat_arrays([part.ids for part in parts]),
         pa.concat_arrays([part.payloads for part in parts]),
         np.concatenate([part.expires for part in parts]),
+        np.concatenate([part.until for part in parts]),
     )
 
 
@@ -152,15 +156,21 @@ def _binary(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
     return _whole(column.cast(kind))
 
 
-def _times(table: pa.Table) -> I64Array:
-    column = _column(table, EXPIRES)
+def _times(table: pa.Table, steady: int) -> tuple[I64Array, I64Array]:
+    """When messages expire: as the system's clock has it, and as `steady_us` has it."""
+    column, never = _column(table, EXPIRES), np.full(len(table), NEVER)
     if column is None or pa.types.is_null(column.type):
-        return np.full(len(table), NEVER)
-    if not pa.types.is_timestamp(column.type) or column.type.tz is None:
-        raise InvalidTypeError(f"column 'expires' must be timestamps with a time zone, not {column.type}")
-    times = _whole(column.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64()))
-    found: I64Array = times.fill_null(NEVER).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+        return never, never
+    is_duration = pa.types.is_duration(column.type)
+    if not is_duration and (not pa.types.is_timestamp(column.type) or column.type.tz is None):
+        raise InvalidTypeError(f"column 'expires' must be timestamps with a time zone, or durations, not {column.type}")
+    kind = pa.duration("us") if is_duration else pa.timestamp("us", "UTC")
+    given = _whole(column.cast(kind, safe=False).cast(pa.int64()))
+    missing = given.is_null().to_numpy(zero_copy_only=False)
+    times: I64Array = given.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if not is_duration:
+        return np.where(missing, NEVER, times), never
+    return never, np.where(missing | (times >= NEVER - steady), NEVER, times + steady)
 
 
 def _column(table: pa.Table, name: str) -> Any:

@@ -23,7 +23,7 @@ from tagmatch.broker.subscriber_options import (
     check_not_negative,
 )
 from tagmatch.model.arrays import Strings
-from tagmatch.model.clock import now_us
+from tagmatch.model.clock import now_us, steady_us
 from tagmatch.model.columns import KEY_CHECKS
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, SessionError
 from tagmatch.model.options import KeyType, check_one_of
@@ -31,6 +31,8 @@ from tagmatch.model.options import KeyType, check_one_of
 #: Counts of outboxes that go on when a session has ended
 _LASTING = ("offered", "delivered", "dropped", "expired", "redelivered")
 MAX_NAME = 256
+#: Ends that do not hold any more may be kept, beside as many as there are sessions
+_SPARE_ENDS = 1_024
 
 
 class Connection:
@@ -100,7 +102,7 @@ class _Session:
     def __init__(self, number: int, name: str, subscriber: str, outbox: Outbox, linger: float) -> None:
         self.number, self.name, self.subscriber, self.outbox, self.linger = number, name, subscriber, outbox, linger
         self.keys: set[Any] | None = set()
-        self.ends: int | None = None  # microseconds; set while it is not connected
+        self.ends: int | None = None  # microseconds of `steady_us`; set while it is not connected
 
 
 class Sessions:
@@ -112,7 +114,10 @@ class Sessions:
         Type of the keys of the index.
     options : SessionOptions
     now : callable
-        Microseconds since 1970.
+        Microseconds since 1970, for messages that expire at a time of day.
+    steady : callable, optional
+        Microseconds for all durations, which pass whatever becomes of the system's clock. Default: `steady_us`, or
+        another `now` that is given.
 
     Examples
     --------
@@ -123,9 +128,14 @@ class Sessions:
     """
 
     def __init__(
-        self, key_type: KeyType, options: SessionOptions = SESSION_DEFAULTS, now: Callable[[], int] = now_us
+        self,
+        key_type: KeyType,
+        options: SessionOptions = SESSION_DEFAULTS,
+        now: Callable[[], int] = now_us,
+        steady: Callable[[], int] | None = None,
     ) -> None:
         self.key_type, self.options, self.now = key_type, options, now
+        self.steady = steady or (steady_us if now is now_us else now)
         self._lock = threading.RLock()
         self._by_name: dict[str, _Session] = {}
         self._by_number: dict[int, _Session] = {}
@@ -183,10 +193,12 @@ class Sessions:
         check_one_of("when_full", when_full, ("disconnect", "drop_oldest", "drop_newest"))
         linger = self.options.linger if linger is None else linger
         check_not_negative("linger", linger)
+        if linger > self.options.max_linger:
+            raise InvalidValueError(f"linger must be at most {self.options.max_linger:g} seconds, not {linger:g}")
         if every_key and keys is not None:
             raise InvalidValueError("every_key follows all keys; give no keys with it")
         wanted = None if keys is None else self._checked(keys)
-        self._check_count(wanted or set())
+        self._check_count(len(wanted or ()))
         with self._lock:
             self.end_expired()
             if self._is_closed:
@@ -204,11 +216,14 @@ class Sessions:
                 )
             session.outbox.when_full, session.linger, session.ends = when_full, linger, None
             if every_key:
-                self._routes.forget(session.number)
+                self._change(session, session.keys or set(), set())
                 session.keys = None
                 self._follow_all[session.number] = session
             elif wanted is not None:
-                self._follow_only(session, wanted)
+                present = session.keys or set()
+                session.keys = present
+                self._follow_all.pop(session.number, None)
+                self._change(session, present - wanted, wanted - present)
             self._counts["connections"] += 1
             return Connection(self, session, is_new=is_new)
 
@@ -219,8 +234,11 @@ class Sessions:
             raise SessionError(f"there are {options.max_sessions} sessions, the most allowed; connect again later")
         if self._by_subscriber[subscriber] >= options.max_user_sessions:
             self._counts["refused"] += 1
-            raise SessionError(f"you have {options.max_user_sessions} sessions, the most allowed; end one first")
-        outbox = Outbox(guarantee, when_full, options.max_notifications, options.max_bytes, self.now)
+            raise SessionError(
+                f"you have {options.max_user_sessions} sessions, the most allowed; end one first (end_session)"
+            )
+        limits = options.max_notifications, options.max_bytes
+        outbox = Outbox(guarantee, when_full, *limits, self.now, self.steady)
         session = _Session(self._next_number, name, subscriber, outbox, linger)
         self._next_number += 1
         self._by_name[name] = self._by_number[session.number] = session
@@ -231,15 +249,20 @@ class Sessions:
         """End a connection, if it is the present one of its session, which then ends, too, or after a time."""
         with self._lock:
             if session.outbox.disconnect(connection):
-                session.ends = self.now() + int(session.linger * 1e6)
+                session.ends = self.steady() + int(session.linger * 1e6)
                 heapq.heappush(self._ends, (session.ends, session.number))
+                if len(self._ends) > 2 * len(self._by_number) + _SPARE_ENDS:
+                    self._ends = [
+                        (each.ends, each.number) for each in self._by_number.values() if each.ends is not None
+                    ]
+                    heapq.heapify(self._ends)
                 if end or session.linger == 0:
                     self._end(session)
 
     def end_expired(self) -> None:
         """End sessions that have been without a connection for as long as they linger."""
         with self._lock:
-            now = self.now()
+            now = self.steady()
             while self._ends and self._ends[0][0] <= now:
                 ends, number = heapq.heappop(self._ends)
                 session = self._by_number.get(number)
@@ -254,11 +277,48 @@ class Sessions:
         if not self._by_subscriber[session.subscriber]:
             del self._by_subscriber[session.subscriber]
         self._follow_all.pop(session.number, None)
-        self._routes.forget(session.number)
+        self._change(session, session.keys or set(), set())
         session.outbox.close()
         counts = session.outbox.stats()
         self._ended.update({name: counts[name] for name in _LASTING})
         self._counts["ended"] += 1
+
+    def listed(self, subscriber: str | None = None) -> list[dict[str, Any]]:
+        """All sessions, or those of one subscriber, except the gateways'.
+
+        Returns
+        -------
+        list of dict
+            Of each `session`, its name, the `user` who has it, whether it is `connected`, its `guarantee`, how many
+            `keys` it follows (`None`: every key), how many notifications are `waiting`, of how many `bytes`, and in how
+            many seconds it ends (`ends_in`; `None`: it is connected).
+        """
+        with self._lock:
+            self.end_expired()
+            now = self.steady()
+            return [
+                {
+                    "session": each.name,
+                    "user": each.subscriber,
+                    "connected": each.ends is None,
+                    "guarantee": each.outbox.guarantee,
+                    "keys": None if each.keys is None else len(each.keys),
+                    **{name: count for name, count in each.outbox.stats().items() if name in ("waiting", "bytes")},
+                    "ends_in": None if each.ends is None else max(0.0, (each.ends - now) / 1e6),
+                }
+                for each in self._by_name.values()
+                if _is_of(each, subscriber)
+            ]
+
+    def end(self, name: str, subscriber: str | None = None) -> bool:
+        """End a session with all that waits, of one subscriber if that is given; whether there was one."""
+        with self._lock:
+            self.end_expired()
+            session = self._by_name.get(name)
+            if session is None or not _is_of(session, subscriber):
+                return False
+            self._end(session)
+            return True
 
     def close(self) -> None:
         """End all sessions; none can be begun any more."""
@@ -278,34 +338,39 @@ class Sessions:
         """Have a session follow more keys."""
         wanted = self._checked(keys)
         with self._lock:
+            self._check_present(session)
             if session.keys is not None:
-                self._follow_only(session, session.keys | wanted)
+                self._change(session, set(), wanted - session.keys)
 
     def unfollow(self, session: _Session, keys: Iterable[Any]) -> None:
         """Have a session follow some keys no longer."""
         unwanted = self._checked(keys)
         with self._lock:
+            self._check_present(session)
             if session.keys is None:
                 raise InvalidValueError("this session follows every key; connect with keys to follow only some")
-            self._follow_only(session, session.keys - unwanted)
+            self._change(session, unwanted & session.keys, set())
 
-    def _follow_only(self, session: _Session, wanted: set[Any]) -> None:
-        self._check_count(wanted)
+    def _check_present(self, session: _Session) -> None:
         if session.number not in self._by_number:
             raise SessionError("this session has ended; connect again to begin another")
-        self._follow_all.pop(session.number, None)
-        present = session.keys or set()
-        kind = KEY_TYPES[self.key_type]
-        if gone := present - wanted:
-            self._routes.unfollow(session.number, pa.array(list(gone), kind))
-        if more := wanted - present:
-            self._routes.follow(session.number, pa.array(list(more), kind))
-        session.keys = wanted
 
-    def _check_count(self, wanted: set[Any]) -> None:
-        if len(wanted) > self.options.max_keys:
+    def _change(self, session: _Session, gone: set[Any], more: set[Any]) -> None:
+        """Have a session follow other keys: the work is that of the change, whatever the session follows."""
+        keys = set() if session.keys is None else session.keys
+        self._check_count(len(keys) - len(gone) + len(more))
+        kind = KEY_TYPES[self.key_type]
+        if gone:
+            self._routes.unfollow(session.number, pa.array(list(gone), kind))
+        if more:
+            self._routes.follow(session.number, pa.array(list(more), kind))
+        keys -= gone
+        keys |= more
+
+    def _check_count(self, wanted: int) -> None:
+        if wanted > self.options.max_keys:
             raise SessionError(
-                f"a session cannot follow {len(wanted)} keys, but {self.options.max_keys} at most; use several "
+                f"a session cannot follow {wanted} keys, but {self.options.max_keys} at most; use several "
                 "sessions, or follow every key"
             )
 
@@ -354,6 +419,11 @@ class Sessions:
                 **{name: self._counts[name] for name in ("connections", "ended", "refused")},
                 **{name: counts[name] for name in names},
             }
+
+
+def _is_of(session: _Session, subscriber: str | None) -> bool:
+    """Whether a session is a subscriber's, or a user's; gateways have a name that no user can have."""
+    return session.subscriber == subscriber or (subscriber is None and not session.subscriber.startswith("\0"))
 
 
 def _check_name(name: object) -> None:

@@ -39,19 +39,20 @@ class SessionOptions:
     when_full : {"disconnect", "drop_oldest", "drop_newest"}
         What happens where there is no room for a notification. `disconnect`: it is dropped, and the subscriber gets an
         error and is cut; `drop_oldest`: those that have waited longest make room; `drop_newest`: it is dropped.
-    linger : float
-        Seconds for which a session outlives its connection.
+    linger, max_linger : float
+        Seconds for which a session outlives its connection, and the most that its subscriber can ask for.
     message_expiry : float, optional
         Seconds after which a message expires that does not say when it does; `None`: never.
     """
 
     max_sessions: int = 10_000
-    max_user_sessions: int = 10_000
+    max_user_sessions: int = 1_000
     max_keys: int = 100_000
     max_notifications: int = 100_000
     max_bytes: int = 64 << 20
     when_full: WhenFull = "disconnect"
     linger: float = 300.0
+    max_linger: float = 86_400.0
     message_expiry: float | None = None
 
     def __post_init__(self) -> None:
@@ -61,7 +62,12 @@ class SessionOptions:
         check_integer("max_notifications", self.max_notifications, 1, MAX_NOTIFICATIONS)
         check_integer("max_bytes", self.max_bytes, 1, MAX_BYTES)
         check_one_of("when_full", self.when_full, get_args(WhenFull))
+        check_not_negative("max_linger", self.max_linger)
         check_not_negative("linger", self.linger)
+        if self.linger > self.max_linger:
+            raise InvalidValueError(
+                f"linger must be at most max_linger, {self.max_linger:g} seconds, not {self.linger:g}"
+            )
         if self.message_expiry is not None:
             check_not_negative("message_expiry", self.message_expiry)
 

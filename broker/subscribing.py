@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tagmatch.broker.calls import Call
 from tagmatch.broker.errors import error_text
@@ -148,6 +149,7 @@ def _gateway(options: MqttOptions | NatsOptions) -> type[Gateway]:
 def _notify(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> None:
     """Answer a subscriber with its notifications, until it ends the stream."""
     options: Any = NotifyOptions.of(command, "the descriptor")
+    call.keep_to_rate(len(options.keys or ()))
     connection = call.service.subscribers.sessions.connect(
         options.session,
         call.user.name,
@@ -228,8 +230,10 @@ class _Notifying:
             if not len(given):
                 continue
             if name == ACKNOWLEDGE:
-                self._connection.acknowledge(max(given.cast(pa.int64()).to_pylist()))
-            elif name == FOLLOW:
+                self._connection.acknowledge(pc.max(given.cast(pa.int64())).as_py())
+                continue
+            self._call.keep_to_rate(len(given))
+            if name == FOLLOW:
                 self._connection.follow(given.cast(kind))
             else:
                 self._connection.unfollow(given.cast(kind))
@@ -259,9 +263,7 @@ def _publish(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> N
         if batch is None:
             continue
         service.limits.check_batch(batch)
-        if (seconds := service.limits.wait_for(call.user.name, len(batch))) > 0:
-            service.metrics.throttled.inc(seconds)
-            service.wait_for_drain(seconds)
+        call.keep_to_rate(len(batch))
         call.require()
         waiting.append(hub.publish(batch, channel=options.channel))
         while waiting and waiting[0].done():

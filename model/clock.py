@@ -1,4 +1,4 @@
-"""What time it is, for keys that expire: the one place that asks the system."""
+"""What time it is: the one place that asks the system."""
 
 from __future__ import annotations
 
@@ -8,3 +8,12 @@ import time
 def now_us() -> int:
     """Microseconds since 1970, UTC, as the system's clock has them, which may be set back or on."""
     return time.time_ns() // 1000
+
+
+def steady_us() -> int:
+    """Microseconds since some moment, which pass as time does, whatever becomes of the system's clock.
+
+    They are for durations that a user has given; the system's clock is for times of day. A machine that sleeps does not
+    count them.
+    """
+    return time.monotonic_ns() // 1000

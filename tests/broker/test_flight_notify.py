@@ -24,6 +24,7 @@ from support.agreement import loaded
 from support.brokers import Proxy, mosquitto, nats_server
 from support.mqtt_client import MqttClient
 from support.notified import is_balanced
+from support.service import value
 from support.waiting import wait_until
 
 from tagmatch import (
@@ -236,6 +237,50 @@ def test_what_was_not_handed_over_is_not_acknowledged() -> None:
             wait_until(has_connected(service, 0))
         assert got == [b"%d" % number for number in range(6)]
         assert service.subscribers.stats()["sessions"]["waiting"] == 0
+
+
+def test_sessions_are_listed_and_ended_by_their_users_and_by_an_admin() -> None:
+    tokens, users = {}, []
+    for name, role in (("ana", "read"), ("bo", "read"), ("root", "admin")):
+        tokens[name], digest = new_token()
+        users.append(User(name, digest, role))
+    tm, _ = loaded(SETS)
+    with tm, serving(tm, config_of(users=tuple(users))) as service, contextlib.ExitStack() as stack:
+        ana, bo, root = (stack.enter_context(connect(service.url, token=tokens[user.name])) for user in users)
+        phone = stack.enter_context(ana.subscriber("phone", [1, 2]))
+        stack.enter_context(bo.subscriber("desk", every_key=True))
+        wait_until(has_connected(service, 2))
+        (own,) = ana.sessions()
+        assert (own["session"], own["user"], own["connected"], own["keys"]) == ("phone", "ana", True, 2)
+        assert {each["session"]: each["keys"] for each in root.sessions()} == {"phone": 2, "desk": None}
+        assert not ana.end_session("desk")
+        assert bo.end_session("desk")
+        assert root.end_session("phone")
+        assert not root.end_session("phone")
+        with pytest.raises(SessionError, match="this session has ended"):
+            next(iter(phone))
+        assert root.sessions() == []
+
+
+def test_following_is_within_the_rate() -> None:
+    """What a subscriber follows counts as what others send: one that follows more and more waits."""
+    config = Config(ServerOptions(port=0, rate=100, drain_seconds=20), metrics=MetricsOptions(enabled=False))
+    with served(config) as (service, remote, _), remote.subscriber("phone", []) as phone:
+        wait_until(has_connected(service))
+        for _ in range(3):
+            phone.follow(range(100))
+            phone.unfollow(range(100))
+        wait_until(lambda: value(service, "tagmatch_throttled_seconds_total") > 1)
+
+
+def test_messages_may_say_for_how_long_they_last() -> None:
+    with served() as (service, remote, _), remote.subscriber("phone", [1]) as phone:
+        wait_until(has_connected(service))
+        lasts = pa.array([timedelta(seconds=-1), timedelta(hours=1), None], pa.duration("ms"))
+        remote.publish(pa.table({"tags": [["a"]] * 3, "payload": ["past", "hour", "ever"], "expires": lasts}))
+        first, second = (next(iter(phone)) for _ in range(2))
+        assert (first.payload, second.payload, second.expires) == (b"hour", b"ever", None)
+        assert timedelta(minutes=50) < first.expires - datetime.now(UTC) <= timedelta(hours=1)
 
 
 def test_a_second_connection_takes_the_session_over() -> None:

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.notified import Clock, is_balanced, notifications
+from support.notified import Clock, is_balanced, notifications, size_of
 
+from tagmatch.broker.notifications import KEY_TYPES
 from tagmatch.broker.routes import Routes
 from tagmatch.broker.sessions import Connection, Sessions
 from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
@@ -41,7 +42,7 @@ def test_routes_are_sets_of_pairs(key_type: Any, data: st.DataObject) -> None:
             routes.unfollow(session, pa.array(list(chosen), kind))
             pairs -= {(key, session) for key in chosen}
         else:
-            routes.forget(session)
+            routes.unfollow(session, pa.array(list(present), kind))
             pairs -= {(key, session) for key in present}
         asked = data.draw(st.lists(every, max_size=12))
         places, sessions = routes.lookup(pa.array(asked, kind))
@@ -57,7 +58,7 @@ def test_names_that_nobody_follows_are_forgotten() -> None:
     for number in range(1, 20):
         names = pa.array([f"{number}.{place}" for place in range(500)], pa.large_string())
         routes.follow(number, names)
-        routes.forget(number)
+        routes.unfollow(number, names)
     assert len(routes._names) < 2_000
     assert routes.lookup(pa.array(["19.0", "last"], pa.large_string()))[1].tolist() == [0]
 
@@ -95,6 +96,98 @@ def test_a_session_outlives_its_connection() -> None:
     with sessions.connect("phone", "ana") as third:
         assert third.is_new
         assert third.keys == set()
+
+
+@pytest.mark.parametrize("jump", [3_600_000_000, -3_600_000_000])
+def test_a_clock_that_jumps_ends_no_session(jump: int) -> None:
+    """Nor what waits in it for so many seconds; what expires at a time of day does so by the clock."""
+    clock, steady = Clock(), Clock()
+    clock.now = 10_000_000_000
+    sessions = Sessions("integer", SessionOptions(linger=300), clock, steady)
+    sessions.connect("phone", "ana", keys=[7], guarantee="at_least_once").close()
+    (number,) = sessions.lookup(pa.array([7], pa.uint64()))[1].tolist()
+    lasts, noon = steady.now + 60_000_000, clock.now + 60_000_000
+    sessions.offer(number, notifications([b"for a minute"], until=[lasts]))
+    sessions.offer(number, notifications([b"until noon"], expires=[noon]))
+    clock.now += jump
+    steady.now += 30_000_000
+    (listed,) = sessions.listed()
+    assert (listed["ends_in"], listed["waiting"]) == (270, 2)
+    with sessions.connect("phone", "ana", guarantee="at_least_once") as phone:
+        got = phone.take(timeout=0)
+        assert got["payload"].to_pylist() == [b"for a minute", b"until noon"][: 1 if jump > 0 else 2]
+        # What is left of it, by the clock as it is now
+        assert got["expires"].cast(pa.int64())[0].as_py() == clock.now + 30_000_000
+    steady.now += 30_000_000
+    with sessions.connect("phone", "ana", guarantee="at_least_once") as phone:
+        assert payloads(phone) == [b"until noon"][: 0 if jump > 0 else 1]
+    steady.now += 300_000_000
+    assert sessions.listed() == []
+
+
+def test_sessions_are_listed_and_ended() -> None:
+    clock = Clock()
+    sessions = Sessions("integer", SessionOptions(), clock)
+    phone = sessions.connect("phone", "ana", keys=[7, 8])
+    sessions.connect("every", "bo", every_key=True, guarantee="at_least_once", linger=60).close()
+    sessions.connect("mqtt", "\0gateway", every_key=True)
+    offer(sessions, b"a")
+    clock.now += 10_000_000
+    first = {"session": "phone", "user": "ana", "connected": True, "guarantee": "at_most_once", "keys": 2}
+    second = {"session": "every", "user": "bo", "connected": False, "guarantee": "at_least_once", "keys": None}
+    assert sessions.listed() == [
+        {**first, "waiting": 1, "bytes": size_of(b"a"), "ends_in": None},
+        {**second, "waiting": 0, "bytes": 0, "ends_in": 50.0},
+    ]
+    assert [each["session"] for each in sessions.listed("bo")] == ["every"]
+    assert not sessions.end("phone", "bo")
+    assert not sessions.end("mqtt")
+    assert not sessions.end("none")
+    assert sessions.end("phone", "ana")
+    assert sessions.end("every")
+    assert sessions.listed() == []
+    with pytest.raises(SessionError, match="has ended"):
+        phone.take(timeout=0)
+    counts = sessions.stats()
+    assert (counts["sessions"], counts["keys"], counts["dropped"]) == (1, 0, 1)
+    assert is_balanced(counts)
+
+
+def test_a_session_lingers_for_a_bounded_time() -> None:
+    sessions = Sessions("integer", SessionOptions(max_linger=60, linger=10))
+    sessions.connect("a", linger=60)
+    with pytest.raises(InvalidValueError, match="linger must be at most 60 seconds, not 61"):
+        sessions.connect("b", linger=61)
+    with pytest.raises(InvalidValueError, match="linger must be at most max_linger"):
+        SessionOptions(max_linger=60)
+    defaults = SessionOptions()
+    assert defaults.max_linger <= 7 * 86_400
+    assert defaults.max_user_sessions < defaults.max_sessions
+
+
+def test_connections_that_come_and_go_leave_nothing() -> None:
+    sessions = Sessions("integer", SessionOptions(linger=86_400))
+    for _ in range(5_000):
+        sessions.connect("a").close()
+    assert len(sessions._ends) < 2_000
+
+
+@pytest.mark.parametrize("key_type", ["integer", "string"])
+def test_following_costs_what_it_changes(key_type: Any) -> None:
+    """With 300,000 keys; were all of them sorted or copied again for each change, this would take many minutes."""
+    as_key = str if key_type == "string" else int
+    sessions = Sessions(key_type)
+    others = [sessions.connect(f"{n}", keys=map(as_key, range(n * 100_000, (n + 1) * 100_000))) for n in range(3)]
+    one = others[0]
+    one.unfollow([as_key(0)])
+    kind = KEY_TYPES[sessions.key_type]
+    for number in range(5_000):
+        key = as_key(300_000 + number % 7)
+        one.follow([key])
+        assert sessions.lookup(pa.array([key, as_key(5), as_key(0)], kind))[1].tolist() == [0, 0]
+        one.unfollow([key])
+    assert sessions.stats()["keys"] == 299_999
+    assert len(sessions._routes._runs) < 20
 
 
 def test_a_session_ends_with_its_connection_where_that_is_asked_for() -> None:

@@ -21,14 +21,21 @@ class Clock:
         return self.now
 
 
-def notifications(payloads: Sequence[bytes], expires: Sequence[int | None] | None = None) -> Notifications:
+def notifications(
+    payloads: Sequence[bytes],
+    expires: Sequence[int | None] | None = None,
+    until: Sequence[int | None] | None = None,
+) -> Notifications:
     """Notifications with these payloads, of key 7, with the payload as id, too."""
-    times = [NEVER if each is None else each for each in expires or [None] * len(payloads)]
+    times, ends = (
+        [NEVER if each is None else each for each in some or [None] * len(payloads)] for some in (expires, until)
+    )
     return notifications_of(
         pa.array(payloads, pa.binary()),
         pa.array(payloads, pa.large_binary()),
         pa.array([[7]] * len(payloads), pa.list_(pa.uint64())),
         np.array(times, np.int64),
+        np.array(ends, np.int64),
     )
 
 
