@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tagmatch.files.ipc_arrays import Dictionary, Reader, reader_of
@@ -75,9 +76,10 @@ class IpcReader:
         InvalidTypeError, InvalidValueError
             The message is damaged, too large, or not one that may come now; the text names the column.
         """
-        found = header_of(bytes(header))
+        header = bytes(header)
+        found = header_of(header)
         if isinstance(found, SchemaHeader):
-            self._take_schema(bytes(header), found)
+            self._take_schema(header, found)
             return None
         if self.schema is None:
             raise InvalidValueError("Arrow data must begin with a schema")
@@ -115,9 +117,10 @@ class IpcReader:
             values = known.values.read(body)
             if len(values) != header.values.rows:
                 raise InvalidValueError("a dictionary must have the length that it says")
+            sizes = sizes_of(values)
             if before is not None:
-                values = pa.concat_arrays([before.array, values])
-            self._dictionaries[number] = Values(values, sizes_of(values))
+                values, sizes = pa.concat_arrays([before.array, values]), np.concatenate([before.sizes, sizes])
+            self._dictionaries[number] = Values(values, sizes)
             self._held[number] = body.nbytes + (self._held.get(number, 0) if header.is_delta else 0)
 
     def _batch(self, header: BatchHeader, data: pa.Buffer) -> pa.RecordBatch:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
-#: Columns, with those that are in others; and how deep these may be
-MOST_FIELDS, MOST_DEPTH = 10_000, 64
+#: Columns, with those that are in others; how deep these may be; and bytes of a header, which has hundreds of each
+MOST_FIELDS, MOST_DEPTH, MOST_BYTES = 10_000, 64, 4 << 20
 
 # How deep text in the metadata of a type may be: whoever reads such text may call itself for each level
 _MOST_BRACKETS = 1000
@@ -74,10 +74,12 @@ def header_of(header: bytes) -> SchemaHeader | DictionaryHeader | BatchHeader:
     Raises
     ------
     InvalidValueError
-        It is damaged, or the fields are too many or too deep.
+        It is damaged or too large, or the fields are too many or too deep.
     InvalidTypeError
         It is of a kind that nobody here takes.
     """
+    if len(header) > MOST_BYTES:
+        raise InvalidValueError(f"the header of an Arrow message must have at most {MOST_BYTES:,} bytes")
     try:
         return _read(header)
     except (struct.error, UnicodeDecodeError):

@@ -329,6 +329,8 @@ def test_schemas_have_bounds():
     schema_read(pa.schema([("column", nested(64))]))
     with pytest.raises(InvalidValueError, match=r"at most 64 columns deep"):
         schema_read(pa.schema([("column", nested(65))]))
+    with pytest.raises(InvalidValueError, match=r"at most 4,194,304 bytes"):
+        schema_read(pa.schema([("column", pa.int8())], {"more": "x" * (4 << 20)}))
 
 
 def test_texts_of_schemas():
