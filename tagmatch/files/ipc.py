@@ -29,8 +29,8 @@ class IpcReader:
     Parameters
     ----------
     most_bytes : int, optional
-        Bytes of a batch, and of all dictionaries together: as they are when nothing is compressed, and all values are
-        written out that are there many times.
+        Bytes of a batch, and of all dictionaries together, as they are when nothing is compressed. Values that are
+        there many times, in dictionaries, runs and views, may be four times as large when they are written out.
     most_rows : int, optional
         Rows of a batch.
 

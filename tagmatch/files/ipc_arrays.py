@@ -150,7 +150,7 @@ class Views(Reader):
             ends = far["offset"].astype(np.int64) + far["size"]
             if far["offset"].min() < 0 or (ends > np.array([each.size for each in data])[places]).any():
                 raise InvalidValueError("its data must be within its buffers")
-        body.count(max(0.0, sizes.sum(dtype=np.float64) - sum(each.size for each in data)))
+        body.count_written_out(sizes.sum(dtype=np.float64))
         array = self._of(length, [validity, given, *data])
         array.validate(full=True)
         return array
@@ -194,7 +194,7 @@ class ListViews(Reader):
         if offsets.min() < 0 or sizes.min() < 0 or (sizes > len(values) - offsets).any():
             raise InvalidValueError(f"its lists must be within the {len(values)} values that it has")
         array = self._of(length, [validity, *given], [values])
-        body.count(max(0.0, sizes_of(array).sum(dtype=np.float64) - sizes_of(values).sum(dtype=np.float64)))
+        body.count_written_out(sizes_of(array).sum(dtype=np.float64))
         return array
 
 
@@ -262,7 +262,7 @@ class RunEnds(Reader):
         if not len(places) or places[0] < 1 or (places[1:] <= places[:-1]).any() or places[-1] < length:
             raise InvalidValueError(f"its runs must have ends that go up to its length {length}")
         array = self._of(length, [validity], [ends, _first(values, len(ends))])
-        body.count((sizes_of(array.values) * runs_of(ends, length)).sum(dtype=np.float64))
+        body.count_written_out((sizes_of(array.values) * runs_of(ends, length)).sum(dtype=np.float64))
         return array
 
 
@@ -298,7 +298,7 @@ class Indices(Reader):
         array = self._in_dictionary(self._indices._of(length, [validity, given]), values)
         if nothing_is_there and array.null_count < length:
             raise InvalidValueError("its indices must be within its dictionary, which has no values")
-        body.count(0 if nothing_is_there else sizes[places].sum(dtype=np.float64))
+        body.count_written_out(0 if nothing_is_there else sizes[places].sum(dtype=np.float64))
         return array
 
     def _in_dictionary(self, places: pa.Array, values: pa.Array) -> pa.Array:

@@ -27,6 +27,8 @@ _NO_BYTES = pa.py_buffer(b"")
 _LENGTH = struct.Struct("<q")
 _RAW = -1  # in the place of a length: the buffer is not compressed
 _ALIGNMENT = 8
+# Rows with tags in a dictionary are large only when they are written out, which few of them ever are
+_MORE = 4
 
 
 class Body:
@@ -38,8 +40,8 @@ class Body:
     data : pyarrow.Buffer
         The body of the message.
     most_bytes : int, optional
-        Bytes of all buffers together, not compressed, and of values that are there many times, when they are written
-        out; elements that have no bytes of their own count as one each.
+        Bytes of all buffers together, not compressed; elements that have no bytes of their own count as one each.
+        Values that are there many times may be four times as large when they are written out.
     dictionaries : dict
 
     Attributes
@@ -59,7 +61,7 @@ class Body:
         self._header, self._data, self.dictionaries = header, data, dictionaries
         self._node = self._buffer = self._view = 0
         self._most = most_bytes
-        self.nbytes = 0
+        self.nbytes, self._written_out = 0, 0.0
 
     def node(self) -> tuple[int, int]:
         """The length of the next array, and the nulls in it."""
@@ -109,11 +111,19 @@ class Body:
         self._node += 2 * nodes
         self._buffer += buffers + sum(self._count_of_views() for _ in range(views))
 
-    def count(self, nbytes: float) -> None:
+    def count(self, nbytes: int) -> None:
         """Take note of bytes, before they are made or used."""
-        self.nbytes += int(nbytes)
+        self.nbytes += nbytes
         if self._most is not None and self.nbytes > self._most:
-            raise InvalidValueError(f"at most {self._most:,} bytes may come at once, written out; send fewer rows")
+            raise InvalidValueError(f"at most {self._most:,} bytes may come at once, not compressed; send fewer rows")
+
+    def count_written_out(self, nbytes: float) -> None:
+        """Take note of values that are there many times, by the bytes of all of them."""
+        self._written_out += nbytes
+        if self._most is not None and self._written_out > _MORE * self._most:
+            raise InvalidValueError(
+                f"its values must have at most {_MORE * self._most:,} bytes when each is written out; send fewer rows"
+            )
 
     def _count_of_views(self) -> int:
         self._view += 1
