@@ -20,7 +20,7 @@ from tagmatch.messages import TAGS, message, messages_in, side_by_side
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import without_null_lists
-from tagmatch.model.columns import KEY_CHECKS, KeyChecks, stored_tag_list, tag_list, tag_lists
+from tagmatch.model.columns import KEY_CHECKS, KeyChecks, shown, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.conditions.areas import area_rows
 from tagmatch.model.conditions.located import located
 from tagmatch.model.conditions.rows import conditions_of, located_conditions
@@ -35,7 +35,7 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.expiry import TIME, check_text, check_times
 from tagmatch.model.filters.language import rows_of
-from tagmatch.model.filters.values import check_name
+from tagmatch.model.filters.values import attribute_tags, check_name
 from tagmatch.model.options import KeyType
 from tagmatch.subscriptions import AREA, CONDITIONS, WHERE, tags_of
 
@@ -165,7 +165,9 @@ def _check_ids(ids: pa.Array, name: str, _: int) -> None:
 
 def _check_id(value: object, name: str) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | str)):
-        raise InvalidTypeError(f"{name} must be an integer or a string, not {value!r}")
+        raise InvalidTypeError(f"{name} must be an integer or a string, not {shown(value)}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise InvalidValueError(f"{name} must have at most 64 bits; write a string for {shown(value)}")
 
 
 #: What text formats make of attributes: the tags that stand for them, which no file has as a type of its own
@@ -180,9 +182,11 @@ def attribute_lists(rows: Iterable[Mapping[str, Any] | None]) -> pa.Array:
     InvalidTypeError, InvalidValueError
         As `message`.
     """
-    return pa.array(
-        [None if row is None else [tag.encode() for tag in message([], row)] for row in rows], ATTRIBUTE_TAGS
-    )
+    return pa.array([None if row is None else _tags_of(row) for row in rows], ATTRIBUTE_TAGS)
+
+
+def _tags_of(row: Mapping[str, Any]) -> list[str]:
+    return attribute_tags(row) if type(row) is dict else message([], row)
 
 
 def with_attributes(tags: pa.Array, attributes: Mapping[str, pa.Array]) -> pa.Array:
@@ -344,6 +348,24 @@ ATTRIBUTES = Column("attributes", (ATTRIBUTE_TAGS,), _check_attributes, _check_a
 EXPIRES = Column("expires", (TIME,), check_times, check_text, is_optional=True)
 
 
+def require_columns(found: list[str], path: str, columns: tuple[Column, ...]) -> None:
+    """See that a file, which messages call `path`, has each column that it must have, and each one once.
+
+    Raises
+    ------
+    InputFileError
+        One is missing, or is there more than once.
+    """
+    counts = Counter(found)
+    for column in columns:
+        if column.is_missing(counts):
+            raise InputFileError(
+                f"{path} has no column {column.choice}; its columns are {', '.join(map(repr, found)) or 'none'}"
+            )
+        if counts[column.name] > 1:
+            raise InputFileError(f"{path} has {counts[column.name]} columns {column.name!r}; there must be one")
+
+
 #: In the place of names of columns: each one that has no other meaning
 EVERY_COLUMN = ("*",)
 
@@ -386,7 +408,7 @@ def attribute_columns(names: tuple[str, ...], found: list[str], path: str, *, ar
     counts = Counter(found)
     for name in names:
         if counts[name] > 1:
-            raise InputFileError(f"{path} has {counts[name]} columns {name!r}; an attribute must be one")
+            raise InputFileError(f"{path} has {counts[name]} columns {name!r}; there must be one")
         try:
             check_name(name)
         except InvalidValueError as error:

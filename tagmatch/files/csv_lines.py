@@ -1,9 +1,7 @@
-"""CSV: column names on the first line, then a row on each."""
+"""CSV: column names in the first row, then values in each."""
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,10 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.files.columns import ATTRIBUTE_TAGS, EXPIRES, ID, Column, attribute_lists
-from tagmatch.files.json_lines import OBJECTS, JsonLines, concatenated, json_values, objects_of, time_texts
-from tagmatch.files.json_values import read_json
-from tagmatch.locations import LOCATION
+from tagmatch.files.columns import EXPIRES, ID, Column, attribute_lists
+from tagmatch.files.csv_rows import cells_of
+from tagmatch.files.json_lines import concatenated, in_place, json_lists, json_values, time_texts
+from tagmatch.files.json_values import MARK, read_json
+from tagmatch.files.lines import Block
+from tagmatch.files.records import is_attribute, is_object, objects_of
 from tagmatch.messages import TAGS
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InputFileError, InvalidValueError
@@ -29,10 +29,11 @@ TAG_SEPARATOR = "|"
 #: What a cell is read as JSON for: a number, or how a text or a list begins
 _JSON = re.compile(r'["\[]|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$')
 _BOOLS = {"true": True, "false": False}
+_INTEGER = "-?[0-9]{1,100}"
 
 
 class CsvLines:
-    """Rows as lines of CSV, a `LineFormat`; a cell that is to be text over several lines is none.
+    """Rows of CSV, a `TextFormat`.
 
     A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags. An empty one cannot be
     used, unless the row has conditions or attributes: a value may be missing, or the empty set may be meant, which
@@ -41,25 +42,29 @@ class CsvLines:
     says.
     """
 
-    name = "a line of CSV"
+    name = "a row of CSV"
     ids = str
 
     def __init__(self, header: list[str], columns: tuple[Column, ...]) -> None:
         self._header = header
         self._names = frozenset(header)
-        self._optional = [column.name for column in columns if column.is_optional and column.name in self._names]
+        found = [column for column in columns if column.name in self._names]
+        self._optional = [column.name for column in found if column.is_optional]
         self._instead, self._needs_no_tags = next(
             (column.instead, column.is_optional) for column in columns if column.name == TAGS
         )
-        self._attributes = [column.name for column in columns if _is_attribute(column.name, column.kinds[0])]
-        self._integers = [column.name for column in columns if pa.types.is_integer(column.kinds[-1])]
+        fields = [pa.field(column.name, column.kinds[-1]) for column in found]
+        self._objects = [field.name for field in fields if is_object(field)]
+        self._attributes = [field.name for field in fields if is_attribute(field)]
+        self._integers = [field.name for field in fields if pa.types.is_integer(field.type)]
 
-    def batch(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """As `LineFormat` says."""
+    def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
+        """As `TextFormat` says."""
         table = pa_csv.read_csv(
-            pa.BufferReader(block),
-            pa_csv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=self._header),
-            convert_options=pa_csv.ConvertOptions(
+            pa.BufferReader(data),
+            pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._header),
+            pa_csv.ParseOptions(newlines_in_values=True),
+            pa_csv.ConvertOptions(
                 column_types=dict.fromkeys(self._header, pa.string()),
                 include_columns=[name for name in schema.names if name in self._names],
                 strings_can_be_null=False,
@@ -68,38 +73,36 @@ class CsvLines:
         (cells,) = table.combine_chunks().to_batches()
         return pa.record_batch([_values(cells, field) for field in schema], schema=schema)
 
-    def record(self, line: bytes) -> dict[str, Any]:
-        """As `LineFormat` says."""
-        try:
-            (cells,) = csv.reader([line.decode()], strict=True)
-        except csv.Error as error:
-            raise ValueError(str(error)) from None
+    def record(self, row: bytes, line: int) -> dict[str, Any]:
+        """As `TextFormat` says."""
+        cells = cells_of(row, line)
         if len(cells) != len(self._header):
-            raise ValueError(f"it has {len(cells)} cells, the first line {len(self._header)}")
+            raise ValueError(f"it has {len(cells)} cells, the first row {len(self._header)}")
         record: dict[str, Any] = dict(zip(self._header, cells, strict=True))
         if tags := record.get(TAGS):
-            record[TAGS] = json.loads(tags) if tags.startswith("[") else tags.split(TAG_SEPARATOR)
+            record[TAGS] = read_json(tags, f"column {TAGS!r}") if tags.startswith("[") else tags.split(TAG_SEPARATOR)
         elif TAGS in record:
             if not (self._needs_no_tags or any(map(record.get, self._instead))):
                 raise ValueError("its cell of tags is empty; write [] for the empty set")
             record[TAGS] = None
         for name in self._optional:
             record[name] = record[name] or None
-        for name in (*OBJECTS, LOCATION):
-            if name not in self._attributes and record.get(name):
-                record[name] = json.loads(record[name])
+        for name in self._objects:
+            record[name] = read_json(record[name], f"column {name!r}") if record[name] else None
         for name in self._attributes:
             try:
                 record[name] = value_in(record[name])
             except ValueError as error:
                 raise ValueError(f"column {name!r}: {error}") from None
         for name in self._integers:
-            if record[name].strip().lstrip("-").isdigit():
-                record[name] = int(record[name])
+            text = record[name].strip()
+            record[name] = int(text) if re.fullmatch(_INTEGER, text) else text
+        if EXPIRES.name in self._optional and record[EXPIRES.name]:
+            record[EXPIRES.name] = record[EXPIRES.name].strip()
         return record
 
     def check_names(self, record: dict[str, Any], place: str) -> None:
-        """Nothing: all lines have the columns of the first."""
+        """Nothing: all rows have the columns of the first."""
 
 
 def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
@@ -107,30 +110,22 @@ def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
     if cells.schema.get_field_index(field.name) < 0:
         return pa.nulls(len(cells), field.type)
     texts = cells[field.name]
-    if _is_attribute(field.name, field.type):
+    if is_attribute(field):
         cells = texts.dictionary_encode()
-        try:
-            rows = [{field.name: value_in(text)} for text in cells.dictionary.to_pylist()]
-        except ValueError as error:
-            raise pa.ArrowInvalid(str(error)) from None
+        rows = [{field.name: value_in(text)} for text in cells.dictionary.to_pylist()]
         return attribute_lists(rows).take(cells.indices)
-    if field.name in (*OBJECTS, LOCATION):
-        try:
-            return objects_of([json.loads(text) if text else None for text in texts.to_pylist()], field)
-        except json.JSONDecodeError as error:
-            raise pa.ArrowInvalid(str(error)) from None
+    if is_object(field):
+        return objects_of([read_json(text, "a cell") if text else None for text in texts.to_pylist()], field)
     if pa.types.is_list(field.type):
         return _tags(texts, field.type)
     if field.name in (ID.name, WHERE, EXPIRES.name):
         texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
     if pa.types.is_string(field.type):
         return texts
-    return pc.utf8_trim_whitespace(texts).cast(field.type)
-
-
-def _is_attribute(name: str, kind: pa.DataType) -> bool:
-    """Whether a column of this type has the values of one attribute."""
-    return name not in OBJECTS and bool(kind == ATTRIBUTE_TAGS)
+    texts = pc.utf8_trim_whitespace(texts)
+    if pa.types.is_integer(field.type) and not pc.all(pc.match_substring_regex(texts, f"^{_INTEGER}$")).as_py():
+        raise pa.ArrowInvalid("not all cells are integers")
+    return texts.cast(field.type)
 
 
 def value_in(cell: str) -> Any:
@@ -154,22 +149,15 @@ def value_in(cell: str) -> Any:
 
 def _tags(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     as_json = pc.starts_with(texts, "[")
+    if pc.all(as_json).as_py():
+        return json_lists(texts, kind)
     separated = pc.if_else(as_json, "", texts)
     lists = pc.split_pattern(separated, TAG_SEPARATOR).cast(kind)
     is_empty = pc.equal(texts, "")
     if pc.any(is_empty).as_py():
         rows = np.where(is_empty.to_numpy(zero_copy_only=False), -1, np.arange(len(texts)))
         lists = lists.take(pa.array(rows, mask=rows < 0))
-    if not pc.any(as_json).as_py():
-        return lists
-    lines = pc.binary_join_element_wise('{"tags":', texts.filter(as_json), "}\n", "")
-    parsed = JsonLines().batch(lines.buffers()[2].to_pybytes(), pa.schema([("tags", kind)]))["tags"]
-    rows = np.flatnonzero(as_json.to_numpy(zero_copy_only=False))
-    if len(parsed) != len(rows):
-        raise pa.ArrowInvalid("a cell that begins with [ must be one JSON list")
-    found = np.arange(len(texts))
-    found[rows] = len(texts) + np.arange(len(rows))
-    return pa.concat_arrays([lists, parsed]).take(pa.array(found))
+    return in_place(lists, as_json, json_lists(texts.filter(as_json), kind))
 
 
 def csv_cells(values: pa.Array) -> pa.Array:
@@ -178,39 +166,31 @@ def csv_cells(values: pa.Array) -> pa.Array:
     Raises
     ------
     InvalidValueError
-        A string is not on one line.
+        A string has U+0000, which no text file has.
     """
     if pa.types.is_integer(values.type):
         return json_values(values)
     if values.type == TIME:
         return time_texts(values).fill_null("")
     texts = json_values(values) if pa.types.is_list(values.type) else values
-    broken = pc.match_substring_regex(texts, "[\\r\\n]").fill_null(False).to_numpy(zero_copy_only=False)
+    broken = pc.match_substring(texts, "\0").fill_null(False).to_numpy(zero_copy_only=False)
     if broken.any():
         text = texts[int(np.argmax(broken))].as_py()
-        raise InvalidValueError(
-            f"{text!r} has a line break, which CSV has no form for here; write JSON Lines or Parquet"
-        )
+        raise InvalidValueError(f"{shown(text)} has U+0000, which CSV has no form for; write JSON Lines or Parquet")
     return concatenated('"', pc.replace_substring(texts, '"', '""'), '"').fill_null("")
 
 
-def header_of(blocks: Iterator[bytes]) -> tuple[list[str], bytes]:
-    """The column names on the first line, and the other lines of its block."""
-    first, _, others = next(blocks, b"").partition(b"\n")
-    return next(csv.reader([first.decode("utf-8-sig", "replace")]), []), others
-
-
-def require_columns(header: list[str], path: str, columns: tuple[Column, ...]) -> None:
-    """See that there is each column that a file must have.
-
-    Raises
-    ------
-    InputFileError
-        One is missing.
-    """
-    names = frozenset(header)
-    for column in columns:
-        if column.is_missing(names):
-            raise InputFileError(
-                f"{path} has no column {column.choice}; its first line names {', '.join(map(repr, header)) or 'none'}"
-            )
+def header_of(blocks: Iterator[Block], path: str) -> tuple[list[str], list[Block]]:
+    """The column names in the first row, and the blocks up to its own, without it; InputFileError."""
+    before: list[Block] = []
+    for block in blocks:
+        if not len(block.begins):
+            before.append(block)
+            continue
+        line = sum(each.line_count for each in before) + int(block.lines[0]) + 1
+        try:
+            cells = cells_of(block.part(0, 1).removeprefix(MARK.encode()), line)
+        except ValueError as error:
+            raise InputFileError(f"{path}: line {line} does not name the columns: {error}") from None
+        return cells, [*before, block.rows(slice(1, None))]
+    return [], before

@@ -25,16 +25,18 @@ from tagmatch.files.columns import (
     beside,
     conditions,
     places,
+    require_columns,
     with_attributes,
 )
-from tagmatch.files.csv_lines import CsvLines, header_of, require_columns
+from tagmatch.files.csv_lines import CsvLines, header_of
+from tagmatch.files.csv_rows import csv_blocks
 from tagmatch.files.formats import Format, Kind, format_of, format_of_suffix, is_stream
 from tagmatch.files.invalid import InvalidRows
-from tagmatch.files.json_lines import JsonLines
-from tagmatch.files.lines import LineReader, first_line
+from tagmatch.files.json_lines import JsonLines, json_blocks
+from tagmatch.files.lines import TextReader, first_line
 from tagmatch.files.others import OtherColumns
 from tagmatch.files.parquet import parquet_rows
-from tagmatch.files.streams import Read, at_hand, input_descriptor, input_name, whole_lines
+from tagmatch.files.streams import Read, at_hand, input_descriptor, input_name, text_only
 from tagmatch.messages import TAGS
 from tagmatch.model.errors import InputFileError
 from tagmatch.model.options import KeyType
@@ -191,17 +193,19 @@ def _read_file(
     try:
         with input_descriptor(path) as descriptor:
             read = _decompressed(descriptor, form.compression) if form.compression else at_hand(descriptor, name)
-            blocks = whole_lines(read)
+            read = text_only(read, name)
             if form.kind == Kind.csv:
-                header, first_lines = header_of(blocks)
+                blocks = csv_blocks(read)
+                header, first_blocks = header_of(blocks, name)
                 columns = beside(attribute_columns(attributes, header, name, are_texts=True), columns)
                 require_columns(header, name, columns)
                 if others is not None:
                     others.check(header, name)
-                reader = LineReader(name, CsvLines(header, columns), columns, invalid, first_row, 1)
-                blocks = chain([first_lines], blocks)
+                reader = TextReader(name, CsvLines(header, columns), columns, invalid, first_row)
+                blocks = chain(first_blocks, blocks)
             else:
-                reader = LineReader(name, JsonLines(others), columns, invalid, first_row, 0)
+                blocks = json_blocks(read)
+                reader = TextReader(name, JsonLines(columns, others), columns, invalid, first_row)
             yield from reader.rows(blocks)
             return reader.row
     except OSError as error:

@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from tagmatch.files.areas import area_structs
-from tagmatch.files.columns import ATTRIBUTES, CONSTRAINTS, attribute_lists
-from tagmatch.files.constraints import constraint_lists
+from tagmatch.files.columns import Column
+from tagmatch.files.json_values import MOST_NESTED, Repeated, parsed, read_json, refuse_repeated, utf8_text
+from tagmatch.files.lines import Block, block_of, lines_of
 from tagmatch.files.others import OtherColumns
-from tagmatch.files.places import locations_of_json
-from tagmatch.locations import LOCATION, WITHIN
+from tagmatch.files.records import is_object, objects_of
+from tagmatch.files.streams import Read, whole_lines
+from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.expiry import TIME
-from tagmatch.subscriptions import AREA
 
 # Wide, as text with escapes may be longer than what one array of the other kind can hold
 _TEXT = pa.large_string()
-#: Columns whose values may be of any type in each row, as Arrow's readers do not have them, and what makes them of JSON
-OBJECTS: dict[str, Callable[[list[Any]], pa.Array]] = {
-    ATTRIBUTES.name: attribute_lists,
-    CONSTRAINTS.name: constraint_lists,
-    AREA: area_structs,
-    WITHIN: area_structs,
-}
+# A list that Arrow's reader reads as ours does: nothing within can be taken for its end
+_PLAIN_LIST = r"^\[[^\[\]{}\n\r]*\]$"
 _NEEDS_ESCAPES = r'[\x00-\x1f"\\]'
 
 
 class JsonLines:
-    """Rows as JSON objects; a `LineFormat`.
+    """Rows as JSON objects; a `TextFormat`.
 
     Parameters
     ----------
+    columns : tuple of Column
+        Those that have a meaning: in their values, and among them, no name may stand twice.
     others : OtherColumns, optional
         What becomes of columns that have no meaning; default: they are left aside.
     """
@@ -45,73 +41,155 @@ class JsonLines:
     name = "a JSON object"
     ids = None
 
-    def __init__(self, others: OtherColumns | None = None) -> None:
+    def __init__(self, columns: tuple[Column, ...], others: OtherColumns | None = None) -> None:
+        self._names = frozenset(column.name for column in columns)
         self._others = others
 
-    def batch(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """As `LineFormat` says."""
-        for name in (*OBJECTS, LOCATION):
-            if name in schema.names:
-                place = schema.get_field_index(name)
-                others = self.batch(block, schema.remove(place))
-                objects = _objects(block, len(others), schema.field(place))
-                columns = [*others.columns[:place], objects, *others.columns[place:]]
-                return pa.RecordBatch.from_arrays(columns, schema=schema)
+    def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
+        """As `TextFormat` says."""
         # Of times, which would be taken for UTC without a zone, the text
-        texts = pa.schema([(field.name, pa.string() if field.type == TIME else field.type) for field in schema])
-        table = _read(block, texts, "ignore") if self._others is None else self._checked(block, texts, self._others)
-        return (table if texts == schema else table.cast(schema)).combine_chunks().to_batches()[0]
+        plain = pa.schema(
+            [field.with_type(pa.string()) if field.type == TIME else field for field in schema if not is_object(field)]
+        )
+        table = _read(data, plain, "ignore") if self._others is None else self._checked(data, plain, self._others)
+        # The names of columns, also where they are written with escapes
+        objects = [field.name for field in schema if is_object(field) and _may_have(data, field.name)]
+        records = self._records(data) if objects else []
+        columns = []
+        for field in schema:
+            if field.name in objects:
+                columns.append(objects_of([record.get(field.name) for record in records], field))
+            elif is_object(field):
+                columns.append(pa.nulls(table.num_rows, field.type))
+            else:
+                columns.append(table[field.name].combine_chunks().cast(field.type))
+        return pa.record_batch(columns, schema=schema)
 
-    def _checked(self, block: bytes, schema: pa.Schema, others: OtherColumns) -> pa.Table:
+    def _checked(self, data: bytes, schema: pa.Schema, others: OtherColumns) -> pa.Table:
         """The same, where no column is misspelt; InputFileError."""
         try:
-            table = _read(block, schema, "infer")
+            table = _read(data, schema, "infer")
             names = table.column_names
         except pa.ArrowException:  # values of another column may be of several types
-            table, names = _read(block, schema, "ignore"), None
+            table, names = _read(data, schema, "ignore"), None
         if names is None or not others.leave_aside(names):
-            for line in filter(bytes.strip, block.split(b"\n")):
-                with contextlib.suppress(ValueError):  # a row over several lines, which is an error of its own
-                    others.check(self.record(line), "a line")
+            for record in self._records(data):
+                others.check(record, "a line")
         return table.select(schema.names)
 
-    def record(self, line: bytes) -> dict[str, Any]:
-        """As `LineFormat` says."""
-        record = json.loads(line)
+    def _records(self, data: bytes) -> list[dict[str, Any]]:
+        try:
+            return [self.record(line) for line in data.split(b"\n") if line.strip()]
+        except ValueError as error:
+            raise pa.ArrowInvalid(str(error)) from None
+
+    def record(self, row: bytes, _: int = 1) -> dict[str, Any]:
+        """As `TextFormat` says."""
+        record, has_repeated = parsed(row)
         if not isinstance(record, dict):
             raise ValueError(f"{type(record).__name__} where an object must be")
+        for name in record.keys() & self._names if has_repeated else ():
+            if isinstance(record, Repeated) and name in record.names:
+                raise ValueError(f"it has {name!r} more than once")
+            refuse_repeated(record[name])
         return record
 
     def check_names(self, record: dict[str, Any], place: str) -> None:
-        """As `LineFormat` says."""
+        """As `TextFormat` says."""
         if self._others is not None:
             self._others.check(record, place)
 
 
-def _read(block: bytes, schema: pa.Schema, others: str) -> pa.Table:
+def json_blocks(read: Read) -> Iterator[Block]:
+    """The lines of a stream: those that are at hand."""
+    for data in whole_lines(read):
+        array = np.frombuffer(data, np.uint8)
+        ends = lines_of(array)
+        begins = np.append(0, ends[:-1])
+        odd = _no_objects(data, array, begins, ends) | _nested(array, ends) | _no_utf8(data, begins, ends)
+        yield block_of(data, begins, ends, np.arange(len(ends)), odd, len(ends))
+
+
+def _no_objects(data: bytes, array: U8Array, begins: I64Array, ends: I64Array) -> BoolArray:
+    """Lines that do not begin and end as an object: Arrow's reader may crash, or take several for one row."""
+    last = array[np.maximum(ends - 2, 0)]
+    last = np.where(last == ord("\r"), array[np.maximum(ends - 3, 0)], last)
+    odd: BoolArray = (array[begins] != ord("{")) | (last != ord("}"))
+    for place in np.flatnonzero(odd).tolist():
+        line = data[begins[place] : ends[place]].strip(b" \t\r\n")
+        odd[place] = not (line.startswith(b"{") and line.endswith(b"}"))
+    return odd
+
+
+def _nested(array: U8Array, ends: I64Array) -> BoolArray:
+    """Lines in which so much begins that it may be nested too deeply."""
+    opening = np.flatnonzero((array | 0x20) == ord("{"))  # which `[` becomes, too
+    longest = np.diff(ends, prepend=0).max(initial=0)
+    if len(opening) <= MOST_NESTED or (opening[MOST_NESTED:] - opening[:-MOST_NESTED]).min() >= longest:
+        return np.zeros(len(ends), np.bool_)
+    odd: BoolArray = np.diff(np.searchsorted(opening, ends), prepend=0) > MOST_NESTED
+    return odd
+
+
+def _no_utf8(data: bytes, begins: I64Array, ends: I64Array) -> BoolArray:
+    """Lines that are no UTF-8."""
+    odd = np.zeros(len(ends), np.bool_)
+    if not data.isascii():
+        try:
+            utf8_text(data)
+        except ValueError:
+            for place, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+                try:
+                    utf8_text(data[begin:end])
+                except ValueError:
+                    odd[place] = True
+    return odd
+
+
+def _may_have(data: bytes, name: str) -> bool:
+    return f'"{name}"'.encode() in data or b"\\u" in data
+
+
+def _read(data: bytes | memoryview, schema: pa.Schema, others: str) -> pa.Table:
     """The columns of a schema and, if those are to be inferred, others."""
-    read = pa_json.ReadOptions(use_threads=False, block_size=len(block) + 1)
+    read = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
     parse = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
-    return pa_json.read_json(pa.BufferReader(block), read, parse)
+    return pa_json.read_json(pa.BufferReader(data), read, parse)
 
 
-def _objects(block: bytes, rows: int, field: pa.Field) -> pa.Array:
-    """A column of any JSON."""
-    # The name of the column, also where it is written with escapes
-    if not re.search(rb'"%s"|\\u' % field.name.encode(), block):
-        return pa.nulls(rows, field.type)
-    try:
-        found = [json.loads(line).get(field.name) for line in block.splitlines() if line.strip()]
-    except json.JSONDecodeError:
-        found = []
-    if len(found) != rows:
-        raise pa.ArrowInvalid("a row must be on one line, and alone on it")
-    return objects_of(found, field)
+def json_lists(texts: pa.Array, kind: pa.ListType) -> pa.Array:
+    """Lists of strings, each of a JSON text; some that are none are errors, but not all.
+
+    Raises
+    ------
+    InvalidValueError, pyarrow.ArrowException
+        A text is no JSON, or no list of strings.
+    """
+    plain = pc.match_substring_regex(texts, _PLAIN_LIST)
+    lists = pa.array([read_json(text, "a cell") for text in texts.filter(pc.invert(plain)).to_pylist()], kind)
+    if not pc.any(plain).as_py():
+        return lists
+    lines = pc.binary_join_element_wise('{"list":', texts.filter(plain), "}\n", "")
+    table = _read(text_of(lines.cast(_TEXT)), pa.schema([("list", kind)]), "error")
+    if not len(lists):
+        return table["list"].combine_chunks()
+    return in_place(pa.nulls(len(texts), kind), pc.invert(plain), lists, plain, table["list"].combine_chunks())
 
 
-def objects_of(values: list[Any], field: pa.Field) -> pa.Array:
-    """A column of `OBJECTS` or of locations, of what JSON has."""
-    return locations_of_json(values, field.type) if field.name == LOCATION else OBJECTS[field.name](values)
+def in_place(values: pa.Array, *others: pa.Array) -> pa.Array:
+    """Values, of which others take the place of those that a mask before them chooses.
+
+    Examples
+    --------
+    >>> in_place(pa.array([1, 2, 3]), pa.array([True, False, True]), pa.array([7, 8])).to_pylist()
+    [7, 2, 8]
+    """
+    found = np.arange(len(values))
+    count = len(values)
+    for mask, chosen in zip(others[::2], others[1::2], strict=True):
+        found[mask.to_numpy(zero_copy_only=False)] = count + np.arange(len(chosen))
+        count += len(chosen)
+    return values if count == len(values) else pa.concat_arrays([values, *others[1::2]]).take(pa.array(found))
 
 
 def json_values(values: pa.Array) -> pa.Array:

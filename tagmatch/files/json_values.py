@@ -22,6 +22,7 @@ MOST_NESTED = 64
 #: A byte order mark, which some programs write before UTF-8
 MARK = "\ufeff"
 
+_SPACE = " \t\r\n"
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -32,9 +33,12 @@ class Repeated(dict[str, Any]):
     ----------
     names : list of str
         Such names.
+    seen : object
+        Another one as soon as there is another of these.
     """
 
     names: list[str]
+    seen = object()
 
 
 def read_json(text: str | bytes, what: str) -> Any:
@@ -57,15 +61,16 @@ def read_json(text: str | bytes, what: str) -> Any:
     {'price': [9, inf]}
     """
     try:
-        value = parsed(text)
-        refuse_repeated(value)
+        value, has_repeated = parsed(text)
+        if has_repeated:
+            refuse_repeated(value)
     except ValueError as error:
         raise InvalidValueError(f"{what} is no JSON: {error}") from None
     return value
 
 
-def parsed(text: str | bytes) -> Any:
-    """The value that a text has, in which objects may be `Repeated`.
+def parsed(text: str | bytes) -> tuple[Any, bool]:
+    """The value that a text has, and whether there may be `Repeated` objects in it.
 
     Raises
     ------
@@ -79,11 +84,12 @@ def parsed(text: str | bytes) -> Any:
             raise ValueError("it has half of a surrogate pair") from None
     else:
         text = utf8_text(text)
-    text = text.removeprefix(MARK)
+    text = text.removeprefix(MARK).strip(_SPACE)
     if "\0" in text:
         raise ValueError("it has zero bytes")
+    seen = Repeated.seen
     try:
-        value = _DECODER.decode(text)
+        value, end = _DECODER.raw_decode(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     except json.JSONDecodeError as error:
@@ -92,11 +98,13 @@ def parsed(text: str | bytes) -> Any:
         raise
     except ValueError:  # of Python, about digits
         raise ValueError("an integer has thousands of digits") from None
+    if end != len(text):
+        raise ValueError(f"there is more behind it (from character {end + 1} on)")
     if text.count("[") + text.count("{") > MOST_NESTED and _is_deep(value):
         raise ValueError(_TOO_DEEP)
-    if _HALF.search(text) and _has_half(value):
+    if "\\u" in text and _HALF.search(text) and _has_half(value):
         raise ValueError("a string has half of a surrogate pair")
-    return value
+    return value, Repeated.seen is not seen
 
 
 def utf8_text(data: bytes) -> str:
@@ -146,6 +154,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) == len(pairs):
         return found
     repeated = Repeated(found)
+    Repeated.seen = object()
     repeated.names = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
     return repeated
 

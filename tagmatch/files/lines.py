@@ -1,49 +1,105 @@
-"""Rows of text files that have one on each line."""
+"""Rows of text files: where each begins and ends, and which of them can be used."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import groupby, product
-from typing import Any, Protocol
+from itertools import product
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from tagmatch.files.columns import ID, Column, Rows, joined, rows_from, with_all_tags
 from tagmatch.files.invalid import InvalidRows
+from tagmatch.files.records import columns_of
 from tagmatch.messages import TAGS
+from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
 
 # The name of the column, also where it is written with escapes
 _ID = re.compile(rb'"id"|\\u')
-_BLANK_LINES = re.compile(rb"^[ \t\r]*\n", re.MULTILINE)
+_BLANK = b" \t\r\n"
+_BLANKS = np.zeros(256, np.bool_)
+_BLANKS[list(_BLANK)] = True
 
-# In so small a block, Python may look at each line
+_GREATEST = 2**63 - 1
+
+# In so small a part, Python may look at each row
 _SMALL_BYTES = 1 << 16
+# So few rows between such as are looked at one by one are looked at, too, as a part of their own is some work
+_FEW_ROWS = 16
 
 
-class LineFormat(Protocol):
-    """How a row is written on a line."""
+class Block(NamedTuple):
+    """Some rows of a text file, without lines that are blank, which are none.
+
+    Attributes
+    ----------
+    data : bytes
+    begins, ends : int64 array
+        Where each row begins, and where the next line does.
+    lines : int64 array
+        The lines on which rows begin, the first one of the block being 0.
+    odd : bool array
+        Rows that are to be read one by one, as Arrow's readers have other rules for them, or none.
+    line_count : int
+        Lines of the block.
+    """
+
+    data: bytes
+    begins: I64Array
+    ends: I64Array
+    lines: I64Array
+    odd: BoolArray
+    line_count: int
+
+    def part(self, first: int, last: int) -> bytes:
+        """The bytes of rows from one to before another."""
+        return self.data[self.begins[first] : self.ends[last - 1]]
+
+    def rows(self, chosen: BoolArray | slice) -> Block:
+        """The block with some of its rows only."""
+        return self._replace(
+            begins=self.begins[chosen], ends=self.ends[chosen], lines=self.lines[chosen], odd=self.odd[chosen]
+        )
+
+
+def block_of(data: bytes, begins: I64Array, ends: I64Array, lines: I64Array, odd: BoolArray, line_count: int) -> Block:
+    """A block of the rows that are not blank; those with zero bytes are odd."""
+    array = np.frombuffer(data, np.uint8)
+    if b"\0" in data:
+        odd = odd.copy()
+        odd[np.searchsorted(ends, np.flatnonzero(array == 0), side="right")] = True
+    found = Block(data, begins, ends, lines, odd, line_count)
+    is_blank = _BLANKS[array[begins]]
+    for place in np.flatnonzero(is_blank).tolist():
+        is_blank[place] = not data[begins[place] : ends[place]].strip(_BLANK)
+    return found.rows(~is_blank) if is_blank.any() else found
+
+
+class TextFormat(Protocol):
+    """How a row is written."""
 
     @property
     def name(self) -> str:
-        """What messages call a line that is one."""
+        """What messages call a row that is one."""
 
     @property
     def ids(self) -> type | None:
         """The type that all ids have, where that does not depend on the file."""
 
-    def batch(self, block: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """The columns of a schema that lines have.
+    def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
+        """The columns of a schema that some rows have, of which none is odd.
 
         Raises
         ------
         pyarrow.ArrowException, TagMatchError
-            A line is none, or a value does not have the type of its column.
+            A row is none, or a value does not have the type of its column. Or there is a doubt.
         """
 
-    def record(self, line: bytes) -> dict[str, Any]:
-        """The values of one line by column.
+    def record(self, row: bytes, line: int, /) -> dict[str, Any]:
+        """The values of one row by column; `line` is the number of its first line, from 1.
 
         Raises
         ------
@@ -52,7 +108,7 @@ class LineFormat(Protocol):
         """
 
     def check_names(self, record: dict[str, Any], place: str) -> None:
-        """See that no column of one line, which messages call `place`, is misspelt.
+        """See that no column of one row, which messages call `place`, is misspelt.
 
         Raises
         ------
@@ -61,23 +117,24 @@ class LineFormat(Protocol):
         """
 
 
-class LineReader:
-    """Rows of lines; blank lines are none.
+class TextReader:
+    """Rows of text.
 
-    What is a row, and whether it can be used, depends on its own line only, and on the ids before it: those of a file
-    are all integers or all strings.
+    What is a row, and whether it can be used, depends on its own bytes only, and on the ids before it: those of a file
+    are all integers or all strings. `TextFormat.record` decides. Arrow's readers, which are fast, only read rows of
+    which it would say the same; where they refuse some, each of these is read by itself.
 
     Parameters
     ----------
     path : str
         What messages call the file.
-    form : LineFormat
+    form : TextFormat
     columns : tuple of Column
         What a row must have, unless they are optional.
     invalid : InvalidRows
         Takes the rows that cannot be used.
-    row, line : int
-        Rows and lines before.
+    row : int
+        Rows before.
 
     Attributes
     ----------
@@ -86,7 +143,7 @@ class LineReader:
     """
 
     def __init__(
-        self, path: str, form: LineFormat, columns: tuple[Column, ...], invalid: InvalidRows, row: int, line: int
+        self, path: str, form: TextFormat, columns: tuple[Column, ...], invalid: InvalidRows, row: int
     ) -> None:
         self._path = path
         self._form = form
@@ -94,117 +151,154 @@ class LineReader:
         self._invalid = invalid
         self._ids = form.ids
         self.row = row
-        self._line = line
+        self._line = 1
 
-    def rows(self, blocks: Iterable[bytes]) -> Iterator[Rows]:
-        """The rows of blocks of whole lines."""
+    def rows(self, blocks: Iterable[Block]) -> Iterator[Rows]:
+        """The rows of blocks."""
         for block in blocks:
             yield from joined(self._rows(block))
+            self.row += len(block.begins)
+            self._line += block.line_count
 
-    def _rows(self, block: bytes) -> Iterator[Rows]:
+    def _rows(self, block: Block) -> Iterator[Rows]:
         """Rows of a block, in parts between those that cannot be used."""
-        lines, rows = block.count(b"\n"), 0
-        if block.strip():
-            try:
-                batch = self._parse(block, lines)
-            except (pa.ArrowException, TagMatchError) as error:
-                parts = self._parts(block)
-                if len(parts) > 1:
-                    for part in parts:
-                        yield from self._rows(part)
-                    return
-                self._invalid.found(self._fault(block) or self._unknown_fault(error))
-                rows = 1
+        for first, last, odd in _runs(block.odd):
+            yield from (self._one_by_one if odd else self._together)(block, first, last)
+
+    def _together(self, block: Block, first: int, last: int) -> Iterator[Rows]:
+        data = block.part(first, last)
+        try:
+            batch = self._parse(data, last - first, self.row + first)
+        except (pa.ArrowException, TagMatchError):
+            if len(data) <= _SMALL_BYTES or last - first == 1:
+                yield from self._one_by_one(block, first, last)
             else:
-                yield rows_from(batch, self.row)
-                rows = len(batch)
-        self.row += rows
-        self._line += lines
+                middle = (first + last) // 2
+                yield from self._together(block, first, middle)
+                yield from self._together(block, middle, last)
+        else:
+            yield rows_from(batch, self.row + first)
 
-    def _parts(self, block: bytes) -> list[bytes]:
-        """A block that cannot be read, cut between lines: a small one where lines seem to be at fault, else in two."""
-        if len(block) <= _SMALL_BYTES:
-            lines = [line + b"\n" for line in block.split(b"\n")[:-1]]
-            parts: list[bytes] = []
-            for bad, group in groupby(lines, lambda line: bool(line.strip()) and self._fault(line) is not None):
-                some = list(group)
-                parts += some if bad else [b"".join(some)]
-            if len(parts) > 1:
-                return parts
-        middle = _middle(block)
-        return [block[:middle], block[middle:]] if middle else [block]
+    def _parse(self, data: bytes, count: int, first_row: int) -> pa.RecordBatch:
+        names = [column.name for column in self._columns]
+        *others, last = product(*(self._kinds(column, data) for column in self._columns))
+        for kinds in others:
+            try:
+                batch = self._form.batch(data, pa.schema(list(zip(names, kinds, strict=True))))
+                break
+            except pa.ArrowException:
+                pass
+        else:
+            batch = self._form.batch(data, pa.schema(list(zip(names, last, strict=True))))
+        if len(batch) != count:
+            raise InvalidValueError("Arrow finds other rows")
+        return self._checked(batch, first_row)
 
-    def _parse(self, block: bytes, lines: int) -> pa.RecordBatch:
-        batch = self._read(block)
-        if len(batch) != lines - len(_BLANK_LINES.findall(block)):
-            raise InvalidValueError("a row must be on one line, and alone on it")
-        batch = with_all_tags(batch, self._columns, self._path, self.row)
+    def _checked(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        batch = with_all_tags(batch, self._columns, self._path, first_row)
         for column in self._columns:
-            column.check(batch[column.name], column.label(self._path), self.row)
+            column.check(batch[column.name], column.label(self._path), first_row)
         if ID in self._columns and batch[ID.name].null_count < len(batch):
             self._ids = str if pa.types.is_string(batch[ID.name].type) else int
         return batch
 
-    def _read(self, block: bytes) -> pa.RecordBatch:
-        """Columns of the first types with which the block can be read."""
-        names = [column.name for column in self._columns]
-        *others, last = product(*(self._kinds(column, block) for column in self._columns))
-        for kinds in others:
-            try:
-                return self._form.batch(block, pa.schema(list(zip(names, kinds, strict=True))))
-            except pa.ArrowException:
-                pass
-        return self._form.batch(block, pa.schema(list(zip(names, last, strict=True))))
-
-    def _kinds(self, column: Column, block: bytes) -> list[pa.DataType]:
+    def _kinds(self, column: Column, data: bytes) -> list[pa.DataType]:
         if column is not ID:
             return list(column.kinds)
         if self._ids is None:
-            return list(column.kinds) if _ID.search(block) else list(column.kinds[:1])
+            return list(column.kinds) if _ID.search(data) else list(column.kinds[:1])
         return [kind for kind in column.kinds if pa.types.is_string(kind) == (self._ids is str)]
 
-    def _fault(self, line: bytes) -> TagMatchError | None:
-        """What is wrong with the next line, in words that name line, row and column; `None` if that is not known."""
-        place = f"{self._path}: line {self._line + 1}"
+    # -- one by one ----------------------------------------------------------------------------------------------------
+
+    def _one_by_one(self, block: Block, first: int, last: int) -> Iterator[Rows]:
+        records: list[dict[str, Any]] = []
+        for place in range(first, last):
+            row = self.row + place
+            try:
+                record = self._record(block.part(place, place + 1), row, self._line + int(block.lines[place]))
+            except TagMatchError as fault:
+                yield from self._of(records, row - len(records))
+                records = []
+                self._invalid.found(fault)
+            else:
+                records.append(record)
+        yield from self._of(records, self.row + last - len(records))
+
+    def _of(self, records: list[dict[str, Any]], first_row: int) -> Iterator[Rows]:
+        """Rows that can be used."""
+        if not records:
+            return
+        kinds = {column.name: column.kinds[0] for column in self._columns}
         try:
-            record = self._form.record(line)
+            if ID in self._columns:
+                kinds[ID.name] = _kind_of([record.get(ID.name) for record in records])
+            batch = self._checked(columns_of(records, pa.schema(list(kinds.items()))), first_row)
+        except (pa.ArrowException, TagMatchError, OverflowError) as error:
+            middle = len(records) // 2
+            if middle:
+                yield from self._of(records[:middle], first_row)
+                yield from self._of(records[middle:], first_row + middle)
+            else:
+                message = f"{self._path}: row {first_row} cannot be read: {first_line(error)}"
+                self._invalid.found(InputFileError(message))
+        else:
+            yield rows_from(batch, first_row)
+
+    def _record(self, data: bytes, row: int, line: int) -> dict[str, Any]:
+        """The values of the row; if it cannot be used, an error in words that name line, row and column."""
+        place = f"{self._path}: line {line}"
+        try:
+            record = self._form.record(data, line)
         except ValueError as fault:
-            return InputFileError(f"{place} (row {self.row}) is not {self._form.name}: {fault}")
+            raise InputFileError(f"{place} (row {row}) is not {self._form.name}: {fault}") from None
         for column in self._columns:
-            where = f"{column.label(place)}: row {self.row}"
+            where = f"{column.label(place)}: row {row}"
             if column.is_missing(record):
-                return InputFileError(
-                    f"{place} (row {self.row}) has no column {column.choice}; "
+                raise InputFileError(
+                    f"{place} (row {row}) has no column {column.choice}; "
                     f"it has {', '.join(map(repr, record)) or 'none'}"
                 )
             value = record.get(column.name)
             if value is None and column.name == TAGS:
                 if column.is_optional or any(record.get(name) is not None for name in column.instead):
                     continue
-                return column.null(where)
-            try:
-                column.check_one(value, where)
-            except TagMatchError as fault:
-                return fault
-            if column is ID and value is not None and self._ids not in (None, type(value)):
+                raise column.null(where)
+            column.check_one(value, where)
+        self._form.check_names(record, f"{place} (row {row})")
+        found = record.get(ID.name) if ID in self._columns else None
+        if found is not None:
+            if self._ids not in (None, type(found)):
                 before = "integers" if self._ids is int else "strings"
-                return InputFileError(f"{where} is {value!r}, but the ids before are {before}")
-        try:
-            self._form.check_names(record, f"{place} (row {self.row})")
-        except InputFileError as fault:
-            return fault
-        return None
-
-    def _unknown_fault(self, error: Exception) -> TagMatchError:
-        return InputFileError(
-            f"{self._path}: line {self._line + 1} (row {self.row}) cannot be read: {first_line(error)}"
-        )
+                raise InputFileError(f"{ID.label(place)}: row {row} is {found!r}, but the ids before are {before}")
+            self._ids = type(found)
+        return record
 
 
-def _middle(block: bytes) -> int:
-    """Where to cut a block between lines; 0 if it is one line."""
-    end = block.find(b"\n", len(block) // 2) + 1
-    return block.rfind(b"\n", 0, -1) + 1 if end == len(block) else end
+def _kind_of(ids: list[int | str | None]) -> pa.DataType:
+    """The type of a column of these ids, all integers or all strings; there may be none for all integers at once."""
+    if any(isinstance(each, str) for each in ids):
+        return pa.string()
+    return pa.uint64() if any(isinstance(each, int) and each > _GREATEST for each in ids) else pa.int64()
+
+
+def _runs(odd: BoolArray) -> Iterator[tuple[int, int, bool]]:
+    """Runs of rows that are odd, or are not: where each begins and ends, and which it is."""
+    if not odd.any():
+        if len(odd):
+            yield 0, len(odd), False
+        return
+    borders = np.flatnonzero(np.diff(odd)) + 1
+    begins, ends = np.append(0, borders), np.append(borders, len(odd))
+    alone = odd[begins] | (ends - begins < _FEW_ROWS)
+    firsts = np.flatnonzero(np.append(True, alone[1:] != alone[:-1]))
+    for first, after in zip(firsts.tolist(), [*firsts[1:].tolist(), len(begins)], strict=True):
+        yield int(begins[first]), int(ends[after - 1]), bool(alone[first])
+
+
+def lines_of(data: U8Array) -> I64Array:
+    """Where lines end that have a line feed."""
+    return np.flatnonzero(data == ord("\n")) + 1
 
 
 def first_line(error: BaseException) -> str:

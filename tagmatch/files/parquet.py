@@ -7,7 +7,16 @@ from collections.abc import Generator, Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tagmatch.files.columns import Column, Rows, attribute_columns, beside, joined, rows_from, with_all_tags
+from tagmatch.files.columns import (
+    Column,
+    Rows,
+    attribute_columns,
+    beside,
+    joined,
+    require_columns,
+    rows_from,
+    with_all_tags,
+)
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.lines import first_line
 from tagmatch.files.others import OtherColumns
@@ -41,17 +50,14 @@ def parquet_rows(
         with (
             input_descriptor(path) as descriptor,
             seekable(descriptor) as place,
-            pq.ParquetFile(place, memory_map=True) as file,
+            pq.ParquetFile(place, memory_map=True, page_checksum_verification=True) as file,
         ):
             schema = file.schema_arrow
             names = frozenset(schema.names)
             columns = tuple(column for column in columns if not column.is_optional or column.name in names)
             columns = beside(attribute_columns(attributes, schema.names, name, are_texts=False), columns)
+            require_columns(schema.names, name, columns)
             for column in columns:
-                if column.is_missing(names):
-                    raise InputFileError(
-                        f"{name} has no column {column.choice}; it has {', '.join(map(repr, schema.names)) or 'none'}"
-                    )
                 if column.name in names:
                     column.check(pa.nulls(0, schema.field(column.name).type), column.label(name), 0)
             if others is not None:

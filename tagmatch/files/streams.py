@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import fcntl
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tagmatch.files.formats import STANDARD_STREAM
+from tagmatch.model.errors import InputFileError
 
 BLOCK_BYTES = 8 << 20
 # As much as any user may ask for; a pipe's own 64 KiB make small batches
@@ -157,6 +159,27 @@ def _named(name: str) -> Iterator[None]:
     except OSError as error:
         what = "it is closed" if error.errno == errno.EBADF else error.strerror
         raise OSError(error.errno, what, name) from None
+
+
+def text_only(read: Read, name: str) -> Read:
+    """The same function, which refuses what begins as UTF-16 or UTF-32 does.
+
+    Raises
+    ------
+    InputFileError
+        When it reads that.
+    """
+    is_first = True
+
+    def checked(size: int) -> bytes:
+        nonlocal is_first
+        data = read(size)
+        if is_first and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
+            raise InputFileError(f"{name}: is UTF-16 or UTF-32, as its first bytes tell; write it as UTF-8")
+        is_first = False
+        return data
+
+    return checked
 
 
 def whole_lines(read: Read) -> Iterator[bytes]:

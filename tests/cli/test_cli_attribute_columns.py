@@ -128,7 +128,7 @@ def test_a_file_with_an_attribute_that_is_none(index: Path, tmp_path: Path, form
         index,
         path,
         "price,cost",
-        f"{path} has no column 'cost'; it{' has' if form == 'parquet' else 's first line names'} 'id', 'price'",
+        f"{path} has no column 'cost'; its columns are 'id', 'price'",
     )
 
 
@@ -177,7 +177,7 @@ def test_rows_that_will_not_do(index: Path, tmp_path: Path) -> None:
             b"[[1]]",
             "column 'price': row 2: attribute \"price\": a value must be a bool, an int, a float or a str, not list",
         ),
-        (b"[1", "(row 2) is not a line of CSV: column 'price': '[1' is no JSON"),
+        (b"[1", "(row 2) is not a row of CSV: column 'price': '[1' is no JSON"),
     ):
         (tmp_path / "q.csv").write_bytes(b"".join([*lines[:3], b"n2," + cell + b",a,,\n", *lines[4:]]))
         assert_fails(index, tmp_path / "q.csv", "price", "q.csv: line 4")
@@ -188,7 +188,7 @@ def test_rows_that_will_not_do(index: Path, tmp_path: Path) -> None:
 
 def test_two_columns_of_a_name(index: Path, tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_bytes(b"tags,price,price\na,1,2\n")
-    assert_fails(index, tmp_path / "q.csv", "price", "q.csv has 2 columns 'price'; an attribute must be one")
+    assert_fails(index, tmp_path / "q.csv", "price", "q.csv has 2 columns 'price'; there must be one")
 
 
 def test_json_lines_have_no_columns(index: Path, tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from support.command import COMMAND, FORMATS, Record, as_json_lines, as_parquet,
 from tagmatch import IndexNotFoundError, TagMatch
 from tagmatch.files.columns import ID, QUERY_TAGS
 from tagmatch.files.csv_lines import CsvLines
+from tagmatch.files.csv_rows import csv_blocks
 from tagmatch.files.invalid import InvalidRows
-from tagmatch.files.lines import LineReader
+from tagmatch.files.lines import TextReader
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +161,7 @@ def test_a_row_over_several_lines(tmp_path, more):
 @given(
     rows=st.lists(
         st.tuples(
-            st.lists(st.text(st.characters(exclude_characters="\r\n|", codec="utf-8")), max_size=4), st.booleans()
+            st.lists(st.text(st.characters(exclude_characters="\0\r|", codec="utf-8")), max_size=4), st.booleans()
         )
     )
 )
@@ -172,8 +173,10 @@ def test_tags_in_csv(rows):
         plain = "|".join(tags)
         separable = not as_json and plain and not plain.startswith("[") and "\0" not in plain
         cells.writerow([plain if separable else json.dumps(tags), "more"])
-    reader = LineReader("queries", CsvLines(["tags", "other"], (QUERY_TAGS, ID)), (QUERY_TAGS, ID), InvalidRows(), 0, 1)
-    found = [tags for batch, _ in reader.rows([text.getvalue().encode()]) for tags in batch["tags"].to_pylist()]
+    columns = (QUERY_TAGS, ID)
+    reader = TextReader("queries", CsvLines(["tags", "other"], columns), columns, InvalidRows(), 0)
+    blocks = csv_blocks(io.BytesIO(text.getvalue().encode()).read)
+    found = [tags for batch, _ in reader.rows(blocks) for tags in batch["tags"].to_pylist()]
     assert found == [tags for tags, _ in rows]
 
 

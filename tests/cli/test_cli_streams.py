@@ -18,8 +18,8 @@ from support.command import COMMAND, as_json_lines, ended, from_json_lines, star
 from tagmatch import TagMatch
 from tagmatch.files.columns import ID, QUERY_TAGS
 from tagmatch.files.invalid import InvalidRows
-from tagmatch.files.json_lines import JsonLines
-from tagmatch.files.lines import LineReader
+from tagmatch.files.json_lines import JsonLines, json_blocks
+from tagmatch.files.lines import TextReader
 
 pytestmark = pytest.mark.slow
 
@@ -201,9 +201,11 @@ def seen(blocks: list[bytes]) -> tuple[list[tuple[int, Any, Any]], list[str]]:
         def found(self, error):
             faults.append(str(error))
 
-    reader = LineReader("queries", JsonLines(), (QUERY_TAGS, ID), Recorded(), 0, 0)
+    columns = (QUERY_TAGS, ID)
+    reader = TextReader("queries", JsonLines(columns), columns, Recorded(), 0)
     rows = []
-    for batch, numbers in reader.rows(blocks):
+    left = iter(blocks)
+    for batch, numbers in reader.rows(json_blocks(lambda _: next(left, b""))):
         rows += zip(numbers.tolist(), batch["id"].to_pylist(), batch["tags"].to_pylist(), strict=True)
     return rows, faults
 

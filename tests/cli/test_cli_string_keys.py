@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from support.command import FORMATS, Record, from_json_lines, tagmatch
 
+from tagmatch import TagMatch
+
 SETS: list[Record] = [
     {"tags": ["a"], "key": "ana"},
     {"tags": ["a", "b"], "key": ' "b\\o", \u00e9|[x] '},
@@ -73,8 +75,15 @@ def test_wrong_keys(index, command, row, told):
     assert (index / "MANIFEST.json").read_bytes() == before
 
 
-def test_a_line_break_has_no_form_in_csv(tmp_path):
-    tagmatch("build", "-", tmp_path / "index", "--key-type", "string", stdin=b'{"tags": ["a"], "key": "a\\nb"}')
-    message = tagmatch("export", tmp_path / "index", tmp_path / "sets.csv", code=1)
-    assert "'a\\nb' has a line break" in message
-    assert not (tmp_path / "sets.csv").exists()
+def test_any_key_but_one_with_a_zero_byte_has_a_form_in_csv(tmp_path):
+    keys = ["a\nb", '"', "c\r\nd,\r", " ", "\n"]
+    rows = "".join(json.dumps({"tags": ["a"], "key": key}) + "\n" for key in keys).encode()
+    tagmatch("build", "-", tmp_path / "index", "--key-type", "string", stdin=rows)
+    tagmatch("export", tmp_path / "index", tmp_path / "sets.csv")
+    tagmatch("build", tmp_path / "sets.csv", tmp_path / "again", "--key-type", "string")
+    with TagMatch.open(tmp_path / "again") as tm:
+        assert sorted(tm.match(["a"])) == sorted(keys)
+    tagmatch("add", tmp_path / "again", "-", stdin=b'{"tags": ["a"], "key": "e\\u0000f"}')
+    message = tagmatch("export", tmp_path / "again", tmp_path / "more.csv", code=1)
+    assert "'e\\x00f' has U+0000" in message
+    assert not (tmp_path / "more.csv").exists()

@@ -29,7 +29,7 @@ _WRONG = [
     (b"[" * _DEEP + b"]" * _DEEP, "it is nested more than 64 deep"),
     (b"[" * 1_000_000, "it is nested more than 64 deep"),
     (b"[1,]", "Expecting value (character 4)"),
-    (b"[1] [2]", "Extra data (character 5)"),
+    (b"[1] [2]", "there is more behind it (from character 4 on)"),
 ]
 
 

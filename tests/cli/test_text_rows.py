@@ -1,0 +1,224 @@
+"""Rows of text files: what is one, which can be used, and what is said of others, whatever bytes there are."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from tagmatch import InputFileError, TagMatchError
+from tagmatch.files.inputs import read_queries, read_sets
+from tagmatch.files.invalid import InvalidRows
+
+Row = tuple[int, Any, Any]
+
+
+class Recorded(InvalidRows):
+    def __init__(self) -> None:
+        super().__init__(skip=True)
+        self.said: list[str] = []
+
+    def found(self, error):
+        self.said.append(str(error))
+
+
+def queries_in(tmp_path, name: str, data: bytes, **more: Any) -> tuple[list[Row], list[str]]:
+    """Number, id and tags of the rows that can be used, and what is said of others."""
+    path = tmp_path / name
+    path.write_bytes(data)
+    invalid = Recorded()
+    rows: list[Row] = []
+    for batch in read_queries(str(path), invalid=invalid, **more):
+        rows += zip(*(batch[column].to_pylist() for column in ("row", "id", "tags")), strict=True)
+    return rows, [message.removeprefix(f"{path}: ") for message in invalid.said]
+
+
+GOOD = b'{"tags":["a"]}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"null", "NoneType where an object must be"),
+        (b'["a"]', "list where an object must be"),
+        (b'"tags"', "str where an object must be"),
+        (b'{"tags":["a"],"attributes":{"v":"\xff"}}', "byte 34 is no UTF-8"),
+        (b'{"id":"\xff","tags":["a"]}', "byte 8 is no UTF-8"),
+        (b'{"tags":["\xed\xa0\x80"]}', "byte 11 is no UTF-8"),
+        (b'{"tags":["a"],"other":"\xff"}', "byte 24 is no UTF-8"),
+        (b'{"tags":["a"],"other":"\\udc00"}', "a string has half of a surrogate pair"),
+        (b'{"tags":["a"],"other":' + b"[" * 2000 + b"]" * 2000 + b"}", "it is nested more than 64 deep"),
+        (b'{"tags":["a"],"other":' + b'{"a":' * 64 + b"1" + b"}" * 65, "it is nested more than 64 deep"),
+        (b"\0" * 64, "it has zero bytes"),
+        (b'{"tags":["a\0"]}', "it has zero bytes"),
+        (b'{"tags":["a"],"tags":["b"]}', "it has 'tags' more than once"),
+        (b'{"tags":["a"],"attributes":{"v":1,"v":2}}', 'an object has "v" more than once'),
+        (b'{"tags":["a"]} {"tags":["a"]}', "there is more behind it (from character 15 on)"),
+        (b'{"tags":["a"],"attributes":{"v":NaN}}', "NaN is no value of JSON"),
+        (b'{"tags":["a"],"attributes":{"v":1,}}', "Illegal trailing comma before end of object (character 34)"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_one_row_that_is_skipped(tmp_path, line, why):
+    rows, said = queries_in(tmp_path, "q.jsonl", GOOD * 50 + line + b"\n" + GOOD * 50)
+    assert [row for row, *_ in rows] == [row for row in range(101) if row != 50]
+    if "trailing comma" in why:  # as Python's versions say it differently
+        why = ""
+    assert len(said) == 1
+    assert said[0].startswith("line 51 (row 50) is not a JSON object: ")
+    assert said[0].endswith(why)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b' \t{"tags" : ["a"] }\r',
+        b'\xef\xbb\xbf{"tags":["a"]}',
+        b'{"tags":["a"],"other":1e400}',
+        b'{"tags":["a"],"other":{"a":1,"a":2}}',
+        b'{"tags":["a"],"other":1,"other":2}',
+        b'{"tags":["a"],"other":' + b"[" * 63 + b"]" * 63 + b"}",
+        b'{"tags":["a"],"other":[' + b"[]," * 99 + b"[]]}",
+        b'{"t\\u0061gs":["\\u0061"],"id":null}',
+        b'{"tags":\r["a"]}',
+    ],
+)
+def test_a_line_that_arrow_reads_differently_is_a_row_as_any_other(tmp_path, line):
+    rows, said = queries_in(tmp_path, "q.jsonl", GOOD * 50 + line + b"\n" + GOOD * 50)
+    assert (rows, said) == ([(row, None, ["a"]) for row in range(101)], [])
+
+
+def test_ids_of_all_sizes(tmp_path):
+    ids = [0, 2**64 - 1, -(2**63), None, 2**63]
+    lines = [f'{{"tags":[],"id":{"null" if each is None else each}}}\n' for each in [*ids, 2**64, -(2**63) - 1]]
+    rows, said = queries_in(tmp_path, "q.jsonl", "".join(lines).encode())
+    assert [each for _, each, _ in rows] == ids
+    assert ["64 bits" in message for message in said] == [True, True]
+
+
+# -- CSV ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+def test_cells_over_several_lines(tmp_path, monkeypatch, end, last, step):
+    """Whatever ends lines, also where they come in any parts; numbers are those of rows, and lines of lines."""
+    lines = [
+        b"id,tags,where",
+        b'1,"a',
+        b"",
+        b'b|c",x',
+        b"",
+        b'"2 ""',
+        b'",d,"v = ""x"""',
+        b"3,e",
+        b'4,"[""f"",',
+        b'""g""]",',
+        b'5,h,5" pipe',
+    ]
+    data = end.join(lines) + (end if last else b"")
+    read = io.BytesIO(data).read
+    monkeypatch.setattr("tagmatch.files.inputs.at_hand", lambda *_: lambda size: read(min(size, step)))
+    rows, said = queries_in(tmp_path, "q.csv", data)
+    text = end.decode()
+    assert rows == [
+        (0, "1", [f"a{text}{text}b", "c"]),
+        (1, f'2 "{text}', ["d"]),
+        (3, "4", ["f", "g"]),
+        (4, "5", ["h"]),
+    ]
+    assert said == ["line 8 (row 2) is not a row of CSV: it has 2 cells, the first row 3"]
+
+
+@pytest.mark.parametrize("before", [b"", b'4,5" pipe\n'])
+@pytest.mark.parametrize(
+    ("rest", "why"),
+    [
+        (b'1,"garden', "the quote that opens on line 52 is closed nowhere"),
+        (
+            b'"1\n2","gar\n\n3,den\n',
+            "the quote that opens on line 53 is closed nowhere",
+        ),
+        (b'1,"a"b\n2,c\n', "cell 2 goes on behind the quote that ends it"),
+        (b'1,"a\n"b"\n2,c\n', "cell 2 goes on behind the quote that ends it"),
+        (b"1,a\0\n2,c\n", "it has zero bytes"),
+        (b"1,\xff\n2,c\n", "byte 3 is no UTF-8"),
+        (b"1\n2,c\n", "it has 1 cells, the first row 2"),
+        (b"1,a,\n2,c\n", "it has 3 cells, the first row 2"),
+    ],
+)
+def test_a_row_of_csv_that_cannot_be_used(tmp_path, rest, why, before):
+    rows, said = queries_in(tmp_path, "q.csv", b"id,tags\n" + b"0,a\n" * (50 - bool(before)) + before + rest)
+    expected = list(range(50)) + ([51] if rest.endswith(b"2,c\n") else [])
+    assert [number for number, *_ in rows] == expected
+    assert len(said) == 1
+    assert said[0].startswith(f"line 52 (row 50) is not a row of CSV: {why}")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "why"),
+    [
+        ("q.csv", b"tags,tags\na,b\n", "has 2 columns 'tags'; there must be one"),
+        ("q.csv", b"id,tags,id\n1,b,2\n", "has 2 columns 'id'; there must be one"),
+        ("q.csv", b"\xff\xfet\0a\0g\0s\0\n\0", "is UTF-16 or UTF-32"),
+        ("q.jsonl", b"\xfe\xff\0{\0}", "is UTF-16 or UTF-32"),
+        ("q.csv", b"t\xffgs\na\n", "line 1 does not name the columns: byte 2 is no UTF-8"),
+        (
+            "q.csv",
+            b'\n"tags\na\n',
+            "line 2 does not name the columns: the quote that opens on line 2 is closed nowhere",
+        ),
+        ("q.csv", b"", "has no column 'tags' or 'attributes'; its columns are none"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path, name, data, why):
+    with pytest.raises(InputFileError) as caught:
+        queries_in(tmp_path, name, data)
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"tags", b"tags\n", b"\xef\xbb\xbftags\r", b'"tags"\r\n\r\n'])
+def test_a_header_only(tmp_path, data):
+    assert queries_in(tmp_path, "q.csv", data) == ([], [])
+
+
+def test_columns_that_mean_nothing_are_not_looked_at(tmp_path):
+    path = tmp_path / "s.csv"
+    path.write_bytes(b'key,tags,attributes,x,x\n1,a,{,,\n2,b,",","\n",""\n3,c\n')
+    invalid = Recorded()
+    batches = list(read_sets(str(path), invalid=invalid))
+    assert [key for batch in batches for key in batch["key"].to_pylist()] == [1, 2]
+    assert len(invalid.said) == 1
+
+
+@pytest.mark.parametrize("cell", ["0x10", "+1", "1_0", "\u0661", "1.0", "", "9" * 5000])
+@pytest.mark.parametrize("other", ["1,a\n", "x,a\n"])
+def test_what_is_no_key_in_csv(tmp_path, cell, other):
+    """Whether or not other rows can be used."""
+    path = tmp_path / "s.csv"
+    path.write_text(f"key,tags\n{cell},a\n{other}")
+    invalid = Recorded()
+    batches = list(read_sets(str(path), invalid=invalid))
+    assert [key for batch in batches for key in batch["key"].to_pylist()] == [1] * (other[0] == "1")
+    assert invalid.said[0].startswith(f"{path}: line 2: column 'key': row 0 must be")
+
+
+@pytest.mark.parametrize(
+    "cell", ['[],"x":[]', '[]}\n{"list":[]', "[1]", '["a"', "[[]]", "[null]", '["\ud800"]', "[" * 9999]
+)
+def test_what_are_no_tags_in_csv(tmp_path, cell):
+    quoted = '"' + cell.replace('"', '""') + '"'
+    data = f'id,tags\n0,"[""a""]"\n1,{quoted}\n2,"[""{{b[""]"\n'.encode("utf-8", "surrogatepass")
+    rows, said = queries_in(tmp_path, "q.csv", data)
+    assert rows == [(0, "0", ["a"]), (2, "2", ["{b["])]
+    assert len(said) == 1
+
+
+def test_an_error_is_one_of_tagmatch_without_skipping(tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_bytes(GOOD + b"null\n" + GOOD)
+    batches = read_queries(str(path))
+    assert next(batches)["row"].to_pylist() == [0]
+    with pytest.raises(TagMatchError, match=r"line 2 \(row 1\) is not a JSON object"):
+        next(batches)
