@@ -31,9 +31,9 @@ def put(call: Call, kind: str, options: ChangeOptions, reader: Any, writer: Any)
         _check_moves(table)
         service.index.move(table.column(CLIENT), table.column(LON), table.column(LAT))
     elif kind == "add":
-        service.index.add_subscriptions(table)
+        service.index.add_subscriptions(table, match_all=options.match_all)
     else:
-        service.index.remove_subscriptions(table)
+        service.index.remove_subscriptions(table, match_all=options.match_all)
     service.metrics.changes.labels(kind).inc(len(table))
     if options.commit and kind != "move":
         service.index.consolidate()

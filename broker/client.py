@@ -103,13 +103,13 @@ class RemoteTagMatch(Generic[K]):
         """Stage many removals, or none, as `TagMatch.remove_sets`."""
         self._put("remove", change_table(tags, keys, self._key_type, where, area))
 
-    def add_subscriptions(self, table: Any) -> None:
+    def add_subscriptions(self, table: Any, *, match_all: bool = False) -> None:
         """Stage the addition of the rows of a table, or none, as `TagMatch.add_subscriptions`."""
-        self._put("add", _checked(table))
+        self._put("add", _checked(table, match_all=match_all), {"match_all": True} if match_all else None)
 
-    def remove_subscriptions(self, table: Any) -> None:
+    def remove_subscriptions(self, table: Any, *, match_all: bool = False) -> None:
         """Stage the removal of the rows of a table, or none, as `TagMatch.remove_subscriptions`."""
-        self._put("remove", _checked(table))
+        self._put("remove", _checked(table, match_all=match_all), {"match_all": True} if match_all else None)
 
     def consolidate(self, *, full: bool = False) -> None:
         """Make all changes that any client has staged take effect, as `TagMatch.consolidate`."""
@@ -502,10 +502,10 @@ def _matching(unique: bool, channel: str | None) -> dict[str, Any]:
     return command if channel is None else {**command, "channel": channel}
 
 
-def _checked(given: Any) -> pa.Table:
+def _checked(given: Any, *, match_all: bool) -> pa.Table:
     """A table of subscriptions, with the columns that it must have."""
     table = table_of_subscriptions(given)
-    columns_of(table)
+    columns_of(table, match_all=match_all)
     return pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
 
 

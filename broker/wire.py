@@ -113,9 +113,18 @@ class MatchOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class ChangeOptions(Options):
-    """What becomes of changes: staged, or in effect when the call returns."""
+    """What becomes of changes.
+
+    Attributes
+    ----------
+    commit : bool
+        They are in effect when the call returns, not staged.
+    match_all : bool
+        As of `TagMatch.add_subscriptions`.
+    """
 
     commit: bool = False
+    match_all: bool = False
 
 
 def area_row(area: Area | None) -> dict[str, Any] | None:

@@ -338,8 +338,9 @@ class TagMatch(Generic[K]):
         tags : iterable of str
             None may begin as constraints are stored: with U+0000 and `+`, `-` or `=`.
         where : str, optional
-            What the attributes of a query must be as well, such as `price < 10 and city in {"Rome", "Milan"}`. An
-            expression with `or` is stored as several sets, one for each alternative.
+            What the attributes of a query must be as well, such as `price < 10 and city in {"Rome", "Milan"}`. `in`
+            asks for one of the values; `tags {"new", "sale"}`, as `tags` here, for all of these tags. An expression
+            with `or` is stored as several sets, one for each alternative.
         area : Circle, Box or Near, optional
             Where a query must be as well; `within circle(…)`, `within box(…)` and `within near(…)` of `where` say the
             same.
@@ -444,7 +445,7 @@ class TagMatch(Generic[K]):
         """
         self._engine.stage_many(tags, keys, where=where, area=area, removed=False, expires=expires)
 
-    def add_subscriptions(self, table: Any) -> None:
+    def add_subscriptions(self, table: Any, *, match_all: bool = False) -> None:
         """Stage the addition of the rows of a table: `add_sets` with its columns, as `to_arrow` has them.
 
         Parameters
@@ -453,8 +454,8 @@ class TagMatch(Generic[K]):
             An Arrow table or record batch, or a DataFrame of pandas, polars or DuckDB: whatever has Arrow's C stream.
             Column `key`, and those of `tags`, `where`, `constraints`, `area` and `expires` that are needed. A query
             matches a row that has all of its tags, and where its expression and all of its constraints hold, and whose
-            area it is in; several rows of a key are alternatives. Without a column `tags`, rows have no tags, nor has a
-            row where `tags` is null and `where`, `constraints` or `area` is not.
+            area it is in; several rows of a key are alternatives. Without a column `tags`, or where that is null, a row
+            has no tags, but must have a value in `where`, `constraints` or `area`.
 
             `constraints` is for many subscriptions, as nothing is parsed: lists of structs, null or empty where there
             are none. Each has the fields `attr`, the name of an attribute, `op`, and those that the operators need:
@@ -473,18 +474,21 @@ class TagMatch(Generic[K]):
             or floats, others null or not there: `lon`, `lat` and `metres` of a circle, `west`, `south`, `east` and
             `north` of a box, `metres` of what is near. A field `kind` says which it is: `circle`, `box` or `near`. It
             can be left out, but for what is near where the structs have fields `lon` or `lat`.
+        match_all : bool
+            Whether a row with nothing that it asks for is meant to match every message. Default: it is an error, unless
+            its `tags` are an empty list.
 
         Raises
         ------
         TypeError, ValueError
-            As `add_sets`, naming column and row, and the place of the constraint there; or there is another column.
-            Nothing is staged then.
+            As `add_sets`, naming column and row, and the place of the constraint there; or there is another column, or
+            a row that asks for nothing. Nothing is staged then.
 
         Examples
         --------
         >>> import pyarrow as pa
         >>> tm = TagMatch()
-        >>> tm.add_subscriptions(pa.table({"key": [1, 2], "where": ["price < 10", None]}))
+        >>> tm.add_subscriptions(pa.table({"key": [1, 2], "where": ["price < 10", "price < 100"]}))
         >>> cheap = {"attr": "price", "op": "<", "value": 10}
         >>> in_a_city = {"attr": "city", "op": "in", "values": ["Rome", "Milan"]}
         >>> ibm = {"attr": "name", "op": "prefix", "text": "IB"}
@@ -497,10 +501,10 @@ class TagMatch(Generic[K]):
         """
         from tagmatch.subscriptions import columns_of
 
-        columns = columns_of(table)
+        columns = columns_of(table, match_all=match_all)
         self._engine.stage_many(columns.pop("tags"), columns.pop("key"), removed=False, **columns)
 
-    def remove_subscriptions(self, table: Any) -> None:
+    def remove_subscriptions(self, table: Any, *, match_all: bool = False) -> None:
         """Stage the removal of what `add_subscriptions` adds; errors are as there. `expires` is left aside.
 
         Examples
@@ -516,7 +520,7 @@ class TagMatch(Generic[K]):
         """
         from tagmatch.subscriptions import columns_of
 
-        columns = columns_of(table)
+        columns = columns_of(table, match_all=match_all)
         columns.pop("expires", None)
         self._engine.stage_many(columns.pop("tags"), columns.pop("key"), removed=True, **columns)
 

@@ -13,7 +13,7 @@ from tagmatch.model.arrays import BoolArray, F64Array
 from tagmatch.model.columns import shown
 from tagmatch.model.conditions.areas import shapes_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.model.filters.areas import MAX_LAT, MAX_LON, Box, Circle
+from tagmatch.model.filters.areas import MAX_LAT, MAX_LON, Box, Circle, out_of_range
 from tagmatch.model.kernels.locations import Locations
 from tagmatch.model.kernels.sphere import boxes_have, circles_have
 
@@ -30,18 +30,19 @@ def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Arra
         They are no numbers, as many as there are clients, or one is infinite or out of range, or NaN alone.
     """
     columns = []
-    for name, given, limit in zip(_NAMES[plane], (lon, lat), (MAX_LON, MAX_LAT), strict=True):
+    for name, given in zip(_NAMES[plane], (lon, lat), strict=True):
         values = np.asarray(_plain(given, name), np.float64)
         if values.ndim == 0:
             values = np.full(count, values)
         if values.shape != (count,):
             raise InvalidValueError(f"{name} must have a number for each of the {count} clients, not {values.shape}")
-        wrong = np.isinf(values) if plane else np.abs(values) > limit
+        wrong = np.isinf(values)
         if wrong.any():
             row = int(np.argmax(wrong))
-            wanted = "finite" if plane else f"from -{limit:.0f} to {limit:.0f}"
-            raise InvalidValueError(f"{name}: row {row} must be {wanted}, not {float(values[row])!r}")
+            raise InvalidValueError(f"row {row}: {name} must be finite, not {float(values[row])!r}")
         columns.append(values + 0.0)
+    if not plane:
+        _reject_out_of_range(columns[0], columns[1], "row", 0)
     half = np.isnan(columns[0]) != np.isnan(columns[1])
     if half.any():
         raise InvalidValueError(f"{' and '.join(_NAMES[plane])}: row {int(np.argmax(half))} has only one of both")
@@ -148,16 +149,24 @@ def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tu
         flat = column.flatten() if not pa.types.is_fixed_size_list(column.type) else pc.list_flatten(column)
         places = pa.array(begins, mask=~there.to_numpy(zero_copy_only=False))
         parts = [flat.take(places), flat.take(pc.add(places, 1))]
-    lon, lat = (
-        _numbers(part, name, field, limit, there, plane, first_row)
-        for part, field, limit in zip(parts, names, (MAX_LON, MAX_LAT), strict=True)
-    )
+    lon, lat = (_numbers(part, name, field, there, first_row) for part, field in zip(parts, names, strict=True))
+    if not plane:
+        _reject_out_of_range(lon, lat, f"{name}: row", first_row)
     return lon, lat
 
 
-def _numbers(
-    values: pa.Array, column: str, name: str, limit: float, there: pa.Array, plane: bool, first_row: int
-) -> F64Array:
+def _reject_out_of_range(lon: F64Array, lat: F64Array, label: str, first_row: int) -> None:
+    """Raise `InvalidValueError` for the first place, of those that are not NaN, that is not on the sphere."""
+    wrong = (np.abs(lon) > MAX_LON) | (np.abs(lat) > MAX_LAT)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        numbers = {"lon": float(lon[row]), "lat": float(lat[row])}
+        name, other = ("lon", "lat") if abs(numbers["lon"]) > MAX_LON else ("lat", "lon")
+        problem = out_of_range(name, numbers[name], other, numbers[other])
+        raise InvalidValueError(f"{label} {first_row + row}: {problem}")
+
+
+def _numbers(values: pa.Array, column: str, name: str, there: pa.Array, first_row: int) -> F64Array:
     """One number of each place, NaN where there is no place."""
     kind = values.type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
@@ -171,13 +180,5 @@ def _numbers(
     if wrong.any():
         row = int(np.argmax(wrong))
         raise InvalidValueError(f"{column}: row {first_row + row}: {name} must be finite, not {numbers[row]}")
-    if not plane:
-        wrong = is_there & (np.abs(numbers) > limit)
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise InvalidValueError(
-                f"{column}: row {first_row + row}: {name} must be from -{limit:.0f} to {limit:.0f}, "
-                f"not {float(numbers[row])!r}"
-            )
     numbers[~is_there] = np.nan
     return numbers

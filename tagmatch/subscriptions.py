@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from tagmatch.model.arrow_input import as_table, without_null_lists
 from tagmatch.model.columns import shown, stored_tag_list
 from tagmatch.model.conditions.areas import area_tag
 from tagmatch.model.conditions.located import Alternatives, located
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
 from tagmatch.model.filters.areas import Near
 from tagmatch.model.filters.constraints import AREA_TAGS, Constraint
 from tagmatch.model.filters.language import rows_of
@@ -82,15 +82,23 @@ def table_of(given: Any) -> pa.Table | pa.RecordBatch:
     return table
 
 
-def columns_of(given: Any) -> dict[str, Any]:
+def columns_of(given: Any, *, match_all: bool = False) -> dict[str, Any]:
     """The columns of a table of subscriptions, by name.
 
-    Without a column `tags`, each row has no tags; where that is null, a row has none if it has constraints.
+    Without a column `tags`, or where that is null, a row has no tags if it has constraints.
+
+    Parameters
+    ----------
+    given
+        The table.
+    match_all : bool
+        Whether a row that has neither has no tags either, so that it matches every message; else it is an error.
 
     Raises
     ------
-    InvalidTypeError, InvalidValueError
-        It is no table, has no column `key`, or has a column that subscriptions do not have, or one twice.
+    InvalidTypeError, InvalidValueError, NullError
+        It is no table, has no column `key`, or has a column that subscriptions do not have, or one twice; or a row has
+        nothing that it asks for.
     """
     table = table_of(given)
     names = table.schema.names
@@ -100,18 +108,40 @@ def columns_of(given: Any) -> dict[str, Any]:
             raise InvalidValueError(f"subscriptions have columns {', '.join(COLUMNS)}, each once, not {name!r}")
     if "key" not in names:
         raise InvalidValueError(f"subscriptions need a column 'key'; there is {', '.join(map(repr, names)) or 'none'}")
-    no_tags = pa.ListArray.from_arrays(pa.array(np.zeros(len(table) + 1, np.int32)), pa.array([], pa.string()))
-    columns = {"tags": no_tags, **{name: table.column(name) for name in names}}
-    if columns["tags"].null_count:
+    if not match_all and {"tags", *CONDITIONS}.isdisjoint(names):
+        raise InvalidValueError(
+            f"subscriptions need one of the columns {', '.join(('tags', *CONDITIONS))}: without any, each would match "
+            "every message; if that is meant, give match_all=True"
+        )
+    columns = {name: table.column(name) for name in names}
+    if "tags" not in columns or columns["tags"].null_count:
         batches = table.to_batches() if isinstance(table, pa.Table) else [table]
-        columns["tags"] = pa.chunked_array([tags_of(batch, CONDITIONS) for batch in batches])
+        chunks = list(_every_tags(batches, match_all))
+        columns["tags"] = pa.chunked_array(chunks, None if chunks else pa.list_(pa.string()))
     return columns
+
+
+def _every_tags(batches: Iterable[pa.RecordBatch], match_all: bool) -> Iterator[pa.Array]:
+    """The tags of all rows, none of which is null; NullError."""
+    row = 0
+    for batch in batches:
+        tags = tags_of(batch, CONDITIONS)
+        if tags.null_count and not match_all:
+            row += int(np.argmax(tags.is_null().to_numpy(zero_copy_only=False)))
+            raise NullError(
+                f"subscriptions: row {row} has no tags and no condition, and would match every message: give [] for no "
+                "tags, or match_all=True"
+            )
+        yield without_null_lists(tags, np.ones(len(batch), np.bool_))
+        row += len(batch)
 
 
 def tags_of(batch: pa.RecordBatch, instead: Iterable[str]) -> pa.Array:
     """The column `tags`, whose nulls are empty lists in rows that have a value in one of some other columns."""
+    names = batch.schema.names
     has_other = np.zeros(len(batch), np.bool_)
     for name in instead:
-        if name in batch.schema.names:
+        if name in names:
             has_other |= batch.column(name).is_valid().to_numpy(zero_copy_only=False)
-    return without_null_lists(batch.column("tags"), has_other)
+    tags = batch.column("tags") if "tags" in names else pa.nulls(len(batch), pa.list_(pa.string()))
+    return without_null_lists(tags, has_other)

@@ -27,7 +27,7 @@ def located(rows: Alternatives, *, plane: bool) -> Alternatives:
     '\x00+a\x00C4'
     >>> located([row.constraints], plane=False)
     Traceback (most recent call last):
-    tagmatch.FilterError: where: lat must be from -90 to 90, not 145.46
+    tagmatch.FilterError: where: lat must be from -90 to 90, not 145.46; lon and lat seem swapped: lon comes first
     """
     if not any(tag.startswith(AREA_TAGS) for row in rows for tag in row):
         return rows

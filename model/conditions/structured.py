@@ -8,14 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import BoolArray, I64Array, TagLists, U8Array, offsets_of
+from tagmatch.model.arrays import BoolArray, I64Array, Strings, TagLists, U8Array, offsets_of
 from tagmatch.model.arrow_input import plain_strings, reject_no_utf8, strings_in
 from tagmatch.model.columns import shown
 from tagmatch.model.conditions.typed_values import check_values, elements, is_list, places, value_column
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
-from tagmatch.model.filters.constraints import Comparison, Constraint
+from tagmatch.model.filters.constraints import RANGES, Comparison, Constraint
 from tagmatch.model.filters.values import literal, value_of
 from tagmatch.model.kernels.constraint_tags import (
+    BETWEEN,
     CONSTANTS,
     MISSING,
     OPERATORS,
@@ -31,6 +32,8 @@ from tagmatch.model.kernels.value_columns import NO_PLACES
 ATTRIBUTE, OPERATOR, VALUES, UPPER, LIST = "attr", "op", ("value", "int", "float", "text", "bool"), "upper", "values"
 _COMPARISONS = get_args(Comparison)
 _FIELDS = (ATTRIBUTE, OPERATOR, *VALUES, UPPER, LIST)
+# Bytes of a tag that is no range of values, but its attribute
+_AROUND_NAME = len(Constraint("", RANGES).tag)
 
 
 def constraint_rows(
@@ -73,7 +76,18 @@ def constraint_rows(
         sound &= structs.is_valid().to_numpy(zero_copy_only=False)
     if not sound.all():
         raise read.mistake(int(np.argmin(sound)), columns)
-    return TagLists(offsets, constraint_tags(columns, threads))
+    tags = constraint_tags(columns, threads)
+    empty = _empty_ranges(columns, tags)
+    if empty.any():
+        raise read.mistake(int(np.argmax(empty)), columns)
+    return TagLists(offsets, tags)
+
+
+def _empty_ranges(columns: Columns, tags: Strings) -> BoolArray:
+    """Constraints whose two ends have no value between them: nothing stands behind the name in their tags."""
+    lengths, names = np.diff(tags.offsets), np.diff(columns.names, axis=1)[:, 0]
+    found: BoolArray = (columns.operators == BETWEEN) & (lengths == names + _AROUND_NAME)
+    return found
 
 
 class _Keys(NamedTuple):

@@ -135,6 +135,8 @@ MAX_LON, MAX_LAT = 180.0, 90.0
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _NAMES_BY_LETTER = {name[0]: name for name in KINDS}
 _LIMITS = {"lon": MAX_LON, "west": MAX_LON, "east": MAX_LON, "lat": MAX_LAT, "south": MAX_LAT, "north": MAX_LAT}
+#: The other number of the same place
+_OTHERS = {"lon": "lat", "lat": "lon", "west": "south", "south": "west", "east": "north", "north": "east"}
 _PAYLOAD = re.compile(r"([cbnCBN])((?:[0-9a-f]{16})+)")
 
 
@@ -184,7 +186,7 @@ def check(area: object, *, plane: bool) -> None:
     >>> check(Circle(9.19, 145.46, 5000), plane=True)
     >>> check(Circle(9.19, 145.46, 5000), plane=False)
     Traceback (most recent call last):
-    tagmatch.InvalidValueError: lat must be from -90 to 90, not 145.46
+    tagmatch.InvalidValueError: lat must be from -90 to 90, not 145.46; lon and lat seem swapped: lon comes first
     """
     name = _name_of(area)
     if plane:
@@ -196,7 +198,23 @@ def check(area: object, *, plane: bool) -> None:
     for field in FIELDS[name]:
         value, limit = getattr(area, field), _LIMITS.get(field)
         if limit is not None and not -limit <= value <= limit:
-            raise InvalidValueError(f"{field} must be from -{limit:.0f} to {limit:.0f}, not {value!r}")
+            other = _OTHERS[field]
+            raise InvalidValueError(out_of_range(field, value, other, getattr(area, other)))
+
+
+def out_of_range(field: str, value: float, other: str, beside: float) -> str:
+    """What is wrong with a number of degrees, of a place of which `beside` is the other number, called `other`.
+
+    Examples
+    --------
+    >>> out_of_range("lat", 145.46, "lon", 9.19)
+    'lat must be from -90 to 90, not 145.46; lon and lat seem swapped: lon comes first'
+    """
+    limit = _LIMITS[field]
+    names = (other, field) if limit == MAX_LAT else (field, other)
+    is_swapped = limit == MAX_LAT and abs(value) <= MAX_LON and abs(beside) <= MAX_LAT
+    hint = f"; {' and '.join(names)} seem swapped: {names[0]} comes first" if is_swapped else ""
+    return f"{field} must be from -{limit:.0f} to {limit:.0f}, not {value!r}{hint}"
 
 
 def _name_of(area: object) -> str:

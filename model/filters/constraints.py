@@ -160,18 +160,24 @@ class Constraint:
 
     @classmethod
     def between(cls, attribute: str, low: Value, high: Value) -> Constraint:
-        """From `low` to `high`, with both; never, if `low` is greater.
+        """From `low` to `high`, with both.
 
         Raises
         ------
         InvalidTypeError, InvalidValueError
-            As `compared`, and for values of two types.
+            As `compared`, for values of two types, and if `low` is greater: no value is between them.
         """
         if _type_of(low) != _type_of(high):
             raise InvalidTypeError(
                 f"between needs two numbers or two texts: {literal(low)} and {literal(high)} have no order"
             )
-        return cls._of_range(attribute, Cut("[", key_of(low)), Cut("]", key_of(high)))
+        constraint = cls._of_range(attribute, Cut("[", key_of(low)), Cut("]", key_of(high)))
+        if not constraint.intervals:
+            raise InvalidValueError(
+                f"no value is between {literal(low)} and {literal(high)}: the lesser one comes first, "
+                f"as in between {literal(high)} and {literal(low)}"
+            )
+        return constraint
 
     @classmethod
     def one_of(cls, attribute: str, values: Iterable[Value]) -> Constraint:
@@ -359,7 +365,7 @@ def _cuts_in(payload: bytes) -> Iterator[Cut]:
 
 def _text_of_ranges(name: str, intervals: tuple[Interval, ...]) -> str:
     if not intervals:
-        return f"{name} between 1 and 0"
+        return f'{name} < ""'  # below all texts
     if all(interval.is_point for interval in intervals):
         return _text_of_points(name, "=", "in", [interval.lower.key for interval in intervals])
     (lower, _), (_, upper) = intervals[0], intervals[-1]

@@ -5,11 +5,11 @@ test                                       holds for a value that
 =========================================  =============================================================================
 `a = v`, `a != v`                          equals `v`; does not
 `a < v`, `a <= v`, `a > v`, `a >= v`       is of the same type, and comes before or after `v` (numbers, texts)
-`a between v and w`                        lies between, or equals one of both
-`a in {v, …}`, `a not in {v, …}`           equals one of them; none
+`a between v and w`                        lies between, or equals one of both; `v` is at most `w`
+`a in {v, …}`, `a not in {v, …}`           equals any one of them; none
 `a prefix "…"`, `suffix`, `contains`       is a text that begins with it, ends with it, or contains it
 `exists(a)`                                is any, even NaN
-`tags {"x", …}`                            (the message has all these tags)
+`tags {"x", …}`                            (the message has all these tags, not just one of them)
 `within circle(lon, lat, metres)`          (the message is in this circle)
 `within box(west, south, east, north)`     (in this box)
 `within near(metres)`                      (at most so far from the subscriber)

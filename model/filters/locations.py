@@ -16,7 +16,17 @@ import math
 import struct
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.filters.areas import MAX_LAT, MAX_LON, Box, Circle, Near, check, finite_number, payload_of
+from tagmatch.model.filters.areas import (
+    MAX_LAT,
+    MAX_LON,
+    Box,
+    Circle,
+    Near,
+    check,
+    finite_number,
+    out_of_range,
+    payload_of,
+)
 from tagmatch.model.filters.values import ATTRIBUTE, RESERVED
 
 #: Begins both tags
@@ -106,7 +116,7 @@ def checked_location(location: object, *, plane: bool) -> tuple[float, float]:
         lon, lat = (finite_number(name, value) for name, value in zip(names, location, strict=True))
     except (InvalidTypeError, InvalidValueError) as error:
         raise type(error)(f"location: {error}") from None
-    for name, value, limit in (("lon", lon, MAX_LON), ("lat", lat, MAX_LAT)):
+    for name, value, limit, other, beside in (("lon", lon, MAX_LON, "lat", lat), ("lat", lat, MAX_LAT, "lon", lon)):
         if not plane and not -limit <= value <= limit:
-            raise InvalidValueError(f"location: {name} must be from -{limit:.0f} to {limit:.0f}, not {value!r}")
+            raise InvalidValueError(f"location: {out_of_range(name, value, other, beside)}")
     return lon, lat

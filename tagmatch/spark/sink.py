@@ -22,7 +22,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, saving: Saving, schema: StructType) -> None:
         self._saving, self._schema = saving, to_arrow_schema(schema, timezone="UTC")
-        check_columns(self._schema, removals=True)
+        check_columns(self._schema, removals=True, match_all=saving.match_all)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> HandedOver:
         """One task."""

@@ -27,7 +27,9 @@ from tagmatch.spark.stores import StoreSettings
 from tagmatch.spark.writing import Saving, Writer
 
 _READING: Parsers = {"path": str, "snapshot": int, "setsPerPartition": whole}
-_WRITING: Parsers = {"path": str, "layout": one_of(Layout), "maxPartitionSize": whole, "plane": truth}
+_WRITING: Parsers = {
+    "path": str, "layout": one_of(Layout), "maxPartitionSize": whole, "plane": truth, "matchAll": truth
+}  # fmt: skip
 # What Spark itself has among the options of a stream
 _STREAMING: Parsers = {**_WRITING, "checkpointLocation": str}
 
@@ -88,6 +90,7 @@ class TagMatchSource(DataSource):
             layout=options.get("layout"),
             max_partition_size=options.get("maxPartitionSize"),
             plane=options.get("plane", False),
+            match_all=options.get("matchAll", False),
         )
 
 

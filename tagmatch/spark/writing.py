@@ -66,6 +66,8 @@ class Saving:
         As of `TagMatch`; `None`: as the index has it.
     plane : bool
         Areas are on the plane.
+    match_all : bool
+        As of `TagMatch.add_subscriptions`.
     """
 
     index: Location
@@ -73,6 +75,7 @@ class Saving:
     layout: Layout | None
     max_partition_size: int | None
     plane: bool
+    match_all: bool
 
     def save(self, messages: Sequence[HandedOver], schema: pa.Schema, epoch: int | None = None) -> None:
         """Make the rows the index, or add them; in one step, at the end.
@@ -106,7 +109,7 @@ class Saving:
             with pa.ipc.open_stream(message.rows) as batches:
                 for batch in batches:
                     names = [name for name in batch.schema.names if name != REMOVED]
-                    columns = columns_of(_with_unsigned_keys(batch.select(names)))
+                    columns = columns_of(_with_unsigned_keys(batch.select(names)), match_all=self.match_all)
                     rows = rows_to_store(columns, key_type, plane=self.plane, threads=1)
                     removed = _removed(batch)
                     flags = removed if rows.sources is None else removed[rows.sources]
@@ -158,7 +161,7 @@ def key_type_in(schema: pa.Schema) -> KeyType:
     raise InvalidTypeError(f"column 'key' must be a string, an integer or a decimal of scale 0, not {kind}")
 
 
-def check_columns(schema: pa.Schema, *, removals: bool) -> None:
+def check_columns(schema: pa.Schema, *, removals: bool, match_all: bool) -> None:
     """See that rows have columns that can be saved.
 
     Raises
@@ -175,7 +178,8 @@ def check_columns(schema: pa.Schema, *, removals: bool) -> None:
             )
         if not pa.types.is_boolean(kind := schema.field(REMOVED).type):
             raise InvalidTypeError(f"column {REMOVED!r} must be boolean, not {kind}")
-    columns_of(pa.Table.from_batches([], schema).select([name for name in names if name != REMOVED]))
+    rows = pa.Table.from_batches([], schema).select([name for name in names if name != REMOVED])
+    columns_of(rows, match_all=match_all)
 
 
 def _removed(batch: pa.RecordBatch) -> BoolArray:
@@ -218,7 +222,7 @@ class Writer(DataSourceArrowWriter):
 
     def __init__(self, saving: Saving, schema: StructType) -> None:
         self._saving, self._schema = saving, to_arrow_schema(schema, timezone="UTC")
-        check_columns(self._schema, removals=not saving.overwrite)
+        check_columns(self._schema, removals=not saving.overwrite, match_all=saving.match_all)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> HandedOver:
         """One task."""

@@ -191,7 +191,7 @@ def test_positions_stay_when_segments_are_merged():
 @pytest.mark.parametrize(
     ("location", "message"),
     [
-        ((9.0, 91.0), "location: lat must be from -90 to 90, not 91.0"),
+        ((9.0, 91.0), "location: lat must be from -90 to 90, not 91.0; lon and lat seem swapped: lon comes first"),
         ((-180.5, 0), "location: lon must be from -180 to 180, not -180.5"),
         ((math.nan, 0), "location: lon must be finite, not nan"),
     ],
@@ -219,7 +219,7 @@ def test_within_is_no_near():
         (
             [None, {"lon": 1.0, "lat": 95.0}],
             InvalidValueError,
-            "column 'location': row 1: lat must be from -90 to 90, not 95.0",
+            "column 'location': row 1: lat must be from -90 to 90, not 95.0; lon and lat seem swapped: lon comes first",
         ),
         ([{"lon": 1.0, "lat": math.nan}], InvalidValueError, "column 'location': row 0: lat must be finite, not nan"),
         ([{"lon": 1.0, "lat": None}], NullError, "column 'location': row 0 has no lat"),
@@ -241,9 +241,9 @@ def test_columns_of_locations_with_a_mistake(column, error, message):
     ("lon", "lat", "message"),
     [
         ([1.0], [1.0, 2.0], "lon must have a number for each of the 2 clients, not (1,)"),
-        ([1.0, 181.0], [1.0, 2.0], "lon: row 1 must be from -180 to 180, not 181.0"),
+        ([1.0, 181.0], [1.0, 2.0], "row 1: lon must be from -180 to 180, not 181.0"),
         ([1.0, math.nan], [1.0, 2.0], "lon and lat: row 1 has only one of both"),
-        ([1.0, math.inf], [1.0, 2.0], "lon: row 1 must be from -180 to 180, not inf"),
+        ([1.0, math.inf], [1.0, 2.0], "row 1: lon must be finite, not inf"),
     ],
 )
 def test_moves_to_nowhere(lon, lat, message):

@@ -250,7 +250,11 @@ BAD_RECORDS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({**_GOOD, "metres": math.inf}, InvalidValueError, "metres must be finite, not inf"),
     ({**_GOOD, "metres": -1.0}, InvalidValueError, "metres must be zero or more, not -1.0"),
     ({"kind": "near", "metres": math.nan}, InvalidValueError, "metres must be finite, not nan"),
-    ({**_GOOD, "lat": 91.0}, InvalidValueError, "lat must be from -90 to 90, not 91.0"),
+    (
+        {**_GOOD, "lat": 91.0},
+        InvalidValueError,
+        "lat must be from -90 to 90, not 91.0; lon and lat seem swapped: lon comes first",
+    ),
     ({**_GOOD, "lon": -180.5}, InvalidValueError, "lon must be from -180 to 180, not -180.5"),
 ]
 
@@ -270,12 +274,17 @@ def test_mistakes_in_structs(bad: dict[str, Any], kind: type[Exception], message
         assert tm.stats()["staged"] == 0
 
 
+_SWAPPED = "; lon and lat seem swapped: lon comes first"
 _NOT_EAST = "west must be at most east, which is 2.0, on the plane, not"
 
 BAD_BOXES = [
     ((1.0, 5.0, 2.0, 4.0), "south must be at most north, which is 4.0, not 5.0", None),
     ((181.0, 1.0, 2.0, 4.0), "west must be from -180 to 180, not 181.0", f"{_NOT_EAST} 181.0"),
-    ((1.0, -91.0, 2.0, 4.0), "south must be from -90 to 90, not -91.0", ""),
+    (
+        (1.0, -91.0, 2.0, 4.0),
+        "south must be from -90 to 90, not -91.0; west and south seem swapped: west comes first",
+        "",
+    ),
     ((3.0, 1.0, 2.0, 4.0), "", f"{_NOT_EAST} 3.0"),
     ((math.nan, 1.0, 2.0, 4.0), "west must be finite, not nan", None),
 ]
@@ -344,7 +353,9 @@ def test_other_mistakes() -> None:
     with TagMatch(**OPTIONS) as tm:
         with pytest.raises(InvalidTypeError, match=r"^area must be a Circle, a Box or a Near, not 5 \(int\)$"):
             tm.add_set([], 1, area=5)  # type: ignore[arg-type]
-        with pytest.raises(FilterError, match=r"^where: row 7: lat must be from -90 to 90, not 91\.0$"):
+        with pytest.raises(
+            FilterError, match=r"^where: row 7: lat must be from -90 to 90, not 91\.0; lon and lat seem swapped"
+        ):
             tm.add_sets([[]] * 9, range(9), where=[None] * 7 + ["x = 1 or within circle(1, 91, 2)", "x = 1"])
         with pytest.raises(FilterError, match=r"^where: row 1: `not within near\(1\)` has no meaning"):
             tm.add_sets([[]] * 2, range(2), where=["within near(1)", "not within near(1)"])
@@ -424,7 +435,7 @@ def test_files_have_areas(tmp_path: Path, name: str) -> None:
         ('{"metres": true}', "metres must be a number, not bool True"),
         ('{"metres": NaN}', "metres must be finite, not nan"),
         ('{"lon": null, "lat": null, "metres": 1}', f"field 'lon' is null; {_CIRCLE}"),
-        ('{"lon": 1, "lat": 95, "metres": 1}', "lat must be from -90 to 90, not 95.0"),
+        ('{"lon": 1, "lat": 95, "metres": 1}', f"lat must be from -90 to 90, not 95.0{_SWAPPED}"),
         ('{"kind": "disc", "metres": 1}', "there is no kind 'disc'; there are circle, box, near"),
         ('{"kind": 1, "metres": 1}', "field 'kind' must be a text, not 1 (int)"),
         ('{"radius": 1}', "areas have no field 'radius'"),
@@ -446,7 +457,7 @@ def test_mistakes_of_geometry_in_files(tmp_path: Path) -> None:
     path.write_text(f'{{"key": 1, "where": "x = 1"}}\n{{"key": 2, "where": "{where}"}}\n')
     with pytest.raises(FilterError) as caught:
         list(read_sets(str(path), where=True))
-    assert str(caught.value) == f"{path}: line 2: column 'where': row 1: lat must be from -90 to 90, not 95.0"
+    assert str(caught.value) == f"{path}: line 2: column 'where': row 1: lat must be from -90 to 90, not 95.0{_SWAPPED}"
     [batch] = read_sets(str(path), where=True, plane=True)
     assert batch["where"].to_pylist() == ["x = 1", where]
     table = pa.table({"key": [1, 2], "tags": [[], []], "area": pa.array([None, {"lon": 1, "lat": 95, "metres": 1}])})
@@ -454,7 +465,7 @@ def test_mistakes_of_geometry_in_files(tmp_path: Path) -> None:
     with pytest.raises(InvalidValueError) as refused:
         list(read_sets(str(tmp_path / "sets.parquet"), where=True))
     assert str(refused.value) == (
-        f"{tmp_path / 'sets.parquet'}: column 'area': row 1: lat must be from -90 to 90, not 95.0"
+        f"{tmp_path / 'sets.parquet'}: column 'area': row 1: lat must be from -90 to 90, not 95.0{_SWAPPED}"
     )
     [batch] = read_sets(str(tmp_path / "sets.parquet"), where=True, plane=True)
     assert pc.struct_field(batch["area"], "lat").to_pylist() == [None, 95]

@@ -61,7 +61,7 @@ CALLS: dict[str, tuple[Callable[[TagMatch, Any], None], str]] = {
     "remove_sets": (lambda tm, where: tm.remove_sets([["a"], ["b"]], [1, 2], where=["a = 1", where]), "where: row 1: "),
     "add_sets, one for all": (lambda tm, where: tm.add_sets([["a"], ["b"]], [1, 2], where=where), "where: "),
     "add_subscriptions": (
-        lambda tm, where: tm.add_subscriptions(pa.table({"key": [1, 2], "where": pa.array([None, where])})),
+        lambda tm, where: tm.add_subscriptions(pa.table({"key": [1, 2], "where": pa.array(["a = 1", where])})),
         "where: row 1: ",
     ),
     "add_sets, a dictionary": (

@@ -284,7 +284,7 @@ def test_alternatives_are_staged_in_the_log(tmp_path):
 def test_tables_of_subscriptions():
     with TagMatch(device="cpu") as tm, TagMatch(device="cpu") as other:
         where = pa.chunked_array([["price < 10", None], ['city = "Rome"']], pa.string())
-        tm.add_subscriptions(pa.table({"key": [1, 2, 1], "where": where}))
+        tm.add_subscriptions(pa.table({"key": [1, 2, 1], "where": where}), match_all=True)
         tm.consolidate()
         assert tm.match_unique([], {"city": "Rome"}) == {1, 2}
         assert tm.match_unique(["a"], {"price": 10}) == {2}
@@ -295,7 +295,7 @@ def test_tables_of_subscriptions():
             (pa.table({"tags": [["a"]]}), "need a column 'key'"),
             (pa.table({"key": [1], "price": [2]}), "not 'price'"),
             (pa.table({"key": [1, 2], "where": ["a = 1", "a ="]}), "where: row 1: column 4"),
-            ([1], "must be an Arrow table"),
+            ([1], "must be a table of Arrow or a DataFrame"),
         ]:
             with pytest.raises((InvalidTypeError, InvalidValueError, FilterError), match=message):
                 tm.add_subscriptions(bad)

@@ -56,7 +56,7 @@ def test_null_tags_alone_are_an_error() -> None:
         subscriptions(tags),
         pa.concat_tables([subscriptions(tags).slice(0, 2), subscriptions(tags).slice(2)]),
     ):
-        with pytest.raises(NullError, match="row 3 is null where a set of tags must be"):
+        with pytest.raises(NullError, match="row 3 has no tags and no condition"):
             tm.add_subscriptions(table)
     assert tm.stats()["staged"] == 0
 

@@ -122,8 +122,8 @@ def test_files_have_them(tmp_path_factory: Any, rows: Any, spelling: random.Rand
     path = tmp_path_factory.mktemp("files") / "subscriptions.parquet"
     pq.write_table(table, path)
     with TagMatch(device="cpu") as tm, TagMatch(device="cpu") as other:
-        tm.add_subscriptions(pq.read_table(path))
-        other.add_subscriptions(table)
+        tm.add_subscriptions(pq.read_table(path), match_all=True)
+        other.add_subscriptions(table, match_all=True)
         for each in (tm, other):
             each.consolidate()
         assert dict(tm) == dict(other)
@@ -199,6 +199,8 @@ GOOD = {"attr": "x", "op": "<", "value": 1}
         ({"attr": "x", "op": "in", "values": [1, None]}, "'values' holds a null where a value must be"),
         ({"attr": "x", "op": "between", "value": 1}, "between needs two values, in the fields 'value' and 'upper'"),
         ({"attr": "x", "op": "between", "values": [1, 2, 3]}, "between needs two values"),
+        ({"attr": "x y", "op": "between", "values": [10, 5]}, "no value is between 10 and 5"),
+        ({"attr": "x", "op": "between", "float": 1.5, "upper": 1}, "no value is between 1.5 and 1"),
         ({"attr": "x", "op": "between", "text": "a", "upper": 1}, 'between needs two numbers or two texts: "a" and 1'),
         ({"attr": "x", "op": "between", "bool": True, "upper": 1}, "true has no order"),
         ({"attr": "x", "op": ">", "bool": False}, "false has no order: compare it with = or !="),
@@ -219,7 +221,7 @@ def test_mistakes(constraint: Any, message: str, before: list[Any]) -> None:
     rows = pa.array([[GOOD], None, [*before, constraint, GOOD], [constraint]], pa.list_(kind))
     with TagMatch(device="cpu") as tm:
         with pytest.raises((InvalidTypeError, InvalidValueError), match=message) as caught:
-            tm.add_subscriptions(pa.table({"key": range(4), "constraints": rows}))
+            tm.add_subscriptions(pa.table({"key": range(4), "constraints": rows}), match_all=True)
         assert str(caught.value).startswith(f"constraints: row 2, constraint {len(before)}")
         assert tm.stats()["staged"] == 0
 

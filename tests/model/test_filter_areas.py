@@ -141,11 +141,14 @@ def test_fields_that_do_not_fit_each_other() -> None:
 
 _OUT_OF_RANGE = [
     (Circle(-180.5, 0, 1), "lon must be from -180 to 180, not -180.5"),
-    (Circle(0, 91, 1), "lat must be from -90 to 90, not 91.0"),
+    (Circle(0, 91, 1), "lat must be from -90 to 90, not 91.0; lon and lat seem swapped: lon comes first"),
     (Box(181, 0, 182, 1), "west must be from -180 to 180, not 181.0"),
-    (Box(0, -91, 1, 0), "south must be from -90 to 90, not -91.0"),
+    (Box(0, -91, 1, 0), "south must be from -90 to 90, not -91.0; west and south seem swapped: west comes first"),
     (Box(0, 0, 181, 1), "east must be from -180 to 180, not 181.0"),
-    (Box(0, 0, 1, 90.00000000000001), "north must be from -90 to 90, not 90.00000000000001"),
+    (
+        Box(0, 0, 1, 90.00000000000001),
+        "north must be from -90 to 90, not 90.00000000000001; east and north seem swapped: east comes first",
+    ),
 ]
 
 

@@ -104,6 +104,12 @@ MISTAKES = [
     (f"a = {'9' * 5000}", 5, _RANGE),
     ("a < true", 5, f"true {_ORDER}"),
     ("a between false and 1", 11, f"false {_ORDER}"),
+    ("a between 10 and 5", 18, "no value is between 10 and 5: the lesser one comes first, as in between 5 and 10"),
+    (
+        'not a between "b" and "a"',
+        23,
+        'no value is between "b" and "a": the lesser one comes first, as in between "a" and "b"',
+    ),
     ("a between 1 and true", 17, f"true {_ORDER}"),
     ('a between 1 and "b"', 17, 'between needs two numbers or two texts: 1 and "b" have no order'),
     ("a = - 1", 5, f'expected {_VALUE}, found "-"'),

@@ -25,6 +25,7 @@ from support.expressions import (
     text_of,
     values_of,
 )
+from support.filters import in_order
 
 from tagmatch import Where
 from tagmatch.model.filters.language import rows_of
@@ -165,7 +166,8 @@ def _any_test(rng: random.Random) -> Test:
         operators += ["prefix", "suffix", "contains"]
     operator = rng.choice(operators)
     operands = {"exists": 0, "in": 2, "not in": 2, "between": 2}.get(operator, 1)
-    return Test(name, operator, tuple(values[:operands]))
+    test = Test(name, operator, tuple(values[:operands]))
+    return in_order(test) if operator == "between" else test
 
 
 def any_attributes(rng: random.Random) -> dict[str, Any]:

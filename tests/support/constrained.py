@@ -97,7 +97,7 @@ def meaning(draw: st.DrawFn) -> Tested:
         return Constraint.compared(name, kind, known), lambda value: COMPARISONS[kind](value, known)  # type: ignore[arg-type]
     if kind == "between":
         of = draw(st.sampled_from([NUMBERS, TEXTS]))
-        low, high = draw(st.sampled_from(of)), draw(st.sampled_from(of))
+        low, high = sorted([draw(st.sampled_from(of)), draw(st.sampled_from(of))], key=bytes_of)
         return Constraint.between(
             name, low, high
         ), lambda value: COMPARISONS[">="](value, low) and COMPARISONS["<="](value, high)

@@ -26,7 +26,10 @@ Row = dict[str, Any]
 def constraints(values: st.SearchStrategy[Any], names: tuple[str, ...]) -> st.SearchStrategy[Row]:
     name, comparison = st.sampled_from(names), st.sampled_from(["=", "!=", "<", ">"])
     one = st.fixed_dictionaries({"attr": name, "op": comparison, "value": values, "upper": st.none()})
-    return one | st.fixed_dictionaries({"attr": name, "op": st.just("between"), "value": values, "upper": values})
+    ends = st.tuples(values, values).map(sorted)
+    return one | st.builds(
+        lambda name, ends: {"attr": name, "op": "between", "value": ends[0], "upper": ends[1]}, name, ends
+    )
 
 
 def workloads(values: st.SearchStrategy[Any], names: tuple[str, ...]) -> st.SearchStrategy[tuple[list[Row], list[Row]]]:
