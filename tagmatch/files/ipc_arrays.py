@@ -322,6 +322,9 @@ class Extensions(Reader):
         return pa.ExtensionArray.from_storage(self.kind, self._storage.nothing(dictionaries))
 
 
+# Intervals of months, or of days and milliseconds, which Python has nothing for
+_WITHOUT_CLASS = (pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME)
+
 _READERS: list[tuple[Callable[[Any], bool], type[Reader]]] = [
     (_is.is_null, Nulls),
     (lambda kind: _is.is_string(kind) or _is.is_large_string(kind), Strings),
@@ -334,7 +337,7 @@ _READERS: list[tuple[Callable[[Any], bool], type[Reader]]] = [
     (lambda kind: _is.is_union(kind) and kind.mode == "sparse", SparseUnions),
     (_is.is_union, DenseUnions),
     (_is.is_run_end_encoded, RunEnds),
-    (_is.is_primitive, Fixed),
+    (lambda kind: _is.is_primitive(kind) and kind.id not in _WITHOUT_CLASS, Fixed),
     (lambda kind: _is.is_decimal(kind) or _is.is_fixed_size_binary(kind), Fixed),
 ]
 
