@@ -22,6 +22,7 @@ from tagmatch.files.lines import first_line
 from tagmatch.files.others import OtherColumns
 from tagmatch.files.streams import input_descriptor, seekable
 from tagmatch.model.errors import InputFileError, TagMatchError
+from tagmatch.model.extensions import without_extensions
 
 _BATCH_ROWS = 65_536
 
@@ -52,7 +53,7 @@ def parquet_rows(
             seekable(descriptor) as place,
             pq.ParquetFile(place, memory_map=True, page_checksum_verification=True) as file,
         ):
-            schema = file.schema_arrow
+            schema = without_extensions(file.schema_arrow.empty_table()).schema
             names = frozenset(schema.names)
             columns = tuple(column for column in columns if not column.is_optional or column.name in names)
             columns = beside(attribute_columns(attributes, schema.names, name, are_texts=False), columns)
@@ -64,7 +65,7 @@ def parquet_rows(
                 others.check(schema.names, name)
             wanted = [column.name for column in columns if column.name in names]
             for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
-                yield from joined(_usable(batch, first_row, name, columns, invalid))
+                yield from joined(_usable(without_extensions(batch), first_row, name, columns, invalid))
                 first_row += len(batch)
             return first_row
     except (OSError, pa.ArrowException) as error:
