@@ -278,15 +278,14 @@ class Indices(Reader):
 
     def nothing(self, dictionaries: Dictionaries) -> pa.Array:
         """An array of length 0."""
-        values = dictionaries.get(self._number)
-        return self._in_dictionary(
-            self._indices.nothing(dictionaries), values.array if values else self._values.nothing(dictionaries)
-        )
+        known = dictionaries.get(self._number)
+        values = self._values.nothing(dictionaries) if known is None else known.joined()[0]
+        return self._in_dictionary(self._indices.nothing(dictionaries), values)
 
     def _made(self, body: Body, length: int, validity: pa.Buffer | None) -> pa.Array:
         if self._number not in body.dictionaries:
             raise InvalidValueError("its dictionary must come before it")
-        values, sizes = body.dictionaries[self._number]
+        values, sizes = body.dictionaries[self._number].joined()
         given = body.buffer(length * self._width.itemsize)
         places = np.frombuffer(given, self._width, length)
         if validity is not None:  # else what is null could point anywhere

@@ -96,13 +96,15 @@ def _union() -> pa.Array:
 
 
 def _others() -> list[pa.RecordBatch]:
-    """Messages with a column of every type, which most are refused for, and of such within others."""
+    """Messages with a column of every type, and of such within others: attributes, or ids, which come back."""
     rnd = random.Random(0)
     kinds = [kind for kind in LEAVES if not isinstance(kind, pa.BaseExtensionType)]
     for _ in range(2):  # the second time, within those of the first
         kinds += [of(kind) for of in _WITHIN for kind in rnd.sample(kinds, 3)]
     tags = pa.array([["a"]] * 4)
-    return [pa.record_batch({"tags": tags, "any": array_of(rnd, kind, 4)}) for kind in kinds]
+    return [
+        pa.record_batch({"tags": tags, ("any", "id")[i % 2]: array_of(rnd, each, 4)}) for i, each in enumerate(kinds)
+    ]
 
 
 def _with_text(kind: pa.DataType) -> list[pa.Field]:
