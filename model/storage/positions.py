@@ -15,6 +15,7 @@ import xxhash
 from tagmatch.model.arrays import F64Array
 from tagmatch.model.errors import IndexCorruptError, InvalidValueError, TagMatchError
 from tagmatch.model.options import KeyType
+from tagmatch.model.parallel import threads_of_arrow
 from tagmatch.model.storage.durable import make_folder, replace_file
 from tagmatch.model.storage.file_lock import locked
 from tagmatch.model.storage.format import LOCK, POSITIONS
@@ -113,7 +114,7 @@ def check_positions(text: bytes, where: str) -> None:
 def _read(text: bytes, key_type: KeyType | None, where: str) -> tuple[list[str], Positions]:
     """The names of the columns, and what is in them."""
     try:
-        with pa.ipc.open_file(pa.BufferReader(text)) as reader:
+        with threads_of_arrow(), pa.ipc.open_file(pa.BufferReader(text)) as reader:
             schema = reader.schema
             (batch,) = (reader.get_batch(number) for number in range(reader.num_record_batches))
         batch.validate(full=True)
@@ -122,6 +123,8 @@ def _read(text: bytes, key_type: KeyType | None, where: str) -> tuple[list[str],
         sound = names in (_names(plane=False), _names(plane=True)) and lon.type == lat.type == pa.float64()
         sound = sound and keys.type in (_TYPES.values() if key_type is None else [_TYPES[key_type]])
         sound = sound and (schema.metadata or {}).get(_CHECKSUM) == _checksum(keys, lon, lat)
+    except MemoryError:
+        raise
     except (pa.ArrowException, KeyError, ValueError, OSError):
         sound = False
     if not sound:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import BoolArray, IntArray, offsets_of
 from tagmatch.model.errors import IndexCorruptError
-from tagmatch.model.parallel import reject_given_up
+from tagmatch.model.parallel import reject_given_up, threads_of_arrow
 from tagmatch.model.storage.format import ADVICE
 from tagmatch.model.storage.store_folder import StoreFolder
 from tagmatch.model.storage.table_files import columns_of
@@ -61,7 +61,8 @@ class SparseTable:
         self._fetch_bytes(0, place)
         end = self.size - _BEHIND_FOOTER
         self._fetch_bytes(end - self._length(end), self.size)
-        return columns_of(pa.ipc.open_file(pa.BufferReader(self._mapped)).read_all())
+        with threads_of_arrow():
+            return columns_of(pa.ipc.open_file(pa.BufferReader(self._mapped)).read_all())
 
     def _length(self, place: int) -> int:
         """The length that stands there."""

@@ -22,7 +22,7 @@ import xxhash
 
 from tagmatch.model.arrays import I64Array, offsets_of
 from tagmatch.model.errors import IndexCorruptError
-from tagmatch.model.parallel import reject_given_up
+from tagmatch.model.parallel import reject_given_up, threads_of_arrow
 from tagmatch.model.storage.durable import sync
 from tagmatch.model.storage.format import ADVICE, Entry
 
@@ -179,7 +179,8 @@ def read_table_file(files: Sequence[Path]) -> pa.Table:
         One cannot be read.
     """
     source = pa.memory_map(str(files[0])) if len(files) == 1 else pa.BufferReader(_mapped(files))
-    return pa.ipc.open_file(source).read_all()
+    with threads_of_arrow():
+        return pa.ipc.open_file(source).read_all()
 
 
 def read_columns(files: Sequence[Path]) -> dict[str, pa.Array]:

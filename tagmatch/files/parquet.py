@@ -23,6 +23,7 @@ from tagmatch.files.others import OtherColumns
 from tagmatch.files.streams import input_descriptor, seekable
 from tagmatch.model.errors import InputFileError, TagMatchError
 from tagmatch.model.extensions import without_extensions
+from tagmatch.model.parallel import threads_of_arrow
 
 _BATCH_ROWS = 65_536
 
@@ -51,6 +52,7 @@ def parquet_rows(
         with (
             input_descriptor(path) as descriptor,
             seekable(descriptor) as place,
+            threads_of_arrow(),
             pq.ParquetFile(place, memory_map=True, page_checksum_verification=True) as file,
         ):
             schema = without_extensions(file.schema_arrow.empty_table()).schema
@@ -68,6 +70,8 @@ def parquet_rows(
                 yield from joined(_usable(without_extensions(batch), first_row, name, columns, invalid))
                 first_row += len(batch)
             return first_row
+    except MemoryError:
+        raise
     except (OSError, pa.ArrowException) as error:
         raise InputFileError(f"{name}: not a whole Parquet file: {first_line(error)}") from None
 
