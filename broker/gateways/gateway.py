@@ -52,7 +52,13 @@ class Gateway(ABC):
         if options.notifications:
             most_bytes = min(most_bytes, sessions.options.max_bytes // 2)
         self._handing_over = HandingOver(
-            hub, options, most_bytes, self._letters, self._sending.when_sent, plane=bool(index.stats()["plane"])
+            hub,
+            options,
+            most_bytes,
+            self._letters,
+            self._sending.when_sent,
+            plane=bool(index.stats()["plane"]),
+            steady=sessions.steady,
         )
         self._most_bytes = most_bytes
         self._connections = self._failures = 0
@@ -64,7 +70,7 @@ class Gateway(ABC):
 
     @abstractmethod
     def _run_connection(self) -> None:
-        """Connect, call `_is_connected`, and return or raise when that connection has ended."""
+        """Connect, call `_is_connected`, and raise when that connection has ended; return to have another at once."""
 
     @abstractmethod
     def _end_receiving(self) -> None:
@@ -100,12 +106,13 @@ class Gateway(ABC):
     def _keep_connected(self) -> None:
         delay = self.options.retry_first
         while not self._ended.is_set():
-            why: object = "it has ended"
             self._has_gone_on = False
             try:
                 self._run_connection()
+                self._is_connected(False)
+                continue
             except (NoConnection, OSError, TagMatchError) as error:
-                why = error
+                why: object = error
             except Exception as error:
                 _LOG.exception("a connection has failed")
                 why = error

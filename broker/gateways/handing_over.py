@@ -58,6 +58,8 @@ class HandingOver:
         `when_sent(act)` calls `act` when all notifications that there are by now have been sent.
     plane : bool
         Whether places are on the plane.
+    steady : callable
+        What `steady_us` gives.
     """
 
     def __init__(
@@ -69,9 +71,10 @@ class HandingOver:
         when_sent: Callable[[Callable[[], None]], None],
         *,
         plane: bool,
+        steady: Callable[[], int],
     ) -> None:
         self._hub, self._options, self._most_bytes, self._plane = hub, options, most_bytes, plane
-        self._letters, self._when_sent = letters, when_sent
+        self._letters, self._when_sent, self._steady = letters, when_sent, steady
         self._lock = threading.Lock()
         self._came, self._went = threading.Condition(self._lock), threading.Condition(self._lock)
         self._inbox: deque[Incoming] = deque()
@@ -157,7 +160,7 @@ class HandingOver:
     def _publish(self, part: _Part) -> None:
         rest = part.rows
         try:
-            for table, rows in tables_of(part.rows, self._options.batch_messages):
+            for table, rows in tables_of(part.rows, self._options.batch_messages, steady=self._steady()):
                 now = _Part(part.channel, rows)
                 published = self._hub.publish(table, channel=part.channel, when_busy="wait")
                 rest = rest[len(rows) :]

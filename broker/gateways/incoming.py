@@ -41,8 +41,8 @@ class Incoming:
     payload : bytes
     id : bytes, optional
         What notifications carry back.
-    expires : int, optional
-        Microseconds since 1970.
+    until : int, optional
+        When it expires, in microseconds of `steady_us`.
     done : callable, optional
         Called once, when the message needs not come again.
     topic : str
@@ -52,9 +52,14 @@ class Incoming:
     properties: Sequence[tuple[str, str]]
     payload: bytes
     id: bytes | None = None
-    expires: int | None = None
+    until: int | None = None
     done: Callable[[], object] | None = None
     topic: str = ""
+
+    def is_same(self, other: Incoming) -> bool:
+        """Whether another one says the same, except when it expires."""
+        mine, its = ((each.topic, each.id, each.payload, [*each.properties]) for each in (self, other))
+        return mine == its
 
     @property
     def nbytes(self) -> int:
@@ -148,11 +153,12 @@ def row_of(came: Incoming, form: Form, *, plane: bool = False) -> Row:
 
 
 def tables_of(
-    rows: Sequence[Row], most: int = 1 << 20, most_bytes: int = PART_BYTES
+    rows: Sequence[Row], most: int = 1 << 20, most_bytes: int = PART_BYTES, *, steady: int = 0
 ) -> Iterator[tuple[pa.Table, list[Row]]]:
     r"""Rows as tables, each with the rows that it has: at most so many, and of so many bytes, but one at least.
 
-    Attributes are tags that stand for them, so that values of one attribute may be of any types.
+    Attributes are tags that stand for them, so that values of one attribute may be of any types. What expires does so
+    after what is left of its time, where `steady` is what `steady_us` is now.
 
     Examples
     --------
@@ -166,21 +172,22 @@ def tables_of(
     for row in rows:
         size = row.came.nbytes
         if part and (len(part) >= most or nbytes + size > most_bytes):
-            yield _table(part), part
+            yield _table(part, steady), part
             part, nbytes = [], 0
         part.append(row)
         nbytes += size
     if part:
-        yield _table(part), part
+        yield _table(part, steady), part
 
 
-def _table(rows: list[Row]) -> pa.Table:
+def _table(rows: list[Row], steady: int) -> pa.Table:
     columns: dict[str, pa.Array] = {"tags": pa.array([row.all_tags for row in rows], pa.list_(pa.large_string()))}
     if any(row.location is not None for row in rows):
         columns["location"] = pa.array([row.location for row in rows], pa.list_(pa.float64()))
     columns[ID] = pa.array([row.came.id for row in rows], pa.binary())
     columns[PAYLOAD] = pa.array([row.came.payload for row in rows], pa.large_binary())
-    columns[EXPIRES] = pa.array([row.came.expires for row in rows], pa.timestamp("us", "UTC"))
+    left = [None if (until := row.came.until) is None else max(until - steady, 0) for row in rows]
+    columns[EXPIRES] = pa.array(left, pa.duration("us"))
     return pa.table(columns)
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tagmatch.broker.gateways.gateway import Gateway, NoConnection
@@ -39,7 +40,7 @@ _MOST_RECEIVED = _LONGEST = 65_535
 #: Bytes of any packet, at most, and of what stands in one before its topic, its properties and its payload
 _MOST_PACKET, _HEAD = 268_435_455, 16
 # Between looks whether the gateway is to stop; for a connection to begin; and for an acknowledgement to come
-_LOOK_S, _BEGIN_S, _ACKNOWLEDGE_S = 0.1, 20.0, 30.0
+_LOOK_S, _BEGIN_S, _ACKNOWLEDGE_S = 0.1, 20.0, 60.0
 #: Of a broker that cannot take more just now
 _QUOTA_EXCEEDED = 0x97
 #: Retained messages come where a subscription is new, or never
@@ -85,6 +86,16 @@ class _Client(mqtt.Client):
             return mqtt.MQTT_ERR_SUCCESS
 
 
+@dataclass(slots=True)
+class _Unacknowledged:
+    """A message that the broker has not heard of, the connection that it came by last, and whether it is done with."""
+
+    client: _Client
+    mid: int
+    came: Incoming
+    is_done: bool = False
+
+
 class MqttGateway(Gateway):
     """A gateway to MQTT 5; see `Gateway`.
 
@@ -108,6 +119,9 @@ class MqttGateway(Gateway):
         # So many unacknowledged messages the broker may send; fewer, where these had more bytes than there is room for
         self._receive_most = self._receive_now = min(options.max_waiting, _MOST_RECEIVED)
         self._left_now = self._sizes = self._came = 0
+        # What is not acknowledged yet, by its number, so that it is not taken again if the broker sends it again
+        self._unacknowledged: dict[int, _Unacknowledged] = {}
+        self._acknowledging = threading.Lock()
 
     # -- the connection ----------------------------------------------------------------------------------------------
 
@@ -159,6 +173,8 @@ class MqttGateway(Gateway):
             return
         self._most_packet = getattr(properties, "MaximumPacketSize", _MOST_PACKET)
         self._send_most = min(self.options.batch_messages, getattr(properties, "ReceiveMaximum", _MOST_RECEIVED))
+        if not flags.session_present:
+            self._unacknowledged.clear()
         topics = [topic for topic in (self.options.messages, self.options.control) if topic]
         if not topics or (flags.session_present and self._has_subscribed):
             self._is_connected(True)
@@ -199,7 +215,7 @@ class MqttGateway(Gateway):
         if self._ending:
             return
         try:
-            came = self._incoming(client, message)
+            came = self._incoming(message)
         except Exception as error:  # whatever it is, it is of this message alone
             self._on_unreadable(message.payload, message.mid, message.qos, error)
             return
@@ -207,26 +223,57 @@ class MqttGateway(Gateway):
             answer = self.requests.answer(came.payload)
             if (topic := getattr(message.properties, "ResponseTopic", None)) is not None:
                 self._answer(client, topic, answer, came.id)
-            if came.done is not None:
-                came.done()
-            return
+            if message.qos:
+                client.ack(message.mid, message.qos)
+        elif message.qos == 0:
+            self.receive(came, may_drop=True)
+        elif not self._is_held(client, message, came):
+            self._take(client, message.mid, came)
+
+    def _take(self, client: Any, mid: int, came: Incoming) -> None:
+        """Take a message that is to be acknowledged, or leave it and all that come after it with the broker."""
         self._came += 1
         self._sizes += came.nbytes
-        is_left = self._left_now and came.done is not None  # what comes after one that is left is left, too
-        if is_left or not self.receive(came, may_drop=came.done is None):
-            self._left_now += came.done is not None
+        held = _Unacknowledged(client, mid, came)
+        with self._acknowledging:
+            self._unacknowledged[mid] = held
+        awaited = replace(came, done=lambda: self._acknowledge(held))
+        if self._left_now or not self.receive(awaited, may_drop=False):
+            self._left_now += 1
+            with self._acknowledging:
+                del self._unacknowledged[mid]
 
-    def _incoming(self, client: Any, message: Any) -> Incoming:
+    def _incoming(self, message: Any) -> Incoming:
         properties = message.properties
         seconds = getattr(properties, "MessageExpiryInterval", None)
         return Incoming(
             getattr(properties, "UserProperty", ()),
             message.payload,
             getattr(properties, "CorrelationData", None),
-            None if seconds is None else self._sessions.now() + int(seconds * 1e6),
-            None if message.qos == 0 else lambda: client.ack(message.mid, message.qos),
-            message.topic,
+            None if seconds is None else self._sessions.steady() + int(seconds * 1e6),
+            topic=message.topic,
         )
+
+    def _is_held(self, client: Any, message: Any, came: Incoming) -> bool:
+        """Whether the broker sends a message again that the gateway has, as it has not heard of it."""
+        with self._acknowledging:
+            held = self._unacknowledged.get(message.mid)
+            if not message.dup or held is None or not held.came.is_same(came):
+                return False
+            held.client = client
+            is_done = held.is_done
+        if is_done:
+            self._acknowledge(held)
+        return True
+
+    def _acknowledge(self, held: _Unacknowledged) -> None:
+        """Acknowledge a message by the connection that it came by last; if that has ended, when it comes again."""
+        with self._acknowledging:
+            held.is_done = held.client.ended.is_set()
+            if not held.is_done and self._unacknowledged.get(held.mid) is held:
+                del self._unacknowledged[held.mid]
+        if not held.is_done:
+            held.client.ack(held.mid, 1)
 
     def _is_request(self, topic: str) -> bool:
         return self.options.naming.overlap(self.options.control, topic)
@@ -240,7 +287,7 @@ class MqttGateway(Gateway):
     def _fetch_what_is_left(self, client: Any) -> None:
         """Have messages come again for which there was no room: by a new connection, and fewer at once."""
         mean = max(self._sizes // max(self._came, 1), 1)
-        self._receive_now = max(min(self._receive_now - 1, self._most_bytes // mean // 2), 1)
+        self._receive_now = max(min(self._receive_most, self._most_bytes // mean // 2), 1)
         fields = {"gateway": self.options.session, "messages": self._left_now, "receive_maximum": self._receive_now}
         _LOG.warning("messages had no room in max_waiting_bytes; they come again", extra={"fields": fields})
         client.disconnect()

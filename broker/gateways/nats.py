@@ -109,8 +109,10 @@ class NatsGateway(Gateway):
 
     def _run_connection(self) -> None:
         self._connection_ends = asyncio.run_coroutine_threadsafe(self._connection(), self._loop)
-        with contextlib.suppress(CancelledError):
+        try:
             self._connection_ends.result()
+        except CancelledError:
+            raise NoConnection("the gateway ends") from None
 
     async def _connection(self) -> None:
         options, client, closed = self.options, _Client(self._on_unreadable), asyncio.Event()
@@ -204,6 +206,8 @@ class NatsGateway(Gateway):
     # -- messages ----------------------------------------------------------------------------------------------------
 
     async def _on_message(self, message: Any) -> None:
+        if message.subject == self._inbox_of_marks:  # `messages` take everything
+            return
         try:
             came = self._incoming(message)
         except Exception as error:  # whatever it is, it is of this message alone
@@ -214,19 +218,19 @@ class NatsGateway(Gateway):
     def _incoming(self, message: Any) -> Incoming:
         headers = _read_headers(message.headers or b"")
         of_name = dict(headers)
-        expires = None
+        until = None
         if (text := of_name.get(_EXPIRES_IN)) is not None:
             try:
                 seconds = min(max(float(text), 0.0), _LONGEST_S)
-                expires = self._sessions.now() + int(seconds * 1e6)
+                until = self._sessions.steady() + int(seconds * 1e6)
             except ValueError:
                 raise InvalidValueError(f"header {_EXPIRES_IN!r} must be seconds, not {text[:60]!r}") from None
         id_ = of_name.get(_ID)
-        return Incoming(headers, message.data, None if id_ is None else id_.encode(), expires, None, message.subject)
+        return Incoming(headers, message.data, None if id_ is None else id_.encode(), until, None, message.subject)
 
     def _on_unreadable(self, subject: str, data: bytes, headers: bytes, error: Exception) -> None:
         """Refuse a message that cannot even be read."""
-        raw = (("headers", bytes(headers).decode(errors="backslashreplace")),)
+        raw = (("headers", bytes(headers or b"").decode(errors="backslashreplace")),)
         self._handing_over.refuse(Incoming(raw, bytes(data), topic=subject), error)
 
     async def _on_request(self, message: Any) -> None:

@@ -1,7 +1,7 @@
 """Notifications that go out through a gateway: taken from its outbox, and done with when the other side has them.
 
 None holds up others for ever: what the other side does not take is a dead letter. If a connection ends after something
-was sent, what was under way is sent one by one, and what ends it again and again is a dead letter, too.
+was sent, what was under way is sent in smaller parts, and what ends connections again and again alone is a dead letter.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _PAUSE_S = 1.0
 #: Bytes that are sent together, and connections that one notification may end
 _MOST_BYTES = 4 << 20
 _MOST_TRIES = 5
+#: So many times fewer are sent together after a connection has ended
+_FEWER = 4
 #: Whose the sessions of gateways are; no user has that name
 SUBSCRIBER = "\0gateway"
 
@@ -120,7 +122,8 @@ class Sending:
         self._counts: Counter[str] = Counter()
         self._awaiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._session: Connection | None = None
-        self._done = self._alone_until = 0  # offsets
+        # Notifications that are taken together; fewer up to an offset, where a connection has ended
+        self._most, self._fewer_until = options.batch_messages, 0
         # How many times the connection has ended after the notification of this offset and number
         self._suspect, self._tries = (0, 0), 0
         self._thread = threading.Thread(target=self._run, name="tagmatch-gateway-out", daemon=True)
@@ -197,8 +200,8 @@ class Sending:
         self._settle()
         if not self._connected.wait(_LOOK_S):
             return False
-        is_alone = self._done < self._alone_until
-        taken = session.take(1 if is_alone else self._options.batch_messages, timeout=_LOOK_S)
+        is_alone = self._most == 1
+        taken = session.take(self._most, timeout=_LOOK_S)
         if taken is None:
             return False
         outgoing = self._outgoing(taken)
@@ -207,10 +210,13 @@ class Sending:
             self._send_all(outgoing, last, one_by_one=is_alone)
         except Unsent as error:
             _LOG.warning("notifications were not sent: %s", error)
-            self._alone_until = max(self._alone_until, last)
+            if error.is_suspect:
+                self._most = max(self._most // _FEWER, 1)
+                self._fewer_until = max(self._fewer_until, last)
             self._begin_again()
             return True
-        self._done = last
+        if last >= self._fewer_until:
+            self._most = min(2 * self._most, self._options.batch_messages)
         if session.guarantee == "at_least_once":
             session.acknowledge(last)
         self._settle()

@@ -42,11 +42,9 @@ def _line(error: BaseException) -> str | None:
         case OSError():
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         case MemoryError():
-            return f"not enough memory: {error}".removesuffix(": ")
+            return f"not enough memory: {error}"
         case KeyboardInterrupt():
             return "interrupted"
-        case Exception() if type(error).__module__ == "pyarrow.lib":
-            return f"Arrow has failed: {error}"
     return None
 
 

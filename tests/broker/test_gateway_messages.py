@@ -270,3 +270,9 @@ def test_a_password_comes_from_a_file(tmp_path: Any) -> None:
     assert "secret" not in repr(options)
     with pytest.raises(TagMatchError, match="cannot be read"):
         _ = MqttOptions(messages="in", username="ana", password_file=str(tmp_path / "none")).password
+
+
+def test_what_expires_does_so_after_what_is_left_of_its_time() -> None:
+    rows = [Row(Incoming([], b"", until=until), []) for until in (None, 1_500, 900)]
+    ((table, _),) = tables_of(rows, steady=1_000)
+    assert table["expires"].cast("int64").to_pylist() == [None, 500, 0]

@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import nats
 import pytest
 from support.agreement import loaded
 from support.brokers import Proxy, Server, nats_server
 from support.gateways import running
+from support.nats_client import NatsClient
 from support.notified import is_accounted_for, is_balanced
 from support.waiting import wait_until
 
@@ -37,60 +36,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
     found = nats_server(tmp_path)
     yield found
     found.kill()
-
-
-class NatsClient:
-    """A plain client, in a thread of its own; keeps what has come."""
-
-    def __init__(self, port: int, *subjects: str) -> None:
-        self.got: list[Any] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._do(self._connect(port, subjects))
-
-    def _do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
-
-    async def _connect(self, port: int, subjects: tuple[str, ...]) -> None:
-        async def quiet(_: Exception) -> None: ...
-
-        self._client = await nats.connect(
-            f"nats://127.0.0.1:{port}", max_reconnect_attempts=-1, reconnect_time_wait=0.05, error_cb=quiet
-        )
-        for subject in subjects:
-            await self._client.subscribe(subject, cb=self._keep)
-        await self._client.flush()
-
-    async def _keep(self, message: Any) -> None:
-        self.got.append(message)
-
-    def publish(self, *messages: tuple[str, bytes, dict[str, str] | None]) -> None:
-        async def publish_all() -> None:
-            for subject, payload, headers in messages:
-                await self._client.publish(subject, payload, headers=headers)
-            await self._client.flush()
-
-        self._do(publish_all())
-
-    def ask(self, subject: str, **request: Any) -> dict[str, Any]:
-        answer = self._do(self._client.request(subject, json.dumps(request).encode(), timeout=30))
-        found: dict[str, Any] = json.loads(answer.data)
-        return found
-
-    def is_connected(self) -> bool:
-        connected: bool = self._client.is_connected
-        return connected
-
-    def wait(self, count: int) -> list[Any]:
-        wait_until(lambda: len(self.got) >= count)
-        return list(self.got)
-
-    def close(self) -> None:
-        self._do(self._client.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(60)
-        self._loop.close()
 
 
 @contextmanager

@@ -30,3 +30,11 @@ def test_arrow_messages_are_refused_or_can_be_used(report_of):
     report = report_of("fuzz_ipc", mutations=2_000)
     assert report["cases"] == 2_000
     assert set(report["outcomes"]) == {"refused", "taken"}
+
+
+def test_messages_of_gateways_are_matched_or_dead_letters(report_of):
+    report = report_of("fuzz_gateways", messages=1_000)
+    kinds, outcomes = report["kinds"], report["outcomes"]
+    assert kinds["mqtt properties"] == kinds["mqtt json"] == kinds["nats properties"] == kinds["nats json"] == 250
+    assert min(kinds[f"{kind} through a broker"] for kind in ("mqtt", "nats")) >= 10
+    assert min(outcomes[name] for name in ("matched", "unmatched", "refused", "sent", "unsendable")) > 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -32,6 +33,12 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -43,6 +50,11 @@ class Server:
             except OSError:
                 time.sleep(0.01)
         raise AssertionError(f"{self._command[0]} does not listen: {self._log.read_text()}")
+
+    def read_again(self) -> None:
+        """Have it read its configuration again."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
         """As `kill -9` does."""
@@ -65,20 +77,23 @@ def _program(name: str) -> str:
     return found
 
 
-def mosquitto(folder: Path) -> Server:
-    """A broker of MQTT, which keeps its sessions over a restart."""
+def mosquitto(folder: Path, more: str = "") -> Server:
+    """A broker of MQTT, which keeps its sessions over a restart; with more lines of its configuration."""
     port = free_port()
     config = folder / "mosquitto.conf"
     config.write_text(
         f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n"
-        f"persistence true\npersistence_location {folder}/\nlog_dest stderr\nuser root\n"
+        f"persistence true\npersistence_location {folder}/\nlog_dest stderr\nuser root\n{more}"
     )
     return Server([_program("mosquitto"), "-c", str(config)], port, folder / "mosquitto.log")
 
 
-def nats_server(folder: Path) -> Server:
+def nats_server(folder: Path, more: str = "") -> Server:
+    """A server of NATS, with more lines of its configuration."""
     port = free_port()
-    return Server([_program("nats-server"), "-a", "127.0.0.1", "-p", str(port)], port, folder / "nats.log")
+    config = folder / "nats.conf"
+    config.write_text(f"host: 127.0.0.1\nport: {port}\n{more}")
+    return Server([_program("nats-server"), "-c", str(config)], port, folder / "nats.log")
 
 
 class Proxy:
@@ -92,6 +107,7 @@ class Proxy:
         self._flows = threading.Event()
         self._flows.set()
         self._lines_left: int | None = None
+        self._fatal = b""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -112,11 +128,16 @@ class Proxy:
         _end(one, other)
 
     def _until_cut(self, data: bytes) -> bytes:
-        if self._lines_left is None:
-            return data
-        lines = data.splitlines(keepends=True)[: self._lines_left]
-        self._lines_left -= len(lines)
-        if self._lines_left == 0 and lines:
+        if self._fatal and self._fatal in data:
+            self.cut()
+            return b""
+        with self._lock:
+            if self._lines_left is None:
+                return data
+            lines = data.splitlines(keepends=True)[: self._lines_left]
+            self._lines_left -= len(lines)
+            is_last = self._lines_left == 0 and bool(lines)
+        if is_last:
             threading.Timer(0.05, self.cut).start()  # the server's answer still comes
         return b"".join(lines)
 
@@ -126,6 +147,10 @@ class Proxy:
 
     def resume(self) -> None:
         self._flows.set()
+
+    def cut_at(self, text: bytes) -> None:
+        """End all connections whenever this comes, as a broker does that cannot bear it."""
+        self._fatal = text
 
     def cut_after(self, lines: int) -> None:
         """Let so many lines more go to the server, and what it says to them come back; then end all connections."""

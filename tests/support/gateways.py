@@ -12,19 +12,25 @@ from tagmatch import TagMatch
 from tagmatch.broker.gateways.gateway import Gateway
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
+from tagmatch.broker.subscriber_options import HUB_DEFAULTS, HubOptions
 
 G = TypeVar("G", bound=Gateway)
 
 
 @contextmanager
-def running(tm: TagMatch[Any], make: Callable[[TagMatch[Any], Hub, Sessions], G]) -> Iterator[tuple[G, Sessions]]:
-    """A gateway that has connected, and the sessions of its hub."""
+def running(
+    tm: TagMatch[Any],
+    make: Callable[[TagMatch[Any], Hub, Sessions], G],
+    options: HubOptions = HUB_DEFAULTS,
+    seconds: float = 60,
+) -> Iterator[tuple[G, Sessions]]:
+    """A gateway that has connected, and the sessions of its hub, which has these options; within so many seconds."""
     sessions = Sessions(tm.stats()["key_type"])
-    with Hub(tm, sessions, channels=list(tm.stats()["channels"])) as hub:
+    with Hub(tm, sessions, options, channels=list(tm.stats()["channels"])) as hub:
         gateway = make(tm, hub, sessions)
         gateway.start()
-        wait_until(lambda: gateway.stats()["connected"] == 1)
         try:
+            wait_until(lambda: gateway.stats()["connected"] == 1, seconds)
             yield gateway, sessions
         finally:
             gateway.stop()

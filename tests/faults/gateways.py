@@ -1,0 +1,224 @@
+"""Gateways of a served index through all that befalls them: each message that was given to the broker is notified, or
+is a dead letter.
+
+`python -m faults.gateways --rounds 20 --seed 7`, in `tests`, prints how often which happened, what was counted, and
+what went wrong. In each round, for each kind, messages come all the time while brokers and services are killed and
+stopped, the clock jumps, messages are poison on their way in or out, and many large ones come at once.
+
+MQTT keeps what is under way where its broker is stopped, or the service is killed. A broker that is killed loses what
+it has, and NATS keeps nothing: there, everything has arrived before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import tempfile
+import time
+from base64 import b64decode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from faults.preloads import compiled, preloading
+from faults.rounds import Report, main_of
+from support.command import started
+from support.gateway_sides import SIDES, letters_in
+from support.waiting import wait_until
+
+from tagmatch import TagMatch
+
+_EVENTS = [
+    "broker stopped", "broker killed", "service killed", "service stopped", "poison in", "poison out", "burst",
+    "clock jump",
+]  # fmt: skip
+#: Messages between events, and in a burst, each of so many bytes
+_SOME, _MANY, _LARGE = 40, 120, 20_000
+_WAIT_S = 120
+_POISON_IN = [
+    ("attribute:x", "[" * 2_000),
+    ("lon", "1"),
+    ("tags", '"a"'),
+    ("channel", "none"),
+    ("attribute:x", "[[1]]"),
+]
+#: Too long for a topic or a subject
+_LONG = "k" * 70_000
+
+
+class Round:
+    """One life of a broker, a service and a client."""
+
+    def __init__(self, kind: str, rnd: random.Random, folder: Path, library: Path, report: Report) -> None:
+        self.side, self.rnd, self.folder, self.report = SIDES[kind], rnd, folder, report
+        self.keeps = kind == "mqtt"
+        self.jump, self.dead, self.log = folder / "jump", folder / "dead.jsonl", folder / "log"
+        self.environment = {**preloading(library), "CLOCK_JUMP_FILE": str(self.jump)}
+        self.expected: set[bytes] = set()
+        self.poison: set[bytes] = set()
+        self.count = 0
+        with TagMatch(folder / "index", key_type="string", threads=1, device="cpu") as index:
+            index.add_sets([["a"], ["long"]], ["ana", _LONG])
+            index.consolidate()
+        self.broker = self.side.start(folder)
+        self._configure()
+        self.service: Any = None
+
+    def _configure(self) -> None:
+        separator = self.side.separator
+        every = "#" if self.keeps else ">"
+        bound = "max_waiting_bytes = 400_000\n" if self.keeps else ""  # what has no room stays with MQTT's broker
+        (self.folder / "service.toml").write_text(
+            f"[server]\nport = 0\n[metrics]\nport = 0\n[[{self.side.name}]]\nport = {self.broker.port}\n"
+            f'messages = "in{separator}{every}"\nnotifications = "out"\ndead_letters = "dead.jsonl"\n'
+            f"retry_first = 0.05\nretry_most = 0.5\n{bound}"
+        )
+
+    # -- the service -------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        with self.log.open("ab") as log:
+            self.service = started(
+                "serve", self.folder / "index", "--config", self.folder / "service.toml", "--port", 0,
+                environment=self.environment, stdout=log, stderr=log,
+            )  # fmt: skip
+        seen = self.log.read_bytes().count(b'"message": "connected"')
+        wait_until(lambda: self.log.read_bytes().count(b'"message": "connected"') > seen, _WAIT_S)
+
+    def _end_service(self, *, kill: bool) -> None:
+        if kill:
+            self.service.kill()
+        else:
+            self.service.terminate()
+        self.service.wait(_WAIT_S)
+
+    # -- events ------------------------------------------------------------------------------------------------------
+
+    def happen(self, event: str, client: Any) -> None:
+        getattr(self, "_" + event.replace(" ", "_"))(client)
+        self.report.kinds[f"{self.side.name}: {event}"] += 1
+
+    def _broker_stopped(self, client: Any) -> None:
+        self._with_broker(client, quiet=not self.keeps, act=self.broker.stop)
+
+    def _broker_killed(self, client: Any) -> None:
+        self._with_broker(client, quiet=True, act=self.broker.kill)
+
+    def _with_broker(self, client: Any, *, quiet: bool, act: Any) -> None:
+        if quiet:
+            self.arrive(client)
+        seen = self.log.read_bytes().count(b'"message": "connected"')
+        ready = client.when_back()
+        act()
+        time.sleep(self.rnd.random() / 5)
+        self.broker.start()
+        if quiet:  # the broker has forgotten who is subscribed
+            wait_until(lambda: self.log.read_bytes().count(b'"message": "connected"') > seen, _WAIT_S)
+            ready()
+
+    def _service_killed(self, client: Any) -> None:
+        if not self.keeps:
+            self.arrive(client)
+        self._end_service(kill=True)
+        if self.keeps:
+            self.publish(client, _SOME)
+        self.serve()
+
+    def _service_stopped(self, client: Any) -> None:
+        if not self.keeps:
+            self.arrive(client)
+        self._end_service(kill=False)
+        self.serve()
+
+    def _clock_jump(self, _client: Any) -> None:
+        self.jump.write_text(str(self.rnd.choice((-86_400, -3_600, 3_600, 86_400, 10**7))))
+
+    def _poison_in(self, client: Any) -> None:
+        for properties in self.rnd.sample(_POISON_IN, 3):
+            payload = b"poison %d" % self._next()
+            client.publish(payload, ("tag", "a"), properties)
+            self.poison.add(payload)
+
+    def _poison_out(self, client: Any) -> None:
+        payload = b"poison %d" % self._next()
+        client.publish(payload, ("tag", "long"))
+        self.poison.add(payload)
+
+    def _burst(self, client: Any) -> None:
+        self.publish(client, _MANY, b" " * _LARGE)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def _next(self) -> int:
+        self.count += 1
+        return self.count
+
+    def publish(self, client: Any, count: int, more: bytes = b"") -> None:
+        for _ in range(count):
+            payload = b"%d" % self._next() + more
+            client.publish(payload, ("tag", "a"), expires=600)
+            self.expected.add(payload)
+
+    def arrive(self, client: Any) -> None:
+        """Wait until everything that was published has been notified, or is a dead letter."""
+        client.wait_for_acknowledgements(_WAIT_S)
+        wait_until(lambda: {payload for _, payload in client.notified} >= self.expected, _WAIT_S)
+        wait_until(lambda: self._dead() >= self.poison, _WAIT_S)
+
+    def _dead(self) -> set[bytes]:
+        return {b64decode(each["payload"]) for each in letters_in(self.dead)}
+
+    def run(self, events: Sequence[str] = _EVENTS) -> None:
+        """Let each of these happen once, in any order, and count."""
+        with self.side.client(self.broker.port) as client:
+            self.serve()
+            for event in self.rnd.sample(events, len(events)):
+                self.publish(client, _SOME)
+                self.happen(event, client)
+            self.publish(client, _SOME)
+            self.arrive(client)
+            came = [payload for topic, payload in client.notified if topic == f"out{self.side.separator}ana"]
+        name = self.side.name
+        self.report.outcomes[f"{name}: published"] += len(self.expected) + len(self.poison)
+        self.report.outcomes[f"{name}: notified"] += len({*came})
+        self.report.outcomes[f"{name}: notified again"] += len(came) - len({*came})
+        self.report.outcomes[f"{name}: dead letters"] += len(self._dead())
+        if {*came} != self.expected or self._dead() != self.poison:
+            self.report.problems.append(f"{name}: not what was published is notified, or a dead letter")
+        if b"Traceback" in (log := self.log.read_bytes()) or b'"traceback"' in log:
+            self.report.problems.append(f"{name}: {log[-3000:].decode(errors='replace')}")
+
+    def close(self) -> None:
+        if self.service is not None and self.service.poll() is None:
+            self.service.kill()
+            self.service.wait()
+        self.broker.kill()
+
+
+def run(rounds: int, seed: int) -> Report:
+    """So many rounds of each kind."""
+    report = Report()
+    with tempfile.TemporaryDirectory() as name:
+        library = compiled("clock_jump.c", Path(name))
+        for number in range(rounds):
+            for kind in SIDES:
+                folder = Path(name, f"{kind}-{number}")
+                folder.mkdir()
+                with contextlib.closing(
+                    Round(kind, random.Random(f"{seed}/{kind}/{number}"), folder, library, report)
+                ) as one:
+                    try:
+                        one.run()
+                    except AssertionError as error:
+                        log = one.log.read_bytes()[-1500:].decode(errors="replace")
+                        report.problems.append(f"{kind} {number}: {error!r}; {os.linesep}{log}")
+    return report
+
+
+def main() -> None:
+    main_of("Kill brokers and services of gateways, and count messages.", run, 3)
+
+
+if __name__ == "__main__":
+    main()
