@@ -14,6 +14,7 @@ from tagmatch.files.json_values import read_json
 from tagmatch.messages import TAGS
 from tagmatch.model.columns import repeated, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.extensions import without_extensions
 from tagmatch.queries import ATTRIBUTES, ID, queries_in
 
 #: Columns of a stream, with the fields of structs: each is some work for each batch
@@ -87,6 +88,7 @@ def _fields_in(fields: Iterable[pa.Field]) -> int:
 
 def messages_of(batch: pa.RecordBatch, options: MatchOptions, arrived: float) -> Messages:
     """The messages of a batch whose Arrow data is sound."""
+    batch = without_extensions(batch)
     names = batch.schema.names
     ids = batch.column(ID) if ID in names and not options.plain else None
     queries = batch.drop_columns([ID]) if ids is not None else batch

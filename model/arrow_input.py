@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tagmatch.model.arrays import BoolArray, IntArray, Strings, TagLists, U32Array, offsets_of
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
+from tagmatch.model.extensions import without_extensions
 from tagmatch.model.jobs import Memo
 
 # Indices travel as uint32, of which the greatest stands for none
@@ -34,6 +35,11 @@ def as_table(given: Any) -> pa.Table | pa.RecordBatch | None:
     InvalidTypeError
         Arrow cannot have one of its columns.
     """
+    found = _table(given)
+    return None if found is None else without_extensions(found)
+
+
+def _table(given: Any) -> pa.Table | pa.RecordBatch | None:
     if isinstance(given, pa.Table | pa.RecordBatch):
         return given
     try:

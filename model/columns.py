@@ -20,6 +20,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array, offsets_of
 from tagmatch.model.arrow_input import as_table, plain_strings, reject_no_utf8, reject_nulls, rows_of, strings_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
+from tagmatch.model.extensions import plain_column
 from tagmatch.model.filters.values import is_reserved
 from tagmatch.model.filters.where import Where
 from tagmatch.model.kernels.reserved import row_with_reserved
@@ -314,17 +315,18 @@ KEY_CHECKS: dict[KeyType, KeyChecks] = {
 
 def arrow_chunks(data: object, name: str) -> list[pa.Array] | None:
     """The chunks of an Arrow array, chunked array or object with Arrow's C interfaces; `None` for anything else."""
-    if isinstance(data, pa.Array):
-        return [data]
-    if isinstance(data, pa.ChunkedArray):
-        return list(data.chunks)
-    if as_table(data) is not None:
+    if isinstance(data, pa.Array | pa.ChunkedArray):
+        column = data
+    elif as_table(data) is not None:
         raise InvalidTypeError(f"{name} must be one column, not a {type(data).__name__}; pick one, as in table['tags']")
-    if hasattr(data, "__arrow_c_array__"):
-        return [pa.array(data)]
-    if hasattr(data, "__arrow_c_stream__"):
-        return list(pa.chunked_array(data).chunks)
-    return None
+    elif hasattr(data, "__arrow_c_array__"):
+        column = pa.array(data)
+    elif hasattr(data, "__arrow_c_stream__"):
+        column = pa.chunked_array(data)
+    else:
+        return None
+    column = plain_column(column, name)
+    return [column] if isinstance(column, pa.Array) else list(column.chunks)
 
 
 def _from_python(rows: object, name: str, first_row: int, instead: str) -> TagLists:

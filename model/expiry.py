@@ -31,13 +31,28 @@ _EXAMPLE = '"2027-01-31T12:00:00Z"'
 _TOO_FAR = "is too far away, after the year 9999; keys without a time never expire"
 
 
+def is_missing(value: object) -> bool:
+    """Whether a value is none, as Python, NumPy and pandas have it: `None`, NaN, `NaT` or `NA`.
+
+    Examples
+    --------
+    >>> is_missing(None), is_missing(np.datetime64("NaT")), is_missing(timedelta(0))
+    (True, True, False)
+    """
+    if value is None:
+        return True
+    if isinstance(value, float | np.datetime64 | np.timedelta64 | datetime):
+        return bool(value != value)
+    return type(value).__name__ in ("NAType", "NaTType")
+
+
 def expiry_time(value: object, now: int, name: str = "expires") -> int:
     """When one key expires, or all of a call do.
 
     Parameters
     ----------
     value : datetime, timedelta or None
-        A time zone is needed. A `timedelta` is from `now`. `None`: never.
+        A time zone is needed. A `timedelta` is from `now`. `None`, and whatever else `is_missing`: never.
     now : int
 
     Raises
@@ -54,7 +69,7 @@ def expiry_time(value: object, now: int, name: str = "expires") -> int:
     >>> expiry_time(timedelta(seconds=2), now=5)
     2000005
     """
-    if value is None:
+    if is_missing(value):
         return NEVER
     if isinstance(value, datetime):
         if value.utcoffset() is None:
@@ -85,7 +100,7 @@ def expiry_times(values: object, rows: int, now: int) -> I64Array | None:
     InvalidTypeError, InvalidValueError
         As `expiry_time`; the message names the row. The column is of another length, or of another type.
     """
-    if values is None or isinstance(values, datetime | timedelta):
+    if is_missing(values) or isinstance(values, datetime | timedelta):
         time = expiry_time(values, now)
         return None if time == NEVER else np.full(rows, time)
     times = _column(values, now, "expires")

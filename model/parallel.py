@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from tagmatch.model.arrays import IntArray
 from tagmatch.model.jobs import Job
@@ -120,7 +121,21 @@ def _start(thread: threading.Thread, errors: list[BaseException], done: _thread.
         done.release()
 
 
-def _no_room(error: RuntimeError) -> MemoryError:
+@contextlib.contextmanager
+def threads_of_arrow() -> Iterator[None]:
+    """Within it, a thread of Arrow's own for which the system has no room is a `MemoryError`, as it is for ours.
+
+    Arrow calls that an unknown error, which would be taken for a file that is damaged.
+    """
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        if "Failed to launch worker thread" not in str(error):
+            raise
+        raise _no_room(error) from None
+
+
+def _no_room(error: Exception) -> MemoryError:
     return MemoryError(f"{error}: use fewer threads, or allow the process more")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -10,6 +12,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, TagLists, U64Array, UIntArray, frozen
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.deletions import Deletions
+from tagmatch.model.errors import TagMatchError
 from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.kernels.reserved import constraints_among
 from tagmatch.model.kernels.tag_table import build_slots, build_slots_of
@@ -234,6 +237,10 @@ class ClusterTable:
         return self.first_rows.nbytes
 
 
+def _nothing() -> None:
+    """Tables in memory are as they were."""
+
+
 #: Of the layouts `balanced` and `rarest`
 Partitions = PartitionTable | ClusterTable
 
@@ -256,6 +263,8 @@ class Segment:
         Of the tables as they were saved; `None` if they are in memory only.
     earliest : int
         No key of a row that is not deleted expires before; `NEVER` if none does. Without it, all times are looked at.
+    verify : callable
+        Raises `IndexCorruptError` if the files that the tables are mapped from are not as they were any more.
     """
 
     options: LayoutOptions
@@ -266,6 +275,7 @@ class Segment:
     deletions: Deletions | None = None
     name: str | None = None
     earliest: int = LONG_AGO
+    verify: Callable[[], None] = _nothing
 
     def __post_init__(self) -> None:
         expires = self.keys.expires
@@ -289,6 +299,15 @@ class Segment:
         offsets = self.keys.keys.offsets
         deleted = self.deletions.rows() if self.deletions is not None else np.zeros(0, np.int64)
         return int(offsets[-1]) - int((offsets[deleted + 1] - offsets[deleted]).sum(dtype=np.int64))
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether `verify` finds nothing."""
+        try:
+            self.verify()
+        except TagMatchError:
+            return False
+        return True
 
     def live_rows(self, first: int, last: int) -> I64Array:
         """Rows from `first` to `last` that are not deleted, ascending."""
@@ -351,13 +370,33 @@ class Snapshot:
         """No key expires before; `NEVER` if none does."""
         return min(segment.earliest for segment in self.segments)
 
+    def verify(self) -> None:
+        """See that the files that tables are mapped from are as they were; else an `IndexCorruptError`."""
+        for segment in self.segments:
+            segment.verify()
+
+    @contextlib.contextmanager
+    def verified(self) -> Iterator[None]:
+        """Make something of the tables in the block; `verify` before, and afterwards, also of what has failed."""
+        self.verify()
+        try:
+            yield
+        finally:
+            self.verify()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether `verify` finds nothing."""
+        return all(segment.is_sound for segment in self.segments)
+
     def with_tables_of(self, other: Snapshot) -> Snapshot:
-        """The same, where both have a saved segment with the very tables of the other.
+        """The same, where both have a saved segment with the very tables of the other, of which the files are sound.
 
         Of the same tables more and more rows are deleted. A segment that has rows again that were deleted is another
         one, though its name, which stands for its contents, is the same.
         """
-        known = {(segment.name, segment.options): segment for segment in other.segments}
+        sound = [segment for segment in other.segments if segment.is_sound]
+        known = {(segment.name, segment.options): segment for segment in sound}
 
         def shared(segment: Segment) -> Segment:
             earlier = segment if segment.name is None else known.get((segment.name, segment.options), segment)

@@ -88,15 +88,16 @@ class Changing:
     def consolidate(self, *, full: bool) -> None:
         """Make staged changes take effect."""
         with self._consolidating:
-            current = self.current.answering
+            current = self.current.held
             changes, log = self._staging.take()
             snapshot, is_changed = current.snapshot, len(changes) > 0 or full
-            if is_changed:
-                change = rebuilt if full else consolidated
-                now, threads = clock.now_us(), self._options.threads
-                snapshot = change(snapshot, changes, self._layout_options, now=now, threads=threads)
-            else:
-                snapshot = self.current.without_expired(snapshot)
+            with snapshot.verified():
+                if is_changed:
+                    change = rebuilt if full else consolidated
+                    now, threads = clock.now_us(), self._options.threads
+                    snapshot = change(snapshot, changes, self._layout_options, now=now, threads=threads)
+                else:
+                    snapshot = self.current.without_expired(snapshot)
             if is_changed or self._is_laid_out_anew or self._can_be_changed:
                 snapshot = self._saved(snapshot, log=log)
 
@@ -135,15 +136,14 @@ class Changing:
     def reload(self) -> bool:
         """Take over the snapshot that is on disk; whether there was another one."""
         with self._consolidating:
-            _ = self.current.answering
+            before = self.current.held
             if self._location is None:
                 raise InvalidValueError(
                     "there is nothing to reload: this TagMatch is in memory only; open it with a path"
                 )
             self._location.check_reloadable()
-            if self._known == {self._location.manifest()["snapshot"]}:
+            if self._known == {self._location.manifest()["snapshot"]} and before.snapshot.is_sound:
                 return False
-            before = self.current.answering
             snapshot = open_with(self._location, before.snapshot.key_type).with_tables_of(before.snapshot)
             assert snapshot.name is not None
             known = {snapshot.name}
@@ -175,7 +175,8 @@ class Changing:
 
     def _laid_out(self, snapshot: Snapshot) -> Snapshot:
         """A snapshot that was opened, in the layout that the sets are to have."""
-        laid_out = in_layout(snapshot, self._layout_options, now=clock.now_us(), threads=self._options.threads)
+        with snapshot.verified():
+            laid_out = in_layout(snapshot, self._layout_options, now=clock.now_us(), threads=self._options.threads)
         # Until that is saved
         self._is_laid_out_anew = laid_out is not snapshot
         return laid_out
@@ -201,11 +202,12 @@ class Changing:
         return ready
 
     def _merge(self, choose: Callable[[Snapshot], list[Segment]]) -> bool:
-        before = self.current.answering
+        before = self.current.held
         segments = [] if self._is_laid_out_anew else choose(before.snapshot)
         if not segments:
             return False
-        new = merged(segments, self._layout_options, now=clock.now_us())
+        with before.snapshot.verified():
+            new = merged(segments, self._layout_options, now=clock.now_us())
         with contextlib.ExitStack() as stack:
             ahead = []
             if self._location is not None:
@@ -213,7 +215,7 @@ class Changing:
                 new = replace(new, name=ahead[0]["name"])
             ready = parts_for(Snapshot((new,)), self._options, before.parts, self.current.clients)
             stack.enter_context(self._consolidating)
-            current = self.current.answering
+            current = self.current.held
             current = current._replace(parts=[*current.parts, *ready])
             saved = self._saved(with_merged(current.snapshot, segments, new), ahead)
             self._take_over(self.current.prepared(saved, current))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from tagmatch.background import renew_in_forks
 from tagmatch.model import clock
-from tagmatch.model.errors import ClosedError
+from tagmatch.model.errors import ClosedError, IndexCorruptError, TagMatchError
 from tagmatch.model.options import LayoutOptions, MatchOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import without_expired
@@ -16,6 +17,9 @@ from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.devices import Part, matcher_of, parts_for
 from tagmatch.pipeline.matcher import Matcher
 from tagmatch.staging import Staging
+
+# Seconds between looks whether files that are mapped are as they were: to ask the system takes as long as to answer
+_LOOK_S = 0.05
 
 
 class Answering(NamedTuple):
@@ -51,10 +55,19 @@ class Current:
     ) -> None:
         self.layout_options = layout_options
         self._options, self._staging, self.clients = options, staging, clients
+        self._look_at = time.monotonic() + _LOOK_S
         self._answering: Answering | None = self.prepared(self.without_expired(snapshot))
         # Is held while a snapshot takes the place of another, so that none brings back keys that were dropped before
         self._replacing = threading.Lock()
         renew_in_forks(self, "_replacing")
+
+    @property
+    def held(self) -> Answering:
+        """The snapshot that answers now, and its matcher, whatever has become of its files; ClosedError after `end`."""
+        answering = self._answering
+        if answering is None:
+            raise ClosedError
+        return answering
 
     @property
     def answering(self) -> Answering:
@@ -64,10 +77,18 @@ class Current:
         ------
         ClosedError
             `end` was called.
+        IndexCorruptError
+            Its files were cut short or overwritten.
         """
-        answering = self._answering
-        if answering is None:
-            raise ClosedError
+        answering = self.held
+        if (now := time.monotonic()) > self._look_at:
+            try:
+                answering.snapshot.verify()
+            except IndexCorruptError:
+                raise
+            except TagMatchError:  # nobody can tell
+                pass
+            self._look_at = now + _LOOK_S
         return answering
 
     @property
@@ -89,7 +110,8 @@ class Current:
 
     def without_expired(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot without keys that have expired by now."""
-        return without_expired(snapshot, self.layout_options, now=clock.now_us(), threads=self._options.threads)
+        with snapshot.verified():
+            return without_expired(snapshot, self.layout_options, now=clock.now_us(), threads=self._options.threads)
 
     def replace(self, by: Answering | None = None, also: Callable[[], None] = lambda: None) -> Answering:
         """Have a snapshot answer, or the one that does, but for keys that have expired by now.
@@ -97,7 +119,7 @@ class Current:
         In the same step, `also` is called.
         """
         with self._replacing:
-            ready = self.answering if by is None else by
+            ready = self.held if by is None else by
             ready = self.prepared(self.without_expired(ready.snapshot), ready)
             with self._staging.lock:
                 if self._answering is not None:

@@ -35,8 +35,9 @@ from tagmatch.model.filters.where import Where
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.place import NOWHERE, Place
+from tagmatch.model.storage.journal.folder import key_type_of_logs
 from tagmatch.model.storage.location import Location, location_of, open_with
-from tagmatch.model.storage.positions import open_positions, save_positions
+from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
 from tagmatch.pipeline.areas.positions import Clients
@@ -127,11 +128,12 @@ class Engine:
         location = None if path is None else location_of(path, "path")
         if location is None and options.auto_reload is not None:
             raise InvalidValueError("auto_reload needs a path: nobody else can change what is in memory only")
-        snapshot = Snapshot((empty_segment(layout_options, key_type or "integer"),))
         if location is not None:
             location.check_writable()
             if location.has_index():
-                snapshot = open_with(location, key_type)
+                return cls(location, open_with(location, key_type), layout_options, staging, options)
+            key_type = key_type or _key_type_in(location.log_folder)
+        snapshot = Snapshot((empty_segment(layout_options, key_type or "integer"),))
         return cls(location, snapshot, layout_options, staging, options)
 
     @classmethod
@@ -215,7 +217,7 @@ class Engine:
     @_interrupted_plainly
     def consolidate(self, *, full: bool) -> None:
         """Make staged changes take effect; before that, save where clients are: what fails then changes nothing."""
-        _ = self.current.answering
+        _ = self.current.held
         if self.clients.version != self._positions_saved and self._positions_folder is not None:
             self._save_positions(self._positions_folder)
         self.changing.consolidate(full=full)
@@ -307,14 +309,14 @@ class Engine:
     @_interrupted_plainly
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
         """Have clients be elsewhere."""
-        _ = self.current.answering
+        _ = self.current.held
         keys = KEY_CHECKS[self._key_type].many(clients, "clients")
         self.clients.move(keys, *coordinates(lon, lat, len(keys), plane=self._options.plane))
 
     @_interrupted_plainly
     def save_positions(self) -> None:
         """Save where clients are."""
-        _ = self.current.answering
+        _ = self.current.held
         folder = self._positions_folder
         if folder is None:
             raise InvalidValueError(
@@ -445,7 +447,7 @@ class Engine:
 
     def enter(self) -> None:
         """Begin a `with` block."""
-        _ = self.current.answering
+        _ = self.current.held
 
     def leave(self, *, failed: bool) -> None:
         """End a `with` block."""
@@ -458,7 +460,7 @@ class Engine:
     def described(self) -> str:
         """What `repr` gives."""
         try:
-            snapshot = self.snapshot
+            snapshot = self.current.held.snapshot
         except ClosedError:
             return "<TagMatch, closed>"
         where = "in memory" if self._location is None else f"at {str(self._location)!r}"
@@ -474,6 +476,11 @@ def _clients_of(location: Location | None, key_type: KeyType, *, plane: bool) ->
     if saved is not None:
         clients.place(saved)
     return clients
+
+
+def _key_type_in(folder: Path | None) -> KeyType | None:
+    """What the keys are that an earlier program has staged, or moved, where nothing has been consolidated yet."""
+    return None if folder is None else key_type_of_logs(folder) or key_type_of_positions(folder)
 
 
 def _paths_of(part: Part, rows: Any) -> list[str | None]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tagmatch.background import renew_in_forks
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
-from tagmatch.model.errors import ClosedError, IndexNotFoundError, InvalidValueError
+from tagmatch.model.errors import ClosedError, IndexChangedError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.kernels.area_shapes import check_geometry, shapes_of
 from tagmatch.model.kernels.reserved import areas_among
 from tagmatch.model.options import Durability, KeyType, StagingOptions
@@ -83,6 +83,8 @@ class Staging:
         ------
         ClosedError
             The index is closed.
+        IndexChangedError
+            Its folder was replaced.
         IndexLockedError, IndexCorruptError, TagMatchError
             As of `Journal.acquire`, `write` and `sync`.
         """
@@ -156,6 +158,7 @@ class Staging:
             if logged is None or journal is None:
                 stage()
                 return
+            self._reject_if_replaced(journal)
             if journal.refuses:
                 journal.rotate()
             before = journal.position
@@ -168,6 +171,16 @@ class Staging:
         if durability == "fsync":  # without the lock: threads that wait for the disk wait for it together
             journal.sync(position)
 
+    def _reject_if_replaced(self, journal: Journal) -> None:
+        """See that what goes to the log is what the next program finds at the path of the index."""
+        assert self._folder is not None
+        if not journal.counts(self._manifest):
+            raise IndexChangedError(
+                f"the folder {self._folder} was moved, removed or replaced while this program had changes staged for "
+                "the index in it: nothing was staged now; what was staged before is in memory, and consolidate() saves "
+                "it to the folder that is there then, after reload() if that has another snapshot"
+            )
+
     def _acquire(self) -> None:
         """Take the log, and stage what is in it before anything else."""
         assert self._folder is not None
@@ -177,9 +190,11 @@ class Staging:
             came_with_it = changes_in(self._folder, staged_of(self._manifest()))
             for chunks, keys, removed, expires in chain(came_with_it, journal.replay()):
                 if isinstance(keys, Strings) != (self._key_type == "string"):
+                    other = "string" if isinstance(keys, Strings) else "integer"
                     raise InvalidValueError(
-                        f"the changes that are staged in {self._folder} are of an index with another type of keys; "
-                        "remove the files staged-*.log there"
+                        f'the changes that are staged in {self._folder} have keys of key_type "{other}", and this '
+                        f'index has key_type "{self._key_type}": open it with key_type="{other}", or restore it from a '
+                        "copy if it was consolidated with these keys"
                     )
                 for chunk in chunks:
                     places = np.flatnonzero(areas_among(chunk.tags)).astype(np.uint32)

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from tagmatch.model.errors import (
     IndexChangedError,
@@ -38,8 +39,8 @@ from tagmatch.model.storage.format import (
     Entry,
     Manifest,
     are_whole,
+    checksum_in,
     checksum_of,
-    checksum_of_file,
     files_in,
     first_log_of,
     names_of,
@@ -52,8 +53,9 @@ from tagmatch.model.storage.journal.changes import logs_as_files
 from tagmatch.model.storage.journal.folder import remove_logs
 from tagmatch.model.storage.journal.scan import generations_in, log_path
 from tagmatch.model.storage.location import Location
+from tagmatch.model.storage.plain_files import plain_file
 from tagmatch.model.storage.positions import check_positions
-from tagmatch.model.storage.shared_files import folder_for_copies
+from tagmatch.model.storage.shared_files import temporary_folder
 from tagmatch.model.storage.store import Store
 from tagmatch.model.storage.store_folder import in_a_line
 
@@ -154,7 +156,7 @@ def _copy(original: _Original, target: Location, terms: Callable[[_Place, Manife
                 file = place.unfinished / path
                 file.parent.mkdir(exist_ok=True)
                 original.fetch(path, file)
-                _check(original.name, path, expected, checksum_of_file(file))
+                _check(original.name, path, expected, checksum_in(place.unfinished, path))
                 sync(file)
             if name not in own:
                 sync(place.unfinished / name)
@@ -213,7 +215,7 @@ class _Original:
     manifest: Manifest
     check: Callable[[], None]
     fetch: Callable[[str, Path], None]
-    logs: Sequence[tuple[str, BinaryIO]]
+    logs: Sequence[tuple[str, FileIO]]
     positions: bytes | None
 
 
@@ -236,8 +238,8 @@ def _in_folder(folder: Folder) -> Iterator[_Original]:
             first = first_log_of(manifest)
             try:
                 paths = [log_path(folder.path, generation) for generation in logs_of_index() if generation >= first]
-                files = {path: stack.enter_context((folder.path / path).open("rb")) for path in files_in(manifest)}
-                logs = [(path.name, stack.enter_context(path.open("rb"))) for path in paths]
+                files = {path: stack.enter_context(plain_file(folder.path, path)) for path in files_in(manifest)}
+                logs = [(path.name, stack.enter_context(plain_file(folder.path, path.name))) for path in paths]
             except FileNotFoundError as error:
                 missing = str(error.filename)
             except OSError as error:
@@ -327,7 +329,7 @@ class _Place(Protocol):
 def _place(location: Location) -> Iterator[_Place]:
     if isinstance(location, Folder):
         with location.writing() as unfinished:
-            lock = lock_at_once(location.path / WRITER)
+            lock = lock_at_once(location.path, WRITER)
             if lock is None:
                 raise IndexLockedError(f"a program has changes staged for the index {location}; close it there")
             with lock:
@@ -338,8 +340,8 @@ def _place(location: Location) -> Iterator[_Place]:
     else:
         assert isinstance(location, Store)
         try:
-            with tempfile.TemporaryDirectory(prefix="tagmatch-", dir=folder_for_copies()) as made:
-                yield _OnStore(location, Path(made))
+            with temporary_folder() as made:
+                yield _OnStore(location, made)
         except OSError as error:
             raise TagMatchError(
                 f"cannot make the files that {location} is to have: {error}; the variable TMPDIR says in which folder"
@@ -355,7 +357,7 @@ class _InFolder:
         self.is_taken = folder.has_index() or self.has_logs
 
     def has(self, own: dict[str, Entry]) -> bool:
-        return are_whole(own, lambda path: checksum_of_file(self._folder.path / path))
+        return are_whole(own, partial(checksum_in, self._folder.path))
 
     def put(self, name: str, own: dict[str, Entry]) -> None:
         """Nothing: `commit` does that."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 def sync(path: Path) -> None:
     """Have a file's contents, or a folder's names, on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
     finally:
@@ -18,8 +18,10 @@ def sync(path: Path) -> None:
 
 
 def write_file(file: Path, text: bytes) -> None:
-    """Write and sync a file, but not its name."""
-    file.write_bytes(text)
+    """Write and sync a new file, but not its name. Whatever has its name goes: to write to a link would follow it."""
+    remove(file)
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as new:
+        new.write(text)
     sync(file)
 
 
@@ -37,8 +39,8 @@ def replace_file(file: Path, text: bytes) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all in it, or leave it to the next that comes by."""
-    if path.is_dir():
+    """Remove a file, or a folder with all in it, or leave it to the next that comes by; of a link, the link."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(OSError):

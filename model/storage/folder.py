@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,7 +37,7 @@ from tagmatch.model.storage.format import (
     are_whole,
     check_contents,
     check_size,
-    checksum_of_file,
+    checksum_in,
     files_in,
     files_of,
     gone,
@@ -60,6 +60,7 @@ from tagmatch.model.storage.history import (
     with_staged,
 )
 from tagmatch.model.storage.in_place import InPlace, constrained
+from tagmatch.model.storage.plain_files import read_plain
 from tagmatch.model.storage.segment_files import Check, check_file, read_segments, write_segment
 from tagmatch.model.storage.shared_files import FolderFiles, Written
 from tagmatch.model.storage.snapshots import write_snapshot
@@ -141,7 +142,7 @@ class Folder:
     def read(self, name: str) -> bytes:
         """The contents of a file of the index; FileNotFoundError, TagMatchError."""
         try:
-            return (self.path / name).read_bytes()
+            return read_plain(self.path, name)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -183,11 +184,11 @@ class Folder:
     def verify(self, files: Mapping[str, Entry]) -> None:
         """As `Location` says."""
         for name, expected in files.items():
-            check_file(self.path / name, expected, check_contents)
+            check_file(self.path, name, expected, check_contents)
 
     def check_kept(self) -> None:
         """As `Location` says."""
-        check_kept(self.manifest, self.read, lambda name: checksum_of_file(self.path / name), self)
+        check_kept(self.manifest, self.read, partial(checksum_in, self.path), self)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -220,13 +221,13 @@ class Folder:
         self.check_writable()
         with contextlib.ExitStack() as stack:
             try:
-                with locked(self.path / LOCK):  # so that nobody takes it for what a killed one has left
+                with locked(self.path, LOCK):  # so that nobody takes it for what a killed one has left
                     folder = stack.enter_context(self.unfinished())
                 entry = write_segment(segment, folder)
                 there = self.path / entry["name"]
                 _in_use.add(there)
                 stack.callback(_in_use.discard, there)
-                with locked(self.path / LOCK):  # another program may be about to save this very segment
+                with locked(self.path, LOCK):  # another program may be about to save this very segment
                     if not there.exists():
                         stack.callback(self._remove_unless_saved, there)
                     self._move(folder, files_of([entry]))
@@ -236,7 +237,7 @@ class Folder:
 
     def _remove_unless_saved(self, there: Path) -> None:
         """Remove a segment that was written ahead, if no snapshot has got it."""
-        with contextlib.suppress(OSError, TagMatchError), locked(self.path / LOCK):
+        with contextlib.suppress(OSError, TagMatchError), locked(self.path, LOCK):
             needed = names_needed(self.manifest(), self.read, self)
             if needed is not None and there.name not in needed:
                 remove(there)
@@ -272,7 +273,7 @@ class Folder:
         try:
             if not has_index:
                 created = make_folder(self.path)
-            with locked(self.path / LOCK):
+            with locked(self.path, LOCK):
                 self._remove_unfinished()
                 with self.unfinished() as folder:
                     yield folder
@@ -291,7 +292,7 @@ class Folder:
         try:
             with self.unfinished(SCRATCH_PREFIX) as folder:  # which no other writer removes
                 manifest = write_snapshot(snapshot, folder, there)
-                with locked(self.path / LOCK):
+                with locked(self.path, LOCK):
                     self._move(folder, files_of(manifest["segments"]))
                 return manifest
         except (OSError, pa.ArrowException) as error:
@@ -324,7 +325,7 @@ class Folder:
         """Remove what a writer that was killed has left. Jobs on several machines do that for their own files."""
         for left in self.path.glob(f"{UNFINISHED_PREFIX}*"):
             if not left.name.startswith(SCRATCH_PREFIX) and left not in _in_use and _is_abandoned(left):
-                shutil.rmtree(left, ignore_errors=True)
+                remove(left)
         remove(self.path / f"{POSITIONS}.new")
 
     @contextlib.contextmanager
@@ -334,7 +335,7 @@ class Folder:
         _in_use.add(unfinished)  # before others can see it
         try:
             unfinished.mkdir(mode=0o700)
-            with locked(unfinished / _OWNER):
+            with locked(self.path, f"{unfinished.name}/{_OWNER}"):
                 yield unfinished
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -349,9 +350,9 @@ class Folder:
         for name, text in kept.items():
             write_file(unfinished / name, text)
         self._move(unfinished, files_in(manifest))
-        for name in files_in(manifest):
-            if not (self.path / name).exists():  # such as one written ahead, if another program has removed it
-                raise FileNotFoundError(errno.ENOENT, "a file that the snapshot needs is gone", name)
+        for name, expected in files_in(manifest).items():
+            # One written ahead may have been removed by another program
+            check_file(self.path, name, expected, check_size)
         replace_file(self.path / MANIFEST, manifest_text(manifest))
         needed = names_needed(manifest, self.read, self)
         if needed is None:
@@ -367,8 +368,8 @@ class Folder:
                 continue
             there = self.path / new.name
             own = within(files, new.name)
-            if not own or not are_whole(own, lambda path: checksum_of_file(self.path / path)):
-                shutil.rmtree(there, ignore_errors=True)
+            if not own or not are_whole(own, partial(checksum_in, self.path)):
+                remove(there)
                 new.rename(there)
 
     @contextlib.contextmanager
@@ -379,7 +380,7 @@ class Folder:
         try:
             make_folder(self.path)
             for left in self.path.glob(f"{SCRATCH_PREFIX}*"):
-                shutil.rmtree(left, ignore_errors=True)
+                remove(left)
             folder = Path(tempfile.mkdtemp(prefix=SCRATCH_PREFIX, dir=self.path))
             folder.chmod(0o777)  # other machines' processes may be another user's
             yield FolderFiles(folder)
@@ -409,8 +410,8 @@ def _take(written: Written, folder: Path) -> None:
 def _is_abandoned(unfinished: Path) -> bool:
     """Whether nobody lives that writes to this folder, which was seen with the lock of the index held."""
     try:
-        lock = lock_at_once(unfinished / _OWNER)
-    except OSError:  # it is gone, or nobody here may write there
+        lock = lock_at_once(unfinished.parent, f"{unfinished.name}/{_OWNER}")
+    except (OSError, IndexCorruptError):  # it is gone, or no folder of ours, or no one here may write there
         return True
     if lock is not None:
         lock.close()

@@ -23,6 +23,7 @@ what older versions would not notice. Format 7 has tables of several files, and 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -39,6 +40,8 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import reject_given_up
+from tagmatch.model.storage.manifest_checks import check_manifest
+from tagmatch.model.storage.plain_files import plain_file
 
 #: The newest that is read. Of older ones, version 2 is that of indexes whose keys are strings, and version 1 of others
 FORMAT_VERSION = 7
@@ -136,8 +139,8 @@ def parse_manifest(text: bytes, path: object) -> Manifest:
     try:
         manifest = json.loads(text)
         version = manifest["format"]
-        newer = isinstance(version, int) and version > FORMAT_VERSION
-    except (ValueError, KeyError, TypeError):
+        newer = version > FORMAT_VERSION
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise IndexCorruptError(f"{path}/{MANIFEST} is damaged; {ADVICE}") from None
     if newer:
         raise IndexVersionError(
@@ -148,7 +151,17 @@ def parse_manifest(text: bytes, path: object) -> Manifest:
     checksum = manifest.pop("checksum", None)
     if checksum is None or checksum != _checksum_without_its_line(text) or "current" in manifest:
         raise IndexCorruptError(f"{path}/{MANIFEST} does not have the checksum that it was written with; {ADVICE}")
-    return manifest if version >= _PLAIN_VERSION else _upgraded(manifest)
+    return checked_manifest(manifest, f"{path}/{MANIFEST}")
+
+
+def checked_manifest(manifest: Manifest, where: str) -> Manifest:
+    """A manifest with the right checksum, as one of today; IndexCorruptError if it says what none can say."""
+    try:
+        upgraded = manifest if manifest["format"] >= _PLAIN_VERSION else _upgraded(manifest)
+        check_manifest(upgraded)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IndexCorruptError(f"{where} is of no index that tagmatch has written: {error}; {ADVICE}") from None
+    return upgraded
 
 
 def _checksum_without_its_line(text: bytes) -> str | None:
@@ -242,17 +255,17 @@ def key_type_of(manifest: Manifest) -> KeyType:
     return manifest["key_type"]  # type: ignore[no-any-return]
 
 
-def check_size(file: Path, expected: Entry) -> None:
-    """See that a file has the size that a manifest says; IndexCorruptError."""
-    size = file.stat().st_size
+def check_size(descriptor: int, file: Path, expected: Entry) -> None:
+    """See that an open file, which has this path, has the size that a manifest says; IndexCorruptError."""
+    size = os.fstat(descriptor).st_size
     if size != expected["bytes"]:
         raise IndexCorruptError(f"{file} has {size} bytes instead of {expected['bytes']}; {ADVICE}")
 
 
-def check_contents(file: Path, expected: Entry) -> None:
-    """See that a file has the size and the checksum that a manifest says; IndexCorruptError."""
-    check_size(file, expected)
-    if checksum_of_file(file) != expected["xxh3_64"]:
+def check_contents(descriptor: int, file: Path, expected: Entry) -> None:
+    """See that an open file has the size and the checksum that a manifest says; IndexCorruptError."""
+    check_size(descriptor, file, expected)
+    if checksum_of_descriptor(descriptor) != expected["xxh3_64"]:
         raise IndexCorruptError(f"{file} does not have the checksum that it was written with; {ADVICE}")
 
 
@@ -260,13 +273,20 @@ def are_whole(files: dict[str, Entry], checksum: Callable[[str], str]) -> bool:
     """Whether files are there already, undamaged, of which manifests say this: then readers may be using them."""
     try:
         return all(checksum(name) == expected["xxh3_64"] for name, expected in files.items())
-    except OSError:
+    except (OSError, IndexCorruptError):
         return False
 
 
-def checksum_of_file(file: Path) -> str:
-    """XXH3-64 of a file, as manifests have it."""
-    with file.open("rb", buffering=0) as source:
+def checksum_in(folder: Path, name: str) -> str:
+    """XXH3-64 of a file below a folder, as manifests have it; errors as `open_plain`."""
+    with plain_file(folder, name) as source:
+        return checksum_of(source, _LOCAL_BLOCK)
+
+
+def checksum_of_descriptor(descriptor: int) -> str:
+    """XXH3-64 of an open file, from its first byte on."""
+    with open(descriptor, "rb", buffering=0, closefd=False) as source:
+        source.seek(0)
         return checksum_of(source, _LOCAL_BLOCK)
 
 

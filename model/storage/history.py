@@ -21,6 +21,7 @@ from tagmatch.model.storage.format import (
     MANIFEST,
     Entry,
     Manifest,
+    checked_manifest,
     files_in,
     manifest_text,
     names_of,
@@ -31,7 +32,7 @@ from tagmatch.model.storage.format import (
 #: What a manifest says of streams: the number of the last micro-batch of each whose changes the index has
 EPOCHS = "epochs"
 #: What a manifest says that is no part of the snapshot: of the log, of other snapshots, of who wrote it, of streams
-_OF_THE_INDEX = ("log", "staged", "kept", "keep_snapshots", "backup", "current", EPOCHS)
+_OF_THE_INDEX = ("log", "staged", "kept", "keep_snapshots", "backup", "current", "checksum", EPOCHS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,11 @@ def _manifest_kept(entry: Entry, read: Callable[[str], bytes], path: object) -> 
         raise IndexCorruptError(f"{path}/{entry['name']} is missing; {ADVICE}") from None
     if xxhash.xxh3_64_hexdigest(text) != entry["xxh3_64"]:
         raise IndexCorruptError(f"{path}/{entry['name']} does not have the checksum that it was written with; {ADVICE}")
-    return alone({name: value for name, value in json.loads(text).items() if name != "checksum"})
+    where = f"{path}/{entry['name']}"
+    try:
+        return checked_manifest(alone(json.loads(text)), where)
+    except (ValueError, AttributeError, RecursionError):
+        raise IndexCorruptError(f"{where} is damaged; {ADVICE}") from None
 
 
 def reject_number(number: int | None, path: object) -> None:

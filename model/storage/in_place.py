@@ -90,14 +90,18 @@ class _Tables:
     folder: Path
     _sorted: list[SparseTable] = field(default_factory=list)
 
-    def open(self, name: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
-        """The columns of a table, of which nothing is there yet but where they are; as `Read` of segments."""
-        parts = {part: files[part]["bytes"] for part in parts_of(files, name)}
+    def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
+        """The columns of a table, of which nothing is there yet but where they are; as of `Read` of segments."""
+        parts = {part: files[part]["bytes"] for part in parts_of(files, path)}
         with self.errors():
-            table = SparseTable(self.store, self.folder / name, parts)
-            columns = table.columns()
+            table = SparseTable(self.store, self.folder / path, parts)
+            columns = table.columns(name)
         bisect.insort(self._sorted, table, key=_address)
         return columns
+
+    def verifying(self) -> Callable[[], None]:
+        """As of `Read`: these files are ours."""
+        return lambda: None
 
     def fetch(self, array: Any, firsts: I64Array, lasts: I64Array) -> None:
         """Fetch some elements of an array, `firsts[i]` less than `lasts[i]`."""
@@ -115,7 +119,7 @@ class _Tables:
         """Say of errors what they mean, as `InPlace` does."""
         try:
             yield
-        except (FileNotFoundError, IndexCorruptError, pa.ArrowInvalid) as error:
+        except (FileNotFoundError, IndexCorruptError, ValueError) as error:
             if self.current()["snapshot"] != self.manifest["snapshot"]:
                 raise gone(self.store, self.manifest["snapshot"]) from None
             if isinstance(error, FileNotFoundError):
@@ -208,6 +212,6 @@ def fetched_from(store: StoreFolder, manifest: Manifest, current: Callable[[], M
             if name not in names and not name.startswith(DELETED_PREFIX):
                 shutil.rmtree(folder / name, ignore_errors=True)
     # Some keys may have expired: to know, all times would have to be fetched
-    segments = tuple(segments_of(manifest, tables.open, LONG_AGO + 1))
+    segments = tuple(segments_of(manifest, tables, LONG_AGO + 1))
     snapshot = Snapshot(segments, str(manifest["snapshot"]), number_of(manifest))
     return _Fetched(snapshot, constrained(manifest), tables)

@@ -235,13 +235,30 @@ def location_of(given: object, name: str, number: int | None = None, options: St
     return found.numbered(number)
 
 
+def user_path(text: str) -> str:
+    """A path as a person writes it, perhaps with a `~`.
+
+    Raises
+    ------
+    InvalidValueError
+        There is no such user, or no home folder, as with a user id of a container that no user has.
+    """
+    found = os.path.expanduser(text)
+    if found.startswith("~"):
+        raise InvalidValueError(
+            f"{text}: there is no home folder for {found.partition('/')[0]}; give the whole path, or ./{text} for a "
+            "name that begins so"
+        )
+    return found
+
+
 def _location_of(given: object, name: str, options: StoreOptions | None) -> Location:
     if not isinstance(given, str | os.PathLike) or not isinstance(text := os.fspath(given), str):
         raise InvalidTypeError(f"{name} must be a string or a path, not {given!r}")
     if not text:
         raise InvalidValueError(f"{name} is empty; give the path of a folder")
     if not _URI.match(text):
-        return Folder(Path(os.path.expanduser(text)))
+        return Folder(Path(user_path(text)))
     if not isinstance(given, str):
         raise InvalidTypeError(f"a URI must be a str, not a {type(given).__name__}, which changes its slashes")
     if file := _FILE.match(text):

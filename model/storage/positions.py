@@ -14,13 +14,16 @@ import xxhash
 
 from tagmatch.model.arrays import F64Array
 from tagmatch.model.errors import IndexCorruptError, InvalidValueError, TagMatchError
+from tagmatch.model.filters.areas import MAX_LAT, MAX_LON
 from tagmatch.model.options import KeyType
+from tagmatch.model.parallel import threads_of_arrow
 from tagmatch.model.storage.durable import make_folder, replace_file
 from tagmatch.model.storage.file_lock import locked
 from tagmatch.model.storage.format import LOCK, POSITIONS
+from tagmatch.model.storage.plain_files import read_plain
 
 _CHECKSUM = b"xxh64"
-_TYPES = {"integer": pa.uint64(), "string": pa.large_string()}
+_TYPES: dict[KeyType, pa.DataType] = {"integer": pa.uint64(), "string": pa.large_string()}
 
 
 class Positions(NamedTuple):
@@ -71,7 +74,7 @@ def save_positions(folder: Path, positions: Positions, *, plane: bool) -> None:
         with pa.ipc.new_file(sink, schema) as writer:
             writer.write_batch(pa.record_batch(columns, schema=schema))
         make_folder(folder)
-        with locked(folder / LOCK):
+        with locked(folder, LOCK):
             replace_file(folder / POSITIONS, sink.getvalue().to_pybytes())
     except (OSError, pa.ArrowException) as error:
         raise TagMatchError(f"cannot write the positions to {folder / POSITIONS}: {error}") from error
@@ -83,53 +86,87 @@ def open_positions(folder: Path, key_type: KeyType, *, plane: bool) -> Positions
     Raises
     ------
     IndexCorruptError
-        The file is damaged, or has other columns or keys.
+        The file is damaged, or has other columns.
     InvalidValueError
-        They are on the plane, and not on the sphere, or the other way round.
+        They are on the plane, and not on the sphere, or the other way round; or have keys of another type.
     TagMatchError
         The file cannot be read.
     """
-    file = folder / POSITIONS
-    try:
-        text = file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    found = _found_in(folder)
+    if found is None:
         return None
-    except OSError as error:
-        raise TagMatchError(f"cannot read the positions in {file}: {error}") from error
-    names, positions = _read(text, key_type, f"the positions in {file}")
-    if names != _names(plane=plane) and len(positions.keys):
+    names, positions = found
+    where = f"the positions in {folder / POSITIONS}"
+    if len(positions.keys) and names != _names(plane=plane):
         raise InvalidValueError(
-            f"the positions in {file} are on the {'sphere' if plane else 'plane'}: open the index with "
-            f"plane={not plane}, or remove the file"
+            f"{where} are on the {'sphere' if plane else 'plane'}: open the index with plane={not plane}, or remove "
+            "the file"
         )
+    if positions.keys.type != _TYPES[key_type]:
+        if len(positions.keys):
+            raise InvalidValueError(
+                f'{where} are of clients whose keys have key_type "{_key_type(positions)}", not "{key_type}": open the '
+                f'index with key_type="{_key_type(positions)}", or remove the file and have the clients move again'
+            )
+        return positions._replace(keys=pa.array([], _TYPES[key_type]))
     return positions
+
+
+def key_type_of_positions(folder: Path) -> KeyType | None:
+    """What the keys are of clients in the folder of an index; `None` if none are. Errors as `open_positions`."""
+    found = _found_in(folder)
+    return None if found is None or not len(found[1].keys) else _key_type(found[1])
 
 
 def check_positions(text: bytes, where: str) -> None:
     """See that a file has positions, of any keys; IndexCorruptError tells where it is."""
-    _read(text, None, where)
+    _read(text, where)
 
 
-def _read(text: bytes, key_type: KeyType | None, where: str) -> tuple[list[str], Positions]:
+def _key_type(positions: Positions) -> KeyType:
+    return next(key_type for key_type, kind in _TYPES.items() if kind == positions.keys.type)
+
+
+def _found_in(folder: Path) -> tuple[list[str], Positions] | None:
+    file = folder / POSITIONS
+    try:
+        text = read_plain(folder, POSITIONS)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise TagMatchError(f"cannot read the positions in {file}: {error}") from error
+    return _read(text, f"the positions in {file}")
+
+
+def _read(text: bytes, where: str) -> tuple[list[str], Positions]:
     """The names of the columns, and what is in them."""
     try:
-        with pa.ipc.open_file(pa.BufferReader(text)) as reader:
+        with threads_of_arrow(), pa.ipc.open_file(pa.BufferReader(text)) as reader:
             schema = reader.schema
             (batch,) = (reader.get_batch(number) for number in range(reader.num_record_batches))
         batch.validate(full=True)
         keys, lon, lat = batch.columns
         names = list(schema.names)
         sound = names in (_names(plane=False), _names(plane=True)) and lon.type == lat.type == pa.float64()
-        sound = sound and keys.type in (_TYPES.values() if key_type is None else [_TYPES[key_type]])
+        sound = sound and keys.type in _TYPES.values() and not any(column.null_count for column in batch.columns)
         sound = sound and (schema.metadata or {}).get(_CHECKSUM) == _checksum(keys, lon, lat)
+        sound = sound and _are_somewhere(np.asarray(lon), np.asarray(lat), plane=names == _names(plane=True))
+    except MemoryError:
+        raise
     except (pa.ArrowException, KeyError, ValueError, OSError):
         sound = False
     if not sound:
         raise IndexCorruptError(
-            f"{where} are damaged, or not those of an index with such keys: remove the file to go on without them, and "
-            "have the clients move again"
+            f"{where} are damaged: remove the file to go on without them, and have the clients move again"
         )
     return names, Positions(keys, np.asarray(lon), np.asarray(lat))
+
+
+def _are_somewhere(lon: F64Array, lat: F64Array, *, plane: bool) -> bool:
+    """Whether all coordinates are in range, as those that are given to `move` have to be."""
+    if plane:
+        return bool(np.isfinite(lon).all() and np.isfinite(lat).all())
+    return bool((np.abs(lon) <= MAX_LON).all() and (np.abs(lat) <= MAX_LAT).all())
 
 
 def _names(*, plane: bool) -> list[str]:

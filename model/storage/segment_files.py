@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +13,9 @@ import xxhash
 
 from tagmatch.model.arrays import Strings
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
+from tagmatch.model.bounds import check_bounds
 from tagmatch.model.deletions import Deletions
-from tagmatch.model.errors import IndexCorruptError, IndexVersionError, TagMatchError
+from tagmatch.model.errors import IndexCorruptError, IndexVersionError, InvariantError, TagMatchError
 from tagmatch.model.kernels.reserved import areas_among, has_reserved
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.layouts import rules_of
@@ -31,19 +32,31 @@ from tagmatch.model.storage.format import (
     TABLE_SUFFIX,
     Entry,
     Manifest,
+    check_contents,
     files_of,
     key_type_of,
     parts_of,
 )
-from tagmatch.model.storage.table_files import Piece, TableFile, read_columns
+from tagmatch.model.storage.mapped import OpenFile, in_memory, mapped
+from tagmatch.model.storage.plain_files import open_plain, plain_file
+from tagmatch.model.storage.table_checks import checked_columns
+from tagmatch.model.storage.table_files import Piece, TableFile, read_table_file
 from tagmatch.model.tables import LONG_AGO, KeyTable, Segment, TagsetTable, Vocabulary
 
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 
-#: Accepts a file as the manifest describes it, or raises IndexCorruptError
-Check = Callable[[Path, Entry], None]
-#: Gives the columns of a table, by its path within the index, of which manifests say this of the files of its segment
-Read = Callable[[str, dict[str, Entry]], dict[str, pa.Array]]
+#: Accepts an open file with this path as the manifest describes it, or raises IndexCorruptError
+Check = Callable[[int, Path, Entry], None]
+
+
+class Read(Protocol):
+    """What reads the tables of segments."""
+
+    def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
+        """The columns of the table of this name, at this path within the index; of its files, manifests say this."""
+
+    def verifying(self) -> Callable[[], None]:
+        """What verifies, at any time, that the files whose tables were read since are as they were then."""
 
 
 def write_segment(segment: Segment, folder: Path) -> Entry:
@@ -123,17 +136,24 @@ def table_of(**columns: pa.Array) -> pa.Table:
 def read_segments(folder: Path, manifest: Manifest, check: Check) -> tuple[Segment, ...]:
     """The segments of which an index folder has the files that `manifest` names, each file if `check` accepts it.
 
+    With `check_contents` their tables are looked at, too: no number in them points out of them.
+
     Raises
     ------
     IndexCorruptError
-        A file is missing, or `check` does not accept it.
+        A file is missing, or `check` does not accept it, or has what no table has.
     IndexVersionError
         An older version has stored tags that stand for constraints now.
     TagMatchError
         A file cannot be read.
     """
-    segments = tuple(segments_of(manifest, partial(_read_table, folder, check)))
+    segments = tuple(segments_of(manifest, _FolderTables(folder, check)))
     for segment, entry in zip(segments, manifest["segments"], strict=True):
+        if check is check_contents:
+            try:
+                check_bounds(segment, entry["rows"], entry["tags"])
+            except InvariantError as error:
+                raise IndexCorruptError(f"{folder / entry['name']} is no segment: {error}") from None
         if CONSTRAINTS not in entry:
             reject_reserved(segment.vocabulary.tags, folder / entry["name"])
     return segments
@@ -162,7 +182,7 @@ def segments_of(manifest: Manifest, read: Read, earliest: int = LONG_AGO) -> Ite
         files = files_of([entry])
 
         def table(name: str, entry: Entry = entry, files: dict[str, Entry] = files) -> dict[str, pa.Array]:
-            return read(f"{entry['name']}/{name}{TABLE_SUFFIX}", files)
+            return read.table(name, f"{entry['name']}/{name}{TABLE_SUFFIX}", files)
 
         vocabulary, tagsets, keys, partitions = map(table, _TABLES)
         names = None if key_type == "integer" else to_strings(table("key_names")["name"])
@@ -178,32 +198,69 @@ def segments_of(manifest: Manifest, read: Read, earliest: int = LONG_AGO) -> Ite
             TagsetTable(to_words(tagsets["signature"]), to_lists(tagsets["ranks"])),
             KeyTable(to_lists(keys["keys"]), names, expires),
             rules.from_arrow(partitions, len(tagsets["ranks"])),
-            _deletions(read(entry["deleted"]["name"], files), entry["deleted"]) if "deleted" in entry else None,
+            _deletions(read.table("deleted", entry["deleted"]["name"], files), entry["deleted"])
+            if "deleted" in entry
+            else None,
             entry["name"],
             earliest,
+            read.verifying(),
         )
 
 
 def _deletions(columns: dict[str, pa.Array], entry: Entry) -> Deletions:
     flags = columns["deleted"]
-    bits = np.frombuffer(flags.buffers()[1], np.uint8, count=-(-len(flags) // 8))
+    bits = np.frombuffer(flags.buffers()[1] or b"", np.uint8)[: -(-len(flags) // 8)]
     return Deletions(bits, entry["rows"])
 
 
-def _read_table(folder: Path, check: Check, name: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
-    """Columns of a table, each one chunk of the memory-mapped file or of its parts, which `check` has accepted."""
-    parts = parts_of(files, name)
-    for part in parts:
-        check_file(folder / part, files[part], check)
-    with _telling_errors(folder / name):
-        # Another program may remove it after that, too
-        return read_columns([folder / part for part in parts])
+class _FolderTables:
+    """Tables in a folder, each column one chunk of the memory-mapped file or of its parts."""
+
+    def __init__(self, folder: Path, check: Check) -> None:
+        self._folder, self._check = folder, check
+        self._files: list[OpenFile] = []
+
+    def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
+        """As of `Read`."""
+        opened = [self._opened(part, files[part]) for part in parts_of(files, path)]
+        is_kept = name != "deleted"  # which is small, and goes with each change, while the tables stay
+        if is_kept:
+            self._files += opened
+        with _telling_errors(self._folder / path):
+            try:
+                return checked_columns(name, read_table_file(opened, mapped if is_kept else in_memory))
+            except MemoryError:
+                raise
+            except (ValueError, OSError, pa.ArrowException) as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # the system's, not Arrow's
+                raise IndexCorruptError(
+                    f"{self._folder / path} is no table of an index: {str(error)[:400]}; {ADVICE}"
+                ) from None
+
+    def verifying(self) -> Callable[[], None]:
+        """As of `Read`."""
+        files, self._files = self._files, []
+
+        def verify() -> None:
+            for file in files:
+                with _telling_errors(file.path):
+                    file.verify()
+
+        return verify
+
+    def _opened(self, part: str, expected: Entry) -> OpenFile:
+        with _telling_errors(self._folder / part):
+            file = OpenFile(self._folder / part, open_plain(self._folder, part), expected["xxh3_64"])
+            # What has passed is what is mapped, whatever another program does to its name
+            self._check(file.descriptor, file.path, expected)
+            return file
 
 
-def check_file(file: Path, expected: Entry, check: Check) -> None:
+def check_file(folder: Path, name: str, expected: Entry, check: Check) -> None:
     """See that a file is there, and that `check` accepts it; errors as `read_segments`."""
-    with _telling_errors(file):
-        check(file, expected)
+    with _telling_errors(folder / name), plain_file(folder, name) as file:
+        check(file.fileno(), folder / name, expected)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import shutil
 import tempfile
@@ -20,6 +19,9 @@ import pyarrow as pa
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.storage.file_lock import locked
 from tagmatch.model.storage.store_folder import StoreFolder
+
+# Folders for copies of this process and those that it was forked from; the last one is in use
+_made: list[Path] = []
 
 
 class Files(Protocol):
@@ -144,19 +146,43 @@ class Written:
     names: dict[str, str]
 
 
-@functools.cache
 def folder_for_copies() -> Path:
-    """A folder for copies: our own or, in a worker of Spark, one of its executor, which removes it when it ends."""
+    """A folder for copies: our own or, in a worker of Spark, one of its executor, which removes it when it ends.
+
+    Forked children share it, and leave it to the process that made it.
+    """
     executors = Path(os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0])
     if executors.name.startswith("blockmgr-"):
         folder = executors / "tagmatch"
         folder.mkdir(parents=True, exist_ok=True)
         return folder
+    if not (_made and _made[-1].is_dir()):  # the process that made it has ended
+        _made.append(folder_of_this_process())
+    return _made[-1]
+
+
+def folder_of_this_process() -> Path:
+    """A new folder of this machine, which goes when this process ends, but not when a forked child of it does."""
     folder = Path(tempfile.mkdtemp(prefix="tagmatch-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_remove_own, folder, os.getpid())
     return folder
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A new folder among the copies, for the block; one of `tempfile` would go when a forked child ends, too."""
+    folder, maker = Path(tempfile.mkdtemp(prefix="tagmatch-", dir=folder_for_copies())), os.getpid()
+    try:
+        yield folder
+    finally:
+        _remove_own(folder, maker)
+
+
+def _remove_own(folder: Path, maker: int) -> None:
+    if os.getpid() == maker:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def one_process(path: Path) -> contextlib.AbstractContextManager[None]:
     """Have one process of this machine at a time make what belongs at a path."""
-    return locked(path.with_name(f"{path.name}.lock"))
+    return locked(path.parent, f"{path.name}.lock")

@@ -22,9 +22,15 @@ def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> 
         Gets the new files.
     there
         The segments whose files the index has.
+
+    Raises
+    ------
+    IndexCorruptError
+        Files of which tables are mapped are not as they were.
     """
     known = {entry["name"]: entry for entry in there}
     entries = [_written(segment, known.get(segment.name or ""), folder) for segment in snapshot.segments]
+    snapshot.verify()  # of what was written, or stays
     return manifest_of(entries, snapshot.segments[0].options, snapshot.key_type)
 
 

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import BoolArray, IntArray, offsets_of
 from tagmatch.model.errors import IndexCorruptError
-from tagmatch.model.parallel import reject_given_up
+from tagmatch.model.parallel import reject_given_up, threads_of_arrow
 from tagmatch.model.storage.format import ADVICE
 from tagmatch.model.storage.store_folder import StoreFolder
-from tagmatch.model.storage.table_files import columns_of
+from tagmatch.model.storage.table_checks import columns_of
 
 #: Fetched as a whole: what a store gives in the time that it takes to answer at all
 BLOCK_BYTES = 1 << 18
@@ -52,8 +52,8 @@ class SparseTable:
         os.close(marks)
         self.address: int = self._mapped.address
 
-    def columns(self) -> dict[str, pa.Array]:
-        """The columns, whose bytes are those of the mapped file."""
+    def columns(self, name: str) -> dict[str, pa.Array]:
+        """The columns, whose bytes are those of the mapped file, of the table of this name."""
         place = _FIRST_MESSAGE
         for _ in range(2):
             place += _BEFORE_MESSAGE
@@ -61,7 +61,8 @@ class SparseTable:
         self._fetch_bytes(0, place)
         end = self.size - _BEHIND_FOOTER
         self._fetch_bytes(end - self._length(end), self.size)
-        return columns_of(pa.ipc.open_file(pa.BufferReader(self._mapped)).read_all())
+        with threads_of_arrow():
+            return columns_of(name, pa.ipc.open_file(pa.BufferReader(self._mapped)).read_all())
 
     def _length(self, place: int) -> int:
         """The length that stands there."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +46,8 @@ from tagmatch.model.storage.history import (
     with_staged,
 )
 from tagmatch.model.storage.in_place import InPlace, fetched_from
-from tagmatch.model.storage.shared_files import StoreFiles, Written, folder_for_copies, one_process
+from tagmatch.model.storage.segment_files import check_file
+from tagmatch.model.storage.shared_files import StoreFiles, Written, folder_for_copies, one_process, temporary_folder
 from tagmatch.model.storage.snapshots import write_snapshot
 from tagmatch.model.storage.store_folder import StoreFolder, in_a_line
 from tagmatch.model.storage.store_options import StoreOptions
@@ -173,7 +173,7 @@ class Store:
                 if path.partition("/")[0] not in here:
                     (unfinished / path).parent.mkdir(exist_ok=True)
                     self.folder.download(path, unfinished / path)
-                    check_contents(unfinished / path, expected)
+                    check_file(unfinished, path, expected, check_contents)
             copy.commit(unfinished, manifest, {})
 
     def verify(self, files: Mapping[str, Entry]) -> None:
@@ -213,8 +213,7 @@ class Store:
     def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> Manifest:
         """As `Location` says. The files are made on this machine, and uploaded."""
         try:
-            with tempfile.TemporaryDirectory(prefix="tagmatch-", dir=folder_for_copies()) as path:
-                made = Path(path)
+            with temporary_folder() as made:
                 manifest = write_snapshot(snapshot, made, there)
                 files = files_of(manifest["segments"])
                 for name in os.listdir(made):

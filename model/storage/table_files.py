@@ -7,11 +7,7 @@ a reader has them mapped into one range of addresses, where each column is one a
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-import os
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,23 +17,16 @@ import pyarrow as pa
 import xxhash
 
 from tagmatch.model.arrays import I64Array, offsets_of
-from tagmatch.model.errors import IndexCorruptError
-from tagmatch.model.parallel import reject_given_up
+from tagmatch.model.parallel import reject_given_up, threads_of_arrow
 from tagmatch.model.storage.durable import sync
-from tagmatch.model.storage.format import ADVICE, Entry
+from tagmatch.model.storage.format import Entry
+from tagmatch.model.storage.mapped import OpenFile, mapped
 
 #: Of each part but the last: whole pages of all machines, and what stores take in one request
 PART_BYTES = 1 << 26
 
 # Written and hashed at once, while it is in the cache
 _BLOCK = 1 << 20
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_MAP_FIXED = 0x10
-_FAILED = ctypes.c_void_p(-1).value
 
 
 class Piece(Protocol):
@@ -168,65 +157,15 @@ class _Pieces:
         self.closed = True
 
 
-def read_table_file(files: Sequence[Path]) -> pa.Table:
+def read_table_file(files: Sequence[OpenFile], read: Callable[[Sequence[OpenFile]], pa.Buffer] = mapped) -> pa.Table:
     """The table of a file, memory-mapped, or of its parts in their order.
 
     Raises
     ------
     IndexCorruptError
         They cannot be parts of one file.
-    OSError
+    ArrowException, OSError
         One cannot be read.
     """
-    source = pa.memory_map(str(files[0])) if len(files) == 1 else pa.BufferReader(_mapped(files))
-    return pa.ipc.open_file(source).read_all()
-
-
-def read_columns(files: Sequence[Path]) -> dict[str, pa.Array]:
-    """The columns of a table; files and errors as of `read_table_file`."""
-    return columns_of(read_table_file(files))
-
-
-def columns_of(table: pa.Table) -> dict[str, pa.Array]:
-    """The columns of a table, each of which is one chunk or, without rows, none."""
-    return {
-        name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    }
-
-
-def _mapped(files: Sequence[Path]) -> pa.Buffer:
-    """Map files into memory one behind the other, as one buffer, for as long as that is in use."""
-    sizes = [file.stat().st_size for file in files]
-    for file, size in zip(files[:-1], sizes, strict=False):
-        if size % mmap.PAGESIZE:
-            raise IndexCorruptError(
-                f"{file} has {size} bytes, which are not whole pages of {mmap.PAGESIZE} bytes, as parts of a table are "
-                f"on this machine; {ADVICE}"
-            )
-    # Addresses are kept free for all of them at first, and then each takes its place among these
-    kept = _Addresses(sum(sizes))
-    starts = offsets_of(np.array(sizes, np.int64)).tolist()
-    for file, size, start in zip(files, sizes, starts, strict=False):
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            _map(kept.first + start, size, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
-        finally:
-            os.close(descriptor)
-    return pa.foreign_buffer(kept.first, sum(sizes), kept)
-
-
-class _Addresses:
-    """A range of addresses of this process; it goes when nobody has this object any more."""
-
-    def __init__(self, size: int) -> None:
-        self.first = _map(None, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
-        weakref.finalize(self, _libc.munmap, self.first, size)
-
-
-def _map(address: int | None, size: int, flags: int, descriptor: int) -> int:
-    found: int | None = _libc.mmap(address, size, mmap.PROT_READ, flags, descriptor, 0)
-    if found is None or found == _FAILED:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return found
+    with threads_of_arrow():
+        return pa.ipc.open_file(pa.BufferReader(read(files))).read_all()

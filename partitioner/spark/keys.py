@@ -121,7 +121,7 @@ def _file(scratch: Scratch, ranges: Sequence[Any]) -> TableFile:
 
 
 def _strings(scratch: Scratch, files: Sequence[str]) -> Strings:
-    return to_strings(scratch.read_table(files)["name"])
+    return to_strings(scratch.read_table("key_names", files)["name"])
 
 
 def _names_of_shard(scratch: Scratch, shard: int) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tagmatch.model.storage.mapped import OpenFile
 from tagmatch.model.storage.shared_files import Files
-from tagmatch.model.storage.table_files import read_columns
+from tagmatch.model.storage.table_checks import checked_columns
+from tagmatch.model.storage.table_files import read_table_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,9 @@ class Scratch:
         """Return a column of a table, memory-mapped; `keep` if other tasks on this machine read it, too."""
         return pa.ipc.open_file(self.files.map(_file_name(name, number, column), keep=keep)).get_batch(0).column(0)
 
-    def read_table(self, names: Sequence[str]) -> dict[str, pa.Array]:
-        """The columns of a table with these files, memory-mapped; other tasks on this machine read it, too."""
-        return read_columns([self.files.kept(name) for name in names])
+    def read_table(self, name: str, files: Iterable[str]) -> dict[str, pa.Array]:
+        """The columns of the table of this name in these files, memory-mapped, as other tasks on this machine do."""
+        return checked_columns(name, read_table_file([OpenFile.at(self.files.kept(file)) for file in files]))
 
     def new_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array in a file of this machine that is removed with it; it takes no room but for what is written."""

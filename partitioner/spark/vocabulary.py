@@ -72,7 +72,7 @@ class Tags:
 
     def hashes(self) -> U64Array:
         """The hash of each tag, by rank."""
-        hashes: U64Array = to_numbers(self.scratch.read_table([*self.files])["hash"])
+        hashes: U64Array = to_numbers(self.scratch.read_table("vocabulary", self.files)["hash"])
         return hashes
 
     def rank_sets(self, shard: int) -> Lists:

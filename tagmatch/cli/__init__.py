@@ -10,9 +10,9 @@ def main() -> None:
     with interruptible():
         import sys
 
-        from tagmatch.cli.imports import NoPandas
+        from tagmatch.cli.imports import NotNeeded
 
-        sys.meta_path.insert(0, NoPandas())
+        sys.meta_path.insert(0, NotNeeded())
         from tagmatch.cli.app import app
         from tagmatch.cli.run import run
 

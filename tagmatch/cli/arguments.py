@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -42,8 +41,10 @@ def _show_version(wanted: bool) -> None:
 
 
 def user_path(text: str) -> str:
-    """A path as a person writes it."""
-    return os.path.expanduser(text)
+    """A path as a person writes it; errors as of `location.user_path`."""
+    from tagmatch.model.storage import location
+
+    return location.user_path(text)
 
 
 _DURATION = re.compile(r"(\d+)([smhd])")

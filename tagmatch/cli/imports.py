@@ -1,15 +1,18 @@
 """What is not to be imported."""
 
+_NAMES = frozenset({"pandas", "scipy"})
 
-class NoPandas:
-    """Finds no pandas.
 
-    Arrow imports it, which takes a second, when it is first given a Python object; the command has no use for it. Told
-    that there is none, Arrow does without.
+class NotNeeded:
+    """Finds no pandas and no SciPy.
+
+    Arrow imports the first when it is first given a Python object, and Numba the second when it first compiles, which
+    takes a second each; the command has no use for them. Told that there is none, both do without. And where memory
+    is short, SciPy's linear algebra waits for it for ever.
     """
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:  # noqa: ARG004
         """As finders of modules do."""
-        if name == "pandas":
-            raise ModuleNotFoundError("the command tagmatch does without pandas", name=name)
+        if name in _NAMES:
+            raise ModuleNotFoundError(f"the command tagmatch does without {name}", name=name)

@@ -42,9 +42,11 @@ def _line(error: BaseException) -> str | None:
         case OSError():
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         case MemoryError():
-            return f"not enough memory: {error}"
+            return f"not enough memory: {error}".removesuffix(": ")
         case KeyboardInterrupt():
             return "interrupted"
+        case Exception() if type(error).__module__ == "pyarrow.lib":
+            return f"Arrow has failed: {error}"
     return None
 
 

@@ -21,6 +21,7 @@ from tagmatch.messages import TAGS
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.expiry import TIME
+from tagmatch.model.parallel import threads_of_arrow
 from tagmatch.subscriptions import WHERE
 
 #: Stands between the tags of a cell, unless it is a JSON list
@@ -60,16 +61,17 @@ class CsvLines:
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
         """As `TextFormat` says."""
-        table = pa_csv.read_csv(
-            pa.BufferReader(data),
-            pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._header),
-            pa_csv.ParseOptions(newlines_in_values=True),
-            pa_csv.ConvertOptions(
-                column_types=dict.fromkeys(self._header, pa.string()),
-                include_columns=[name for name in schema.names if name in self._names],
-                strings_can_be_null=False,
-            ),
-        )
+        with threads_of_arrow():
+            table = pa_csv.read_csv(
+                pa.BufferReader(data),
+                pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._header),
+                pa_csv.ParseOptions(newlines_in_values=True),
+                pa_csv.ConvertOptions(
+                    column_types=dict.fromkeys(self._header, pa.string()),
+                    include_columns=[name for name in schema.names if name in self._names],
+                    strings_can_be_null=False,
+                ),
+            )
         (cells,) = table.combine_chunks().to_batches()
         return pa.record_batch([_values(cells, field) for field in schema], schema=schema)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,6 +12,9 @@ from pathlib import Path
 from tagmatch.model.errors import InputFileError, InvalidValueError
 
 STANDARD_STREAM = "-"
+
+_STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
+_OPEN_ALREADY = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
 
 JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
@@ -92,9 +96,17 @@ def format_of_suffix(path: Path) -> Format | None:
     return None
 
 
+def open_already(path: str, standard: int) -> int | None:
+    """The descriptor of that path, where this process has it open."""
+    if path == STANDARD_STREAM:
+        return standard
+    found = _OPEN_ALREADY.fullmatch(path)
+    return int(found[1]) if found else _STANDARD.get(path)
+
+
 def is_stream(path: str) -> bool:
-    """Whether bytes at the path come and go in order: standard streams, pipes and devices."""
-    if path == STANDARD_STREAM or path.startswith(("/dev/", "/proc/self/fd/")):
+    """Whether bytes at the path come and go in order: standard streams, what is open already, pipes and devices."""
+    if path == STANDARD_STREAM or open_already(path, 0) is not None:
         return True
     try:
         mode = os.stat(path).st_mode

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from tagmatch.files.ipc_arrays import Dictionary, Reader, reader_of
@@ -54,7 +53,7 @@ class IpcReader:
         self._readers: list[tuple[str, Reader]] = []
         self._known: dict[int, Dictionary] = {}
         self._dictionaries: Dictionaries = {}
-        self._held: dict[int, int] = {}
+        self._held = 0
 
     def feed(self, header: Any, body: Any = None) -> pa.RecordBatch | None:
         """Take the next message.
@@ -100,28 +99,28 @@ class IpcReader:
             raise InvalidValueError(f"the Arrow schema cannot be read: {_first_line(error)}") from None
         if len(names) != len(found.fields):
             raise InvalidValueError("the header of an Arrow message is damaged")
+        readers: list[tuple[str, Reader]] = []
         for name, kind, shape in zip(names, schema.types, found.fields, strict=True):
             with _Named(name):
-                self._readers.append((name, reader_of(name, kind, shape, self._known)))
-        self.schema = schema
+                readers.append((name, reader_of(name, kind, shape, self._known)))
+        self.schema, self._readers = schema, readers
 
     def _take_dictionary(self, header: DictionaryHeader, data: pa.Buffer) -> None:
         number, known = header.number, self._known.get(header.number)
         if known is None:
             raise InvalidValueError(f"no column has the dictionary {number} that has come")
         with _Named(known.name):
-            before = self._dictionaries.get(number) if header.is_delta else None
-            held = sum(self._held.values()) - (0 if header.is_delta else self._held.get(number, 0))
-            most = None if self._most_bytes is None else self._most_bytes - held
+            old = self._dictionaries.get(number)
+            new = old if old is not None and header.is_delta else Values()
+            freed = 0 if old is None or new is old else old.nbytes
+            most = None if self._most_bytes is None else self._most_bytes - self._held + freed
             body = Body(header.values, data, most, self._dictionaries)
             values = known.values.read(body)
             if len(values) != header.values.rows:
                 raise InvalidValueError("a dictionary must have the length that it says")
-            sizes = sizes_of(values)
-            if before is not None:
-                values, sizes = pa.concat_arrays([before.array, values]), np.concatenate([before.sizes, sizes])
-            self._dictionaries[number] = Values(values, sizes)
-            self._held[number] = body.nbytes + (self._held.get(number, 0) if header.is_delta else 0)
+            new.add(values, sizes_of(values), body.nbytes)
+            self._dictionaries[number] = new
+            self._held += body.nbytes - freed
 
     def _batch(self, header: BatchHeader, data: pa.Buffer) -> pa.RecordBatch:
         rows = header.rows

@@ -278,15 +278,14 @@ class Indices(Reader):
 
     def nothing(self, dictionaries: Dictionaries) -> pa.Array:
         """An array of length 0."""
-        values = dictionaries.get(self._number)
-        return self._in_dictionary(
-            self._indices.nothing(dictionaries), values.array if values else self._values.nothing(dictionaries)
-        )
+        known = dictionaries.get(self._number)
+        values = self._values.nothing(dictionaries) if known is None else known.joined()[0]
+        return self._in_dictionary(self._indices.nothing(dictionaries), values)
 
     def _made(self, body: Body, length: int, validity: pa.Buffer | None) -> pa.Array:
         if self._number not in body.dictionaries:
             raise InvalidValueError("its dictionary must come before it")
-        values, sizes = body.dictionaries[self._number]
+        values, sizes = body.dictionaries[self._number].joined()
         given = body.buffer(length * self._width.itemsize)
         places = np.frombuffer(given, self._width, length)
         if validity is not None:  # else what is null could point anywhere
@@ -322,6 +321,9 @@ class Extensions(Reader):
         return pa.ExtensionArray.from_storage(self.kind, self._storage.nothing(dictionaries))
 
 
+# Intervals of months, or of days and milliseconds, which Python has nothing for
+_WITHOUT_CLASS = (pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME)
+
 _READERS: list[tuple[Callable[[Any], bool], type[Reader]]] = [
     (_is.is_null, Nulls),
     (lambda kind: _is.is_string(kind) or _is.is_large_string(kind), Strings),
@@ -334,7 +336,7 @@ _READERS: list[tuple[Callable[[Any], bool], type[Reader]]] = [
     (lambda kind: _is.is_union(kind) and kind.mode == "sparse", SparseUnions),
     (_is.is_union, DenseUnions),
     (_is.is_run_end_encoded, RunEnds),
-    (_is.is_primitive, Fixed),
+    (lambda kind: _is.is_primitive(kind) and kind.id not in _WITHOUT_CLASS, Fixed),
     (lambda kind: _is.is_decimal(kind) or _is.is_fixed_size_binary(kind), Fixed),
 ]
 

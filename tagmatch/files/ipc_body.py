@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +12,27 @@ from tagmatch.model.arrays import BoolArray, I64Array
 from tagmatch.model.errors import InvalidValueError
 
 
-class Values(NamedTuple):
-    """The values of a dictionary, and the bytes of each."""
+class Values:
+    """The values of a dictionary, and the bytes of each and of all, as far as they have come."""
 
-    array: pa.Array
-    sizes: I64Array
+    def __init__(self) -> None:
+        self._arrays: list[pa.Array] = []
+        self._sizes: list[I64Array] = []
+        self.nbytes = 0
+
+    def add(self, values: pa.Array, sizes: I64Array, nbytes: int) -> None:
+        """Add values, which costs no copy of all: those of many messages are put together once."""
+        self._arrays.append(values)
+        self._sizes.append(sizes)
+        self.nbytes += nbytes
+        if len(self._arrays) > _MOST_PARTS:
+            self.joined()
+
+    def joined(self) -> tuple[pa.Array, I64Array]:
+        """All of them."""
+        if len(self._arrays) > 1:
+            self._arrays, self._sizes = [pa.concat_arrays(self._arrays)], [np.concatenate(self._sizes)]
+        return self._arrays[0], self._sizes[0]
 
 
 #: Dictionaries that have come, by number
@@ -27,6 +42,8 @@ _NO_BYTES = pa.py_buffer(b"")
 _LENGTH = struct.Struct("<q")
 _RAW = -1  # in the place of a length: the buffer is not compressed
 _ALIGNMENT = 8
+# Of a dictionary, before they are put together
+_MOST_PARTS = 1000
 # Rows with tags in a dictionary are large only when they are written out, which few of them ever are
 _MORE = 4
 

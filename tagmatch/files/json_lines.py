@@ -19,6 +19,7 @@ from tagmatch.files.records import is_object, objects_of
 from tagmatch.files.streams import Read, whole_lines
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.expiry import TIME
+from tagmatch.model.parallel import threads_of_arrow
 
 # Wide, as text with escapes may be longer than what one array of the other kind can hold
 _TEXT = pa.large_string()
@@ -154,7 +155,8 @@ def _read(data: bytes | memoryview, schema: pa.Schema, others: str) -> pa.Table:
     """The columns of a schema and, if those are to be inferred, others."""
     read = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
     parse = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
-    return pa_json.read_json(pa.BufferReader(data), read, parse)
+    with threads_of_arrow():
+        return pa_json.read_json(pa.BufferReader(data), read, parse)
 
 
 def json_lists(texts: pa.Array, kind: pa.ListType) -> pa.Array:

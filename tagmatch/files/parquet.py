@@ -22,6 +22,8 @@ from tagmatch.files.lines import first_line
 from tagmatch.files.others import OtherColumns
 from tagmatch.files.streams import input_descriptor, seekable
 from tagmatch.model.errors import InputFileError, TagMatchError
+from tagmatch.model.extensions import without_extensions
+from tagmatch.model.parallel import threads_of_arrow
 
 _BATCH_ROWS = 65_536
 
@@ -50,9 +52,10 @@ def parquet_rows(
         with (
             input_descriptor(path) as descriptor,
             seekable(descriptor) as place,
+            threads_of_arrow(),
             pq.ParquetFile(place, memory_map=True, page_checksum_verification=True) as file,
         ):
-            schema = file.schema_arrow
+            schema = without_extensions(file.schema_arrow.empty_table()).schema
             names = frozenset(schema.names)
             columns = tuple(column for column in columns if not column.is_optional or column.name in names)
             columns = beside(attribute_columns(attributes, schema.names, name, are_texts=False), columns)
@@ -64,9 +67,11 @@ def parquet_rows(
                 others.check(schema.names, name)
             wanted = [column.name for column in columns if column.name in names]
             for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
-                yield from joined(_usable(batch, first_row, name, columns, invalid))
+                yield from joined(_usable(without_extensions(batch), first_row, name, columns, invalid))
                 first_row += len(batch)
             return first_row
+    except MemoryError:
+        raise
     except (OSError, pa.ArrowException) as error:
         raise InputFileError(f"{name}: not a whole Parquet file: {first_line(error)}") from None
 

@@ -8,7 +8,6 @@ import errno
 import fcntl
 import io
 import os
-import re
 import select
 import shutil
 import stat
@@ -16,15 +15,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tagmatch.files.formats import STANDARD_STREAM
+from tagmatch.files.formats import open_already
 from tagmatch.model.errors import InputFileError
 
 BLOCK_BYTES = 8 << 20
 # As much as any user may ask for; a pipe's own 64 KiB make small batches
 _PIPE_BYTES = 1 << 20
-
-_STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
-_OPEN_ALREADY = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
 
 STANDARD_INPUT, STANDARD_OUTPUT = "standard input", "standard output"
 
@@ -79,7 +75,7 @@ def whole_text(descriptor: int, name: str) -> io.TextIOWrapper:
 @contextlib.contextmanager
 def output_stream(path: str) -> Iterator[Output]:
     """Give the stream at a path that is no regular file, to be written to."""
-    found = _open_already(path, 1)
+    found = open_already(path, 1)
     descriptor = os.open(path, os.O_WRONLY) if found is None else found
     try:
         yield Output(descriptor, STANDARD_OUTPUT if descriptor == 1 else path)
@@ -91,7 +87,7 @@ def output_stream(path: str) -> Iterator[Output]:
 @contextlib.contextmanager
 def input_descriptor(path: str) -> Iterator[int]:
     """Give the descriptor of a file or stream, to be read from."""
-    found = _open_already(path, 0)
+    found = open_already(path, 0)
     descriptor = os.open(path, os.O_RDONLY) if found is None else found
     try:
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
@@ -105,15 +101,7 @@ def input_descriptor(path: str) -> Iterator[int]:
 
 def input_name(path: str) -> str:
     """What messages call the file or stream at a path."""
-    return STANDARD_INPUT if _open_already(path, 0) == 0 else path
-
-
-def _open_already(path: str, standard: int) -> int | None:
-    """The descriptor of that path, where this process has it open."""
-    if path == STANDARD_STREAM:
-        return standard
-    found = _OPEN_ALREADY.fullmatch(path)
-    return int(found[1]) if found else _STANDARD.get(path)
+    return STANDARD_INPUT if open_already(path, 0) == 0 else path
 
 
 def at_hand(descriptor: int, name: str) -> Read:

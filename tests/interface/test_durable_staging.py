@@ -19,7 +19,7 @@ from support.agreement import assert_agree
 from support.oracle import Oracle
 
 import tagmatch
-from tagmatch import IndexLockedError, StagedChangesWarning, TagMatch
+from tagmatch import IndexChangedError, IndexLockedError, InvalidValueError, StagedChangesWarning, TagMatch
 from tagmatch.model.storage.journal.journal import Journal
 
 EVERYTHING = [list(strategies.COMMON_TAGS + strategies.NUMBERED_TAGS)]
@@ -269,3 +269,106 @@ def test_another_program_consolidates_before_the_log_is_taken(tmp_path: Path, mo
         shutil.copytree(path, tmp_path / "copy")
     with TagMatch(tmp_path / "copy", device="cpu") as found:
         assert (found.stats()["staged"], sorted(found.match(["a"]))) == (1, [1, 2])
+
+
+# -- the folder is another one -----------------------------------------------------------------------------------------
+
+
+def move_away(path: Path, backup: Path) -> None:
+    path.rename(path.parent / "moved")
+    shutil.copytree(backup, path)
+
+
+def remove(path: Path, backup: Path) -> None:  # noqa: ARG001
+    shutil.rmtree(path)
+
+
+def copy_over(path: Path, backup: Path) -> None:
+    """The folder and the files of locks stay: only the manifest says that the log does not count any more."""
+    for file in path.glob("staged-*"):
+        file.unlink()
+    shutil.copytree(backup, path, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize("replace", [move_away, remove, copy_over])
+@pytest.mark.parametrize("later", [False, True])
+def test_what_would_be_lost_is_not_acknowledged(tmp_path: Path, replace: Any, later: bool) -> None:
+    path, other = tmp_path / "index", tmp_path / "backup"
+    for each, count in ((path, 1 + 2 * (not later)), (other, 1 + 2 * later)):
+        with TagMatch(each, device="cpu") as tm:
+            for key in range(count):
+                tm.add_set(["a"], key)
+                tm.consolidate()
+    with TagMatch(path, device="cpu", durability="fsync") as tm:
+        tm.add_set(["b"], 40)
+        replace(path, other)
+        for _ in range(2):
+            for call in (lambda: tm.add_set(["b"], 51), lambda: tm.add_sets([["b"]] * 2, [52, 53])):
+                with pytest.raises(IndexChangedError, match=r"moved, removed or replaced.* consolidate\(\) saves it"):
+                    call()
+        assert tm.stats()["staged"] == 1
+        if replace is not remove:
+            tm.reload()
+        tm.consolidate()
+        tm.add_set(["b"], 54)
+        assert sorted(tm.match(["b"])) == [40]
+    with TagMatch(path, device="cpu") as tm:
+        tm.consolidate()
+        assert sorted(tm.match(["b"])) == [40, 54]
+
+
+def test_who_consolidates_while_others_stage_is_not_taken_for_another(tmp_path: Path) -> None:
+    path, failed = tmp_path / "index", list[Exception]()
+    with TagMatch(path, device="cpu", keep_snapshots=2) as tm:
+        tm.add_set(["a"], 0)
+        stop = threading.Event()
+
+        def stage(first: int) -> None:
+            try:
+                for key in range(first, first + 10**6, 1):
+                    tm.add_set(["a"], key)
+                    if stop.is_set():
+                        return
+            except Exception as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=stage, args=[10**7 * n]) for n in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for _ in range(10):
+            tm.consolidate()
+            tagmatch.backup(path, tmp_path / "backup")
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+
+
+# -- the type of keys --------------------------------------------------------------------------------------------------
+
+
+def test_an_index_without_a_snapshot_has_the_type_of_the_keys_in_its_log(tmp_path: Path) -> None:
+    for name, key_type, key in (("strings", "string", "ana"), ("integers", "integer", 7)):
+        path = tmp_path / name
+        with TagMatch(path, device="cpu", key_type=key_type) as tm:
+            tm.add_sets([["a"]], [key])
+        other = "integer" if key_type == "string" else "string"
+        with TagMatch(path, device="cpu", key_type=other) as tm:
+            assert tm.stats()["staged"] == 1
+            with pytest.raises(InvalidValueError, match=f'have keys of key_type "{key_type}".*open it with key_type='):
+                tm.consolidate()
+        with TagMatch(path, device="cpu") as tm:
+            assert tm.stats()["key_type"] == key_type
+            tm.consolidate()
+            assert tm.match(["a"]) == [key]
+
+
+def test_an_index_without_a_snapshot_has_the_type_of_the_clients_that_moved(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    with TagMatch(path, device="cpu", key_type="string") as tm:
+        tm.move(["ana"], 9.0, 45.0)
+        tm.save_positions()
+    with pytest.raises(InvalidValueError, match='have key_type "string", not "integer": open the index with key_type='):
+        TagMatch(path, device="cpu", key_type="integer")
+    with TagMatch(path, device="cpu") as tm:
+        assert (tm.stats()["key_type"], tm.stats()["positions"]) == ("string", 1)

@@ -34,6 +34,8 @@ from tagmatch import (
     backup,
     restore,
 )
+from tagmatch.model.storage import copies
+from tagmatch.model.storage import folder as in_folder
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import first_log_of
 from tagmatch.model.storage.journal.journal import Journal
@@ -250,22 +252,20 @@ def test_while_a_program_writes(tmp_path: Path, keep: int) -> None:
 
 def test_files_that_go_while_it_is_copied(index: Path, tmp_path: Path) -> None:
     """A newer snapshot comes between the manifest and the files, or when these are open."""
-    for name in ("read_bytes", "open"):
-        path = Path(shutil.copytree(index, tmp_path / f"index {name}"))
-        place, real, done = tmp_path / f"backup {name}", getattr(Path, name), []
+    for module, function in ((in_folder, "read_plain"), (copies, "plain_file")):
+        path = Path(shutil.copytree(index, tmp_path / f"index {function}"))
+        place, real, done = tmp_path / f"backup {function}", getattr(module, function), []
 
-        def changed(
-            file: Path, *arguments: Any, path: Path = path, real: Any = real, done: Any = done, **more: Any
-        ) -> Any:
-            found = real(file, *arguments, **more)
-            if not done and file.is_relative_to(path) and file.name in ("MANIFEST.json", "keys.arrow"):
-                done.append(file)
+        def changed(at: Path, name: str, path: Path = path, real: Any = real, done: Any = done) -> Any:
+            found = real(at, name)
+            if not done and at == path and Path(name).name in ("MANIFEST.json", "keys.arrow"):
+                done.append(name)
                 with TagMatch(path, **OPTIONS) as tm:
                     tm.add_set(["new"], 6)
                     tm.consolidate()
             return found
 
-        with patch.object(Path, name, changed):
+        with patch.object(module, function, changed):
             backup(path, place)
         assert done
         assert set(with_staged(place).items()) == ALL | {(frozenset(["new"]), (6,))}
@@ -273,18 +273,18 @@ def test_files_that_go_while_it_is_copied(index: Path, tmp_path: Path) -> None:
 
 def test_a_log_without_changes_that_goes_while_it_is_copied(tmp_path: Path) -> None:
     """A program removes it when its changes have been saved, after the manifest has replaced the one before."""
-    path, real = index_of(tmp_path / "index", {("a",): 1}), Path.open
+    path, real = index_of(tmp_path / "index", {("a",): 1}), copies.plain_file
     journal = Journal.acquire(path, first_log_of(Folder(path).manifest()))
     journal.append(single_record(["b"], 2, removed=False), "os")
     journal.back_to(0)
     (log,) = path.glob("staged-*")
 
-    def closed(file: Path, *arguments: Any, **more: Any) -> Any:
-        if file == log:
+    def closed(at: Path, name: str) -> Any:
+        if name == log.name:
             journal.close()
-        return real(file, *arguments, **more)
+        return real(at, name)
 
-    with patch.object(Path, "open", closed):
+    with patch.object(copies, "plain_file", closed):
         backup(path, tmp_path / "backup")
     assert not log.exists()
     assert with_staged(tmp_path / "backup") == {frozenset(["a"]): (1,)}

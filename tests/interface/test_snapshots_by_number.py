@@ -26,6 +26,7 @@ from tagmatch import (
     TagMatch,
     TagMatchError,
 )
+from tagmatch.model.storage import folder
 from tagmatch.model.storage.format import manifest_text
 
 pytest_plugins = ["support.s3_bucket"]
@@ -280,18 +281,18 @@ def test_nothing_that_is_kept_is_removed_for_a_damaged_manifest(tmp_path: Path) 
 def test_a_snapshot_that_goes_while_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "index"
     states(path, 2, keep_snapshots=1)
-    read = Path.read_bytes
+    read = folder.read_plain
 
-    def changed(file: Path) -> bytes:
-        if file.name == "MANIFEST-1.json":
-            monkeypatch.setattr(Path, "read_bytes", read)
+    def changed(at: Path, name: str) -> bytes:
+        if name == "MANIFEST-1.json":
+            monkeypatch.setattr(folder, "read_plain", read)
             for key in range(2):
                 with TagMatch(path, **OPTIONS) as tm:
                     tm.add_set(["x"], key)
                     tm.consolidate()
-        return read(file)
+        return read(at, name)
 
-    monkeypatch.setattr(Path, "read_bytes", changed)
+    monkeypatch.setattr(folder, "read_plain", changed)
     with pytest.raises(IndexNotFoundError, match="not keep a snapshot 1; it has"):
         TagMatch.open(path, snapshot=1)
 

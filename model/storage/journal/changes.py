@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Iterator
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from tagmatch.model.errors import IndexCorruptError
-from tagmatch.model.storage.format import CHANGES_PREFIX, Entry, checksum_of_file
+from tagmatch.model.storage.format import CHANGES_PREFIX, Entry, checksum_in
 from tagmatch.model.storage.journal.folder import telling_errors
 from tagmatch.model.storage.journal.records import Logged, decoded
 from tagmatch.model.storage.journal.scan import records_in, scan
 
 
-def logs_as_files(logs: Iterable[tuple[str, BinaryIO]], first: int, folder: Path, index: object) -> list[Entry]:
+def logs_as_files(logs: Iterable[tuple[str, FileIO]], first: int, folder: Path, index: object) -> list[Entry]:
     """Write and sync files in a folder that have the changes of logs; returns what manifests say of them, in order.
 
     Parameters
@@ -48,7 +48,7 @@ def logs_as_files(logs: Iterable[tuple[str, BinaryIO]], first: int, folder: Path
         with log.path.open("r+b") as file:
             file.truncate(log.end)  # what comes after is being written, or was not written wholly
             os.fsync(file.fileno())
-        checksum = checksum_of_file(log.path)
+        checksum = checksum_in(copies, log.path.name)
         name = f"{CHANGES_PREFIX}{checksum}.log"
         log.path.rename(folder / name)
         entries.append({"name": name, "changes": log.rows, "bytes": log.end, "xxh3_64": checksum})
@@ -67,4 +67,4 @@ def changes_in(folder: Path, entries: Iterable[Entry]) -> Iterator[Logged]:
         One cannot be read.
     """
     with telling_errors(f"cannot read the staged changes of the index {folder}"):
-        yield from decoded(record for entry in entries for record in records_in(folder / entry["name"]))
+        yield from decoded((record for entry in entries for record in records_in(folder / entry["name"])), folder)

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tagmatch.model.errors import StagedChangesWarning, TagMatchError
+from tagmatch.model.options import KeyType
 from tagmatch.model.storage.durable import sync
-from tagmatch.model.storage.file_lock import lock_at_once
+from tagmatch.model.storage.file_lock import is_locked
 from tagmatch.model.storage.format import WRITER, Manifest, first_log_of, staged_of
 from tagmatch.model.storage.journal.scan import LogFile, generations_in, log_path, scan
+from tagmatch.model.storage.plain_files import plain_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +59,27 @@ def peek(folder: Path, first: int) -> Staged:
     )
 
 
+def key_type_of_logs(folder: Path) -> KeyType | None:
+    """What the keys are of all that is staged in a folder without an index; `None` if nothing is. Errors as `peek`."""
+    return next((log.key_type for log in _scan_unlocked(folder, 1) if log.key_type is not None), None)
+
+
 def left_behind(folder: Path, manifest: Callable[[], Manifest]) -> Staged | None:
     """What programs that have ended, or a copy, have left in an index with this manifest, if that is something.
 
+    Nothing that this program can take over is left where another one has the log, or where this user may not write.
     Errors as `peek`.
     """
     with telling_errors(f"cannot read the staged changes of the index {folder}"):
         if not generations_in(folder) and not staged_of(manifest()):
             return None
         try:
-            lock = lock_at_once(folder / WRITER, "r")
-        except FileNotFoundError:  # nobody can have it, then
-            return _left(folder, manifest())
-    if lock is None:
-        return None
-    with lock:
+            if is_locked(folder, WRITER):
+                return None
+        except FileNotFoundError:  # no one can have it, then
+            pass
+        except PermissionError:
+            return None
         return _left(folder, manifest())
 
 
@@ -114,8 +122,9 @@ def _cut_torn_tail(log: LogFile) -> None:
         log.path.unlink()
         sync(log.path.parent)
     else:
-        os.truncate(log.path, log.end)
-        sync(log.path)
+        with plain_file(log.path.parent, log.path.name, "r+b") as file:
+            os.ftruncate(file.fileno(), log.end)
+            os.fsync(file.fileno())
     some = f" of {log.torn_records} calls or more" if log.torn_records else ""
     warnings.warn(
         f"{log.path} ended with {log.torn_bytes} bytes that were not written wholly, as the program or the machine "

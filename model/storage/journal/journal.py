@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,11 +19,14 @@ from tagmatch.model.errors import ClosedError, IndexLockedError, InvalidValueErr
 from tagmatch.model.options import Durability
 from tagmatch.model.storage.durable import make_folder
 from tagmatch.model.storage.file_lock import lock_at_once
-from tagmatch.model.storage.format import WRITER
+from tagmatch.model.storage.format import WRITER, Manifest, first_log_of
 from tagmatch.model.storage.journal.folder import remove_logs, telling_errors, told, whole_logs
 from tagmatch.model.storage.journal.log import LogWriter
 from tagmatch.model.storage.journal.records import Logged, Record, decoded
 from tagmatch.model.storage.journal.scan import LogFile, records_of
+
+# What changes within so many nanoseconds may have one time
+_CLOCK_NS = 50_000_000
 
 
 class Journal:
@@ -51,10 +55,13 @@ class Journal:
     def __init__(self, folder: Path, lock: FileIO, generation: int, logs: list[LogFile]) -> None:
         self._folder = folder
         self._lock = lock
+        self._path = os.fspath(folder)
         self._generation = generation
         # Before the one that is written to
         self._older = logs
         self._log: LogWriter | None = None
+        # Inode and time of the folder when its manifest counted these logs
+        self._seen: tuple[int, int] | None = None
         # The format version of logs: what one record has needed, later ones may need, too
         self._version = 1
         self._is_open = True
@@ -89,7 +96,7 @@ class Journal:
         """
         with telling_errors(f"cannot write the index {folder}"):
             make_folder(folder)
-            lock = lock_at_once(folder / WRITER)
+            lock = lock_at_once(folder, WRITER)
             if lock is None:
                 raise IndexLockedError(
                     f"another program, or another object of this one, has changes staged for the index {folder}; "
@@ -118,6 +125,24 @@ class Journal:
             return os.path.samestat(os.fstat(self._lock.fileno()), (self._folder / WRITER).stat())
         except OSError:
             return False
+
+    def counts(self, manifest: Callable[[], Manifest]) -> bool:
+        """Whether the next program finds what is written now: the folder is this one, and its manifest counts the logs.
+
+        That is looked at if anything has come into the folder since, or has gone.
+        """
+        try:
+            folder = os.stat(self._path)
+        except OSError:
+            return False
+        if self._seen == (folder.st_ino, folder.st_mtime_ns):
+            return True
+        first = self._older[0].generation if self._older else self._generation
+        if not (self.is_there and first <= first_log_of(manifest()) <= self._generation):
+            return False
+        if time.time_ns() - folder.st_mtime_ns > _CLOCK_NS:
+            self._seen = folder.st_ino, folder.st_mtime_ns
+        return True
 
     @property
     def refuses(self) -> bool:
@@ -286,7 +311,7 @@ class Journal:
             self._reject_if_closed()
             logs = [*self._older, *([] if self._log is None else [self._log.contents()])]
         with telling_errors(f"cannot read the staged changes of the index {self._folder}"):
-            yield from decoded(record for log in logs for record in records_of(log))
+            yield from decoded((record for log in logs for record in records_of(log)), self._folder)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

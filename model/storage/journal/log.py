@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from tagmatch.model.errors import TagMatchError
-from tagmatch.model.storage.durable import sync
+from tagmatch.model.storage.durable import remove, sync
 from tagmatch.model.storage.journal.records import HEADER_BYTES, Record
 from tagmatch.model.storage.journal.scan import LOG_HEADER_BYTES, LogFile, LogHeader, log_path
+from tagmatch.model.storage.plain_files import open_plain
 
 # Linux takes so many pieces at once
 _MOST_PIECES = 1024
@@ -49,7 +51,9 @@ class LogWriter:
         header = LogHeader(generation, secrets.randbits(64), before, version)
         file = None
         try:
-            file = FileIO(path, "w+")
+            # Whatever has the name goes, and is not written to: it may be a link
+            remove(path)
+            file = FileIO(path, "x+")
             _write(file.fileno(), [header.packed()], 0)
             os.fsync(file.fileno())
             sync(folder)
@@ -65,7 +69,7 @@ class LogWriter:
     def reopen(cls, log: LogFile) -> LogWriter:
         """Go on with a log, which has a header and no torn tail."""
         assert log.header is not None
-        return cls(FileIO(log.path, "r+"), log, log.header)
+        return cls(FileIO(log.path.name, "r+", opener=partial(open_plain, log.path.parent)), log, log.header)
 
     @property
     def is_usable(self) -> bool:

@@ -43,6 +43,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import xxhash
 
 from tagmatch.model.arrays import (
@@ -56,11 +57,13 @@ from tagmatch.model.arrays import (
     U64Array,
     offsets_of,
 )
-from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.arrow import from_strings
+from tagmatch.model.errors import IndexCorruptError, InvalidValueError, TagMatchError
 from tagmatch.model.filters.constraints import AREA_TAGS
 from tagmatch.model.filters.values import is_reserved
 from tagmatch.model.jobs import Memo
 from tagmatch.model.kernels.reserved import areas_among, has_reserved
+from tagmatch.model.options import KeyType
 from tagmatch.model.tables import NEVER
 
 MAGIC = b"TMr1"
@@ -128,6 +131,11 @@ class Header(NamedTuple):
     rows: int
     nbytes: int
     checksum: bytes
+
+    @property
+    def key_type(self) -> KeyType:
+        """What the keys of the record are."""
+        return "string" if self.kind & _NAMED else "integer"
 
 
 class Logged(NamedTuple):
@@ -286,8 +294,26 @@ def header_in(data: bytes, log: int) -> Header | None:
     return header if header.log == log else None
 
 
-def decoded(records: Iterable[tuple[Header, bytes]]) -> Iterator[Logged]:
-    """What records have logged. Small ones that follow each other come as one chunk."""
+def decoded(records: Iterable[tuple[Header, bytes]], where: object) -> Iterator[Logged]:
+    """What records have logged. Small ones that follow each other come as one chunk.
+
+    Raises
+    ------
+    IndexCorruptError
+        One has a right checksum, but not what is logged; `where` it is.
+    """
+    try:
+        yield from _decoded(records)
+    except (ValueError, OverflowError, struct.error, pa.ArrowException) as error:
+        if isinstance(error, TagMatchError | MemoryError):
+            raise
+        raise IndexCorruptError(
+            f"the changes that are staged in {where} are none that tagmatch has logged: {error}; restore the index "
+            "from a copy"
+        ) from None
+
+
+def _decoded(records: Iterable[tuple[Header, bytes]]) -> Iterator[Logged]:
     joined: list[tuple[Header, bytes]] = []
     joined_bytes = 0
     for header, body in records:
@@ -331,13 +357,15 @@ def _joined(records: list[tuple[Header, bytes]]) -> Logged:
     strings: list[bytes] = []
     data: list[bytes] = []
     names: list[bytes] = []
-    for _, body in records:
-        _, _, _, row_count, tag_count, _, _, _, data_bytes = _ALL_COUNTS.unpack_from(body)
+    for header, body in records:
+        _, _, name_bytes, row_count, tag_count, _, _, strings_count, data_bytes = _ALL_COUNTS.unpack_from(body)
         end_times = begin + time_bytes * row_count
         end_keys = end_times + key_bytes * row_count
         end_rows = end_keys + 4 * row_count
         end_strings = end_rows + 4 * tag_count
         end_data = end_strings + data_bytes
+        if row_count != header.rows or tag_count != strings_count or len(body) != end_data + name_bytes:
+            raise ValueError("lengths do not fit")
         times.append(body[begin:end_times])
         keys.append(body[end_times:end_keys])
         rows.append(body[end_keys:end_rows])
@@ -348,7 +376,7 @@ def _joined(records: list[tuple[Header, bytes]]) -> Logged:
     removed = np.array([header.kind & _REMOVED for header, _ in records], np.bool_)
     tags = _strings(_array(strings, "<u4"), _array(data, "u1"))
     return Logged(
-        [TagLists(offsets_of(_array(rows, "<u4")), tags)],
+        [TagLists(_offsets(_array(rows, "<u4"), len(tags)), tags)],
         _strings(_array(keys, "<u4"), _array(names, "u1")) if named else _array(keys, "<u8"),
         np.repeat(removed, counts),
         _array(times, "<i8") if time_bytes else None,
@@ -367,12 +395,20 @@ def _one(header: Header, body: bytes) -> Logged:
     lengths = [take.next("<u4", count) for count, _ in tables]
     strings = [_strings(each, take.next("u1", size)) for each, (_, size) in zip(lengths, tables, strict=True)]
     memos = [Memo() for _ in tables]
+    named_keys = _strings(keys, take.next("u1", name_bytes)) if named else None
+    if take.rest or sum(row_count for row_count, *_ in chunks) != header.rows:
+        raise ValueError("lengths do not fit")
+    found = []
+    for (row_lengths, indices), (_, tag_count, table, indexed) in zip(rows, chunks, strict=True):
+        if table >= len(strings) or (indexed and len(indices) and int(indices.max()) >= len(strings[table])):
+            raise ValueError("a tag is in no table")
+        if not indexed and tag_count != len(strings[table]):
+            raise ValueError("lengths do not fit")
+        offsets = _offsets(row_lengths, tag_count)
+        found.append(TagLists(offsets, strings[table], indices if indexed else None, memos[table]))
     return Logged(
-        [
-            TagLists(offsets_of(row_lengths), strings[table], indices if indexed else None, memos[table])
-            for (row_lengths, indices), (_, _, table, indexed) in zip(rows, chunks, strict=True)
-        ],
-        _strings(keys, take.next("u1", name_bytes)) if named else keys,
+        found,
+        keys if named_keys is None else named_keys,
         np.full(header.rows, bool(header.kind & _REMOVED)),
         times,
     )
@@ -390,10 +426,25 @@ class _Columnar:
         self._begin += found.nbytes
         return found
 
+    @property
+    def rest(self) -> int:
+        """Bytes behind the last array."""
+        return len(self._data) - self._begin
+
 
 def _array(parts: list[bytes], dtype: str) -> npt.NDArray[Any]:
     return np.frombuffer(b"".join(parts), dtype)
 
 
 def _strings(lengths: U32Array, data: U8Array) -> Strings:
-    return Strings(offsets_of(lengths), data)
+    strings = Strings(_offsets(lengths, len(data)), data)
+    from_strings(strings).validate(full=True)  # that it is UTF-8
+    return strings
+
+
+def _offsets(lengths: U32Array, count: int) -> I64Array:
+    """Offsets of lists of these lengths, of which `count` things are all."""
+    offsets: I64Array = offsets_of(lengths)
+    if offsets[-1] != count:
+        raise ValueError("lengths do not fit")
+    return offsets

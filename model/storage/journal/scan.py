@@ -25,10 +25,12 @@ A last log that is no longer than its header counts as torn, too, if its header 
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import BufferedReader
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -36,8 +38,10 @@ from typing import BinaryIO, NamedTuple
 import xxhash
 
 from tagmatch.model.errors import IndexCorruptError, IndexVersionError
+from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import STAGED_PREFIX
 from tagmatch.model.storage.journal.records import HEADER_BYTES, MAGIC, Header, header_in
+from tagmatch.model.storage.plain_files import plain_file
 
 #: The newest that is read
 LOG_VERSION = 4
@@ -45,7 +49,7 @@ LOG_HEADER_BYTES = 40
 
 _MAGIC = b"TMl1"
 _FIELDS = struct.Struct("<4sIQQQ")
-_NAME = re.compile(rf"{STAGED_PREFIX}(\d{{8,}})\.log")
+_NAME = re.compile(rf"{STAGED_PREFIX}([0-9]{{8,19}})\.log")
 
 _BUFFER_BYTES = 1 << 20
 # File systems write blocks of so many bytes, or of a multiple
@@ -88,6 +92,8 @@ class LogFile:
         What comes after.
     torn_records : int
         How many records can still be told there.
+    key_type : {"integer", "string"}, optional
+        Of the keys in the records that count; `None` of a log without.
     """
 
     path: Path
@@ -97,6 +103,7 @@ class LogFile:
     end: int = 0
     torn_bytes: int = 0
     torn_records: int = 0
+    key_type: KeyType | None = None
 
     @property
     def generation(self) -> int:
@@ -149,7 +156,7 @@ def records_of(log: LogFile) -> Iterator[tuple[Header, bytes]]:
     """The records of a log that count, with their bodies; errors as `scan`."""
     if log.header is None:
         return
-    with log.path.open("rb", buffering=_BUFFER_BYTES) as file:
+    with _opened(log.path) as file:
         yield from _sound_records(file, log.header, log.end)
         if file.tell() < log.end:
             raise _damaged(log.path, file.tell(), "has changed since it was opened")
@@ -160,12 +167,18 @@ def records_in(path: Path) -> Iterator[tuple[Header, bytes]]:
     header = _read_header(path)
     if header is None:
         raise _damaged(path, 0, "has no header")
-    yield from records_of(LogFile(path, header, end=path.stat().st_size))
+    with _opened(path) as file:
+        size = file.seek(0, os.SEEK_END)
+    yield from records_of(LogFile(path, header, end=size))
+
+
+def _opened(path: Path) -> BufferedReader:
+    return BufferedReader(plain_file(path.parent, path.name), _BUFFER_BYTES)
 
 
 def _read_header(path: Path, generation: int | None = None) -> LogHeader | None:
     """The header of a file, or None of one that was not begun wholly."""
-    with path.open("rb") as file:
+    with _opened(path) as file:
         data = file.read(LOG_HEADER_BYTES + 1)
     fields = data[: _FIELDS.size]
     is_sound = data.startswith(_MAGIC) and xxhash.xxh3_64_digest(fields) == data[_FIELDS.size : LOG_HEADER_BYTES]
@@ -185,21 +198,23 @@ def _read_header(path: Path, generation: int | None = None) -> LogHeader | None:
 
 
 def _scan_log(path: Path, header: LogHeader | None, on_disk: int) -> LogFile:
-    with path.open("rb", buffering=_BUFFER_BYTES) as file:
+    with _opened(path) as file:
         size = file.seek(0, 2)
         if header is None:
             return LogFile(path, None, torn_bytes=size)
         records = rows = 0
         end = LOG_HEADER_BYTES
+        key_type: KeyType | None = None
         for record, body in _sound_records(file, header, size):
+            key_type = record.key_type
             records, rows, end = records + 1, rows + record.rows, end + HEADER_BYTES + len(body)
         if end < on_disk:
             raise _damaged(path, end, "does not have a sound record where one was on disk")
         if end == size:
-            return LogFile(path, header, records, rows, end)
+            return LogFile(path, header, records, rows, end, key_type=key_type)
         file.seek(end)
         torn_records = _torn_records(path, file.read(), header.id, records, end)
-        return LogFile(path, header, records, rows, end, size - end, torn_records)
+        return LogFile(path, header, records, rows, end, size - end, torn_records, key_type)
 
 
 def _sound_records(file: BinaryIO, log: LogHeader, size: int) -> Iterator[tuple[Header, bytes]]:

@@ -19,6 +19,7 @@ import tagmatch
 from tagmatch import IndexCorruptError, TagMatch
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.format import FORMAT_VERSION, manifest_text
+from tagmatch.model.storage.mapped import OpenFile
 from tagmatch.model.storage.table_files import TableFile, read_table_file
 
 SETS = [[f"tag {i % 311}", f"rare {i}", "all"][: i % 4] for i in range(1500)]
@@ -148,4 +149,4 @@ def test_any_table_cut_anywhere_is_whole_again(tmp_path_factory: Any, rows: list
     with pa.ipc.open_file(pa.py_buffer(joined)) as reader:
         assert reader.read_all() == table
     if whole.parts == 1 or size % mmap.PAGESIZE == 0:
-        assert read_table_file(written) == table
+        assert read_table_file([OpenFile.at(file) for file in written]) == table

@@ -1,0 +1,147 @@
+"""Tables that point out of themselves, with right checksums: they are refused at opening, and nothing crashes."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, get_args
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from support.crafted import numbers_in, with_file, with_manifest
+
+import tagmatch
+from tagmatch import IndexCorruptError, TagMatch
+from tagmatch.model.options import Layout
+
+OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
+
+
+@pytest.fixture(scope="module", params=get_args(Layout))
+def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("original") / "index"
+    options = {"layout": request.param, "max_partition_size": 7, "key_type": "string", **OPTIONS}
+    with (
+        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
+        patch("tagmatch.merging.Merging.begin"),
+        TagMatch(path, **options) as tm,
+    ):
+        sets = [[f"tag {i}", "all"] for i in range(60)]
+        tm.add_sets(sets, [f"key {i}" for i in range(60)], expires=timedelta(days=99))
+        tm.consolidate()
+        tm.remove_set(sets[3], "key 3")
+        tm.consolidate()
+    return path
+
+
+@pytest.fixture
+def index(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "index"))
+
+
+#: By the names of a table and a column, and of what is in the column: places of numbers there, and what they become
+NUMBERS: list[tuple[str, str, str, list[int], list[int]]] = [
+    ("vocabulary", "tag", "offsets", [0, 1, 30, -1], [-1, 2**30, -(2**30)]),
+    ("tagsets", "ranks", "offsets", [0, 1, 30, -1], [-1, 2**30, -(2**30)]),
+    ("tagsets", "ranks", "values", [0, 1, 30, -1], [61, 2**31, 2**32 - 1]),
+    ("keys", "keys", "offsets", [0, 1, 30, -1], [-1, 2**30, -(2**30)]),
+    ("keys", "keys", "values", [0, 1, 30, -1], [60, 2**31, 2**32 - 1]),
+    ("key_names", "name", "offsets", [0, 1, 30, -1], [-1, 2**40, -(2**40)]),
+    ("partitions", "first_row", "values", [0, 1, -1], [-1, 2**30, -(2**30)]),
+]
+
+
+@pytest.mark.parametrize(("table", "column", "what", "places", "numbers"), NUMBERS)
+def test_numbers_that_point_elsewhere_are_refused(
+    index: Path, table: str, column: str, what: str, places: list[int], numbers: list[int]
+) -> None:
+    file = next(index.glob(f"segment-*/{table}.arrow"))
+    right = file.read_bytes()
+    for place in places:
+        for number in numbers:
+            wrong, found = numbers_in(right, column, what)
+            if not len(found):
+                continue
+            found[place] = number
+            with_file(index, str(file.relative_to(index)), bytes(wrong))
+            with pytest.raises(IndexCorruptError, match=rf"{index}/segment-\w+(/{table}\.arrow)? is no"):
+                TagMatch.open(index, **OPTIONS)
+            with pytest.raises(IndexCorruptError, match="is no"), TagMatch(index, **OPTIONS) as tm:
+                tm.consolidate(full=True)
+    with_file(index, str(file.relative_to(index)), right)
+    with TagMatch.open(index, **OPTIONS) as tm:
+        tm.check()
+        tm.consolidate(full=True)
+
+
+def test_tables_that_are_not_those_of_an_index_are_refused(index: Path) -> None:
+    file = next(index.glob("segment-*/keys.arrow"))
+    right = file.read_bytes()
+    table = pa.ipc.open_file(pa.py_buffer(right)).read_all()
+    column = table.column("keys").combine_chunks()
+    wrong = [
+        table.rename_columns(["other"]),
+        table.append_column("more", column),
+        pa.table({"keys": column.cast(pa.list_(pa.int64()))}),
+        pa.table({"keys": pa.array([None, *column[1:].to_pylist()], column.type)}),
+        pa.table({"keys": pa.array([[None], *column[1:].to_pylist()], column.type)}),
+        pa.table({"keys": pa.chunked_array([column[:5], column[5:]])}),
+        pa.table({"keys": column[1:]}),
+        pa.table({"keys": pa.array([], column.type)}),
+    ]
+    for each in wrong:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, each.schema) as writer:
+            writer.write_table(each)
+        with_file(index, str(file.relative_to(index)), sink.getvalue().to_pybytes())
+        with pytest.raises(IndexCorruptError, match=r"is no (table of an index|segment)"):
+            TagMatch.open(index, **OPTIONS)
+    for text in (b"", b"ARROW1", right[:-10], right[8:], b"\xff" * len(right)):
+        with_file(index, str(file.relative_to(index)), text)
+        with pytest.raises(IndexCorruptError):
+            TagMatch.open(index, **OPTIONS)
+
+
+def test_deletions_of_other_rows_are_refused(index: Path) -> None:
+    file = next(index.glob("deleted-*"))
+    right = file.read_bytes()
+    for place, bits in ((0, 255), (-1, 255)):
+        wrong, found = numbers_in(right, "deleted", "values")
+        found[place] = bits
+        with_file(index, file.name, bytes(wrong))
+        with pytest.raises(IndexCorruptError, match="deletions"):
+            TagMatch.open(index, **OPTIONS)
+    for rows in (8, 65):
+        flags = pa.table({"deleted": pa.array([True] + [False] * (rows - 1))})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, flags.schema) as writer:
+            writer.write_table(flags)
+        with_file(index, file.name, sink.getvalue().to_pybytes())
+        with pytest.raises(IndexCorruptError, match="deletions"):
+            TagMatch.open(index, **OPTIONS)
+
+
+def test_numbers_of_rows_that_the_manifest_has_otherwise_are_refused(index: Path) -> None:
+    for name in ("rows", "tags"):
+        for more in (-1, 1, 2**40):
+            with_manifest(index, lambda manifest, name=name, more=more: _add(manifest["segments"][0], name, more))
+            with pytest.raises(IndexCorruptError, match="is no segment"):
+                TagMatch.open(index, **OPTIONS)
+            with_manifest(index, lambda manifest, name=name, more=more: _add(manifest["segments"][0], name, -more))
+
+
+def _add(entry: dict[str, Any], name: str, more: int) -> None:
+    entry[name] = abs(entry[name] + more)
+
+
+def test_a_restored_index_is_as_wrong_as_its_backup(index: Path, tmp_path: Path) -> None:
+    file = next(index.glob("segment-*/tagsets.arrow"))
+    wrong, found = numbers_in(file.read_bytes(), "ranks", "values")
+    found[:] = np.uint32(2**32 - 1)
+    with_file(index, str(file.relative_to(index)), bytes(wrong))
+    tagmatch.restore(index, tmp_path / "restored")
+    with pytest.raises(IndexCorruptError, match=r"tagset table: has the number 4294967295, of 61"):
+        TagMatch.open(tmp_path / "restored", **OPTIONS)

@@ -1,0 +1,353 @@
+"""The folder of an index may be a stranger's: no name in it leads out of it, and no link, pipe or lock harms a user."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from support.crafted import Manifest, read_manifest, with_manifest
+from support.index_files import contents_of
+
+import tagmatch
+from tagmatch import IndexCorruptError, TagMatch, TagMatchError
+
+OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
+SECRET = b"of the victim"
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index with a file of every kind: two snapshots, deletions, positions, a log, and changes that came along."""
+    folder = tmp_path_factory.mktemp("original")
+    first, path = folder / "first", folder / "index"
+    with (
+        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
+        patch("tagmatch.merging.Merging.begin"),
+        TagMatch(first, **OPTIONS) as tm,
+    ):
+        tm.add_sets([[f"tag {i}", "all"] for i in range(100)], range(100))
+        tm.consolidate()
+        tagmatch.backup(first, path, keep_snapshots=2)
+        tm.remove_set(["tag 7", "all"], 7)
+        tm.consolidate()
+        tm.move([1], [9.0], [45.0])
+        tm.save_positions()
+        tm.add_set(["staged"], 1)
+        tagmatch.backup(first, path)
+    with TagMatch(path, **OPTIONS) as tm:
+        tm.add_set(["staged later"], 2)
+    return path
+
+
+@pytest.fixture
+def index(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "index"))
+
+
+def test_the_index_has_every_kind_of_file(original: Path) -> None:
+    kinds = ("MANIFEST.json", "MANIFEST-*", "segment-*", "deleted-*", "changes-*", "staged-*", "POSITIONS.arrow")
+    assert all(any(original.glob(kind)) for kind in kinds)
+    with TagMatch.open(original, **OPTIONS) as tm:
+        tm.check()
+        assert tm.stats()["staged"] == 2
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+def _renamed(where: Callable[[Manifest], Manifest]) -> Callable[[Manifest, str], None]:
+    return lambda manifest, name: where(manifest).update(name=name)
+
+
+def _file_renamed(manifest: Manifest, name: str) -> None:
+    files = manifest["segments"][0]["files"]
+    files[name] = files["keys.arrow"]
+
+
+def _deletions_added(manifest: Manifest, name: str) -> None:
+    manifest["segments"][0]["deleted"] = {"name": name, "rows": 0, "bytes": len(SECRET), "xxh3_64": "0" * 16}
+
+
+NAMED: dict[str, Callable[[Manifest, str], None]] = {
+    "segment": _renamed(lambda manifest: manifest["segments"][0]),
+    "table": _file_renamed,
+    "deletions": _deletions_added,
+    "changes": _renamed(lambda manifest: manifest["staged"][0]),
+    "kept": _renamed(lambda manifest: manifest["kept"][0]),
+    "snapshot": lambda manifest, name: manifest.update(snapshot=name),
+}
+NAMES = ["../{}", "{}", "segment-0123456789abcdef/../../x", "..", ".", "", "a\0b", "LOCK", "segment-0123456789ABCDEF"]
+CALLS: dict[str, Callable[[Path, Path], object]] = {
+    "open": lambda index, _: TagMatch.open(index, **OPTIONS),
+    "write": lambda index, _: TagMatch(index, **OPTIONS),
+    "backup": tagmatch.backup,
+    "restore": tagmatch.restore,
+    "restore an earlier one": lambda index, place: tagmatch.restore(
+        index, place, snapshot=read_manifest(index)["number"]
+    ),
+    "write over": lambda index, _: tagmatch.restore(index, index, replace=True),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_names_of_other_forms_are_refused(index: Path, tmp_path: Path, kind: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(SECRET)
+    before = read_manifest(index)
+    for name in (name.format(victim) for name in NAMES):
+        with_manifest(index, lambda manifest, name=name: NAMED[kind](manifest, name))
+        for call in CALLS.values():
+            with pytest.raises(IndexCorruptError, match="is of no index that tagmatch has written"):
+                call(index, tmp_path / "place")
+        with_manifest(index, lambda manifest: (manifest.clear(), manifest.update(before)))
+        assert victim.read_bytes() == SECRET
+    with TagMatch.open(index, **OPTIONS) as tm:
+        tm.check()
+
+
+def test_names_in_the_manifest_of_an_earlier_snapshot_are_refused(index: Path) -> None:
+    """Also in what says which files can go: else none does."""
+    from xxhash import xxh3_64_hexdigest
+
+    number = read_manifest(index)["kept"][0]["number"]
+    kept = index / f"MANIFEST-{number}.json"
+    text = kept.read_bytes().replace(b'"keys.arrow"', b'"../../../victim"')
+    kept.write_bytes(text)
+
+    def change(manifest: Manifest) -> None:
+        manifest["kept"][0].update(bytes=len(text), xxh3_64=xxh3_64_hexdigest(text))
+
+    with_manifest(index, change)
+    with pytest.raises(IndexCorruptError, match=f"MANIFEST-{number}.json is of no index"):
+        TagMatch.open(index, snapshot=number, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(segments=[]),
+        lambda manifest: manifest.update(segments={}),
+        lambda manifest: manifest.update(segments=7),
+        lambda manifest: manifest.pop("segments"),
+        lambda manifest: manifest["segments"][0].pop("files"),
+        lambda manifest: manifest["segments"][0]["files"].pop("tagsets.arrow"),
+        lambda manifest: manifest["segments"][0].update(rows=-1),
+        lambda manifest: manifest["segments"][0].update(rows=True),
+        lambda manifest: manifest.update(layout="other"),
+        lambda manifest: manifest.update(format="3"),
+        lambda manifest: manifest.update(format=1),
+        lambda manifest: manifest.update(format=None),
+        lambda manifest: manifest.update(log=0),
+        lambda manifest: manifest.update(log=2**70),
+        lambda manifest: manifest.update(max_partition_size=0),
+        lambda manifest: manifest.update(keep_snapshots="many"),
+        lambda manifest: manifest["kept"][0].update(until="yesterday"),
+        lambda manifest: manifest["kept"][0].update(number=77),
+        lambda manifest: manifest.update(kept=[None]),
+        lambda manifest: manifest.update(staged="none"),
+        lambda manifest: manifest.update(backup=7),
+        lambda manifest: manifest.update(epochs=[]),
+    ],
+)
+def test_values_that_no_manifest_has_are_refused(
+    index: Path, tmp_path: Path, change: Callable[[Manifest], Any]
+) -> None:
+    with_manifest(index, change)
+    for call in CALLS.values():
+        with contextlib.suppress(KeyError), pytest.raises(IndexCorruptError):
+            call(index, tmp_path / "place")
+
+
+def test_a_manifest_that_is_nested_deeply_is_damaged(index: Path) -> None:
+    (index / "MANIFEST.json").write_bytes(b'{"format": ' + 100_000 * b"[" + b"}\n")
+    with pytest.raises(IndexCorruptError, match="is damaged"):
+        TagMatch.open(index, **OPTIONS)
+
+
+# -- links and pipes ---------------------------------------------------------------------------------------------------
+
+
+def _link(file: Path, victim: Path) -> None:
+    file.symlink_to(victim)
+
+
+def _pipe(file: Path, victim: Path) -> None:  # noqa: ARG001
+    os.mkfifo(file)
+
+
+def _device(file: Path, victim: Path) -> None:  # noqa: ARG001
+    file.symlink_to("/dev/zero")
+
+
+TRAPS = {"link": _link, "pipe": _pipe, "device": _device}
+
+
+def _use(index: Path, place: Path) -> Iterator[Callable[[], object]]:
+    """All that a user may do with an index, by itself."""
+    yield lambda: _opened(index)
+    yield lambda: _changed(index)
+    yield lambda: _changed(index, full=True)
+    yield lambda: tagmatch.backup(index, place / "backup")
+    yield lambda: tagmatch.restore(index, place / "restored")
+    yield lambda: tagmatch.restore(place.parent / "good", index, replace=True)
+
+
+def _opened(index: Path) -> None:
+    with TagMatch.open(index, **OPTIONS) as tm:
+        tm.match(["all"])
+        tm.check()
+
+
+def _changed(index: Path, *, full: bool = False) -> None:
+    with TagMatch(index, keep_snapshots=1, **OPTIONS) as tm:
+        tm.add_set(["new"], 1)
+        tm.move([1], [9.0], [45.0])
+        tm.save_positions()
+        tm.consolidate(full=full)
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.timeout(120)  # to open a pipe waits for ever
+def test_nothing_is_opened_or_written_through_a_trap(original: Path, tmp_path: Path, trap: str) -> None:
+    """In the place of each file that is there, or that may be written."""
+    victim, place = tmp_path / "victim", tmp_path / "place"
+    shutil.copytree(original, tmp_path / "good")
+    names = [str(file.relative_to(original)) for file in original.rglob("*") if file.is_file()]
+    written = ["LOCK", "WRITER", "MANIFEST.json.new", "POSITIONS.arrow.new", "unfinished-0/owner"]
+    for name in sorted({*names, *written, *(f"staged-{n:08}.log" for n in (3, 4, 5))}):
+        for number in range(6):
+            victim.write_bytes(SECRET)
+            index = Path(shutil.copytree(original, tmp_path / "index"))
+            place.mkdir()
+            file = index / name
+            file.parent.mkdir(exist_ok=True)
+            file.unlink(missing_ok=True)
+            TRAPS[trap](file, victim)
+            call = list(_use(index, place))[number]
+            with contextlib.suppress(TagMatchError):  # some remove it, others never look at it
+                call()
+            assert victim.read_bytes() == SECRET, (name, number)
+            assert not [each for each in place.rglob("*") if each.is_file() and each.read_bytes() == SECRET]
+            shutil.rmtree(index)
+            shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_a_trap_among_the_files_of_a_snapshot_is_named(index: Path, tmp_path: Path, trap: str) -> None:
+    for file in sorted(file for file in index.glob("*/*") if file.is_file()):
+        shutil.move(file, tmp_path / "aside")
+        TRAPS[trap](file, tmp_path / "aside")  # even one to the very file
+        for call in CALLS.values():
+            with pytest.raises(IndexCorruptError, match=f"{file.name} is a link, or no plain file"):
+                call(index, tmp_path / "place")
+        file.unlink()
+        shutil.move(tmp_path / "aside", file)
+
+
+def test_folders_that_are_links_are_refused_and_left_alone(index: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    segment = next(index.glob("segment-*"))
+    shutil.move(segment, outside)
+    before = contents_of(outside)
+    segment.symlink_to(outside)
+    # What looks like left behind by a writer, or like of an earlier snapshot, is removed: links, not what they lead to
+    for name in ("unfinished-1", "segment-0123456789abcdef", "snapshot-0123456789abcdef"):
+        (index / name).symlink_to(outside)
+    for call in CALLS.values():
+        with pytest.raises(IndexCorruptError, match="is a link, or no plain file"):
+            call(index, tmp_path / "place")
+    segment.unlink()
+    shutil.copytree(outside, segment)
+    _changed(index)
+    assert contents_of(outside) == before
+    assert not [file for file in index.rglob("*") if file.is_symlink()]
+
+
+def test_the_path_of_an_index_may_be_a_link(index: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(index)
+    _opened(tmp_path / "link")
+    _changed(tmp_path / "link")
+    tagmatch.backup(tmp_path / "link", tmp_path / "backup")
+    (tmp_path / "to").mkdir()
+    (tmp_path / "above").symlink_to(tmp_path / "to")
+    tagmatch.restore(tmp_path / "backup", tmp_path / "above" / "index")
+    _opened(tmp_path / "above" / "index")
+
+
+# -- locks -------------------------------------------------------------------------------------------------------------
+
+
+def test_locks_are_kept_from_those_who_may_only_read(index: Path) -> None:
+    """To lock a file, it is enough to open it: those that an earlier version has made are closed to readers, too."""
+    for lock, mode in (("LOCK", 0o644), ("WRITER", 0o664)):
+        (index / lock).touch()
+        (index / lock).chmod(mode)
+    _changed(index)
+    modes = {lock: stat.S_IMODE((index / lock).stat().st_mode) for lock in ("LOCK", "WRITER")}
+    assert modes == {"LOCK": 0o600, "WRITER": 0o660}
+    for lock in modes:
+        (index / lock).unlink()
+    before = os.umask(0o022)
+    try:
+        _changed(index)
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE((index / lock).stat().st_mode) for lock in modes} == {0o600}
+
+
+def test_who_looks_at_an_index_keeps_no_one_from_writing(index: Path) -> None:
+    """It says what is staged, for which it has to know whether a program is at it."""
+    stop, refused = threading.Event(), list[Exception]()
+    program = f"""
+from tagmatch import TagMatch
+print(flush=True)
+while True:
+    with TagMatch.open({str(index)!r}, device="cpu", threads=1) as tm:
+        assert tm.stats()["staged"] in (0, *range(2, 200))
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as looking:
+        assert looking.stdout is not None
+        looking.stdout.readline()
+
+        def look() -> None:  # much more often than a program can
+            from tagmatch.model.storage.file_lock import is_locked
+
+            while not stop.is_set():
+                is_locked(index, "WRITER")
+
+        threads = [threading.Thread(target=look) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(40):
+                try:
+                    with TagMatch(index, **OPTIONS) as tm:
+                        tm.add_set(["new"], 1)
+                except TagMatchError as error:
+                    refused.append(error)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+            looking.kill()
+    assert not refused
+
+
+def test_a_lock_is_still_one(index: Path) -> None:
+    with TagMatch(index, **OPTIONS) as tm:
+        tm.add_set(["new"], 1)
+        with pytest.raises(tagmatch.IndexLockedError), TagMatch(index, **OPTIONS) as other:
+            other.add_set(["new"], 2)
+        with (index / "WRITER").open("ab") as lock, pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,0 +1,28 @@
+"""A user id of a container that no user has, without `HOME`: there is no home folder."""
+
+from __future__ import annotations
+
+import pwd
+
+import pytest
+from support.command import done
+
+from tagmatch import InvalidValueError, TagMatch
+
+
+@pytest.fixture(autouse=True)
+def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+
+@pytest.mark.parametrize("path", ["~/x.index", "~", "~nobody-has-this-name/x.index"])
+def test_paths_in_it(path: str) -> None:
+    with pytest.raises(InvalidValueError, match="no home folder for ~"):
+        TagMatch(path)
+    with pytest.raises(InvalidValueError, match="no home folder for ~"):
+        done("match", "x.index", path)

@@ -1,0 +1,82 @@
+"""Indexes as a stranger makes them: with anything in their manifests and tables, and right checksums."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from tagmatch.model.storage.format import manifest_text
+
+Manifest = dict[str, Any]
+
+
+def read_manifest(path: Path) -> Manifest:
+    """What the manifest of an index says, without its checksum."""
+    found: Manifest = json.loads((path / "MANIFEST.json").read_bytes())
+    del found["checksum"]
+    return found
+
+
+def with_manifest(path: Path, change: Callable[[Manifest], object]) -> None:
+    """Change what the manifest says, in place."""
+    manifest = read_manifest(path)
+    change(manifest)
+    (path / "MANIFEST.json").write_bytes(manifest_text(manifest))
+
+
+def with_file(path: Path, name: str, contents: bytes) -> None:
+    """Give a file of the current snapshot other contents, which the manifest has, too."""
+    (path / name).write_bytes(contents)
+    said = {"bytes": len(contents), "xxh3_64": xxhash.xxh3_64_hexdigest(contents)}
+
+    def change(manifest: Manifest) -> None:
+        for segment in manifest["segments"]:
+            files = {f"{segment['name']}/{each}": entry for each, entry in segment["files"].items()}
+            deleted = segment.get("deleted")
+            for file, entry in [*files.items(), *([(deleted["name"], deleted)] if deleted else [])]:
+                if file == name:
+                    entry.update(said)
+        for entry in manifest.get("staged", ()):
+            if entry["name"] == name:
+                entry.update(said)
+
+    with_manifest(path, change)
+
+
+def buffers_in(data: bytes, column: str) -> Iterator[tuple[pa.DataType, str, int, int]]:
+    """Where a file of a table has what is in a column: the type of an array, the buffer of it, first and last byte."""
+    whole = pa.py_buffer(data)
+    array = pa.ipc.open_file(whole).read_all().column(column).chunk(0)
+    while True:
+        kind = array.type
+        has_offsets = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        has_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        names = ["validity", "offsets", "text"] if has_offsets or has_text else ["validity", "values"]
+        own = 1 if pa.types.is_fixed_size_list(kind) else 2 if has_offsets else 3
+        for name, buffer in zip(names, array.buffers()[:own], strict=False):
+            if buffer is not None:
+                first = buffer.address - whole.address
+                yield kind, name, first, first + buffer.size
+        if not pa.types.is_nested(kind):
+            return
+        array = array.values
+
+
+def numbers_in(data: bytes, column: str, what: str) -> tuple[bytearray, npt.NDArray[Any]]:
+    """A copy of a file of a table, and the numbers in it of the offsets or values of a column, which can be changed."""
+    copy = bytearray(data)
+    for kind, name, first, last in buffers_in(data, column):
+        if name == what:
+            wide = pa.types.is_large_list(kind) or pa.types.is_large_string(kind)
+            offsets = np.dtype(np.int64 if wide else np.int32)
+            flags = np.dtype(np.uint8) if pa.types.is_boolean(kind) else None
+            dtype = offsets if what == "offsets" else flags or kind.to_pandas_dtype()
+            return copy, np.frombuffer(memoryview(copy)[first:last], dtype)
+    raise AssertionError(f"{column} has no {what}")
