@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tagmatch.broker.wire import MatchOptions
+from tagmatch.broker.wire import MAX_JSON, MatchOptions
 from tagmatch.files.columns import ATTRIBUTE_TAGS, attribute_lists, with_attributes
 from tagmatch.files.json_values import read_json
 from tagmatch.messages import TAGS
@@ -115,6 +115,10 @@ def _read(texts: pa.Array) -> pa.Array:
     wide = pa.large_binary() if pa.types.is_large_string(texts.type) else pa.binary()
     for row, text in enumerate(texts.cast(wide).to_pylist()):
         what = f"column 'attributes': row {row}"
+        if text is not None and len(text) > MAX_JSON:
+            raise InvalidValueError(
+                f"{what} must have at most {MAX_JSON:,} bytes, not {len(text):,}; give attributes as a map, or as columns"
+            )
         value = None if text is None else read_json(text, what)
         if value is not None and not isinstance(value, dict):
             raise InvalidValueError(f"{what} must be a JSON object")

@@ -5,6 +5,7 @@ With work that grows as the square of the columns, each of these would take hour
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import tagmatch
 from tagmatch import TagMatch
 from tagmatch.broker.messages import MAX_FIELDS, check_schema, messages_of
 from tagmatch.broker.running import serving
-from tagmatch.broker.wire import MatchOptions
+from tagmatch.broker.wire import MAX_JSON, MatchOptions
 from tagmatch.model.errors import InvalidValueError
 
 _MANY = 100_000
@@ -82,6 +83,15 @@ _WIDE = [
 def test_a_stream_has_a_bound(schema):
     with pytest.raises(InvalidValueError, match="at most 4,096 columns"):
         check_schema(schema)
+
+
+def test_attributes_of_one_message_as_json_have_a_bound():
+    """As nothing else goes on while JSON is read."""
+    longest = json.dumps({"a": "x" * (MAX_JSON - 10)})
+    for text, error in ((longest, None), (longest + "  ", r"row 1 must have at most 1,048,576 bytes, not 1,048,57.")):
+        batch = pa.record_batch({"attributes": ["{}", text]})
+        with pytest.raises(InvalidValueError, match=error) if error else contextlib.nullcontext():
+            messages_of(batch, MatchOptions(), 0.0)
 
 
 def test_the_service_has_a_bound(index):
