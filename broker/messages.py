@@ -117,7 +117,7 @@ def _read(texts: pa.Array) -> pa.Array:
         what = f"column 'attributes': row {row}"
         if text is not None and len(text) > MAX_JSON:
             raise InvalidValueError(
-                f"{what} must have at most {MAX_JSON:,} bytes, not {len(text):,}; give attributes as a map, or as columns"
+                f"{what} must have at most {MAX_JSON:,} bytes, not {len(text):,}; give attributes as a map"
             )
         value = None if text is None else read_json(text, what)
         if value is not None and not isinstance(value, dict):

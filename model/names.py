@@ -51,6 +51,8 @@ def _is_near(name: str, meant: str) -> bool:
     """Whether few edits make one name of another."""
     if len(meant) < _ONE_EDIT or abs(len(name) - len(meant)) > 2:
         return False
+    if name[0] != meant[0] and name[-1] != meant[-1]:  # one edit leaves one of both; most names are done with here
+        return False
     edits = _edits(name, meant)
     if edits == 1:
         return name[0] == meant[0] or (len(name) != len(meant) and len(meant) > _ONE_EDIT)

@@ -66,9 +66,9 @@ class Column:
     is_optional: bool = False
     instead: tuple[str, ...] = ()
 
-    def is_missing(self, found: Iterable[str]) -> bool:
+    def is_missing(self, found: Mapping[str, object]) -> bool:
         """Whether a file, or a row, with these columns lacks it."""
-        return not self.is_optional and {self.name, *self.instead}.isdisjoint(found)
+        return not self.is_optional and not any(name in found for name in (self.name, *self.instead))
 
     @property
     def choice(self) -> str:

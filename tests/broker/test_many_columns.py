@@ -1,6 +1,6 @@
 """Tables of very many columns, on every way in: the work grows as they do, and the service has a bound.
 
-With work that grows as the square of the columns, each of these would take hours.
+With work that grows as the square of the columns, these would take minutes to hours.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ def test_a_name_that_repeats_among_many(index):
         index.match_many(_batch([*_names(_MANY), "c9"]))
 
 
-def test_attributes_as_a_struct_of_many_fields():
+def test_attributes_as_a_struct_of_many_fields(index):
     names = _names(_MANY)
     struct = pa.StructArray.from_arrays([_ONE] * len(names), names=names)
     other = pa.RecordBatch.from_arrays([struct, _ONE], names=["attributes", "x"])
-    assert messages_of(other, MatchOptions(), 0.0).queries.num_columns == _MANY + 1
+    assert index.match_many(other).to_pylist() == [[7]]
     clash = pa.RecordBatch.from_arrays([struct, _ONE], names=["attributes", "c9"])
-    with pytest.raises(InvalidValueError, match="no field 'c9'"):
-        messages_of(clash, MatchOptions(), 0.0)
+    with pytest.raises(InvalidValueError, match="'c9'"):
+        index.match_many(clash)
 
 
 def test_the_command_reads_many_columns(tmp_path):
-    names = _names(20_000)
+    names = _names(5_000)
     queries, index = tmp_path / "queries.csv", tmp_path / "x.index"
     queries.write_text("\n".join([",".join(["tags", *names]), ",".join(["a", *["1"] * len(names)])]))
     sets = tmp_path / "sets.jsonl"
