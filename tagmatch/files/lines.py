@@ -264,7 +264,8 @@ class TextReader:
                 if column.is_optional or any(record.get(name) is not None for name in column.instead):
                     continue
                 raise column.null(where)
-            column.check_one(value, where)
+            if value is not None or not column.is_optional:
+                column.check_one(value, where)
         self._form.check_names(record, f"{place} (row {row})")
         found = record.get(ID.name) if ID in self._columns else None
         if found is not None:

@@ -72,7 +72,7 @@ def parquet_rows(
             return first_row
     except MemoryError:
         raise
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise InputFileError(f"{name}: not a whole Parquet file: {first_line(error)}") from None
 
 

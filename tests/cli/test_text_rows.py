@@ -261,3 +261,11 @@ def test_a_page_of_parquet_whose_checksum_is_wrong(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"marker", b"larker"))
     with pytest.raises(InputFileError, match=r"q\.parquet: not a whole Parquet file: .*CRC"):
         list(read_queries(str(path)))
+
+
+def test_a_name_of_a_column_of_parquet_that_is_no_utf8(tmp_path):
+    path = tmp_path / "q.parquet"
+    pq.write_table(pa.table({"tags": [["a"]], "other": ["b"]}), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"other", b"\xcbther"))
+    with pytest.raises(InputFileError, match=r"q\.parquet: not a whole Parquet file: "):
+        list(read_queries(str(path)))

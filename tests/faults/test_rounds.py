@@ -26,6 +26,12 @@ def test_damage_to_every_file_is_noticed(report_of):
     assert kinds == {"first and last bytes": 400, "any bytes": 100}
 
 
+def test_rows_of_files_are_used_or_refused_as_other_readers_say(report_of):
+    report = report_of("fuzz_files", mutations=150)
+    assert report["kinds"] == {"jsonl": 150, "csv": 150, "parquet": 150}
+    assert set(report["outcomes"]) >= {"jsonl whole", "jsonl rows skipped", "csv rows skipped", "parquet refused"}
+
+
 def test_arrow_messages_are_refused_or_can_be_used(report_of):
     report = report_of("fuzz_ipc", mutations=2_000)
     assert report["cases"] == 2_000

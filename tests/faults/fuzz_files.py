@@ -1,0 +1,307 @@
+"""Files of rows with mistakes in them: each row is used or refused in words, as Python's own readers say, and no other.
+
+`python -m faults.fuzz_files --mutations 100000 --seed 7`, in `tests`, spoils so many files of each format, and prints
+how many there were, how they ended, and what went wrong. Files that were wrong are kept, and named.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from faults.mutations import mutated
+from faults.rounds import Report, main_of
+from faults.sweep import Report as Trials
+from faults.sweep import run_isolated
+from support.text_rows import NoFile, rows_in
+
+from tagmatch import TagMatch, TagMatchError
+from tagmatch.files.inputs import read_queries, read_sets
+from tagmatch.files.invalid import InvalidRows
+from tagmatch.messages import message
+
+HANGS_S = 10
+_A_PROCESS = 2_000
+
+QUERIES: list[dict[str, Any]] = [
+    {"id": 1, "tags": ["a", "b"]},
+    {"tags": [], "attributes": {"x": 1, "city": ["Rome", 7], "new": True}},
+    {"id": 3, "tags": ["\u00e9\U0001f600", "c\nd", 'say "so"', "[b"], "attributes": {}},
+    {"id": 4, "tags": ["a"], "attributes": {"x": 2.5, "text": "\u20ac"}},
+    {"id": None, "tags": ["a|b", "\0"]},
+]
+SETS: list[dict[str, Any]] = [
+    {"key": 1, "tags": ["a"]},
+    {"key": 2**64 - 1, "tags": ["b", "\u00e9"], "where": 'x < 1 and city = "Rome"'},
+    {"key": 3, "tags": ["c\nd", 'say "so"', "[b"]},
+    {"key": 4, "where": "new = true"},
+]
+_TOKENS = [
+    *(
+        b'"',
+        b'""',
+        b"\n",
+        b"\r",
+        b"\r\n",
+        b",",
+        b"|",
+        b"[",
+        b"]",
+        b"{",
+        b"}",
+        b":",
+        b" ",
+        b"\0",
+        b"\xff",
+        b"\xed\xa0\x80",
+    ),
+    *(
+        b"null",
+        b"1e400",
+        b"-0",
+        b"NaN",
+        b"true",
+        b"\\u0000",
+        b"\\ud800",
+        b"\xef\xbb\xbf",
+        b"[" * 70,
+        b"18446744073709551616",
+    ),
+    *(
+        b'"id":"x",',
+        b'"tags":["a"],',
+        b'"other":[1,{"a":1}],',
+        b"{}",
+        b"9" * 5000,
+        b"\\",
+        b"0x10",
+        b"\xc3\xa9",
+        b"\n\n",
+    ),
+]
+
+
+class File(NamedTuple):
+    """A file, and what is in it."""
+
+    form: str
+    what: str
+    data: bytes
+
+
+def corpus(form: str) -> list[File]:
+    """Sound files of a format: some with few rows, some with many."""
+    files = []
+    for what, rows in (("queries", QUERIES), ("sets", SETS)):
+        for some in (rows[:1], rows, rows * 6):
+            if form == "parquet":
+                files += [File(form, what, _parquet(some, what, **more)) for more in _PARQUET]
+            elif form == "csv":
+                files += [
+                    File(form, what, _csv(some, what, *more)) for more in ((True, "\n"), (False, "\r\n"), (True, "\r"))
+                ]
+            else:
+                for more in ({"separators": (",", ":")}, {"ensure_ascii": False}):
+                    text = "".join(json.dumps(row, **more) + "\n" for row in some)
+                    files.append(File(form, what, text.encode()))
+    return files
+
+
+_PARQUET: list[dict[str, Any]] = [
+    {"compression": "none", "use_dictionary": False},
+    {"compression": "zstd", "data_page_version": "2.0"},
+    {"compression": "snappy", "write_statistics": False},
+]
+
+
+def _parquet(rows: list[dict[str, Any]], what: str, **options: Any) -> bytes:
+    texts = pa.list_(pa.string())
+    kinds = (
+        {"id": pa.int64(), "tags": texts}
+        if what == "queries"
+        else {"key": pa.uint64(), "tags": texts, "where": pa.string()}
+    )
+    if what == "queries":
+        kinds["attributes"] = pa.struct({"x": pa.float64(), "text": pa.string()})
+    table = pa.Table.from_pylist(
+        [{name: row.get(name) for name in kinds} for row in rows], pa.schema(list(kinds.items()))
+    )
+    out = io.BytesIO()
+    pq.write_table(table, out, write_page_checksum=True, row_group_size=100, **options)
+    return out.getvalue()
+
+
+def _csv(rows: list[dict[str, Any]], what: str, as_json: bool, end: str) -> bytes:
+    names = ("id", "tags", "attributes") if what == "queries" else ("key", "tags", "where")
+    lines = [",".join(names)]
+    for row in rows:
+        cells = []
+        for name in names:
+            given = row.get(name)
+            if name == "tags" and not as_json and given and not any("|" in tag or "\0" in tag for tag in given):
+                given = "|".join(given)
+            text = given if isinstance(given, str) else "" if given is None else json.dumps(given)
+            cells.append('"' + text.replace('"', '""') + '"' if set(text) & set('",\r\n') else text)
+        lines.append(",".join(cells))
+    return (end.join(lines) + end).encode()
+
+
+def spoiled(files: list[File], rnd: random.Random) -> File:
+    """One of the files with a few mistakes."""
+    file = rnd.choice(files)
+    data = file.data
+    if file.form == "parquet" or rnd.random() < 0.3:
+        return file._replace(data=mutated(rnd, data))
+    changed = bytearray(data)
+    for _ in range(rnd.choice((0, 1, 1, 1, 2, 3, 6))):
+        place = rnd.randrange(len(changed) + 1)
+        length = rnd.choice((0, 0, 0, 1, 1, 4, 40))
+        changed[place : place + length] = rnd.choice((*_TOKENS, b"", bytes(changed[place : place + rnd.randrange(99)])))
+    return file._replace(data=bytes(changed))
+
+
+class _Skipped(InvalidRows):
+    def __init__(self, *, skip: bool) -> None:
+        super().__init__(skip=skip)
+        self.said: list[str] = []
+
+    def found(self, error: TagMatchError) -> None:
+        self.said.append(str(error))
+        super().found(error)
+
+
+class Reading:
+    """Files are read as commands read them, with and without `--skip-invalid`, and what is read is used."""
+
+    def __init__(self, form: str) -> None:
+        self.files = corpus(form)
+        self._index = TagMatch(threads=1, device="cpu")
+        self._index.add_sets([["a"], [], ["b"]], [1, 2, 3], where=["x > 0", None, None])
+        self._index.consolidate()
+        self._index.match_many([["a"]])
+        for file in self.files:
+            assert self._outcome(file).startswith("whole")
+
+    def outcome(self, name: str) -> str:
+        """Read the file of a name; returns how that ended, and raises if that is wrong."""
+        return self._outcome(spoiled(self.files, random.Random(name)))
+
+    def _outcome(self, file: File) -> str:
+        with tempfile.NamedTemporaryFile(suffix=f".{file.form}") as stored:
+            stored.write(file.data)
+            stored.flush()
+            kept, said, is_refused = self._read(stored.name, file.what, skip=True)
+            strict, first, is_strict_refused = self._read(stored.name, file.what, skip=False)
+        assert strict == kept[: len(strict)]
+        if not is_refused and not said:
+            assert (strict, first, is_strict_refused) == (kept, [], False)
+        else:
+            assert is_strict_refused
+            assert len(first) <= 1
+        if file.form == "parquet":
+            return "refused" if is_refused else "rows skipped" if said else "whole"
+        try:
+            expected = rows_in(file.data, file.form, file.what)
+        except NoFile:
+            assert is_refused
+            assert not kept
+            return "refused"
+        assert not is_refused, f"the whole file is refused, but it has {len(expected.rows)} rows"
+        wanted = [_as_read(number, row, file.what) for number, row in expected.rows]
+        assert kept == wanted, f"{_first_difference(kept, wanted)}; said: {said[:3]}"
+        assert len(said) == expected.others
+        return "rows skipped" if said else "whole"
+
+    def _read(self, path: str, what: str, *, skip: bool) -> tuple[list[tuple[Any, ...]], list[str], bool]:
+        """The rows, what was said of others, and whether an error ended it."""
+        invalid, rows = _Skipped(skip=skip), []
+        try:
+            if what == "queries":
+                for batch in read_queries(path, invalid=invalid):
+                    rows += zip(*(batch[name].to_pylist() for name in ("row", "id", "tags")), strict=True)
+                    assert len(self._index.match_many(batch["tags"])) == len(batch)
+            else:
+                for batch in read_sets(path, invalid=invalid, where=True):
+                    wheres = batch["where"] if "where" in batch.schema.names else pa.nulls(len(batch))
+                    columns = (each.to_pylist() for each in (batch["key"], batch["tags"], wheres))
+                    rows += zip(*columns, strict=True)
+        except TagMatchError as error:
+            _in_words(str(error), path)
+            return rows, invalid.said, True
+        except MemoryError:  # as the file says that it has so much
+            return rows, invalid.said, True
+        for message_ in invalid.said:
+            _in_words(message_, path)
+        return rows, invalid.said, False
+
+
+def _in_words(text: str, path: str) -> None:
+    assert path in text, text
+    assert "\n" not in text, text
+
+
+def _as_read(number: int, row: tuple[Any, ...], what: str) -> tuple[Any, ...]:
+    """What is read of a row: sets have no numbers, and attributes are among the tags."""
+    if what == "sets":
+        return row
+    name, tags, attributes = row
+    return number, name, message(tags, attributes)
+
+
+def _first_difference(kept: list[Any], wanted: list[Any]) -> str:
+    pairs = enumerate(zip(kept, wanted, strict=False))
+    at = next((place for place, (one, other) in pairs if one != other), min(len(kept), len(wanted)))
+    one, other = (ascii(rows[at : at + 1])[:200] for rows in (kept, wanted))
+    return f"of {len(kept)} and {len(wanted)} rows the first other one: {one} for {other}"
+
+
+def run(mutations: int, seed: int) -> Report:
+    """Try so many files of each format, in processes that are forked off."""
+    report = Report()
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes = Path(folder, "outcomes")
+        for form in ("jsonl", "csv", "parquet"):
+            reading = Reading(form)
+            for first in range(0, mutations, _A_PROCESS):
+                names = [f"{seed}/{form}/{number}" for number in range(first, min(first + _A_PROCESS, mutations))]
+                outcomes.touch()
+                done = Trials(form, len(names))
+                run_isolated(
+                    [(name, functools.partial(_try, reading, name, outcomes)) for name in names], done, hangs_s=HANGS_S
+                )
+                report.kinds[form] += done.trials
+                report.outcomes.update(outcomes.read_text().splitlines())
+                outcomes.unlink()
+                for problem in done.problems:
+                    report.problems.append(f"{problem}; see {_kept(reading, problem.partition(':')[0])}")
+    return report
+
+
+def _try(reading: Reading, name: str, outcomes: Path) -> bool:
+    outcome = reading.outcome(name)
+    with outcomes.open("a") as out:
+        print(name.split("/")[1], outcome, file=out)
+    return outcome == "refused"
+
+
+def _kept(reading: Reading, name: str) -> Path:
+    """A file with the bytes of a name."""
+    file = spoiled(reading.files, random.Random(name))
+    with tempfile.NamedTemporaryFile(prefix=f"fuzz-{file.what}-", suffix=f".{file.form}", delete=False) as kept:
+        kept.write(file.data)
+    return Path(kept.name)
+
+
+def main() -> None:
+    main_of("Spoil files of rows.", run, 3_000, "mutations")
+
+
+if __name__ == "__main__":
+    main()
