@@ -232,10 +232,10 @@ class Sessions:
         if len(self._by_name) >= options.max_sessions:
             self._counts["refused"] += 1
             raise SessionError(f"there are {options.max_sessions} sessions, the most allowed; connect again later")
-        if self._by_subscriber[subscriber] >= options.max_user_sessions:
+        if not _is_gateway(subscriber) and self._by_subscriber[subscriber] >= options.user_sessions:
             self._counts["refused"] += 1
             raise SessionError(
-                f"you have {options.max_user_sessions} sessions, the most allowed; end one first (end_session)"
+                f"you have {options.user_sessions} sessions, the most allowed; end one first (end_session)"
             )
         limits = options.max_notifications, options.max_bytes
         outbox = Outbox(guarantee, when_full, *limits, self.now, self.steady)
@@ -422,8 +422,13 @@ class Sessions:
 
 
 def _is_of(session: _Session, subscriber: str | None) -> bool:
-    """Whether a session is a subscriber's, or a user's; gateways have a name that no user can have."""
-    return session.subscriber == subscriber or (subscriber is None and not session.subscriber.startswith("\0"))
+    """Whether a session is a subscriber's, or a user's."""
+    return session.subscriber == subscriber or (subscriber is None and not _is_gateway(session.subscriber))
+
+
+def _is_gateway(subscriber: str) -> bool:
+    """Gateways have a name that no user can have."""
+    return subscriber.startswith("\0")
 
 
 def _check_name(name: object) -> None:

@@ -28,8 +28,8 @@ class SessionOptions:
     ----------
     max_sessions : int
         Sessions at once, with those that are not connected.
-    max_user_sessions : int
-        Those of one user.
+    max_user_sessions : int, optional
+        Those of one user; `None`: a tenth of `max_sessions`, so that there are some for others.
     max_keys : int
         Keys that one session follows, at most.
     max_notifications : int
@@ -46,7 +46,7 @@ class SessionOptions:
     """
 
     max_sessions: int = 10_000
-    max_user_sessions: int = 1_000
+    max_user_sessions: int | None = None
     max_keys: int = 100_000
     max_notifications: int = 100_000
     max_bytes: int = 64 << 20
@@ -57,7 +57,8 @@ class SessionOptions:
 
     def __post_init__(self) -> None:
         check_integer("max_sessions", self.max_sessions, 1, 2**31)
-        check_integer("max_user_sessions", self.max_user_sessions, 1, 2**31)
+        if self.max_user_sessions is not None:
+            check_integer("max_user_sessions", self.max_user_sessions, 1, 2**31)
         check_integer("max_keys", self.max_keys, 1, 2**31)
         check_integer("max_notifications", self.max_notifications, 1, MAX_NOTIFICATIONS)
         check_integer("max_bytes", self.max_bytes, 1, MAX_BYTES)
@@ -70,6 +71,11 @@ class SessionOptions:
             )
         if self.message_expiry is not None:
             check_not_negative("message_expiry", self.message_expiry)
+
+    @property
+    def user_sessions(self) -> int:
+        """Sessions that one user can have."""
+        return max(self.max_sessions // 10, 1) if self.max_user_sessions is None else self.max_user_sessions
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,9 @@ def test_a_session_lingers_for_a_bounded_time() -> None:
         SessionOptions(max_linger=60)
     defaults = SessionOptions()
     assert defaults.max_linger <= 7 * 86_400
-    assert defaults.max_user_sessions < defaults.max_sessions
+    assert 1 < defaults.user_sessions < defaults.max_sessions
+    assert SessionOptions(max_sessions=50).user_sessions == 5
+    assert SessionOptions(max_sessions=2).user_sessions == 1
 
 
 def test_connections_that_come_and_go_leave_nothing() -> None:
@@ -221,7 +223,7 @@ def test_a_session_is_its_subscribers() -> None:
 
 
 def test_sessions_and_keys_are_bounded() -> None:
-    sessions = Sessions("integer", SessionOptions(max_sessions=2, max_keys=3))
+    sessions = Sessions("integer", SessionOptions(max_sessions=2, max_user_sessions=2, max_keys=3))
     one, two = sessions.connect("a"), sessions.connect("b", keys=[1, 2])
     with pytest.raises(SessionError, match="the most allowed"):
         sessions.connect("c")
