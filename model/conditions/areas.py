@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import F64Array, TagLists, U8Array
-from tagmatch.model.arrow_input import plain_strings
+from tagmatch.model.arrow_input import plain_strings, reject_no_utf8
 from tagmatch.model.columns import NO_SEQUENCES, arrow_chunks, rows_of_tags, shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.filters.areas import FIELDS, KINDS, MAX_LAT, MAX_LON, Area, check
@@ -183,6 +183,7 @@ class _Read:
             kinds = plain_strings(
                 self._fields[KIND], f"{self._name}: field {KIND!r} must be strings, not {self._fields[KIND].type}"
             )
+            reject_no_utf8(kinds, self._name, self._first_row, len(kinds))
             codes = pc.index_in(kinds, pa.array(list(KINDS), kinds.type)).fill_null(len(KINDS)).to_numpy()
             letters = np.array([*_LETTERS.values(), 0], np.uint8)[codes]
             unsaid &= ~_there(kinds)

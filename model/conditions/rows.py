@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tagmatch.model.arrays import BoolArray, I64Array, Strings, TagLists, U64Array, offsets_of
 from tagmatch.model.arrow import from_strings
-from tagmatch.model.arrow_input import plain_strings, strings_in
+from tagmatch.model.arrow_input import plain_strings, reject_no_utf8, strings_in
 from tagmatch.model.columns import NO_SEQUENCES, arrow_chunks, rows_of_tags, shown
 from tagmatch.model.conditions.areas import area_column, area_rows, area_tag, is_area, listed_areas
 from tagmatch.model.conditions.located import Alternatives, located
@@ -71,6 +71,7 @@ def conditions_of(where: Any, count: int, name: str = "where", *, first_row: int
     ).combine_chunks()
     if len(texts) != count:
         raise InvalidValueError(f"{name} must have a text or a null for each of the {count} sets, not {len(texts)}")
+    reject_no_utf8(texts, name, first_row, count)
     encoded = texts.dictionary_encode()
     codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy().astype(np.int64)
     found: list[Alternatives] = []
@@ -91,23 +92,37 @@ def reject_mistakes(where: pa.Array, *, plane: bool) -> None:
     FilterError
         The message shows the expression, and says what is wrong with it.
     """
-    for text in pc.unique(where.drop_null()).to_pylist():
+    for text in _different(where).to_pylist():
         try:
-            located(_read(text), plane=plane)
+            located(_read_bytes(text), plane=plane)
         except FilterError as error:
-            raise FilterError(f"where: {shown(text)}: {str(error).removeprefix('where: ')}") from None
+            shown_text = shown(text.decode(errors="replace"))
+            raise FilterError(f"where: {shown_text}: {str(error).removeprefix('where: ')}") from None
 
 
 def have_mistakes(where: pa.Array, *, plane: bool) -> BoolArray:
     """Of each expression, whether `reject_mistakes` rejects it."""
-    bad = [text for text in pc.unique(where.drop_null()).to_pylist() if _has_mistake(text, plane)]
-    found: BoolArray = pc.is_in(where, pa.array(bad, where.type)).to_numpy(zero_copy_only=False)
+    texts = _different(where)
+    bad = [text for text in texts.to_pylist() if _has_mistake(text, plane)]
+    found: BoolArray = pc.is_in(where.cast(texts.type), pa.array(bad, texts.type)).to_numpy(zero_copy_only=False)
     return found
 
 
-def _has_mistake(text: str, plane: bool) -> bool:
+def _different(where: pa.Array) -> pa.Array:
+    """The different expressions, in bytes, as they may be no UTF-8."""
+    return pc.unique(where.drop_null().cast(pa.large_binary()))
+
+
+def _read_bytes(text: bytes) -> Alternatives:
     try:
-        located(_read(text), plane=plane)
+        return _read(text.decode())
+    except UnicodeDecodeError as error:
+        raise FilterError(f"byte {error.start + 1} is no UTF-8") from None
+
+
+def _has_mistake(text: bytes, plane: bool) -> bool:
+    try:
+        located(_read_bytes(text), plane=plane)
     except FilterError:
         return True
     return False

@@ -120,8 +120,7 @@ class _Read:
     def _text(self, field: str) -> pa.Array:
         values = self._fields[field]
         texts = plain_strings(values, f"{self._name}: field {field!r} must be strings, not {values.type}")
-        if field == ATTRIBUTE:
-            reject_no_utf8(texts, self._name, self._first_row, len(self._offsets) - 1)
+        reject_no_utf8(texts, self._name, self._first_row, len(self._offsets) - 1)
         return texts
 
     def columns(self, threads: int) -> Columns:

@@ -19,7 +19,7 @@ from tagmatch.locations import LOCATION, WITHIN
 from tagmatch.messages import TAGS, message, messages_in, side_by_side
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import from_strings
-from tagmatch.model.arrow_input import without_null_lists
+from tagmatch.model.arrow_input import reject_no_utf8, without_null_lists
 from tagmatch.model.columns import KEY_CHECKS, KeyChecks, shown, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.conditions.areas import area_rows
 from tagmatch.model.conditions.located import located
@@ -152,7 +152,7 @@ def with_all_tags(batch: pa.RecordBatch, columns: tuple[Column, ...], path: str,
     return batch.set_column(place, TAGS, tags)
 
 
-def _check_ids(ids: pa.Array, name: str, _: int) -> None:
+def _check_ids(ids: pa.Array, name: str, first_row: int) -> None:
     kind = ids.type
     if not (
         pa.types.is_integer(kind)
@@ -161,6 +161,7 @@ def _check_ids(ids: pa.Array, name: str, _: int) -> None:
         or pa.types.is_string_view(kind)
     ):
         raise InvalidTypeError(f"{name} must be integers or strings, not {kind}")
+    reject_no_utf8(ids, name, first_row, len(ids))
 
 
 def _check_id(value: object, name: str) -> None:
