@@ -94,6 +94,13 @@ def test_a_line_that_arrow_reads_differently_is_a_row_as_any_other(tmp_path, lin
     assert (rows, said) == ([(row, None, ["a"]) for row in range(101)], [])
 
 
+@pytest.mark.parametrize("before", [b"", GOOD * 50])
+def test_rows_over_lines_and_several_on_one_do_not_make_up_for_each_other(tmp_path, before):
+    lines = b'{"tags":["a"]} {"tags":["b"]}\n{"tags":["c"],\n"id":null}\n'
+    rows, said = queries_in(tmp_path, "q.jsonl", before + lines)
+    assert (len(rows), len(said)) == (before.count(b"\n"), 3)
+
+
 def test_ids_of_all_sizes(tmp_path):
     ids = [0, 2**64 - 1, -(2**63), None, 2**63]
     lines = [f'{{"tags":[],"id":{"null" if each is None else each}}}\n' for each in [*ids, 2**64, -(2**63) - 1]]
