@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 _LOG = logging.getLogger("tagmatch.gateways")
-#: Bytes of the file after which nothing is written to it any more, until somebody has moved it away
+#: Bytes of the file after which no letter is written to it, until an operator moves it away
 MOST_BYTES = 1 << 30
 _LONGEST_REASON = 500
 

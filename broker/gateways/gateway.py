@@ -74,7 +74,7 @@ class Gateway(ABC):
 
     @abstractmethod
     def _end_receiving(self) -> None:
-        """Have no more messages come; the connection stays."""
+        """Stop receiving messages; the connection stays."""
 
     @abstractmethod
     def _end(self) -> None:
@@ -188,7 +188,7 @@ class Gateway(ABC):
         self._connecting.start()
 
     def stop(self, timeout: float = 10.0) -> bool:
-        """Take no more messages, send what is to be sent, and end; whether that was done in so many seconds."""
+        """Take no more messages, send all notifications, and end; whether that was done within `timeout` seconds."""
         until = time.monotonic() + timeout
         self._end_receiving()
         is_whole = self._handing_over.wait(timeout)

@@ -21,7 +21,7 @@ from tagmatch.broker.publications import Published
 from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded, TagMatchError
 
 _LOG = logging.getLogger("tagmatch.gateways")
-# Until what is refused for others' sake is handed over again
+# Until messages that found the hub overloaded are handed over again
 _AGAIN_S = 0.1
 _COUNTS = ("received", "matched", "unmatched", "refused", "dropped", "failed")
 
@@ -43,7 +43,7 @@ class _Part:
 
 
 class HandingOver:
-    """Takes messages, and hands them over in a thread of its own.
+    """Takes messages, and hands them over in a separate thread.
 
     Each message is counted: `received = matched + unmatched + refused + dropped + failed + waiting`.
 
@@ -55,7 +55,7 @@ class HandingOver:
         Bytes of messages that are not done with, at most.
     letters : DeadLetters
     when_sent : callable
-        `when_sent(act)` calls `act` when all notifications that there are by now have been sent.
+        `when_sent(act)` calls `act` when all present notifications have been sent.
     plane : bool
         Whether places are on the plane.
     steady : callable
@@ -84,7 +84,7 @@ class HandingOver:
         self._is_ending = False
         self._thread = threading.Thread(target=self._run, name="tagmatch-gateway-in", daemon=True)
 
-    # -- what comes --------------------------------------------------------------------------------------------------
+    # -- messages come in --------------------------------------------------------------------------------------------
 
     def receive(self, came: Incoming, *, may_drop: bool) -> bool:
         """Take a message; whether it was taken. One for which there is no room is dropped and counted if that may be.
@@ -117,7 +117,7 @@ class HandingOver:
         _finish([came])
 
     def count_dropped(self) -> None:
-        """Count a message that came and that nobody has."""
+        """Count a message that the client library has dropped."""
         with self._lock:
             self._counts.update(received=1, dropped=1)
 
@@ -151,7 +151,7 @@ class HandingOver:
         for came in taken:
             try:
                 row = row_of(came, self._options.form, plane=self._plane)
-            except Exception as error:  # whatever it is, it is of this message alone
+            except Exception as error:  # an error of this message alone
                 self._give_up([came], error)
             else:
                 by_channel.setdefault(row.channel, []).append(row)
@@ -181,7 +181,7 @@ class HandingOver:
             self._when_sent(lambda: self._release(awaited))
 
     def _refused(self, part: _Part, error: BaseException, *, may_be_notified: bool) -> None:
-        """Find out of which message an error is, unless it is of the moment."""
+        """Find the message that causes an error, unless the error is temporary."""
         if isinstance(error, ClosedError):
             # The service ends: the other side keeps what it does not hear of
             self._count(len(part.rows), dropped=len(part.rows))
@@ -201,7 +201,7 @@ class HandingOver:
             self._again.extendleft((moment, part) for part in reversed(parts))
             self._came.notify()
 
-    # -- what becomes of them ----------------------------------------------------------------------------------------
+    # -- outcomes of messages ----------------------------------------------------------------------------------------
 
     def _give_up(self, members: list[Incoming], error: BaseException) -> None:
         if isinstance(error, DeadlineMissed | Overloaded):
@@ -221,7 +221,7 @@ class HandingOver:
             self._went.notify_all()
 
     def _release(self, members: Sequence[Incoming], *, acknowledge: bool = True) -> None:
-        """Let go of messages, of which the other side hears that they need not come again."""
+        """Let go of messages, and tell the other side that they need not come again."""
         if acknowledge:
             _finish(members)
         with self._lock:
@@ -252,11 +252,11 @@ class HandingOver:
 
     @property
     def held(self) -> int:
-        """Messages of which the other side has not heard yet that they need not come again."""
+        """Messages that the other side does not know to be done with."""
         return self._held
 
     def stats(self) -> dict[str, int]:
-        """Counts of one moment: what became of messages, and how many are `waiting`, and bytes that are held."""
+        """Counts of one moment: messages by outcome, those `waiting`, and bytes of messages that are held."""
         with self._lock:
             counts = {name: self._counts[name] for name in _COUNTS}
             return {**counts, "waiting": self._waiting, "waiting_bytes": self._held_bytes}

@@ -25,7 +25,7 @@ ATTRIBUTES = ("attribute:", "attribute-")
 _OBJECT = ("attributes", "location", "tags")
 _PROPERTIES = (TAG, TAG_LIST, LON, LAT, CHANNEL)
 _LONGEST_NEAR = 16
-#: Bytes of messages in one table, about, and what each of a message's parts takes in memory beside its text
+#: Approximate bytes of messages in one table, and the memory that each part of a message takes besides its text
 PART_BYTES = 8 << 20
 _EACH_BYTES = 64
 
@@ -75,7 +75,7 @@ class Row:
     Attributes
     ----------
     all_tags : list of str
-        The tags, and those that stand for attributes.
+        The tags, and those made of attributes.
 
     Raises
     ------
@@ -155,10 +155,10 @@ def row_of(came: Incoming, form: Form, *, plane: bool = False) -> Row:
 def tables_of(
     rows: Sequence[Row], most: int = 1 << 20, most_bytes: int = PART_BYTES, *, steady: int = 0
 ) -> Iterator[tuple[pa.Table, list[Row]]]:
-    r"""Rows as tables, each with the rows that it has: at most so many, and of so many bytes, but one at least.
+    r"""Rows as tables, each with its rows: `most` rows and `most_bytes` at most, but one row at least.
 
-    Attributes are tags that stand for them, so that values of one attribute may be of any types. What expires does so
-    after what is left of its time, where `steady` is what `steady_us` is now.
+    Attributes become tags, so that values of one attribute may be of any types. Messages expire after the rest of their
+    time; `steady` is the present value of `steady_us`.
 
     Examples
     --------
@@ -204,9 +204,9 @@ def _flat(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def _check_property(name: str) -> None:
-    """See that a property without a meaning is none that is misspelt."""
+    """Refuse a property without a meaning that is nearly one with a meaning."""
     prefix, *rest = re.split(r"[-:._](?=.)", name, maxsplit=1)
-    if len(prefix) > _LONGEST_NEAR:  # what is misspelt is as long as what is meant, and may be remembered
+    if len(prefix) > _LONGEST_NEAR:  # a misspelt name is about as long as the right one; others are not remembered
         return
     if near := near_name(prefix, ["attribute"]) if rest else near_name(name, _PROPERTIES):
         meant = ":".join((near, *rest))

@@ -2,7 +2,7 @@
 
 A message with QoS 1 is acknowledged when its notifications are in their outboxes, and those of the gateway with the
 broker, or when it is a dead letter; a notification is done with when the broker has acknowledged it. Each connection
-has a client object of its own, so that nothing of one that has ended goes on.
+has a separate client object, so that an ended connection leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ except ImportError:
     raise TagMatchError("the MQTT gateway needs paho-mqtt; install it with: pip install 'tagmatch[mqtt]'") from None
 
 _LOG = logging.getLogger("tagmatch.gateways")
-#: The broker has at most so many unacknowledged messages under way to a client; any text has at most so many bytes
+#: The most unacknowledged messages under way to a client, and the most bytes of any text
 _MOST_RECEIVED = _LONGEST = 65_535
-#: Bytes of any packet, at most, and of what stands in one before its topic, its properties and its payload
+#: The most bytes of any packet, and bytes of a packet without its topic, properties and payload
 _MOST_PACKET, _HEAD = 268_435_455, 16
 # Between looks whether the gateway is to stop; for a connection to begin; and for an acknowledgement to come
 _LOOK_S, _BEGIN_S, _ACKNOWLEDGE_S = 0.1, 20.0, 60.0
@@ -66,7 +66,7 @@ class _Client(mqtt.Client):
         self.failure: Exception | None = None
 
     def loop_forever(self, *arguments: Any, **options: Any) -> Any:
-        """As of `Client`, and say when it ends: the thread that `loop_start` starts runs this."""
+        """Run the loop in the thread of `loop_start`, and set `ended` afterwards."""
         try:
             return super().loop_forever(*arguments, **options)
         except Exception as error:
@@ -76,7 +76,7 @@ class _Client(mqtt.Client):
             self.ended.set()
 
     def _handle_publish(self) -> Any:
-        """As of `Client`, which ends its thread by a message that it cannot read, though brokers pass it on."""
+        """Handle a message; without this, one that paho cannot read, but brokers pass on, would end the thread."""
         packet, kind = bytes(self._in_packet["packet"]), int(self._in_packet["command"])
         try:
             return super()._handle_publish()
@@ -183,7 +183,7 @@ class MqttGateway(Gateway):
         client.subscribe([(topic, self._subscription(topic, retained)) for topic in topics])
 
     def _subscription(self, topic: str, retained: int) -> SubscribeOptions:
-        # Subscriptions that are shared may not leave out what comes from oneself
+        # The protocol forbids No Local in shared subscriptions
         is_shared = topic.startswith("$share/")
         return SubscribeOptions(qos=self._qos, noLocal=not is_shared, retainHandling=retained)
 
@@ -216,7 +216,7 @@ class MqttGateway(Gateway):
             return
         try:
             came = self._incoming(message)
-        except Exception as error:  # whatever it is, it is of this message alone
+        except Exception as error:  # an error of this message alone
             self._on_unreadable(message.payload, message.mid, message.qos, error)
             return
         if self.options.control and self._is_request(came.topic):
@@ -231,7 +231,7 @@ class MqttGateway(Gateway):
             self._take(client, message.mid, came)
 
     def _take(self, client: Any, mid: int, came: Incoming) -> None:
-        """Take a message that is to be acknowledged, or leave it and all that come after it with the broker."""
+        """Take a message that needs an acknowledgement, or leave it and all later ones with the broker."""
         self._came += 1
         self._sizes += came.nbytes
         held = _Unacknowledged(client, mid, came)
@@ -285,7 +285,7 @@ class MqttGateway(Gateway):
         self._handing_over.refuse(Incoming((), packet, done=done), f"it cannot be read: {error}")
 
     def _fetch_what_is_left(self, client: Any) -> None:
-        """Have messages come again for which there was no room: by a new connection, and fewer at once."""
+        """Connect again, with a smaller Receive Maximum, so that messages that found no room come again."""
         mean = max(self._sizes // max(self._came, 1), 1)
         self._receive_now = max(min(self._receive_most, self._most_bytes // mean // 2), 1)
         fields = {"gateway": self.options.session, "messages": self._left_now, "receive_maximum": self._receive_now}
@@ -327,7 +327,7 @@ class MqttGateway(Gateway):
                 refused += self._wait_for(client, *under_way.popleft())
             try:
                 sent = client.publish(each.topic, each.payload, self._qos, properties=_properties(each))
-            except Exception as error:  # whatever it is, it is of this one alone
+            except Exception as error:  # an error of this notification alone
                 refused.append((each, f"{type(error).__name__}: {error}"))
                 continue
             if sent.rc != mqtt.MQTT_ERR_SUCCESS:
@@ -370,7 +370,7 @@ def _properties(each: Outgoing) -> Any:
     if each.id is not None:
         properties.CorrelationData = each.id
     if each.seconds_left is not None:
-        # In whole seconds, of which none is less than the shortest that there is
+        # In whole seconds, one at least
         properties.MessageExpiryInterval = min(max(math.ceil(each.seconds_left), 1), 2**32 - 1)
     if each.redelivered:
         properties.UserProperty = [("redelivered", "true")]

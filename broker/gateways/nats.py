@@ -5,7 +5,7 @@ given back a mark, a message of the gateway to itself, that was published after 
 nats-py does not do: its ping goes out before what still waits to be written, it returns at once where the connection
 has just ended, and an answer to it that comes too late ends the client's reading.) What comes in comes at most once.
 
-Each connection has a client object of its own: one of nats-py is closed for good by whatever the server complains of.
+Each connection has a separate client object: any error of the server closes one of nats-py for good.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ID, _EXPIRES_IN = "id", "expires-in"
 _CONTROLS = re.compile("[\\x00-\\x1f\\x7f]")
 #: As with MQTT, whose intervals have 32 bits
 _LONGEST_S = 2.0**32
-#: Bytes of the line that says where a message goes, of which its numbers take some
+#: Bytes of the line that names the subject, and of the numbers in it
 _MOST_LINE, _NUMBERS = 4096, 32
 #: Between signs of life of the server; and bytes that go to it in a second at least
 _PING_S, _SLOWEST = 10, 100_000
@@ -99,11 +99,11 @@ class NatsGateway(Gateway):
         self._loop.run_forever()
 
     def _do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Have the loop run this, and wait for it."""
+        """Run this in the loop, and wait for it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def start(self) -> None:
-        """As of `Gateway`."""
+        """Begin, as `Gateway.start` does."""
         self._thread.start()
         super().start()
 
@@ -210,7 +210,7 @@ class NatsGateway(Gateway):
             return
         try:
             came = self._incoming(message)
-        except Exception as error:  # whatever it is, it is of this message alone
+        except Exception as error:  # an error of this message alone
             self._on_unreadable(message.subject, message.data, message.headers or b"", error)
         else:
             self.receive(came, may_drop=True)
@@ -234,7 +234,7 @@ class NatsGateway(Gateway):
         self._handing_over.refuse(Incoming(raw, bytes(data), topic=subject), error)
 
     async def _on_request(self, message: Any) -> None:
-        # In a thread of its own, as it may write to the disk
+        # In another thread, as it may write to the disk
         answer = await self._loop.run_in_executor(None, self.requests.answer, message.data)
         if message.reply and self._may_answer_to(message.reply):
             with contextlib.suppress(NatsError):
@@ -276,7 +276,7 @@ class NatsGateway(Gateway):
         return refused
 
     async def _server_has_all(self, client: Client, nbytes: int) -> None:
-        """Wait until the server has so many bytes that were published by this client, and the rest.
+        """Wait until the server has everything that this client has published, `nbytes` among it.
 
         Raises
         ------
@@ -311,7 +311,7 @@ def _in_url(host: str) -> str:
 
 
 def _read_headers(raw: bytes) -> list[tuple[str, str]]:
-    r"""Names and values of headers, of which names may repeat.
+    r"""Names and values of headers; names may repeat.
 
     Raises
     ------

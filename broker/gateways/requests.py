@@ -79,7 +79,7 @@ class Requests:
         except TagMatchError as error:
             self._count("requests_refused")
             return _error(error)
-        except Exception as error:  # none is foreseen; whatever it is, it is of this request alone
+        except Exception as error:  # unforeseen, and an error of this request alone
             _LOG.exception("a request has failed")
             self._count("requests_refused")
             return _error(f"the request has failed: {type(error).__name__}; the log of the service says why")
@@ -105,7 +105,7 @@ class Requests:
         try:
             self._index.consolidate()
             self._count("consolidations")
-        except Exception as error:  # what is staged stays so, and is tried again
+        except Exception as error:  # changes stay staged, and are tried again
             self._changed.set()
             self._count("consolidations_failed")
             _LOG.error("consolidation failed: %s", error)

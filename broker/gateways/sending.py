@@ -1,7 +1,7 @@
 """Notifications that go out through a gateway: taken from its outbox, and done with when the other side has them.
 
 None holds up others for ever: what the other side does not take is a dead letter. If a connection ends after something
-was sent, what was under way is sent in smaller parts, and what ends connections again and again alone is a dead letter.
+was sent, they are sent again in smaller parts. One that ends connections alone again and again is a dead letter.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Sends(Protocol):
 
 
 class Sending:
-    """Sends what comes into the outbox of a gateway, in a thread of its own.
+    """Sends the notifications in the outbox of a gateway, in a separate thread.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ class Sending:
             self._thread.start()
 
     def end(self, timeout: float) -> bool:
-        """End when everything is sent, or when there is no connection; whether it has ended in so many seconds."""
+        """End when everything is sent, or without a connection; whether it has ended within `timeout` seconds."""
         self._ending.set()
         if self._session is not None:
             self._thread.join(timeout)
@@ -147,7 +147,7 @@ class Sending:
             options.session, SUBSCRIBER, every_key=True, guarantee=options.guarantee, when_full=options.when_full
         )
 
-    # -- what waits until notifications are sent ---------------------------------------------------------------------
+    # -- acts that wait until notifications are sent ------------------------------------------------------------------
 
     def when_sent(self, act: Callable[[], None]) -> None:
         """Call this when every notification that is in the outbox by now has left it."""
@@ -189,14 +189,14 @@ class Sending:
         self._session.close()
 
     def _begin_again(self) -> None:
-        """Have what was not acknowledged delivered again."""
+        """Connect again, so that unacknowledged notifications are delivered again."""
         try:
             self._session = self._connect()
         except Exception as error:  # the service ends
             _LOG.warning("notifications cannot be sent: %s", error)
 
     def _send_next(self, session: Connection) -> bool:
-        """Send what comes next; whether there is more to do at once."""
+        """Send the next notifications; whether there is more to do at once."""
         self._settle()
         if not self._connected.wait(_LOOK_S):
             return False
@@ -284,7 +284,7 @@ class Sending:
 
 
 def _parts(outgoing: Sequence[Outgoing], most: int) -> Iterator[Sequence[Outgoing]]:
-    """Some after the other: at most so many together, and of so many bytes, but one at least."""
+    """Parts in order: each has `most` notifications and `_MOST_BYTES` bytes at most, but one notification at least."""
     begin = nbytes = 0
     for place, each in enumerate(outgoing):
         if place > begin and (place - begin >= most or nbytes + len(each.payload) > _MOST_BYTES):

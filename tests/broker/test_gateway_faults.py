@@ -1,4 +1,4 @@
-"""No message ends a gateway or holds up others, whatever it has wrong; each is notified or a dead letter."""
+"""No message ends a gateway or holds up others; each is notified or a dead letter."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_read_is_given_up_alone(side: Any, broker: Server, tmp_pa
 
 
 def test_a_burst_that_is_too_large_in_sum_is_handed_over_in_parts(side: Any, broker: Server, tmp_path: Path) -> None:
-    """As is one that finds the hub full, also where the hub drops what has no room."""
+    """As is one that finds the hub full, also where the hub drops messages."""
     tm, _ = loaded([(["a"], 1)])
     hub = HubOptions(max_waiting=16, max_waiting_bytes=20_000, when_busy="drop")
     dead = tmp_path / "dead.jsonl"
@@ -129,7 +129,7 @@ def test_what_nobody_has_foreseen_is_of_one_message(
 
     def failing(queries: Any, **options: Any) -> pa.ListArray:
         if any("cursed" in row for row in queries["tags"].to_pylist()):
-            raise RuntimeError("nobody has foreseen this")
+            raise RuntimeError("unforeseen")
         return match_many(queries, **options)
 
     monkeypatch.setattr(tm, "match_many", failing)
@@ -147,7 +147,7 @@ def test_what_nobody_has_foreseen_is_of_one_message(
             wait_until(lambda: len(payloads(client)) == 60)
 
 
-# -- what goes out -----------------------------------------------------------------------------------------------------
+# -- notifications -----------------------------------------------------------------------------------------------------
 
 ODD_KEYS = ["good", "line\nbreak", "\x01", "\x7f", "\x85", "\uffff", "\ufdd0", "\U0010ffff", " ", "\u2028", "é%/.#+*>"]
 
@@ -325,7 +325,7 @@ def users(*which: str) -> str:
 
 
 def test_any_error_of_the_server_leads_to_a_new_connection(tmp_path: Path, start: Callable[..., Server]) -> None:
-    """Users are read again, with another password for the gateway, whose file changes meanwhile."""
+    """Users are read again, with another password for the gateway, whose file changes, too."""
     side = SIDES["nats"]
     client_of = "{user: c, password: c}"
     broker = start(side, users("{user: g, password: one}", client_of))

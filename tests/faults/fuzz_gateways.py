@@ -1,8 +1,8 @@
 """Messages and requests of any content through gateways: each is matched, or a dead letter, and none stops others.
 
-`python -m faults.fuzz_gateways --messages 100000 --seed 7`, in `tests`, prints how many there were, what became of
-them, and what went wrong. Messages take the way that they take from a broker, from their bytes on; what goes out is
-refused at times, or ends the connection. Some hundreds go through real brokers.
+`python -m faults.fuzz_gateways --messages 100000 --seed 7`, in `tests`, prints how many there were, their
+outcomes, and all problems. Messages take their way from a broker, from their bytes on; some notifications are
+refused, or end the connection. Some hundreds go through real brokers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
 
 HANGS_S = 60
-# Messages after which all must have gone where they go
+# Messages between two checks
 _ROUND = 500
 #: A payload that has this ends each connection, and one that has that is refused
 _FATAL, _REFUSED = b"fatal", b"refused"
@@ -170,7 +170,7 @@ class Fuzz:
         with self._lock:
             self.acknowledged += 1
 
-    # -- what comes --------------------------------------------------------------------------------------------------
+    # -- messages ---------------------------------------------------------------------------------------------------
 
     def feed(self) -> None:
         """Let one message come, sound or not."""
@@ -221,10 +221,10 @@ class Fuzz:
             headers = f"NATS/1.0\r\n{lines}\r\n".encode()
             self.gateway.feed(mutated(self.rnd, headers) if spoil else headers, payload, "in.x")
 
-    # -- what became of it -------------------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Wait until everything has gone where it goes, and see that nothing is missing."""
+        """Wait until every message has an outcome, and check that none is missing."""
         until = time.monotonic() + HANGS_S
         gateway = self.gateway
         while gateway.stats()["waiting"] or gateway._handing_over.held or self.sessions.stats()["waiting"]:
@@ -239,7 +239,7 @@ class Fuzz:
         self.dead.unlink(missing_ok=True)  # another one is begun
         self.written += len(new)
         if unforeseen := [each["reason"] for each in new if not each["reason"].startswith(_FORESEEN)]:
-            self._wrong(f"what was not foreseen: {unforeseen[0]}")
+            self._wrong(f"unforeseen: {unforeseen[0]}")
         if self.acknowledged != self.expected_acknowledgements:
             self._wrong(f"{self.acknowledged} of {self.expected_acknowledgements} were acknowledged")
         given_up = sum(counts[name] for name in ("refused", "failed", "dropped", "unsendable"))
@@ -289,7 +289,7 @@ def _try_requests(count: int, seed: int, report: Report) -> None:
 
 
 def _through_a_broker(kind: str, count: int, seed: int, folder: Path, report: Report) -> None:
-    """Let messages come through a real broker; each is counted, and what is sound is notified."""
+    """Let messages come through a real broker; each is counted, and each sound one is notified."""
     rnd, side = random.Random(f"{seed}/{kind}/broker"), SIDES[kind]
     folder.mkdir()
     with (
@@ -339,7 +339,7 @@ def _raw(port: int, rnd: random.Random, count: int, report: Report) -> None:
 
 @contextlib.contextmanager
 def _watched(report: Report) -> Iterator[None]:
-    """Have threads that end by an error be problems."""
+    """Report threads that end by an error as problems."""
     before = threading.excepthook
     threading.excepthook = lambda ended: report.problems.append(f"{ended.thread}: {ended.exc_value!r}")
     try:
@@ -349,7 +349,7 @@ def _watched(report: Report) -> Iterator[None]:
 
 
 def run(messages: int, seed: int) -> Report:
-    """Let so many messages come, in equal parts of each kind."""
+    """Let messages come, in equal parts of each kind."""
     report = Report()
     kinds = [("mqtt", "properties"), ("mqtt", "json"), ("nats", "properties"), ("nats", "json")]
     logging.getLogger("tagmatch").setLevel(logging.CRITICAL)

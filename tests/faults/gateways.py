@@ -1,12 +1,12 @@
 """Gateways of a served index through all that befalls them: each message that was given to the broker is notified, or
 is a dead letter.
 
-`python -m faults.gateways --rounds 20 --seed 7`, in `tests`, prints how often which happened, what was counted, and
-what went wrong. In each round, for each kind, messages come all the time while brokers and services are killed and
+`python -m faults.gateways --rounds 20 --seed 7`, in `tests`, prints how often each event happened, the counts, and
+all problems. In each round, for each kind, messages come all the time while brokers and services are killed and
 stopped, the clock jumps, messages are poison on their way in or out, and many large ones come at once.
 
-MQTT keeps what is under way where its broker is stopped, or the service is killed. A broker that is killed loses what
-it has, and NATS keeps nothing: there, everything has arrived before.
+A broker of MQTT that is stopped keeps its messages. One that is killed loses them, and NATS keeps none: before these
+events, all messages have arrived.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _EVENTS = [
     "broker stopped", "broker killed", "service killed", "service stopped", "poison in", "poison out", "burst",
     "clock jump",
 ]  # fmt: skip
-#: Messages between events, and in a burst, each of so many bytes
+#: Messages between events, messages in a burst, and bytes of each of these
 _SOME, _MANY, _LARGE = 40, 120, 20_000
 _WAIT_S = 120
 _POISON_IN = [
@@ -68,7 +68,7 @@ class Round:
     def _configure(self) -> None:
         separator = self.side.separator
         every = "#" if self.keeps else ">"
-        bound = "max_waiting_bytes = 400_000\n" if self.keeps else ""  # what has no room stays with MQTT's broker
+        bound = "max_waiting_bytes = 400_000\n" if self.keeps else ""  # other messages stay with MQTT's broker
         (self.folder / "service.toml").write_text(
             f"[server]\nport = 0\n[metrics]\nport = 0\n[[{self.side.name}]]\nport = {self.broker.port}\n"
             f'messages = "in{separator}{every}"\nnotifications = "out"\ndead_letters = "dead.jsonl"\n'

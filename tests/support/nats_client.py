@@ -1,4 +1,4 @@
-"""A plain client of NATS, for tests of what goes over a server."""
+"""A plain client of NATS, for tests of messages through a server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.waiting import wait_until
 
 
 class NatsClient:
-    """A plain client, in a thread of its own; keeps what has come."""
+    """A plain client, in a separate thread; keeps all messages."""
 
     def __init__(self, port: int, *subjects: str) -> None:
         self.got: list[Any] = []
