@@ -44,7 +44,7 @@ def plain_column(column: Any, name: str) -> Any:
 
 
 def _has_extension(kind: pa.DataType) -> bool:
-    if type(kind) is pa.DataType:  # as of numbers and texts
+    if type(kind) is pa.DataType:  # numbers and texts
         return False
     if isinstance(kind, pa.BaseExtensionType):
         return True

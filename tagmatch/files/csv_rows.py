@@ -1,7 +1,7 @@
 """Where rows of CSV begin and end, and their cells, as RFC 4180 has them.
 
-A cell that begins with a quote ends with one, and what is between may be over several lines; a quote in it is written
-twice. Lines end in CRLF, LF, or CR alone. A quote in another cell is a character as any other.
+A cell that begins with a quote ends with one. The text between them may be over several lines, and a quote in it is
+written twice. Lines end in CRLF, LF, or CR alone. A quote in another cell is a character as any other.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _block(data: bytes, rows: _Rows) -> Block:
 
 
 def _rows(data: bytes, *, is_all: bool) -> _Rows:
-    """Where rows end, of which the last one may have to wait for more, unless these are all."""
+    """Where rows end. The last row is left out if it may go on, unless these are all bytes."""
     array = np.frombuffer(data, np.uint8)
     lines = _line_ends(data, array, is_all=is_all)
     if b'"' not in data:

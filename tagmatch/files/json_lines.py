@@ -179,7 +179,7 @@ def json_lists(texts: pa.Array, kind: pa.ListType) -> pa.Array:
 
 
 def in_place(values: pa.Array, *others: pa.Array) -> pa.Array:
-    """Values, of which others take the place of those that a mask before them chooses.
+    """Values; others take the place of those that the mask before them chooses.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """How a text of JSON becomes a value: the same for lines, cells, payloads and whatever else comes as JSON.
 
-It is the JSON of RFC 8259 in UTF-8, of which a byte order mark at the beginning is no part, with what that leaves open
-decided: names in an object differ, no string has half of a surrogate pair, and arrays and objects are nested
-`MOST_NESTED` deep at most. Integers are exact, other numbers the nearest double, which is infinite if they are too
+It is the JSON of RFC 8259 in UTF-8, with or without a byte order mark before it. RFC 8259 leaves some questions open.
+Here, names in an object differ, no string has half of a surrogate pair, and arrays and objects are nested `MOST_NESTED`
+deep at most. Integers are exact. Other numbers are the nearest double, which is infinite for a number that is too
 large, as in expressions.
 """
 
@@ -27,7 +27,7 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Repeated(dict[str, Any]):
-    """An object in which a name stands more than once, of which the last value is there.
+    """An object in which a name stands more than once; it has the last value of that name.
 
     Attributes
     ----------

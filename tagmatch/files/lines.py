@@ -90,7 +90,7 @@ class TextFormat(Protocol):
         """The type that all ids have, where that does not depend on the file."""
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """The columns of a schema that some rows have, of which none is odd.
+        """The columns of a schema that some rows have; no row is odd.
 
         Raises
         ------

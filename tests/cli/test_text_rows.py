@@ -1,4 +1,4 @@
-"""Rows of text files: what is one, which can be used, and what is said of others, whatever bytes there are."""
+"""Rows of text files: which bytes are a row, which rows can be used, and the errors for the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Recorded(InvalidRows):
 
 
 def queries_in(tmp_path, name: str, data: bytes, **more: Any) -> tuple[list[Row], list[str]]:
-    """Number, id and tags of the rows that can be used, and what is said of others."""
+    """Number, id and tags of the rows that can be used, and the errors for the others."""
     path = tmp_path / name
     path.write_bytes(data)
     invalid = Recorded()

@@ -1,7 +1,7 @@
 """Files of rows with mistakes in them: each row is used or refused in words, as Python's own readers say, and no other.
 
-`python -m faults.fuzz_files --mutations 100000 --seed 7`, in `tests`, spoils so many files of each format, and prints
-how many there were, how they ended, and what went wrong. Files that were wrong are kept, and named.
+`python -m faults.fuzz_files --mutations 100000 --seed 7`, in `tests`, spoils 100,000 files of each format, and prints
+their number, how they ended, and what went wrong. Files that were wrong are kept, and named.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _TOKENS = [
 
 
 class File(NamedTuple):
-    """A file, and what is in it."""
+    """A file: its format, whether it has queries or sets, and its bytes."""
 
     form: str
     what: str
@@ -178,7 +178,7 @@ class _Skipped(InvalidRows):
 
 
 class Reading:
-    """Files are read as commands read them, with and without `--skip-invalid`, and what is read is used."""
+    """Files are read as commands read them, with and without `--skip-invalid`, and their rows are used."""
 
     def __init__(self, form: str) -> None:
         self.files = corpus(form)
@@ -263,7 +263,7 @@ def _first_difference(kept: list[Any], wanted: list[Any]) -> str:
 
 
 def run(mutations: int, seed: int) -> Report:
-    """Try so many files of each format, in processes that are forked off."""
+    """Try this number of files of each format, in processes that are forked off."""
     report = Report()
     with tempfile.TemporaryDirectory() as folder:
         outcomes = Path(folder, "outcomes")
