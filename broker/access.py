@@ -5,19 +5,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any
-
-from pyarrow import flight
+from collections.abc import Iterable, Sequence
 
 from tagmatch.broker.config import Role, User
-from tagmatch.broker.errors import UnauthenticatedError, flight_error
-from tagmatch.model.errors import AccessError, TagMatchError
+from tagmatch.broker.errors import UnauthenticatedError
+from tagmatch.model.errors import AccessError
 
-#: Under this name, a call finds who it is from
-MIDDLEWARE = "access"
 #: Where no users are configured, everyone is this one
 ANYONE = User("anyone", "0" * 64, "admin")
+#: Who shows no token, though there are users: may ask for the health of the service, and for nothing else
+NOBODY = User("(no token)", "0" * 64)
 
 _HEADER, _SCHEME = "authorization", "bearer "
 _LONGEST = 4096
@@ -52,8 +49,8 @@ class Users:
     def __init__(self, users: Sequence[User]) -> None:
         self._users = tuple(users)
 
-    def of_token(self, token: str | None) -> User:
-        """Who has a token.
+    def of_token(self, token: str | None, *, or_nobody: bool = False) -> User:
+        """The user of a token; with `or_nobody`, a call without a token is `NOBODY`'s.
 
         Raises
         ------
@@ -62,6 +59,8 @@ class Users:
         """
         if not self._users:
             return ANYONE
+        if token is None and or_nobody:
+            return NOBODY
         if token is None or len(token) > _LONGEST:
             raise UnauthenticatedError("the call needs a token: the header `authorization: Bearer TOKEN`")
         digest, found = token_sha256(token), None
@@ -75,15 +74,15 @@ class Users:
         return found
 
 
-def require(user: User | None, role: Role, what: str) -> User:
+def require(user: User, role: Role, what: str) -> User:
     """See that a user has a right.
 
     Raises
     ------
     UnauthenticatedError, AccessError
-        There is none, the token has expired meanwhile, or the role is too low.
+        Nobody calls, the token has expired, or the role is too low.
     """
-    if user is None:
+    if user is NOBODY:
         raise UnauthenticatedError("the call needs a token: the header `authorization: Bearer TOKEN`")
     if user.has_expired():
         raise UnauthenticatedError("the token has expired")
@@ -92,46 +91,11 @@ def require(user: User | None, role: Role, what: str) -> User:
     return user
 
 
-class CallerMiddleware(flight.ServerMiddleware):  # type: ignore[misc]
-    """Who one call is from; `None` if it says nothing of that."""
-
-    def __init__(self, user: User | None) -> None:
-        super().__init__()
-        self.user = user
-
-
-class Access(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses calls without a token before they begin, but for actions, of which health needs none.
-
-    Parameters
-    ----------
-    users : Users
-    refused : callable
-        Called with the error of each call that is refused.
-    """
-
-    def __init__(self, users: Users, refused: Callable[[TagMatchError], None]) -> None:
-        super().__init__()
-        self._users, self._refused = users, refused
-
-    def start_call(self, info: Any, headers: dict[str, list[Any]]) -> CallerMiddleware:
-        """Find out who calls."""
-        token = _token(headers)
-        try:
-            return CallerMiddleware(self._users.of_token(token))
-        except UnauthenticatedError as error:
-            if token is None and info.method == flight.FlightMethod.DO_ACTION:
-                return CallerMiddleware(None)
-            self._refused(error)
-            raise flight_error(error) from None
-
-
-def _token(headers: dict[str, list[Any]]) -> str | None:
-    """The bearer token in the headers of a call, where there is one."""
-    for name, values in headers.items():
+def token_of(headers: Iterable[tuple[str, str | bytes]]) -> str | None:
+    """The bearer token in the headers of a call, or `None`."""
+    for name, value in headers:
         if name.lower() == _HEADER:
-            for value in values:
-                text = value.decode(errors="replace") if isinstance(value, bytes) else value
-                if text[: len(_SCHEME)].lower() == _SCHEME:
-                    return str(text[len(_SCHEME) :].strip())
+            text = value.decode(errors="replace") if isinstance(value, bytes) else value
+            if text[: len(_SCHEME)].lower() == _SCHEME:
+                return text[len(_SCHEME) :].strip()
     return None

@@ -167,6 +167,11 @@ def _whose(call: Call) -> str | None:
     return None if call.user.may("admin") else call.user.name
 
 
+def _calls(call: Call, body: Body) -> Body:
+    _Nothing.of(body, "calls")
+    return {"users": call.service.limits.by_user()}
+
+
 def _drain(call: Call, body: Body) -> Body:
     _Nothing.of(body, "drain")
     call.service.drain()
@@ -186,6 +191,7 @@ ACTIONS: dict[str, Action] = {
     "save_positions": Action("Save where clients are.", "write", _save_positions),
     "reload": Action("Take over a newer snapshot that another program has saved.", "admin", _reload),
     "check": Action("Verify every invariant of the index.", "admin", _check),
+    "calls": Action("Calls under way and bytes that wait, of each user.", "admin", _calls),
     "drain": Action("Take no more calls, end streams, and then end the service.", "admin", _drain),
 }
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
 from tagmatch.broker.calls import Call
+from tagmatch.broker.flight_streams import Incoming
 from tagmatch.broker.messages import check_schema
 from tagmatch.broker.wire import ChangeOptions, write_json
 from tagmatch.model.errors import InvalidValueError
@@ -15,7 +14,7 @@ from tagmatch.model.errors import InvalidValueError
 CLIENT, LON, LAT = "client", "lon", "lat"
 
 
-def put(call: Call, kind: str, options: ChangeOptions, reader: Any, writer: Any) -> None:
+def put(call: Call, kind: str, options: ChangeOptions, incoming: Incoming) -> bytes:
     """Make the changes that a stream brings, and answer with counts, as JSON.
 
     Parameters
@@ -23,9 +22,9 @@ def put(call: Call, kind: str, options: ChangeOptions, reader: Any, writer: Any)
     call : Call
     kind : {"add", "remove", "move"}
     options : ChangeOptions
-    reader, writer : MetadataRecordBatchReader, FlightMetadataWriter
+    incoming : Incoming
     """
-    service, table = call.service, _all_of(call, reader)
+    service, table = call.service, _all_of(call, incoming)
     service.limits.admit(call.user.name, len(table))
     if kind == "move":
         _check_moves(table)
@@ -38,25 +37,21 @@ def put(call: Call, kind: str, options: ChangeOptions, reader: Any, writer: Any)
     if options.commit and kind != "move":
         service.index.consolidate()
     found = {"rows": len(table), "committed": options.commit, "sets": len(service.index)}
-    writer.write(pa.py_buffer(write_json(found)))
+    return write_json(found)
 
 
-def _all_of(call: Call, reader: Any) -> pa.Table:
+def _all_of(call: Call, incoming: Incoming) -> pa.Table:
     """All rows, which together must be no more than a call may bring."""
-    limits, schema = call.service.limits, reader.schema
+    limits, schema = call.service.limits, incoming.schema
     check_schema(schema)
     batches: list[pa.RecordBatch] = []
     nbytes = 0
-    while True:
-        try:
-            batch = reader.read_chunk().data
-        except StopIteration:
-            return pa.Table.from_batches(batches, schema)
-        if batch is not None:
-            limits.check_batch(batch)
-            nbytes += batch.nbytes
-            limits.check_bytes(nbytes)
-            batches.append(batch)
+    for batch in incoming:
+        nbytes += batch.nbytes
+        limits.check_bytes(nbytes)
+        call.memory.take(batch.nbytes)
+        batches.append(batch)
+    return pa.Table.from_batches(batches, schema)
 
 
 def _check_moves(table: pa.Table) -> None:

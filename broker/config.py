@@ -46,7 +46,9 @@ class ServerOptions:
         Clients, by address and port, that have calls under way at once.
     max_calls : int
         Calls under way at once, streams among them; a client may have many. Each stream has two threads, and messages
-        that wait.
+        that wait. Administrators may have a few more.
+    max_user_calls : int, optional
+        Those of one user, except actions of administrators. Default: a quarter of `max_calls`.
     rate : float
         Messages, changes and keys to follow a second that a user may send; 0: as many as they like. Streams are slowed
         down, other calls refused.
@@ -68,6 +70,7 @@ class ServerOptions:
     max_batch_rows: int = 65_536
     max_connections: int = 256
     max_calls: int = 1024
+    max_user_calls: int | None = None
     rate: float = 0.0
     burst: float = 1.0
     queue_rows: int = 131_072
@@ -79,6 +82,7 @@ class ServerOptions:
         in_range("max_batch_rows", self.max_batch_rows, 1, 1 << 24)
         in_range("max_connections", self.max_connections, 1, 1 << 20)
         in_range("max_calls", self.max_calls, 1, 1 << 20)
+        in_range("max_user_calls", self.most_user_calls, 1, self.max_calls)
         in_range("rate", self.rate, 0, 1e12)
         in_range("burst", self.burst, 1e-3, 3600)
         in_range("queue_rows", self.queue_rows, 1, 1 << 24)
@@ -88,6 +92,11 @@ class ServerOptions:
             raise InvalidValueError(f"{name} needs {'tls_key' if self.tls_cert else 'tls_cert'} beside it")
         if self.client_ca is not None and self.tls_cert is None:
             raise InvalidValueError("client_ca needs tls_cert and tls_key: without TLS no client shows a certificate")
+
+    @property
+    def most_user_calls(self) -> int:
+        """`max_user_calls`, also by default."""
+        return max(1, self.max_calls // 4) if self.max_user_calls is None else self.max_user_calls
 
     @property
     def is_local(self) -> bool:

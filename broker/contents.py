@@ -8,23 +8,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from tagmatch.broker.calls import Call
 from tagmatch.contents import pairs, schema_of
+from tagmatch.interface import TagMatch
 from tagmatch.model.filters.where import Where
 
 _SETS_A_BATCH = 4096
 
 
-def rows_of(call: Call) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def rows_of(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Rows `tags`, `key`, and `where` and `expires` where there are some, as `TagMatch.to_arrow` gives them."""
-    snapshot = call.service.index.snapshot
+    snapshot = index.snapshot
     return schema_of(snapshot), iter(pairs(snapshot))
 
 
-def sets_of(call: Call) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def sets_of(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Sets with `tags`, `where`, a list of conditions, and `keys`, as iteration gives them."""
-    index = call.service.index
-    kind = pa.large_string() if call.service.has_string_keys else pa.uint64()
+    kind = pa.large_string() if index.stats()["key_type"] == "string" else pa.uint64()
     schema = pa.schema([("tags", pa.list_(pa.string())), ("where", pa.list_(pa.string())), ("keys", pa.list_(kind))])
     return schema, _batches(iter(index), schema)
 

@@ -54,6 +54,10 @@ class UnauthenticatedError(AccessError):
     """There is no token that the service knows: an `AccessError` at the client."""
 
 
+class GoneError(Exception):
+    """The client is gone, or its call was ended: nothing more comes or goes."""
+
+
 def flight_error(error: BaseException) -> flight.FlightError:
     """What a client gets: one line, and the name of the error, but of nothing that says how the service is made."""
     if isinstance(error, flight.FlightError):
@@ -73,6 +77,31 @@ def flight_error(error: BaseException) -> flight.FlightError:
     elif isinstance(error, Overloaded | UnavailableError):
         kind = flight.FlightUnavailableError
     return kind(line, _info(name_of(error), line))
+
+
+#: How Flight tells kinds of errors over gRPC: by a status of gRPC, and by a word
+_STATUSES: tuple[tuple[type[flight.FlightError], str, str], ...] = (
+    (flight.FlightUnauthenticatedError, "UNAUTHENTICATED", "Unauthenticated"),
+    (flight.FlightUnauthorizedError, "PERMISSION_DENIED", "Unauthorized"),
+    (flight.FlightUnavailableError, "UNAVAILABLE", "Unavailable"),
+    (flight.FlightInternalError, "INTERNAL", "Internal"),
+    (flight.FlightError, "UNKNOWN", "Failed"),
+)
+_IO_ERROR = "5"
+
+
+def status_of(error: BaseException) -> tuple[str, str, list[tuple[str, str | bytes]]]:
+    """How a call ends with an error: the status of gRPC, its details, and headers that Flight's clients read."""
+    told = flight_error(error)
+    code, word = next((code, word) for kind, code, word in _STATUSES if isinstance(told, kind))
+    line = _line(told)
+    headers: list[tuple[str, str | bytes]] = [
+        ("grpc-status-details-bin", told.extra_info or b""),
+        ("x-arrow-status", _IO_ERROR),
+        ("x-arrow-status-detail-bin", word.encode()),
+        ("x-arrow-status-message-bin", line.encode()),
+    ]
+    return code, f"{line}. Detail: {word}", headers
 
 
 def error_text(error: BaseException) -> bytes:

@@ -33,19 +33,18 @@ class Gathering:
 
     def put(self, batch: Messages) -> bool:
         """Add a batch, when there is room; returns whether somebody still takes it."""
-        nbytes = batch.queries.nbytes
         with self._lock:
             while (
                 not self._closed
                 and self._batches
-                and (self._rows + batch.rows > self._most_rows or self._bytes + nbytes > self._most_bytes)
+                and (self._rows + batch.rows > self._most_rows or self._bytes + batch.nbytes > self._most_bytes)
             ):
                 self._room.wait()
             if self._closed:
                 return False
             self._batches.append(batch)
             self._rows += batch.rows
-            self._bytes += nbytes
+            self._bytes += batch.nbytes
             self._some.notify()
             return True
 
@@ -80,7 +79,7 @@ class Gathering:
             while self._batches and (not taken or rows + self._batches[0].rows <= most_rows):
                 batch = self._batches.popleft()
                 rows += batch.rows
-                self._bytes -= batch.queries.nbytes
+                self._bytes -= batch.nbytes
                 taken.append(batch)
             self._rows -= rows
             if taken:

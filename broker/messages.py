@@ -35,11 +35,14 @@ class Messages(NamedTuple):
         What their sender calls them.
     arrived : float
         When they came, in seconds of `time.perf_counter`.
+    nbytes : int
+        What they have in memory.
     """
 
     queries: pa.RecordBatch
     ids: pa.Array | None
     arrived: float
+    nbytes: int
 
     @property
     def rows(self) -> int:
@@ -92,7 +95,9 @@ def messages_of(batch: pa.RecordBatch, options: MatchOptions, arrived: float) ->
     names = batch.schema.names
     ids = batch.column(ID) if ID in names and not options.plain else None
     queries = batch.drop_columns([ID]) if ids is not None else batch
-    return Messages(_with_attributes(queries) if ATTRIBUTES in names else queries, ids, arrived)
+    if ATTRIBUTES in names:
+        queries = _with_attributes(queries)
+    return Messages(queries, ids, arrived, queries.nbytes + (0 if ids is None else ids.nbytes))
 
 
 def _with_attributes(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -112,6 +112,10 @@ class Metrics:
         self.calls = Counter("tagmatch_calls", "Calls.", ["call"], **own)
         self.in_flight = Gauge("tagmatch_messages_in_flight", "Messages that are not answered yet.", **own)
         self.queued = Gauge("tagmatch_messages_queued", "Messages that wait to be matched.", **own)
+        self.cancelled = Counter(
+            "tagmatch_calls_cancelled", "Calls that the service has ended, as they waited for clients in vain.", **own
+        )
+        self.held = Gauge("tagmatch_held_bytes", "Bytes that have come and are not dealt with yet.", **own)
         self.under_way = Gauge("tagmatch_calls_under_way", "Calls under way, streams among them.", **own)
         self.connections = Gauge("tagmatch_connections", "Clients that have calls under way.", **own)
         self.latency = Histogram(
@@ -136,9 +140,7 @@ class Metrics:
         """Count a call and its time."""
         began = time.perf_counter()
         self.calls.labels(name).inc()
-        self.under_way.inc()
         try:
             yield
         finally:
-            self.under_way.dec()
             self.call_time.labels(name).observe(time.perf_counter() - began)

@@ -132,6 +132,10 @@ class Outbox:
             self._changed.notify_all()
             return self._connection
 
+    def is_present(self, connection: int) -> bool:
+        """Whether this connection has not ended."""
+        return connection == self._connection and self._is_connected and not self._is_closed
+
     def disconnect(self, connection: int) -> bool:
         """End a connection; whether it was the present one. A call of `take` that waits ends, with a SessionError."""
         with self._lock:

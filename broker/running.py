@@ -71,14 +71,15 @@ def end(service: Service) -> bool:
     service.drain()
     idle = service.wait_until_idle(service.config.server.drain_seconds)
     service.subscribers.end(_LAST_S)
-    ending = threading.Thread(target=service.shutdown, name="tagmatch-shutdown", daemon=True)
-    ending.start()
-    ending.join(_LAST_S if idle else 0)
+    service.shutdown()
+    service.wait_until_idle(_LAST_S)
     return idle
 
 
 def run(config: Config, announce: Callable[[str], None]) -> int:
     """Serve until SIGTERM, Ctrl-C or the action `drain`; returns the exit code.
+
+    A second signal ends the process at once.
 
     Parameters
     ----------
@@ -98,9 +99,15 @@ def run(config: Config, announce: Callable[[str], None]) -> int:
     with opened(config) as index:
         make_ready(index)
         service = started(index, config)
+
+        def obey(*_: object) -> None:
+            if stop.is_set():
+                os._exit(0)
+            stop.set()
+
         signal.set_wakeup_fd(-1)  # from here on, both drain; until here they have ended the process
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
+            signal.signal(number, obey)
         http = None
         if config.metrics.enabled:
             http = HttpEndpoint(config.metrics, service.metrics.text, service.readiness)
@@ -114,7 +121,7 @@ def run(config: Config, announce: Callable[[str], None]) -> int:
         LOG.info("ended", extra={"fields": {"answered_all": idle}})
         if http is not None:
             http.close()
-    if not idle:  # streams that their clients do not end hold threads, for which Python would wait
+    if not idle:  # calls that are still at work need not end
         sys.stdout.flush()
         os._exit(0)
     return 0

@@ -5,25 +5,25 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-import pyarrow as pa
-from pyarrow import flight
-
-from tagmatch.broker.access import MIDDLEWARE, Access, Users, require
+from tagmatch.broker import flight_wire as wire
+from tagmatch.broker.access import Users, require
 from tagmatch.broker.actions import ACTIONS, action
 from tagmatch.broker.calls import Call
 from tagmatch.broker.changes import put
 from tagmatch.broker.config import Config, Role, User
 from tagmatch.broker.contents import CONTENTS
-from tagmatch.broker.errors import UnauthenticatedError, flight_error, is_expected, name_of
+from tagmatch.broker.errors import GoneError, UnauthenticatedError, is_expected, name_of
 from tagmatch.broker.exchange import exchange
-from tagmatch.broker.limits import Limits
+from tagmatch.broker.flight_streams import Incoming, Outgoing
+from tagmatch.broker.limits import RESERVED, Limits
 from tagmatch.broker.logs import LOG
 from tagmatch.broker.metrics import Metrics
 from tagmatch.broker.subscribing import Subscribers
 from tagmatch.broker.tracing import Span, no_span
+from tagmatch.broker.transport import Rpc, Transport
 from tagmatch.broker.wire import ChangeOptions, MatchOptions, read_json, write_json
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import (
@@ -37,27 +37,26 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.names import near_match
 
-#: A stream of any kind: `stream(call, command, reader, writer)`
-Stream = Callable[[Call, dict[str, Any], Any, Any], None]
-_NOBODY = User("nobody", "0" * 64)
+#: A stream of any kind: `stream(call, command, incoming)` gives the messages to send
+Stream = Callable[[Call, dict[str, Any], Incoming], Generator[bytes]]
 
 
-def _matching(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> None:
-    exchange(call, MatchOptions.of(command, "the descriptor"), reader, writer)
+def _matching(call: Call, command: dict[str, Any], incoming: Incoming) -> Generator[bytes]:
+    return exchange(call, MatchOptions.of(command, "the descriptor"), incoming)
 
 
-def _matching_unique(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> None:
-    _matching(call, {**command, "unique": True}, reader, writer)
+def _matching_unique(call: Call, command: dict[str, Any], incoming: Incoming) -> Generator[bytes]:
+    return _matching(call, {**command, "unique": True}, incoming)
 
 
 def _changing(kind: str) -> Stream:
-    def change(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> None:
-        put(call, kind, ChangeOptions.of(command, "the descriptor"), reader, writer)
+    def change(call: Call, command: dict[str, Any], incoming: Incoming) -> Generator[bytes]:
+        yield wire.result(put(call, kind, ChangeOptions.of(command, "the descriptor"), incoming))
 
     return change
 
 
-class Service(flight.FlightServerBase):  # type: ignore[misc]
+class Service:
     """An index, served; `running.serving` starts one, and ends it.
 
     Parameters
@@ -90,7 +89,8 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self.index, self.config, self._span = index, config, span
         self.has_string_keys, self.plane = stats["key_type"] == "string", bool(stats["plane"])
         self.limits, self.metrics = Limits(server), Metrics(index.stats)
-        self.metrics.connections.set_function(lambda: self.limits.connections)
+        for gauge, figure in (("connections", "connections"), ("under_way", "calls"), ("held", "held")):
+            getattr(self.metrics, gauge).set_function(lambda figure=figure: getattr(self.limits, figure))
         self.exchanges: dict[str, tuple[Role, Stream]] = {
             "match": ("read", _matching),
             "match_unique": ("read", _matching_unique),
@@ -103,142 +103,176 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         self._idle, self._drained = threading.Condition(), threading.Event()
         self._calls = 0
         self.subscribers = Subscribers(self)
-        scheme = "grpc" if server.tls_cert is None else "grpc+tls"
-        super().__init__(
-            f"{scheme}://{_in_url(server.host)}:{server.port}",
-            tls_certificates=None if server.tls_cert is None else [(_read(server.tls_cert), _read(server.tls_key))],
-            verify_client=server.client_ca is not None,
-            root_certificates=None if server.client_ca is None else _read(server.client_ca),
-            middleware={MIDDLEWARE: Access(Users(config.users), self._refuse)},
+        self._users = Users(config.users)
+        methods = {
+            "DoExchange": self._exchange,
+            "DoPut": self._put,
+            "DoGet": self._get,
+            "DoAction": self._action,
+            "ListActions": self._list_actions,
+            "ListFlights": self._list_flights,
+            "GetFlightInfo": self._flight_info,
+            "GetSchema": self._schema,
+        }
+        self._transport = Transport(
+            server,
+            f"{_in_url(server.host)}:{server.port}",
+            {f"/arrow.flight.protocol.FlightService/{name}": method for name, method in methods.items()},
+            server.max_calls + 3 * RESERVED,
+            self._has_ended,
         )
+        self.port = self._transport.port
+        scheme = "grpc" if server.tls_cert is None else "grpc+tls"
         self.url = f"{scheme}://{_in_url(server.host)}:{self.port}"
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Answer messages."""
-        with self._errors(context, "exchange"):
-            role, stream, name, command = _command(descriptor, self.exchanges)
-            with self._call(context, role, name) as call:
-                stream(call, command, reader, writer)
+    def _exchange(self, rpc: Rpc) -> Generator[bytes]:
+        """`DoExchange`: answer messages, or give notifications."""
+        return self._stream(rpc, "exchange", self.exchanges)
 
-    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Make changes."""
-        with self._errors(context, "put"):
-            role, stream, name, command = _command(descriptor, self.puts)
-            with self._call(context, role, name) as call:
-                stream(call, command, reader, writer)
+    def _put(self, rpc: Rpc) -> Generator[bytes]:
+        """`DoPut`: make changes, or publish."""
+        return self._stream(rpc, "put", self.puts)
 
-    def do_get(self, context: Any, ticket: Any) -> flight.GeneratorStream:
-        """Give what is stored."""
-        with self._errors(context, "get"):
-            found = read_json(ticket.ticket, "the ticket")
+    def _stream(self, rpc: Rpc, what: str, known: dict[str, tuple[Role, Stream]]) -> Generator[bytes]:
+        with self._taken(rpc, what) as user:
+            incoming = Incoming(rpc, self.config.server)
+            role, stream, name, command = _command(incoming.descriptor, known)
+            with self._call(rpc, user, role, name) as call:
+                yield from stream(call, command, incoming)
+
+    def _get(self, rpc: Rpc) -> Generator[bytes]:
+        """`DoGet`: give the stored rows or sets."""
+        with self._taken(rpc, "get") as user:
+            found = read_json(wire.read_ticket(rpc.only()), "the ticket")
             name = found.pop("get", None)
             if found or not isinstance(name, str) or name not in CONTENTS:
                 raise InvalidValueError(f'the ticket must be {{"get": NAME}}, with {" or ".join(CONTENTS)}')
-            with self._call(context, "read", "get") as call:
+            with self._call(rpc, user, "read", "get") as call:
                 self.limits.admit(call.user.name, 1)
-                schema, batches = CONTENTS[name](call)
-        return flight.GeneratorStream(schema, self._given(context, batches))
+                schema, batches = CONTENTS[name](self.index)
+                outgoing = Outgoing(schema)
+                yield outgoing.begin()
+                for batch in batches:
+                    call.require()
+                    yield from outgoing.batch(batch)
 
-    def do_action(self, context: Any, asked: Any) -> list[bytes]:
-        """Do something else."""
-        with self._errors(context, "action"):
-            found, body = action(asked.type), asked.body
-            if found.role is None:
-                return [write_json(found.perform(Call(self, _NOBODY, "read", asked.type, ""), {}))]
-            options = read_json(b"" if body is None else body.to_pybytes(), "the body")
-            with self._call(context, found.role, asked.type, while_draining=True) as call:
-                self.limits.admit(call.user.name, 1)
-                return [write_json(found.perform(call, options))]
-        raise AssertionError  # `_errors` raises
+    def _action(self, rpc: Rpc) -> Generator[bytes]:
+        """`DoAction`: do something else."""
+        with self._taken(rpc, "action", is_action=True, while_draining=True) as user:
+            name, body = wire.read_action(rpc.only())
+            found = action(name)
+            options = {} if found.role is None else read_json(body, "the body")
+            with self._call(rpc, user, found.role, name) as call:
+                if found.role is not None:
+                    self.limits.admit(call.user.name, 1)
+                yield wire.result(write_json(found.perform(call, options)))
 
-    def list_actions(self, context: Any) -> list[tuple[str, str]]:
-        """Say which actions there are."""
-        with self._errors(context, "list_actions"):
-            self._user(context, "read", "list_actions")
-        return [(name, each.description) for name, each in ACTIONS.items()]
+    def _list_actions(self, rpc: Rpc) -> Generator[bytes]:
+        """`ListActions`: say which actions there are."""
+        with self._asked(rpc, "list_actions"):
+            for name, each in ACTIONS.items():
+                yield wire.action_type(name, each.description)
 
-    def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
-        """Say what there is to get."""
-        del criteria
-        with self._errors(context, "list_flights"):
-            self._user(context, "read", "list_flights")
-            found = [self._flight(write_json({"get": name}), name) for name in CONTENTS]
-        return iter(found)
+    def _list_flights(self, rpc: Rpc) -> Generator[bytes]:
+        """`ListFlights`: say what there is to get."""
+        with self._asked(rpc, "list_flights"):
+            for name in CONTENTS:
+                yield wire.flight_info(self._schema_of(name), write_json({"get": name}))
 
-    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        """Say what a descriptor `{"get": NAME}` would give."""
-        with self._errors(context, "get_flight_info"):
-            self._user(context, "read", "get_flight_info")
-            name = read_json(descriptor.command or b"", "the descriptor").get("get")
-            if not isinstance(name, str) or name not in CONTENTS:
-                raise InvalidValueError(f'the descriptor must be {{"get": NAME}}, with {" or ".join(CONTENTS)}')
-            return self._flight(descriptor.command, name)
+    def _flight_info(self, rpc: Rpc) -> Generator[bytes]:
+        """`GetFlightInfo`: say what a descriptor `{"get": NAME}` would give."""
+        with self._asked(rpc, "get_flight_info"):
+            command = wire.read_descriptor(rpc.only()).command
+            yield wire.flight_info(self._described(command), command)
 
-    def get_schema(self, context: Any, descriptor: Any) -> Any:
-        """Say which columns that would have."""
-        return flight.SchemaResult(self.get_flight_info(context, descriptor).schema)
+    def _schema(self, rpc: Rpc) -> Generator[bytes]:
+        """`GetSchema`: say which columns that would have."""
+        with self._asked(rpc, "get_schema"):
+            yield wire.schema_result(self._described(wire.read_descriptor(rpc.only()).command))
 
-    def _flight(self, command: bytes, name: str) -> Any:
-        schema, _ = CONTENTS[name](Call(self, _NOBODY, "read", "get", ""))
-        descriptor = flight.FlightDescriptor.for_command(command)
-        return flight.FlightInfo(schema, descriptor, [flight.FlightEndpoint(command, [])], -1, -1)
+    def _described(self, command: bytes) -> memoryview:
+        """The schema of what a descriptor asks for."""
+        name = read_json(command, "the descriptor").get("get")
+        if not isinstance(name, str) or name not in CONTENTS:
+            raise InvalidValueError(f'the descriptor must be {{"get": NAME}}, with {" or ".join(CONTENTS)}')
+        return self._schema_of(name)
+
+    def _schema_of(self, name: str) -> memoryview:
+        schema, _ = CONTENTS[name](self.index)
+        return memoryview(schema.serialize())
 
     # -- around them -------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _call(self, context: Any, role: Role, name: str, *, while_draining: bool = False) -> Iterator[Call]:
-        """Check who calls, and count the call."""
-        user = self._user(context, role, name)
-        peer, began = context.peer(), time.perf_counter()
-        with self._idle:
-            if self.is_draining and not while_draining:
-                raise UnavailableError("the service ends, and takes no more calls")
-            self._calls += 1
-        try:
-            with (
-                self.limits.connection(peer),
-                self.metrics.call(name),
-                self._span(f"tagmatch.{name}", {"user": user.name, "peer": peer}),
-            ):
-                yield Call(self, user, role, name, peer)
-        finally:
-            with self._idle:
-                self._calls -= 1
-                self._idle.notify_all()
-        seconds = round(time.perf_counter() - began, 6)
-        LOG.debug("call", extra={"fields": {"call": name, "user": user.name, "peer": peer, "seconds": seconds}})
-
-    def _user(self, context: Any, role: Role, what: str) -> User:
-        caller = context.get_middleware(MIDDLEWARE)
-        return require(None if caller is None else caller.user, role, what)
+    def _asked(self, rpc: Rpc, what: str) -> Iterator[None]:
+        """Take in a question about the service, for which the role `read` is enough."""
+        with self._taken(rpc, what, while_draining=True) as user, self._call(rpc, user, "read", what):
+            yield
 
     @contextlib.contextmanager
-    def _errors(self, context: Any, what: str) -> Iterator[None]:
+    def _taken(self, rpc: Rpc, what: str, *, is_action: bool = False, while_draining: bool = False) -> Iterator[User]:
+        """Take in a call, if there is room for it, before anything of it is read; give its user."""
+        with self._errors(rpc, what):
+            user = self._users.of_token(rpc.token, or_nobody=is_action)
+            with self._idle:
+                if self.is_draining and not while_draining:
+                    raise UnavailableError("the service ends, and takes no more calls")
+                self._calls += 1
+            try:
+                with self.limits.call(user, rpc.peer, is_action=is_action):
+                    yield user
+            finally:
+                with self._idle:
+                    self._calls -= 1
+                    self._idle.notify_all()
+
+    @contextlib.contextmanager
+    def _call(self, rpc: Rpc, user: User, role: Role | None, name: str) -> Iterator[Call]:
+        """Check what the caller may do, and count the call."""
+        if role is not None:
+            require(user, role, name)
+        began = time.perf_counter()
+        with (
+            self.metrics.call(name),
+            self._span(f"tagmatch.{name}", {"user": user.name, "peer": rpc.peer}),
+            self.limits.memory(user, rpc.ended) as memory,
+        ):
+            call = Call(self, user, role or "read", name, rpc, memory)
+            rpc.check = call.require
+            yield call
+        seconds = round(time.perf_counter() - began, 6)
+        LOG.debug("call", extra={"fields": {"call": name, "user": user.name, "peer": rpc.peer, "seconds": seconds}})
+
+    @contextlib.contextmanager
+    def _errors(self, rpc: Rpc, what: str) -> Iterator[None]:
         """Make whatever goes wrong an error of Flight, of one line; what was not foreseen is logged as a whole."""
         try:
             yield
+        except GoneError:
+            LOG.debug("a client is gone", extra={"fields": {"call": what, "peer": rpc.peer}})
+            raise
         except Exception as error:
             if isinstance(error, AccessError | Overloaded):
                 self._refuse(error)
             elif not is_expected(error):
-                LOG.exception("a call has failed", extra={"fields": {"call": what, "peer": context.peer()}})
+                LOG.exception("a call has failed", extra={"fields": {"call": what, "peer": rpc.peer}})
             else:
-                LOG.info("error", extra={"fields": {"call": what, "peer": context.peer(), "error": str(error)[:500]}})
+                LOG.info("error", extra={"fields": {"call": what, "peer": rpc.peer, "error": str(error)[:500]}})
             if isinstance(error, ClosedError):
                 error = UnavailableError("the service ends, and takes no more calls")
             self.metrics.errors.labels(name_of(error)).inc()
-            raise flight_error(error) from None
+            raise error from None
 
     def _refuse(self, error: TagMatchError) -> None:
         reasons = {UnauthenticatedError: "unauthenticated", AccessError: "role", Overloaded: "limit"}
         self.metrics.refused(next(reason for kind, reason in reasons.items() if isinstance(error, kind)))
         LOG.warning("refused", extra={"fields": {"reason": str(error)}})
 
-    def _given(self, context: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with self._errors(context, "get"):
-            yield from batches
+    def _has_ended(self, rpc: Rpc, error: TagMatchError) -> None:
+        self.metrics.cancelled.inc()
+        LOG.warning("a call was ended", extra={"fields": {"peer": rpc.peer, "reason": str(error)}})
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -273,12 +307,16 @@ class Service(flight.FlightServerBase):  # type: ignore[misc]
         with self._idle:
             return self._idle.wait_for(lambda: not self._calls, seconds)
 
+    def shutdown(self) -> None:
+        """End all calls that are left, and listen no more; returns at once."""
+        self._transport.stop()
+
 
 def _command(descriptor: Any, known: dict[str, tuple[Role, Stream]]) -> tuple[Role, Stream, str, dict[str, Any]]:
     """What a descriptor asks for, and its options."""
-    if descriptor.descriptor_type != flight.DescriptorType.CMD:
+    if not descriptor.is_command:
         raise InvalidTypeError("the descriptor must be a command, a JSON object, not a path")
-    command = read_json(descriptor.command or b"", "the descriptor")
+    command = read_json(descriptor.command, "the descriptor")
     name = command.pop("command", None)
     if not isinstance(name, str) or name not in known:
         raise InvalidValueError(f"there is no command {str(name)[:60]!r}{near_match(str(name)[:60], [*known])}")
@@ -287,12 +325,3 @@ def _command(descriptor: Any, known: dict[str, tuple[Role, Stream]]) -> tuple[Ro
 
 def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def _read(path: str | None) -> bytes:
-    assert path is not None
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise TagMatchError(f"{path}: cannot be read: {error.strerror}") from None

@@ -52,6 +52,11 @@ class Connection:
         self._number = session.outbox.connect()
 
     @property
+    def is_present(self) -> bool:
+        """Whether it has not ended, and no other one has taken the session over."""
+        return self._session.outbox.is_present(self._number)
+
+    @property
     def keys(self) -> set[Any] | None:
         """Keys that the session follows; `None`: every key."""
         return self._sessions.keys_of(self._session)

@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tagmatch.broker import flight_wire as wire
 from tagmatch.broker.calls import Call
 from tagmatch.broker.errors import error_text
 from tagmatch.broker.exchange import DRAINING
+from tagmatch.broker.flight_streams import Incoming, Outgoing, told
 from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
 from tagmatch.broker.hub import Hub
+from tagmatch.broker.limits import Memory
 from tagmatch.broker.messages import check_schema
 from tagmatch.broker.notifications import KEY_TYPES, schema_of
 from tagmatch.broker.publications import Published
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("tagmatch.subscribers")
 # Seconds between looks whether the service ends, and for which gateways may go on sending then
 _LOOK_S = 0.2
+# Of notifications that go together
+_MOST_BYTES = 4 << 20
 #: Columns of what a subscriber sends: the offset up to which it has everything, keys to follow, keys no longer
 ACKNOWLEDGE, FOLLOW, UNFOLLOW = "acknowledge", "follow", "unfollow"
 
@@ -146,8 +153,8 @@ def _gateway(options: MqttOptions | NatsOptions) -> type[Gateway]:
 # -- notifications -----------------------------------------------------------------------------------------------------
 
 
-def _notify(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> None:
-    """Answer a subscriber with its notifications, until it ends the stream."""
+def _notify(call: Call, command: dict[str, Any], incoming: Incoming) -> Generator[bytes]:
+    """Give a subscriber its notifications, until it ends the stream."""
     options: Any = NotifyOptions.of(command, "the descriptor")
     call.keep_to_rate(len(options.keys or ()))
     connection = call.service.subscribers.sessions.connect(
@@ -159,61 +166,56 @@ def _notify(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> No
         when_full=options.when_full,
         linger=None if options.linger is None else float(options.linger),
     )
-    _Notifying(call, connection, reader, writer).run()
+    return _Notifying(call, connection, incoming).run()
 
 
 class _Notifying:
-    def __init__(self, call: Call, connection: Connection, reader: Any, writer: Any) -> None:
-        self._call, self._connection, self._reader, self._writer = call, connection, reader, writer
+    def __init__(self, call: Call, connection: Connection, incoming: Incoming) -> None:
+        self._call, self._connection, self._incoming = call, connection, incoming
         self._has_ended = threading.Event()
         self._error: BaseException | None = None
 
-    def run(self) -> None:
-        thread = threading.Thread(target=self._read, name="tagmatch-subscriber", daemon=True)
-        thread.start()
+    def run(self) -> Generator[bytes]:
+        self._call.rpc.check = self._check
+        self._call.rpc.begin(self._read)
         try:
-            self._writer.begin(schema_of(self._call.service.subscribers.key_type))
-            self._give_all()
-        except BaseException as error:
+            self._outgoing = Outgoing(schema_of(self._call.service.subscribers.key_type))
+            yield self._outgoing.begin()
+            yield from self._give_all()
+        except Exception as error:
             if self._has_ended.is_set() and isinstance(error, SessionError):
                 if self._error is not None:
                     raise self._error from None
                 return
-            # The client is asked to end the stream, and gets the error then
-            self._tell(error_text(error))
+            yield told(error_text(error))
             raise
         finally:
             self._connection.close()
-            thread.join()
 
-    def _give_all(self) -> None:
+    def _check(self) -> None:
+        """See that the subscriber may still get notifications."""
+        self._call.require()
+        if not self._connection.is_present:
+            raise SessionError("this connection has ended, or another one has taken its session over")
+
+    def _give_all(self) -> Iterator[bytes]:
         service, asked = self._call.service, False
-        most, most_bytes = service.config.server.max_batch_rows, service.config.server.max_message_bytes
+        most = service.config.server.max_batch_rows
+        most_bytes = min(service.config.server.max_message_bytes, _MOST_BYTES)
         while True:
             self._call.require()
             taken = self._connection.take(most, most_bytes=most_bytes, timeout=_LOOK_S)
             if taken is not None:
-                self._writer.write_batch(taken)
+                yield from self._outgoing.batch(taken)
             elif service.is_draining and service.subscribers.is_quiet and not asked:
                 asked = True
-                self._tell(DRAINING)
-
-    def _tell(self, text: bytes) -> None:
-        try:
-            self._writer.write_metadata(pa.py_buffer(text))
-        except Exception:  # the client is gone, which reading finds, too
-            _LOG.debug("a subscriber is gone")
+                yield told(DRAINING)
 
     def _read(self) -> None:
         """Read what the subscriber sends; at the end, `take` is woken by the end of the connection."""
         try:
-            while True:
-                batch = self._reader.read_chunk().data
-                if batch is not None:
-                    self._call.service.limits.check_batch(batch)
-                    self._obey(batch)
-        except StopIteration:
-            pass
+            for batch in self._incoming:
+                self._obey(batch)
         except BaseException as error:  # the thread of the call raises it
             self._error = error
         self._has_ended.set()
@@ -242,11 +244,11 @@ class _Notifying:
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def _publish(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> None:
+def _publish(call: Call, command: dict[str, Any], incoming: Incoming) -> Generator[bytes]:
     """Have messages matched and subscribers notified; answer, as JSON, how many they were and how many matched."""
     options = PublishOptions.of(command, "the descriptor")
-    check_schema(reader.schema)
-    service, hub = call.service, call.service.subscribers.hub
+    check_schema(incoming.schema)
+    hub = call.service.subscribers.hub
     waiting: deque[Future[Published]] = deque()
     counts = {"messages": 0, "matched": 0}
 
@@ -255,19 +257,18 @@ def _publish(call: Call, command: dict[str, Any], reader: Any, writer: Any) -> N
         counts["messages"] += published.messages
         counts["matched"] += published.matched
 
-    while True:
-        try:
-            batch = reader.read_chunk().data
-        except StopIteration:
-            break
-        if batch is None:
-            continue
-        service.limits.check_batch(batch)
+    for batch in incoming:
         call.keep_to_rate(len(batch))
         call.require()
+        call.memory.wait_for(batch.nbytes)
         waiting.append(hub.publish(batch, channel=options.channel))
+        waiting[-1].add_done_callback(partial(_give_back, call.memory, batch.nbytes))
         while waiting and waiting[0].done():
             count(waiting.popleft())
     for future in waiting:
         count(future)
-    writer.write(pa.py_buffer(write_json(counts)))
+    yield wire.result(write_json(counts))
+
+
+def _give_back(memory: Memory, nbytes: int, _: object) -> None:
+    memory.give_back(nbytes)

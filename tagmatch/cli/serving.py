@@ -20,7 +20,7 @@ def _optional_index(text: str | None) -> str | None:
 
 
 #: What the extra `serve` brings
-_PACKAGES = {"prometheus_client": "prometheus-client"}
+_PACKAGES = {"grpc": "grpcio", "prometheus_client": "prometheus-client"}
 
 
 def require_packages() -> None:

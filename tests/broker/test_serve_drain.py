@@ -147,9 +147,10 @@ def test_the_end_does_not_wait_for_clients_for_ever():
         writer.write_batch(messages([["a"]]))
         until(lambda: value(service, "tagmatch_answers_total") == 1)
         assert end(service) is False
-        writer.close()
-        client.close()
         assert service.wait_until_idle(30)
+        with pytest.raises(flight.FlightUnavailableError):
+            writer.close()
+        client.close()
 
 
 @pytest.mark.slow

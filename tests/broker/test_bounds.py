@@ -1,0 +1,351 @@
+"""Every resource that a client can take has a bound, and comes back in bounded time."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+from support.arrow_messages import messages_in, stream_of
+from support.raw_flight import RawClient, data, descriptor, field, never, stream
+from support.service import USERS, Served, command, config, messages, options, value, written
+from support.waiting import wait_until as until
+
+from tagmatch import Overloaded, TagMatch, TagMatchError, connect
+from tagmatch.broker import transport
+from tagmatch.broker.config import User
+from tagmatch.broker.running import serving, started
+from tagmatch.broker.service import Service
+from tagmatch.broker.threads import Threads
+
+MATCH = {"command": "match"}
+
+
+@pytest.fixture
+def index():
+    with TagMatch(threads=1, device="cpu") as index:
+        index.add_sets([["a"], ["b"]], [1, 2])
+        index.consolidate()
+        yield index
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """An index with more rows than the way to a client has room for."""
+    sets = [[f"{number} {'x' * 1000}"] for number in range(50_000)]
+    with TagMatch(tmp_path_factory.mktemp("large") / "a.index", threads=1, device="cpu") as index:
+        index.add_sets(sets, range(len(sets)))
+        index.consolidate()
+        yield index
+
+
+# -- bytes of strangers ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory):
+    """A service as a process, so that it may crash."""
+    folder = tmp_path_factory.mktemp("bounds")
+    with TagMatch(folder / "a.index") as index:
+        index.add_set(["a"], 1)
+        index.consolidate()
+    served = Served(folder / "a.index", "--port", 0, "--config", written(folder, "[metrics]\nenabled = false"))
+    yield served
+    with connect(served.url) as tm:
+        assert tm.match(["a"]) == [1]
+    served.process.terminate()
+    code, log = served.end()
+    assert code == 0
+    assert "a call has failed" not in log
+    assert all(json.loads(line) for line in log.splitlines())  # none is gRPC's
+
+
+@pytest.mark.parametrize("name", ["match", "publish", "add"])
+@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.large_string())])
+def test_no_rows_with_an_offset_far_away(process, name, kind):
+    batch = pa.record_batch({"tags": pa.array([], kind), "key": pa.array([], pa.uint64())})
+    schema, (header, body) = messages_in(stream_of([batch.drop_columns(["key"] if name == "match" else [])]))
+    far = (
+        struct.pack("<q", 1 << 40) + body[8:] if pa.types.is_large_list(kind) else struct.pack("<i", 1 << 30) + body[4:]
+    )
+    with RawClient(process.url) as client:
+        method = "DoExchange" if name == "match" else "DoPut"
+        code, _, _ = client.call(
+            method, [descriptor(command=name) + data(*schema), data(header, far + body[len(far) :])]
+        )
+    assert code == "OK"
+
+
+def test_few_bytes_that_would_become_many(process):
+    """A batch of zeros, which Zstandard makes a thousandth of, is refused before it is anything else."""
+    values = pa.array(["\0" * 1_000_000] * 100)
+    batch = pa.RecordBatch.from_arrays([pa.ListArray.from_arrays([0, len(values)], values)], ["tags"])
+    sent = stream([batch], MATCH, compression="zstd")
+    assert sum(map(len, sent)) < 1_000_000
+    before = peak(process)
+    with RawClient(process.url) as client:
+        for _ in range(2):
+            code, details, _ = client.call("DoExchange", sent)
+            assert (code, "67,108,864 bytes" in details) == ("UNKNOWN", True)
+    assert peak(process) - before < 90 << 20
+    with RawClient(process.url, compression=grpc.Compression.Gzip) as client:
+        code, details, _ = client.call("DoExchange", stream([batch], MATCH))
+        assert (code, "gzip" in details) == ("UNIMPLEMENTED", True)
+    assert peak(process) - before < 90 << 20
+
+
+def peak(served: Served) -> int:
+    """The most memory that a process has had, in bytes."""
+    text = Path(f"/proc/{served.process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", text)[1]) << 10
+
+
+def test_messages_that_are_too_large(process):
+    with RawClient(process.url) as client:
+        for method in ("DoExchange", "DoPut", "DoGet", "DoAction", "GetSchema"):
+            code, _, _ = client.call(method, [field(2, bytes(80 << 20))])
+            assert code == "RESOURCE_EXHAUSTED", method
+
+
+@pytest.mark.parametrize("method", ["DoExchange", "DoPut", "DoGet", "DoAction", "GetSchema", "GetFlightInfo"])
+def test_bytes_that_are_no_message(process, method):
+    with RawClient(process.url) as client:
+        for message in (b"", b"\xff" * 30, b"\x0a\x7f", descriptor(**MATCH)[:-3], field(1, b"\xff"), data(b"", b"x")):
+            code, details, _ = client.call(method, [message])
+            assert code == "UNKNOWN", (message, details)
+        assert client.call(method, [])[0] == "UNKNOWN"
+        assert client.call("Handshake", [b""])[0] == "UNIMPLEMENTED"
+
+
+# -- calls -------------------------------------------------------------------------------------------------------------
+
+
+def opened(client: flight.FlightClient, token: str) -> tuple:
+    """A stream that has its first answer."""
+    writer, reader = client.do_exchange(command(**MATCH), options(token))
+    writer.begin(messages([]).schema)
+    writer.write_batch(messages([["a"]]))
+    assert reader.read_chunk().data.num_rows == 1
+    return writer, reader
+
+
+def test_administrators_get_in_when_all_calls_are_taken(index):
+    with serving(index, config(USERS, max_calls=8, max_user_calls=4)) as service, ExitStack() as stack:
+        client = stack.enter_context(flight.connect(service.url))
+        taken = [opened(client, f"token-{role}") for role in ("read", "write") for _ in range(4)]
+        with pytest.raises(flight.FlightUnavailableError, match="user 'user-read' has 4 calls"):
+            opened(client, "token-read")
+        with connect(service.url, token="token-admin") as tm:
+            assert tm.match(["a"]) == [1]
+            assert tm.stats()["sets"] == 2
+            found = tm._connection.act("calls")["users"]
+            assert {name: each["calls"] for name, each in found.items()} == {
+                "user-read": 4,
+                "user-write": 4,
+                "user-admin": 2,
+            }
+        assert list(client.do_action(("health", b""), options()))
+        assert value(service, "tagmatch_calls_under_way") >= 8
+        for writer, _ in taken:
+            writer.close()
+        until(lambda: service.limits.calls == 0)
+        opened(client, "token-read")[0].close()
+
+
+def test_calls_without_a_token_are_few_and_short(index, monkeypatch):
+    monkeypatch.setattr(transport, "FIRST_S", 3.0)
+    with serving(index, config(USERS)) as service, RawClient(service.url) as client:
+        began = [client.begin("DoAction", never()) for _ in range(8)]
+        until(lambda: service.limits.calls == 8)
+        code, details, _ = client.call("DoAction", [field(1, b"health")])
+        assert (code, "without a token" in details) == ("UNAVAILABLE", True)
+        with connect(service.url, token="token-read") as tm:
+            assert tm.match(["a"]) == [1]
+        assert {each.code().name for each in began} == {"UNAVAILABLE"}
+        until(lambda: service.limits.calls == 0)
+        assert client.call("DoAction", [field(1, b"health")])[0] == "OK"
+
+
+def test_who_takes_a_session_over_ends_the_call_before(index):
+    """Though its client does not read, so that the call cannot go on; its thread goes, too."""
+    with serving(index, config(drain_seconds=0.1)) as service, ExitStack() as stack:
+        publisher = stack.enter_context(connect(service.url))
+        asked = {"command": "notify", "session": "phone", "keys": [1], "when_full": "drop_oldest"}
+        sessions, begun = service.subscribers.sessions, []
+        for number in range(1, 5):
+            client = stack.enter_context(RawClient(service.url))
+            first, *_ = stream([pa.record_batch({"acknowledge": pa.array([], pa.int64())})], asked)
+            begun.append(client.begin("DoExchange", never(first)))
+            until(lambda number=number: sessions.stats()["connections"] == number)
+            publisher.publish([["a"]] * 2, [bytes(8 << 20)] * 2)
+            until(lambda number=number: sessions.stats()["delivered"] >= number)
+        until(lambda: service.limits.calls == 1)
+        assert value(service, "tagmatch_calls_cancelled_total") >= 1
+
+
+@pytest.mark.parametrize("name", ["match", "publish"])
+def test_what_waits_for_its_rate_goes_with_its_client(index, name):
+    """Messages that are left behind do not count."""
+    with serving(index, config(USERS, rate=10)) as service, RawClient(service.url, "token-write") as client:
+        sent = stream([messages([["a"]] * 5000)], {"command": name})
+        begun = client.begin("DoExchange" if name == "match" else "DoPut", never(*sent))
+        until(lambda: service.limits.calls == 1)
+        time.sleep(0.5)
+        assert service.limits.calls == 1
+        begun.cancel()
+        until(lambda: service.limits.calls == 0)
+        with connect(service.url, token="token-write") as tm:
+            assert tm.stats()["sets"] == 2
+
+
+def test_memory_is_counted_and_given_back(index, monkeypatch):
+    gate, match_many = threading.Event(), index.match_many
+
+    def slow(queries, *, unique=False):
+        gate.wait(60)
+        return match_many(queries, unique=unique)
+
+    monkeypatch.setattr(index, "match_many", slow)
+    with serving(index, config(max_message_bytes=1 << 20)) as service, connect(service.url) as tm:
+        found = []
+        threads = [
+            threading.Thread(target=lambda: found.append(tm.match_many([["a" * 1000]] * 3000))) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        until(lambda: service.limits.held > 3 << 20)
+        time.sleep(0.5)
+        assert value(service, "tagmatch_held_bytes") == service.limits.held <= 4 << 20
+        assert tm._connection.act("calls")["users"]["anyone"]["bytes"] == service.limits.held
+        with pytest.raises(Overloaded, match="sends too much at once"):
+            tm.add_sets([["a" * 1000]] * 900, range(900))
+        gate.set()
+        for thread in threads:
+            thread.join(60)
+        assert [len(each) for each in found] == [3000] * 4
+        until(lambda: service.limits.held == 0)
+
+
+def test_connections_that_ask_for_nothing_are_few_and_short(index, monkeypatch):
+    monkeypatch.setattr(transport, "HANDSHAKE_S", 2.0)
+    with serving(index, config(max_connections=2)) as service, ExitStack() as stack:
+        place = ("127.0.0.1", service.port)
+        idle = [stack.enter_context(socket.create_connection(place)) for _ in range(20)]
+        for each in idle:
+            each.settimeout(60)
+        assert [bool(each.recv(1)) for each in idle] == [True] * 8 + [False] * 12
+        with connect(service.url, wait=60) as tm:
+            assert tm.match(["a"]) == [1]
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+
+def unread(service: Service, token: str = "token-read") -> tuple:
+    """A `DoGet` whose client does not read on."""
+    client = flight.connect(service.url)
+    reader = client.do_get(flight.Ticket(b'{"get": "rows"}'), options(token))
+    reader.read_chunk()
+    assert service.limits.calls == 1
+    return client, reader
+
+
+def test_what_is_not_read_ends(large, monkeypatch):
+    monkeypatch.setattr(transport, "UNREAD_S", 0.5)
+    with serving(large, config(USERS)) as service:
+        client, reader = unread(service)
+        until(lambda: service.limits.calls == 0)
+        assert value(service, "tagmatch_calls_cancelled_total") == 1
+        with pytest.raises(flight.FlightUnavailableError, match="not sent or read anything for too long"):
+            reader.read_all()
+        client.close()
+
+
+def test_a_token_that_expires_ends_what_is_being_got(large, monkeypatch):
+    with serving(large, config(USERS)) as service:
+        client, reader = unread(service)
+        monkeypatch.setattr(User, "has_expired", lambda _: True)
+        until(lambda: service.limits.calls == 0)
+        with pytest.raises(flight.FlightUnauthenticatedError, match="expired"):
+            reader.read_all()
+        client.close()
+
+
+_STOPPED = """
+import sys, tagmatch
+tm = tagmatch.connect(sys.argv[1])
+subscriber = tm.subscriber("phone", keys=[1])
+tm.match(["a"])
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_clients_that_give_no_sign_of_life_are_found(index, monkeypatch):
+    monkeypatch.setattr(transport, "KEEPALIVE_S", 0.5)
+    monkeypatch.setattr(transport, "GONE_S", 2.0)
+    with serving(index, config(drain_seconds=0.1)) as service:
+        client = subprocess.Popen(
+            [sys.executable, "-c", _STOPPED, service.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert client.stdout.readline() == b"here\n"
+        time.sleep(4)  # who says nothing, but is there, stays
+        assert service.limits.calls == 2
+        client.send_signal(signal.SIGSTOP)
+        until(lambda: service.limits.calls == 0)
+        client.kill()
+        client.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("seconds", [1, 60])
+def test_sigterm_ends_a_service_whose_client_does_not_read(large, tmp_path, seconds):
+    """After the time to drain; and at once, if there is a second signal."""
+    large.save(tmp_path / "a.index")
+    settings = written(tmp_path, f"[server]\nport = 0\ndrain_seconds = {seconds}\n[metrics]\nenabled = false")
+    served = Served(tmp_path / "a.index", "--config", settings)
+    with flight.connect(served.url) as client:
+        reader = client.do_get(flight.Ticket(b'{"get": "rows"}'), options())
+        reader.read_chunk()
+        served.process.terminate()
+        if seconds == 60:
+            line = b""
+            while b"draining" not in line:
+                line = served.process.stderr.readline()
+            served.process.terminate()
+        began = time.monotonic()
+        assert served.end()[0] == 0
+        assert time.monotonic() - began < 30
+        with TagMatch(tmp_path / "a.index", device="cpu") as index:
+            index.add_set(["a"], 1)
+
+
+def test_threads_of_calls_end(monkeypatch):
+    monkeypatch.setattr("tagmatch.broker.threads._IDLE_S", 0.2)
+    threads, gate = Threads(3), threading.Event()
+    waiting = [threads.submit(gate.wait, 60) for _ in range(5)]
+    until(lambda: threads._count == 3)
+    assert not waiting[4].done()
+    gate.set()
+    assert [each.result(60) for each in waiting] == [True] * 5
+    with pytest.raises(ZeroDivisionError):
+        threads.submit(lambda: 1 / 0).result(60)
+    until(lambda: threads._count == 0)
+    assert threads.submit(len, "abc").result(60) == 3
+
+
+def test_why_it_cannot_listen(index):
+    with serving(index) as service, pytest.raises(TagMatchError, match="cannot listen: Address already in use"):
+        started(index, replace(config(), server=replace(config().server, port=service.port)))
