@@ -135,6 +135,12 @@ def _columns_to_ignore(text: str) -> ColumnNames:
     return column_names(text, COLUMNS, "and cannot be left aside")
 
 
+def _columns_of_queries_to_ignore(text: str) -> ColumnNames:
+    from tagmatch.model.names import MESSAGE_COLUMNS
+
+    return column_names(text, MESSAGE_COLUMNS, "and cannot be left aside")
+
+
 Index = Annotated[str, location_argument("INDEX", "Folder of the index, or its URI on a store.")]
 IndexToChange = Annotated[str, location_argument("INDEX", "Folder of the index.", is_to_change=True)]
 InputFormat = Annotated[
@@ -153,6 +159,22 @@ IgnoreColumns = Annotated[
         help="Columns to leave aside without a word; '*' for all that have no meaning. Without it, one that is most "
         "likely misspelt, such as `wher`, is an error.",
         show_default=False,
+    ),
+]
+IgnoreColumnsOfQueries = Annotated[
+    ColumnNames | None,
+    typer.Option(
+        "--ignore-columns",
+        parser=_columns_of_queries_to_ignore,
+        metavar="NAME,...",
+        help="Columns to leave aside, which are no attributes; '*' for all that have no meaning of their own.",
+        show_default=False,
+    ),
+]
+MatchAll = Annotated[
+    bool,
+    typer.Option(
+        "--match-all", help="Rows that have neither tags nor a condition match every message, and are no errors."
     ),
 ]
 Plane = Annotated[

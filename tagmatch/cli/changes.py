@@ -17,6 +17,7 @@ from tagmatch.cli.arguments import (
     KeepSnapshots,
     KeyTypeName,
     LayoutName,
+    MatchAll,
     MaxPartitionSize,
     Plane,
     SkipInvalid,
@@ -44,6 +45,7 @@ def build(
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
     ignore_columns: IgnoreColumns = None,
+    match_all: MatchAll = False,
     plane: Plane = False,
     threads: Threads = None,
     keep_snapshots: KeepSnapshots = None,
@@ -60,7 +62,7 @@ def build(
     note_compilation()
     options: Any = {"key_type": key_type, "layout": layout, "max_partition_size": max_partition_size}
     with TagMatch(device="cpu", threads=threads, plane=plane, **options) as tm:
-        _add(tm, expires, _rows(tm, sets, form, skip_invalid, ignore_columns, expires=True))
+        _add(tm, expires, _rows(tm, sets, form, skip_invalid, ignore_columns, match_all, expires=True))
         if not (tm.stats()["staged"] or allow_empty):
             # Most likely what was to write it has failed, and an index that is there would be lost
             raise InputFileError(f"{sets} has no set, so no index is made; --allow-empty makes an empty one")
@@ -78,13 +80,14 @@ def add(
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
     ignore_columns: IgnoreColumns = None,
+    match_all: MatchAll = False,
     plane: Plane = False,
     threads: Threads = None,
 ) -> None:
     """Add sets, each with a key, to an index; what it has already stays as it is."""
 
     def stage(tm: TagMatch[Any]) -> None:
-        _add(tm, expires, _rows(tm, sets, form, skip_invalid, ignore_columns, expires=True))
+        _add(tm, expires, _rows(tm, sets, form, skip_invalid, ignore_columns, match_all, expires=True))
 
     _change(index, stage, plane=plane, threads=threads)
 
@@ -95,13 +98,14 @@ def remove(
     form: InputFormat = None,
     skip_invalid: SkipInvalid = False,
     ignore_columns: IgnoreColumns = None,
+    match_all: MatchAll = False,
     plane: Plane = False,
     threads: Threads = None,
 ) -> None:
     """Remove keys of sets from an index; a set without keys goes, and what the index does not have is no error."""
 
     def stage(tm: TagMatch[Any]) -> None:
-        for rows in _rows(tm, sets, form, skip_invalid, ignore_columns):
+        for rows in _rows(tm, sets, form, skip_invalid, ignore_columns, match_all):
             tm.remove_subscriptions(_with_values(rows))
 
     _change(index, stage, plane=plane, threads=threads)
@@ -156,13 +160,14 @@ def _rows(
     form: str | None,
     skip_invalid: bool,
     ignored: ColumnNames | None,
+    match_all: bool,
     *,
     expires: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     from tagmatch.files.inputs import read_sets, rows_in
 
     stats = tm.stats()
-    options: Any = {"where": True, "expires": expires, "plane": stats["plane"]}
+    options: Any = {"where": True, "expires": expires, "plane": stats["plane"], "match_all": match_all}
     with invalid_rows(skip=skip_invalid) as invalid, other_columns(ignored.names if ignored else ()) as others:
         batches = read_sets(sets, form, invalid, stats["key_type"], others=others, **options)
         yield from with_progress("reading sets", batches, rows_in(sets, form))

@@ -11,6 +11,7 @@ import typer
 
 from tagmatch.cli.arguments import (
     ColumnNames,
+    IgnoreColumnsOfQueries,
     Index,
     InputFormat,
     Plane,
@@ -63,7 +64,9 @@ def match(
     index: Index,
     queries: Annotated[
         str,
-        input_argument("QUERIES", "columns `tags` or `attributes` or both, and optionally `id`, `location`, `within`"),
+        input_argument(
+            "QUERIES", "columns `tags`, `attributes`, `location`, `within` and `id`, and others that are attributes"
+        ),
     ],
     output: Annotated[
         str,
@@ -81,11 +84,12 @@ def match(
         typer.Option(
             parser=_columns,
             metavar="NAME,...",
-            help="Columns of a Parquet or CSV file that are an attribute each, in the place of `attributes`; '*' for "
-            "every one but `tags`, `id`, `location` and `within`.",
+            help="Columns that are an attribute each, whatever they are called.  [default: every one but `tags`, "
+            "`attributes`, `location`, `within` and `id`]",
             show_default=False,
         ),
     ] = None,
+    ignore_columns: IgnoreColumnsOfQueries = None,
     output_format: Annotated[
         FormatName | None,
         typer.Option(help="Format of what is written.  [default: by suffix, else jsonl]", show_default=False),
@@ -106,6 +110,7 @@ def match(
     """
     from tagmatch.files.answers import answer_writer
     from tagmatch.files.inputs import read_queries, rows_in
+    from tagmatch.files.others import EVERY_OTHER
 
     note_compilation()
     with (
@@ -113,7 +118,9 @@ def match(
         TagMatch.open(index, snapshot=snapshot, exact=exact, plane=plane, threads=threads) as tm,
         answer_writer(output, tm.match_many([]).type, output_format) as writer,
     ):
-        batches = read_queries(queries, form, invalid, attributes.names if attributes else (), plane=plane)
+        own = attributes.names if attributes else EVERY_OTHER
+        ignored = ignore_columns.names if ignore_columns else ()
+        batches = read_queries(queries, form, invalid, own, ignored, plane=plane)
         shown = sys.stderr.isatty() and not is_terminal_of_messages(output)
         for batch in in_steps("matching", batches, rows_in(queries, form) if shown else None, shown=shown):
             # What says where messages are comes in tables

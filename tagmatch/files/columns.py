@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -245,7 +245,8 @@ def _check_attribute(attribute: str, values: pa.Array, name: str, first_row: int
     try:
         messages_in(pa.record_batch({attribute: values}), first_row=first_row)
     except (InvalidTypeError, InvalidValueError) as error:
-        raise type(error)(name + str(error).removeprefix(f"column {attribute!r}")) from None
+        problem = str(error).removeprefix(f"column {attribute!r}")
+        raise type(error)(f"{name}{problem}; --ignore-columns {attribute!r} leaves it aside") from None
 
 
 def _check_value(attribute: str, value: object, name: str) -> None:
@@ -367,8 +368,13 @@ def require_columns(found: list[str], path: str, columns: tuple[Column, ...]) ->
             raise InputFileError(f"{path} has {counts[column.name]} columns {column.name!r}; there must be one")
 
 
-#: In the place of names of columns: each one that has no other meaning
-EVERY_COLUMN = ("*",)
+def refuse_twice(names: Iterable[str], own: Collection[str]) -> None:
+    """See that no attribute of the column `attributes` is a column of its own, too; InvalidValueError."""
+    for name in names:
+        if name in own:
+            raise InvalidValueError(
+                f"attribute {name!r} is a column, and in the column {ATTRIBUTES.name!r}; leave out one"
+            )
 
 
 def beside(attributes: tuple[Column, ...], columns: tuple[Column, ...]) -> tuple[Column, ...]:
@@ -378,15 +384,13 @@ def beside(attributes: tuple[Column, ...], columns: tuple[Column, ...]) -> tuple
     return (*(replace(column, is_optional=True) if column.name == TAGS else column for column in columns), *attributes)
 
 
-def attribute_columns(names: tuple[str, ...], found: list[str], path: str, *, are_texts: bool) -> tuple[Column, ...]:
+def attribute_columns(names: tuple[str, ...], path: str, *, are_texts: bool) -> tuple[Column, ...]:
     """The columns of a file that are attributes of queries, one each.
 
     Parameters
     ----------
     names : tuple of str
-        Their names, or `EVERY_COLUMN`.
-    found : list of str
-        All columns of the file.
+        Their names.
     path : str
         What messages call the file.
     are_texts : bool
@@ -395,25 +399,13 @@ def attribute_columns(names: tuple[str, ...], found: list[str], path: str, *, ar
     Raises
     ------
     InputFileError
-        The file also has a column `attributes`; or a name is none of an attribute, or of several columns.
+        A name is none of an attribute.
     """
-    if not names:
-        return ()
-    if ATTRIBUTES.name in found:
-        raise InputFileError(
-            f"{path} has a column {ATTRIBUTES.name!r}, so that its columns cannot be attributes themselves; "
-            "leave out that column, or --attributes"
-        )
-    if names == EVERY_COLUMN:
-        names = tuple(name for name in found if name not in (TAGS, ID.name, LOCATION, WITHIN))
-    counts = Counter(found)
     for name in names:
-        if counts[name] > 1:
-            raise InputFileError(f"{path} has {counts[name]} columns {name!r}; there must be one")
         try:
             check_name(name)
         except InvalidValueError as error:
-            raise InputFileError(f"{path}: column {name!r}: {error}") from None
+            raise InputFileError(f"{path}: column {name!r}: {error}; --ignore-columns leaves columns aside") from None
     return tuple(
         Column(
             name,
@@ -421,5 +413,5 @@ def attribute_columns(names: tuple[str, ...], found: list[str], path: str, *, ar
             (lambda *_: None) if are_texts else partial(_check_attribute, name),
             partial(_check_value, name),
         )
-        for name in names
+        for name in dict.fromkeys(names)
     )

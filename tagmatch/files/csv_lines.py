@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.files.columns import EXPIRES, ID, Column, attribute_lists
+from tagmatch.files.columns import ATTRIBUTES, EXPIRES, ID, Column, attribute_lists, refuse_twice
 from tagmatch.files.csv_rows import cells_of
 from tagmatch.files.json_lines import concatenated, in_place, json_lists, json_values, time_texts
 from tagmatch.files.json_values import MARK, read_json
@@ -73,6 +73,10 @@ class CsvLines:
                 ),
             )
         (cells,) = table.combine_chunks().to_batches()
+        if self._attributes and ATTRIBUTES.name in schema.names:
+            given = cells[ATTRIBUTES.name].to_pylist() if ATTRIBUTES.name in self._names else []
+            for each in filter(None, given):
+                refuse_twice(read_json(each, "a cell"), self._attributes)
         return pa.record_batch([_values(cells, field) for field in schema], schema=schema)
 
     def record(self, row: bytes, line: int) -> dict[str, Any]:
@@ -91,11 +95,13 @@ class CsvLines:
             record[name] = record[name] or None
         for name in self._objects:
             record[name] = read_json(record[name], f"column {name!r}") if record[name] else None
+        if self._attributes and isinstance(given := record.get(ATTRIBUTES.name), dict):
+            refuse_twice(given, self._attributes)
         for name in self._attributes:
             try:
                 record[name] = value_in(record[name])
             except ValueError as error:
-                raise ValueError(f"column {name!r}: {error}") from None
+                raise ValueError(f"column {name!r}: {error}; --ignore-columns {name!r} leaves it aside") from None
         for name in self._integers:
             text = record[name].strip()
             record[name] = int(text) if re.fullmatch(_INTEGER, text) else text
@@ -103,8 +109,10 @@ class CsvLines:
             record[EXPIRES.name] = record[EXPIRES.name].strip()
         return record
 
-    def check_names(self, record: dict[str, Any], place: str) -> None:
-        """Nothing: all rows have the columns of the first."""
+    def whole(self, record: dict[str, Any], place: str) -> dict[str, Any]:
+        """The same: all rows have the columns of the first."""
+        del place
+        return record
 
 
 def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:

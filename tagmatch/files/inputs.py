@@ -34,7 +34,7 @@ from tagmatch.files.formats import Format, Kind, format_of, format_of_suffix, is
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.json_lines import JsonLines, json_blocks
 from tagmatch.files.lines import TextReader, first_line
-from tagmatch.files.others import OtherColumns
+from tagmatch.files.others import EVERY_OTHER, OtherColumns
 from tagmatch.files.parquet import parquet_rows
 from tagmatch.files.streams import Read, at_hand, input_descriptor, input_name, text_only
 from tagmatch.messages import TAGS
@@ -53,6 +53,7 @@ def read_sets(
     where: bool = False,
     expires: bool = False,
     plane: bool = False,
+    match_all: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `tags` and `key`, validated.
 
@@ -75,6 +76,8 @@ def read_sets(
         Whether batches have a column `expires` as well, of timestamps with a time zone, where the file may have one.
     plane : bool
         Whether areas are on the plane.
+    match_all : bool
+        Whether a row that has neither tags nor a value in their place has no tags; else it is an error.
 
     Raises
     ------
@@ -83,16 +86,17 @@ def read_sets(
     InvalidTypeError, InvalidValueError, NullError
         For values that cannot be used; names file, column and row.
     """
-    tags = STORED_TAGS if where else replace(STORED_TAGS, instead=())
+    tags = replace(STORED_TAGS, instead=STORED_TAGS.instead if where else (), is_optional=match_all)
     columns = (tags, KEYS[key_type], *(conditions(plane=plane) if where else []), *([EXPIRES] if expires else []))
-    return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows(), others=others))
+    return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows(), others))
 
 
 def read_queries(
     path: str,
     form: str | None = None,
     invalid: InvalidRows | None = None,
-    attributes: tuple[str, ...] = (),
+    attributes: tuple[str, ...] = EVERY_OTHER,
+    ignored: tuple[str, ...] = (),
     *,
     plane: bool = False,
 ) -> Iterator[pa.RecordBatch]:
@@ -105,16 +109,17 @@ def read_queries(
     have no tags.
 
     Parameters and errors as `read_sets`, but for keys. Batches of a stream hold the lines that have arrived.
-    `attributes` names columns of Parquet or CSV that are an attribute each, in the place of a column `attributes`;
-    `EVERY_COLUMN` is all but `tags`, `id`, `location` and `within`.
+    `attributes` names columns that are an attribute each, beside those of a column `attributes`; `EVERY_OTHER` is all
+    that have no meaning. Those that are `ignored` are left aside, without a word.
     """
     where = [column for column in places(plane=plane) if column.name not in attributes]
-    columns = (QUERY_TAGS, ID, *where, *([] if attributes else [ATTRIBUTES]))
+    columns = (QUERY_TAGS, ID, *where, ATTRIBUTES)
     own = [TAGS, ID.name, *(column.name for column in where)]
-    for batch, numbers in _read(path, form, columns, invalid or InvalidRows(), attributes):
+    others = OtherColumns((column.name for column in columns), ignored, attributes)
+    for batch, numbers in _read(path, form, columns, invalid or InvalidRows(), others):
         ids = batch[ID.name] if ID.name in batch.schema.names else pa.nulls(len(batch), pa.int64())
-        tags, others = batch[TAGS], [name for name in batch.schema.names if name not in own]
-        given = {name: batch[name] for name in others if batch[name].null_count < len(batch)}
+        tags, rest = batch[TAGS], [name for name in batch.schema.names if name not in own]
+        given = {name: batch[name] for name in rest if batch[name].null_count < len(batch)}
         if given:
             tags = with_attributes(tags, given)
         found = {"row": pa.array(numbers), "id": ids, TAGS: tags}
@@ -138,15 +143,14 @@ def _read(
     form: str | None,
     columns: tuple[Column, ...],
     invalid: InvalidRows,
-    attributes: tuple[str, ...] = (),
-    others: OtherColumns | None = None,
+    others: OtherColumns | None,
 ) -> Iterator[Rows]:
     if not (path and Path(path).is_dir()):
-        yield from _read_file(path, format_of(path, form), columns, invalid, 0, attributes, others)
+        yield from _read_file(path, format_of(path, form), columns, invalid, 0, others)
         return
     first = 0
     for file, found in _files_in(Path(path), form):
-        first = yield from _read_file(file, found, columns, invalid, first, attributes, others)
+        first = yield from _read_file(file, found, columns, invalid, first, others)
 
 
 def _files_in(folder: Path, form: str | None) -> list[tuple[str, Format]]:
@@ -177,7 +181,6 @@ def _read_file(
     columns: tuple[Column, ...],
     invalid: InvalidRows,
     first_row: int,
-    attributes: tuple[str, ...],
     others: OtherColumns | None,
 ) -> Generator[Rows, None, int]:
     """The rows of one file; returns the number of the row after its last."""
@@ -185,11 +188,7 @@ def _read_file(
     if not (is_stream(path) or Path(path).exists()):
         raise InputFileError(f"{name}: no such file")
     if form.kind == Kind.parquet:
-        return (yield from parquet_rows(path, name, columns, invalid, first_row, attributes, others))
-    if attributes and form.kind == Kind.json_lines:
-        raise InputFileError(
-            f"{name} is read as JSON Lines, which have no columns for --attributes; give an object as `attributes`"
-        )
+        return (yield from parquet_rows(path, name, columns, invalid, first_row, others))
     try:
         with input_descriptor(path) as descriptor:
             read = _decompressed(descriptor, form.compression) if form.compression else at_hand(descriptor, name)
@@ -197,10 +196,10 @@ def _read_file(
             if form.kind == Kind.csv:
                 blocks = csv_blocks(read)
                 header, first_blocks = header_of(blocks, name)
-                columns = beside(attribute_columns(attributes, header, name, are_texts=True), columns)
-                require_columns(header, name, columns)
                 if others is not None:
                     others.check(header, name)
+                    columns = beside(attribute_columns(others.attributes_in(header), name, are_texts=True), columns)
+                require_columns(header, name, columns)
                 reader = TextReader(name, CsvLines(header, columns), columns, invalid, first_row)
                 blocks = chain(first_blocks, blocks)
             else:

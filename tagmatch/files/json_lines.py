@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from tagmatch.files.columns import Column
+from tagmatch.files.columns import ATTRIBUTES, Column, refuse_twice
 from tagmatch.files.json_values import MOST_NESTED, Repeated, parsed, read_json, refuse_repeated, utf8_text
 from tagmatch.files.lines import Block, block_of, lines_of
 from tagmatch.files.others import OtherColumns
 from tagmatch.files.records import is_object, objects_of
 from tagmatch.files.streams import Read, whole_lines
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
+from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.expiry import TIME
 from tagmatch.model.parallel import threads_of_arrow
 
@@ -52,9 +53,17 @@ class JsonLines:
         plain = pa.schema(
             [field.with_type(pa.string()) if field.type == TIME else field for field in schema if not is_object(field)]
         )
-        table = _read(data, plain, "ignore") if self._others is None else self._checked(data, plain, self._others)
+        has_own = False
+        if self._others is None:
+            table = _read(data, plain, "ignore")
+        else:
+            table, has_own = self._checked(data, plain, self._others)
         # The names of columns, also where they are written with escapes
-        objects = [field.name for field in schema if is_object(field) and _may_have(data, field.name)]
+        objects = [
+            field.name
+            for field in schema
+            if is_object(field) and (_may_have(data, field.name) or (has_own and field.name == ATTRIBUTES.name))
+        ]
         records = self._records(data) if objects else []
         columns = []
         for field in schema:
@@ -66,21 +75,20 @@ class JsonLines:
                 columns.append(table[field.name].combine_chunks().cast(field.type))
         return pa.record_batch(columns, schema=schema)
 
-    def _checked(self, data: bytes, schema: pa.Schema, others: OtherColumns) -> pa.Table:
-        """The same, where no column is misspelt; InputFileError."""
+    def _checked(self, data: bytes, schema: pa.Schema, others: OtherColumns) -> tuple[pa.Table, bool]:
+        """The same, where no column is misspelt, and whether some may be attributes; InputFileError."""
         try:
             table = _read(data, schema, "infer")
             names = table.column_names
         except pa.ArrowException:  # values of another column may be of several types
             table, names = _read(data, schema, "ignore"), None
         if names is None or not others.leave_aside(names):
-            for record in self._records(data):
-                others.check(record, "a line")
-        return table.select(schema.names)
+            self._records(data)
+        return table.select(schema.names), names is None or bool(others.attributes_in(names))
 
     def _records(self, data: bytes) -> list[dict[str, Any]]:
         try:
-            return [self.record(line) for line in data.split(b"\n") if line.strip()]
+            return [self.whole(self.record(line), "a line") for line in data.split(b"\n") if line.strip()]
         except ValueError as error:
             raise pa.ArrowInvalid(str(error)) from None
 
@@ -89,16 +97,29 @@ class JsonLines:
         record, has_repeated = parsed(row)
         if not isinstance(record, dict):
             raise ValueError(f"{type(record).__name__} where an object must be")
-        for name in record.keys() & self._names if has_repeated else ():
+        for name in record.keys() & {*self._names, *self._own(record)} if has_repeated else ():
             if isinstance(record, Repeated) and name in record.names:
                 raise ValueError(f"it has {name!r} more than once")
             refuse_repeated(record[name])
         return record
 
-    def check_names(self, record: dict[str, Any], place: str) -> None:
+    def whole(self, record: dict[str, Any], place: str) -> dict[str, Any]:
         """As `TextFormat` says."""
         if self._others is not None:
             self._others.check(record, place)
+        own = {name: record[name] for name in self._own(record) if name in record}
+        given = record.get(ATTRIBUTES.name)
+        if not own or not (given is None or isinstance(given, dict)):
+            return record
+        try:
+            refuse_twice(given or (), own)
+        except InvalidValueError as error:
+            raise InputFileError(f"{place}: {error}") from None
+        return {**record, ATTRIBUTES.name: {**(given or {}), **own}}
+
+    def _own(self, record: dict[str, Any]) -> tuple[str, ...]:
+        """The columns of a row that are an attribute each."""
+        return self._others.attributes_in(record) if self._others is not None and self._others.of_queries else ()
 
 
 def json_blocks(read: Read) -> Iterator[Block]:

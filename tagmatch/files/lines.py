@@ -107,13 +107,13 @@ class TextFormat(Protocol):
             It is none.
         """
 
-    def check_names(self, record: dict[str, Any], place: str) -> None:
-        """See that no column of one row, which messages call `place`, is misspelt.
+    def whole(self, record: dict[str, Any], place: str, /) -> dict[str, Any]:
+        """A row, which messages call `place`, whose attributes are together in one column.
 
         Raises
         ------
         InputFileError
-            One is.
+            One of its columns is misspelt, or an attribute is there twice.
         """
 
 
@@ -252,6 +252,7 @@ class TextReader:
             record = self._form.record(data, line)
         except ValueError as fault:
             raise InputFileError(f"{place} (row {row}) is not {self._form.name}: {fault}") from None
+        record = self._form.whole(record, f"{place} (row {row})")
         for column in self._columns:
             where = f"{column.label(place)}: row {row}"
             if column.is_missing(record):
@@ -266,7 +267,6 @@ class TextReader:
                 raise column.null(where)
             if value is not None or not column.is_optional:
                 column.check_one(value, where)
-        self._form.check_names(record, f"{place} (row {row})")
         found = record.get(ID.name) if ID in self._columns else None
         if found is not None:
             if self._ids not in (None, type(found)):

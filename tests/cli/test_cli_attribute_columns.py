@@ -1,4 +1,4 @@
-"""`tagmatch match --attributes`: columns of files that are an attribute each."""
+"""Columns of files of queries that are an attribute each: all that have no meaning of their own, or those chosen."""
 
 from __future__ import annotations
 
@@ -108,28 +108,105 @@ def test_many_rows_of_a_column(index: Path) -> None:
     assert answers(found) == expected(rows, NAMES)
 
 
-def test_without_the_option_columns_are_none(index: Path, tmp_path: Path) -> None:
-    wanted = expected([dict.fromkeys(NAMES)] * len(ROWS), NAMES)
-    assert answers(tagmatch("match", index, parquet(tmp_path / "queries.parquet", ROWS))) == wanted
+def json_lines(path: Path, rows: list[dict[str, Any]], **others: Any) -> Path:
+    lines = [{"id": f"n{number}", "tags": ["a"], **row, **others} for number, row in enumerate(rows)]
+    return write(path, lines)
 
 
-@pytest.mark.parametrize("form", ["parquet", "csv"])
-def test_a_file_with_an_attribute_that_is_none(index: Path, tmp_path: Path, form: str) -> None:
-    path = parquet(tmp_path / "q.parquet", ROWS, attributes=pa.array([{"x": 1}] * len(ROWS)))
-    if form == "csv":
-        path = tmp_path / "q.csv"
-        path.write_bytes(as_csv(ROWS, attributes="{}"))
-    for option, message in (("*", "has a column 'attributes', so that"), ("price", "has a column 'attributes', so")):
-        assert_fails(index, path, option, f"{path} {message}")
-    path = parquet(tmp_path / "q.parquet", ROWS) if form == "parquet" else tmp_path / "q.csv"
-    if form == "csv":
-        path.write_bytes(as_csv(ROWS))
-    assert_fails(
-        index,
-        path,
-        "price,cost",
-        f"{path} has no column 'cost'; its columns are 'id', 'price'",
+def of_kind(folder: Path, kind: str, rows: list[dict[str, Any]], **others: Any) -> Path:
+    if kind == "jsonl":
+        return json_lines(folder / "q.jsonl", rows, **others)
+    if kind == "parquet":
+        return parquet(
+            folder / "q.parquet", rows, **{name: pa.array([each] * len(rows)) for name, each in others.items()}
+        )
+    path = folder / "q.csv"
+    path.write_bytes(as_csv(rows, **{name: json.dumps(each) for name, each in others.items()}))
+    return path
+
+
+KINDS = ["parquet", "csv", "jsonl"]
+FINITE = ROWS[:-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_the_option_all_are(index: Path, tmp_path: Path, kind: str) -> None:
+    """As in Python; `--ignore-columns` leaves some aside, and `--attributes` chooses."""
+    path = of_kind(tmp_path, kind, FINITE)
+    assert answers(tagmatch("match", index, path)) == expected(FINITE, NAMES)
+    assert answers(tagmatch("match", index, path, "--ignore-columns", "price,new")) == expected(FINITE, ["a city"])
+    assert answers(tagmatch("match", index, path, "--ignore-columns", "*")) == expected(
+        [dict.fromkeys(NAMES)] * len(FINITE), NAMES
     )
+    assert answers(tagmatch("match", index, path, "--attributes", "new")) == expected(FINITE, ["new"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_and_a_column_of_attributes(index: Path, tmp_path: Path, kind: str) -> None:
+    """Both count, and none may be in both."""
+    others = {"attributes": {"id": 1}}
+    rows = [{**row, "id": 1} for row in FINITE]
+    assert answers(tagmatch("match", index, of_kind(tmp_path, kind, FINITE, **others))) == expected(
+        rows, [*NAMES, "id"]
+    )
+    path = of_kind(tmp_path, kind, FINITE, attributes={"price": 1})
+    assert_fails(index, path, "*", "attribute 'price' is a column, and in the column 'attributes'; leave out one")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("Tags", "tags"), ("attribute", "attributes"), ("Location", "location"), ("with_in", "within"), ("ids", "id")],
+)
+def test_misspelt_columns(index: Path, tmp_path: Path, kind: str, name: str, meant: str) -> None:
+    rows = [{"tags": ["a"], "price": 5, name: 1}, {"tags": ["a"], "price": 5}]
+    if kind == "csv":
+        lines = "".join(f"{tags},{price},{other}\n" for tags, price, other in (("a", 5, 1), ("a", 5, "")))
+        path = tmp_path / "q.csv"
+        path.write_text(f"tags,price,{name}\n{lines}")
+    else:
+        path = write(tmp_path / f"q.{kind}", rows)
+    if meant == "tags":
+        path.write_bytes(path.read_bytes() if kind == "parquet" else path.read_bytes().replace(b"tags", b"note"))
+        if kind == "parquet":
+            pq.write_table(pq.read_table(path).drop_columns(["tags"]), path)
+    failed = ended("match", index, path)
+    assert failed.returncode == 1
+    (line,) = failed.stderr.splitlines()
+    for words in (str(path), f"column {name!r}", f"is {meant!r} meant?", "'attributes'", f"--attributes {name!r}"):
+        assert words in line
+    if meant != "tags":
+        chosen = tagmatch("match", index, path, "--attributes", f"price,{name}")
+        assert answers(chosen) == answers(tagmatch("match", index, path, "--ignore-columns", name))
+        skipped = ended("match", index, path, "--skip-invalid")
+        assert (skipped.returncode == 0 and len(answers(skipped.stdout)) == 1) == (kind == "jsonl")
+
+
+def test_rows_of_json_lines_have_columns_of_their_own(index: Path) -> None:
+    """Also values of several types, over several blocks, in a stream, and names written with escapes."""
+    rows: list[dict[str, Any]] = [
+        {"price": [10, "x", True][number % 3]} if number % 4 else {"a city": ["Rome", "x"]} for number in range(9_000)
+    ]
+    lines = b"".join(json.dumps({"tags": ["a"], **row}).encode() + b"\n" for row in rows)
+    lines = lines.replace(b'"price"', b'"pr\\u0069ce"', 5)
+    wanted = [[key for key, tree in enumerate(TREES) if evaluate(tree, {"a"}, row)] for row in rows]
+    assert answers(tagmatch("match", index, "-", stdin=lines)) == wanted
+    assert any(wanted)
+    for line, message in (
+        (b'{"tags": ["a"], "price": 1, "price": 2}', "it has 'price' more than once"),
+        (b'{"tags": ["a"], "price": {"eur": 1}}', 'row 0: attribute "price": a value must be a bool, an int'),
+        (b'{"price": 1, "id": [1]}', "column 'id': row 0 must be an integer or a string"),
+    ):
+        failed = ended("match", index, "-", stdin=line)
+        assert failed.returncode == 1
+        assert message in failed.stderr
+    assert answers(tagmatch("match", index, "-", stdin=b'{"price": 5}')) == [[]]
+
+
+def test_a_file_without_a_column_that_was_chosen(index: Path, tmp_path: Path) -> None:
+    for kind in ("parquet", "csv"):
+        path = of_kind(tmp_path, kind, ROWS)
+        assert_fails(index, path, "price,cost", f"{path} has no column 'cost'; its columns are 'id', 'price'")
 
 
 def assert_fails(index: Path, path: Path, option: str, message: str) -> None:
@@ -189,11 +266,6 @@ def test_rows_that_will_not_do(index: Path, tmp_path: Path) -> None:
 def test_two_columns_of_a_name(index: Path, tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_bytes(b"tags,price,price\na,1,2\n")
     assert_fails(index, tmp_path / "q.csv", "price", "q.csv has 2 columns 'price'; there must be one")
-
-
-def test_json_lines_have_no_columns(index: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "q.jsonl", [{"tags": ["a"], "price": 1}])
-    assert_fails(index, path, "price", "q.jsonl is read as JSON Lines, which have no columns for --attributes")
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,8 @@ def test_tags_in_csv(rows):
 
 
 BAD_CSV = {
-    "no column key": ("tags,keys\na,1\n", ["no column 'key'", "'tags', 'keys'"]),
+    "no column key": ("tags,id\na,1\n", ["no column 'key'", "'tags', 'id'"]),
+    "another column key": ("tags,keys\na,1\n", ["column 'keys'", "is 'key' meant?"]),
     "empty": ("", ["no column 'tags'"]),
     "key": ("tags,key\na,1\na,x\n", ["line 3", "row 1", "'key'"]),
     "negative key": ("tags,key\na,1\na,-1\n", ["line 3", "row 1", "'key'", "-1"]),
@@ -213,8 +214,12 @@ def test_an_index_in_the_place_of_rows(index):
 
 
 def test_a_missing_column_of_json_lines(index, tmp_path):
-    queries = write(tmp_path / "queries.jsonl", [{"Tags": ["a"], "id": 7}])
-    assert "has no column 'tags' or 'attributes'; it has 'Tags', 'id'" in tagmatch("match", index, queries, code=1)
+    queries = write(tmp_path / "queries.jsonl", [{"location": [9, 45], "id": 7}])
+    assert "has no column 'tags' or 'attributes'; it has 'location', 'id'" in tagmatch("match", index, queries, code=1)
+    write(queries, [{"Tags": ["a"], "id": 7}])
+    assert "has a column 'Tags', which means nothing here; is 'tags' meant?" in tagmatch(
+        "match", index, queries, code=1
+    )
 
 
 # -- paths and the command itself ------------------------------------------------------------------------------------

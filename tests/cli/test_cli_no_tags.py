@@ -151,3 +151,17 @@ def test_queries_that_have_neither(index: Path, tmp_path: Path, form: str) -> No
     path = file_of(tmp_path / f"queries.{form}", [{"attributes": {"price": 1}}, {"attributes": None}])
     message = tagmatch("match", index, path, code=1)
     assert "column 'tags': row 1 is null: give [] for no tags, or a value of 'attributes'" in message
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_rows_that_ask_for_nothing(tmp_path: Path, form: str) -> None:
+    """They are errors, unless it is said that they are meant to match every message."""
+    sets, index = file_of(tmp_path / f"sets.{form}", [{"key": 1, "where": "x = 1"}, {"key": 2}]), tmp_path / "index"
+    failed = ended("build", sets, index)
+    assert failed.returncode == 1
+    assert "row 1" in failed.stderr
+    done("build", sets, index, "--match-all")
+    queries = write(tmp_path / "q.jsonl", [{"x": 1}, {"x": 2}])
+    assert [sorted(row["keys"]) for row in from_json_lines(tagmatch("match", index, queries))] == [[1, 2], [2]]
+    done("remove", index, sets, "--match-all")
+    assert [row["keys"] for row in from_json_lines(tagmatch("match", index, queries))] == [[], []]

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tagmatch.files.formats import STANDARD_STREAM
 from tagmatch.files.inputs import read_queries
+from tagmatch.files.others import EVERY_OTHER
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.kernels.jit import kernel
@@ -143,5 +144,5 @@ def read_tags(path: str) -> Iterator[pa.Array]:
     """
     if path != STANDARD_STREAM and Path(path).is_dir():
         read_facts(Path(path))
-    for batch in read_queries(path):
+    for batch in read_queries(path, ignored=EVERY_OTHER):
         yield batch["tags"]
