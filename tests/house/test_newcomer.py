@@ -42,16 +42,17 @@ def test_page_runs(newcomer: Newcomer, tmp_path: Path, page: str) -> None:
     for command in needed_for(page):
         newcomer.install(command)
     reason = [NEEDS_JAVA] if page == ON_SPARK else []
-    printed = newcomer.run(["python", str(RUNNER), page, *reason], tmp_path)
-    compared = int(printed.rpartition(f"{page}: ")[2].split()[0])
-    assert compared >= 3, printed
+    for _ in range(2 if page in TUTORIALS else 1):  # and once more, in the same folder, as after a restart
+        printed = newcomer.run(["python", str(RUNNER), page, *reason], tmp_path)
+        compared = int(printed.rpartition(f"{page}: ")[2].split()[0])
+        assert compared >= 3, printed
 
 
 def test_every_page_says_how_to_install_what_it_needs() -> None:
     installed = [line for block in how_to_install() for line in block.code.splitlines()]
     assert any(re.match(r"pip install \.$", line) for line in installed), installed
     assert {page: needed_for(page) for page in PAGES if needed_for(page)} == {
-        "docs/tutorials/entitlements.md": ["pip install fastapi httpx2"],
+        "docs/tutorials/entitlements.md": ["pip install fastapi httpx2 uvicorn"],
         "docs/tutorials/serving.md": ["pip install '.[serve]'"],
         "docs/tutorials/spark.md": ["pip install '.[spark]'"],
     }
