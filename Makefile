@@ -58,6 +58,7 @@ torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.full_disks
 	cd tests && ../$(BIN)/python -m faults.ctrl_c
 	cd tests && ../$(BIN)/python -m faults.fuzz_ipc --mutations 1000000
+	cd tests && ../$(BIN)/python -m faults.fuzz_flight --mutations 100000
 	cd tests && ../$(BIN)/python -m faults.fuzz_files --mutations 100000
 	cd tests && ../$(BIN)/python -m faults.fuzz_gateways --messages 100000
 	cd tests && ../$(BIN)/python -m faults.gateways --rounds 20

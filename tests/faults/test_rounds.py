@@ -44,3 +44,9 @@ def test_messages_of_gateways_are_matched_or_dead_letters(report_of):
     assert kinds["mqtt properties"] == kinds["mqtt json"] == kinds["nats properties"] == kinds["nats json"] == 250
     assert min(kinds[f"{kind} through a broker"] for kind in ("mqtt", "nats")) >= 10
     assert min(outcomes[name] for name in ("matched", "unmatched", "refused", "sent", "unsendable")) > 20
+
+
+def test_a_service_bears_any_arrow_messages(report_of):
+    report = report_of("fuzz_flight", mutations=500)
+    assert report["cases"] == 500
+    assert report["outcomes"]["OK"] > 0

@@ -55,10 +55,10 @@ def messages(rows: list[list[str]], **columns: Any) -> pa.RecordBatch:
 
 
 class Served:
-    """`tagmatch serve` as a process."""
+    """`tagmatch serve` as a process; `options` are those of `Popen`."""
 
-    def __init__(self, *arguments: object) -> None:
-        self.process = started("serve", *arguments, stdout=subprocess.PIPE)
+    def __init__(self, *arguments: object, **options: Any) -> None:
+        self.process = started("serve", *arguments, stdout=subprocess.PIPE, **options)
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
         assert line.startswith("tagmatch: listening on "), (line, self.process.communicate(timeout=60))
