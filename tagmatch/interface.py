@@ -241,8 +241,9 @@ class TagMatch(Generic[K]):
             Default: the current one.
         layout, max_partition_size
             Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
-        exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda, durability,
-        keep_snapshots, channels, order
+        exact, device, threads, batch_size, flush_timeout, auto_reload, plane
+            As of `TagMatch`.
+        pipeline, cuda, durability, keep_snapshots, channels, order
             As of `TagMatch`.
 
         Raises

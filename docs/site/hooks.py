@@ -44,7 +44,7 @@ def commands() -> str:
     text = ["# Commands", "", "Made from the code of the command line: the same as `tagmatch COMMAND --help`."]
     for each in app.registered_commands:
         name = each.name or each.callback.__name__  # type: ignore[union-attr]
-        shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "90", "NO_COLOR": "1"})
+        shown = CliRunner().invoke(app, [name, "--help"], prog_name="tagmatch", env={"COLUMNS": "90", "NO_COLOR": "1"})
         assert shown.exit_code == 0, shown.output
         text += ["", f"## tagmatch {name}", "", "```text", shown.output.strip(), "```"]
     return "\n".join(text)

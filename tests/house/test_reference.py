@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import inspect
 import re
 
@@ -44,3 +45,33 @@ def test_examples_run(name: str) -> None:
     )
     assert test.examples, f"{name} has no example"
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
+
+
+def test_titles_of_pages_differ() -> None:
+    titles = [
+        next(line for line in path.read_text().splitlines() if line.startswith("# ")).strip()
+        for path in sorted((ROOT / "docs").rglob("*.md"))
+    ]
+    assert len(set(titles)) == len(titles), sorted(title for title in titles if titles.count(title) > 1)
+
+
+def test_commands_are_called_by_their_name() -> None:
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "site" / "hooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    used = re.findall(r"Usage: (\S+) (\S+)", hooks.commands())
+    assert used
+    assert {program for program, _ in used} == {"tagmatch"}
+
+
+def test_table_1_in_short_is_as_recorded() -> None:
+    """On one H200, with the whole database."""
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    table = text.partition("benchmarks/h200-paper/table1.png")[2]
+    begin = "- In the paper's Table 1 with 8 million sets, on one H200:"
+    short = " ".join(text.partition(begin)[2].partition("\n- ")[0].split())
+    for system in ("tagmatch, rarest, GPU", "tagmatch, balanced, GPU", "TagMatch (balanced, exact=False), GPU"):
+        rows = re.findall(rf"^\| {re.escape(system)} \|.*\| ([\d,]+) \|$", table, re.MULTILINE)
+        assert f"{int(rows[0].replace(',', '')) / 1e6:.1f} million" in short
