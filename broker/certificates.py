@@ -1,4 +1,4 @@
-"""Certificates and keys, as PEM: looked at before gRPC is given them, which would not say what is wrong with them."""
+"""Certificates and keys, as PEM: checked before gRPC is given them, as its errors name no file and no fault."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_pair(cert: bytes, key: bytes, cert_name: str, key_name: str) -> None:
 
 @contextlib.contextmanager
 def _file(data: bytes) -> Iterator[str]:
-    """A path for what takes only files; in memory where there is a way, as keys are secret."""
+    """A path for functions that take only files; in memory on Linux, as keys are secret."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem")
         try:

@@ -337,7 +337,7 @@ class RemoteTagMatch(Generic[K]):
         Returns
         -------
         list of dict
-            Of each its name (`session`), the `user` who has it, whether it is `connected`, its `guarantee`, how many
+            Of each its name (`session`), its `user`, whether it is `connected`, its `guarantee`, how many
             `keys` it follows (`None`: every key), how many notifications are `waiting`, of how many `bytes`, and in how
             many seconds it ends (`ends_in`; `None`: it is connected).
         """

@@ -127,7 +127,7 @@ class Connection:
 
 
 def _check_certificates(url: str, roots: object, chain: object, key: object) -> None:
-    """See that arguments are what they are to be, of which gRPC would only say that it cannot connect."""
+    """Check the arguments, as gRPC would only say that it cannot connect."""
     if (chain is None) != (key is None):
         raise InvalidValueError("cert_chain and private_key must be given together")
     given = {"tls_root_certs": roots, "cert_chain": chain, "private_key": key}

@@ -1,7 +1,7 @@
-"""HTTP beside the service: `/metrics` for Prometheus, `/livez` and `/readyz` for whoever looks after it.
+"""HTTP next to the service: `/metrics` for Prometheus, `/livez` and `/readyz` for its operator.
 
-Nobody needs a token here, so that strangers get little of it: so many connections, of which the oldest goes where one
-more comes, each for one request and for a few seconds.
+No token is needed here, so strangers get little: few connections at once, and each for one request and a few seconds.
+Another connection ends the oldest one.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class HttpEndpoint:
 
 
 class _Bounded:
-    """A request as it is read: after so many bytes it ends."""
+    """A request as it is read: after `most` bytes it ends."""
 
     def __init__(self, file: Any, most: int) -> None:
         self._file, self._left = file, most

@@ -274,7 +274,7 @@ class Hub:
         return sum(self._sessions.offer(number, whole.part(begin, end)) for number, begin, end in parts)
 
     def _with_expiry(self, messages: Messages) -> Messages:
-        """Messages of which those that say nothing themselves expire as the options say."""
+        """Messages with the expiry of the options, unless they have their own."""
         expiry = self._sessions.options.message_expiry
         if expiry is None:
             return messages

@@ -62,7 +62,7 @@ def check_schema(schema: pa.Schema) -> None:
     Raises
     ------
     InvalidValueError
-        Two have one name, or there is none, or there are too many.
+        Two have one name, or there are no columns, or too many.
     """
     if not schema.names:
         raise InvalidValueError("messages need a column 'tags', or one for each attribute")

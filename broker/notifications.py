@@ -59,8 +59,8 @@ class Notifications:
     sizes : I64Array
         Bytes that each counts for.
     expires, until : I64Array
-        When each expires: microseconds since 1970 where the publisher has said a time of day, and where it has said how
-        long, microseconds of `steady_us`; the other one is `NEVER`, or both.
+        When each expires: microseconds since 1970 if the publisher gave a time of day, and microseconds of
+        `steady_us` if it gave a duration; the other one is `NEVER`, or both.
     held : int
         Bytes of memory that stay in use as long as any of these notifications does.
     offsets : I64Array
@@ -123,7 +123,7 @@ class Notifications:
         return (self.expires > now) & (self.until > steady)
 
     def as_batch(self, now: int, steady: int) -> pa.RecordBatch:
-        """What the subscriber gets: the columns of `schema_of`; what is left becomes a time of day by both clocks."""
+        """The columns of `schema_of` for the subscriber; time that is left becomes a time of day by both clocks."""
         times = np.where(self.until == NEVER, self.expires, self.until - steady + now)
         expires = pa.array(times, mask=times == NEVER).cast(pa.timestamp("us", "UTC"))
         arrays = [pa.array(self.offsets), pa.array(self.redelivered), *self.content.columns, expires]

@@ -37,7 +37,7 @@ class Outbox:
     max_notifications, max_bytes : int
         How many wait at most, and bytes of them. What was handed over and not acknowledged counts.
     now, steady : callable
-        Microseconds since 1970, and such as pass whatever becomes of the system's clock.
+        Microseconds since 1970, and those of `steady_us`.
 
     Examples
     --------

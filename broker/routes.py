@@ -1,7 +1,7 @@
 """Which sessions follow a key: pairs of both in sorted columns, which are looked up for many keys at once.
 
-The columns come in few runs, each more than twice as long as the next one: what is followed becomes a run of its own,
-and runs of like lengths are merged, so that a change costs no more than what it changes, however many pairs there are.
+The columns come in few runs, each more than twice as long as the next one: new pairs become a run, and runs of like
+lengths are merged. So a change costs as much as it changes, however many pairs there are.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Run:
         return (places, sessions) if there.all() else (places[there], sessions[there])
 
     def remove(self, codes: Any, session: int) -> None:
-        """Mark the pairs of these codes and a session that there are."""
+        """Mark the pairs of these codes and a session as removed."""
         last = len(self.codes) - 1
         low, ends = (np.searchsorted(self.codes, codes, side) for side in ("left", "right"))
         high = ends.copy()
@@ -60,7 +60,7 @@ class _Run:
 
 
 def _merged(runs: list[_Run]) -> list[_Run]:
-    """One run of the pairs that there are in some, or none."""
+    """One run of the pairs in some, without those that are marked; or no run."""
     codes = np.concatenate([run.codes[run.is_there] for run in runs])
     sessions = np.concatenate([run.sessions[run.is_there] for run in runs])
     return [_Run(codes, sessions)] if len(codes) else []
@@ -147,7 +147,7 @@ class Routes:
             self._runs[-2:] = _merged(self._runs[-2:])
 
     def _forget_names(self) -> None:
-        """Forget those that nobody follows; codes are places among the names, in the order in which these came."""
+        """Forget those that no session follows; codes are places among the names, in the order in which these came."""
         self._runs = _merged(self._runs)
         followed = np.unique(np.concatenate([np.zeros(0, np.uint64), *(run.codes for run in self._runs)]))
         names = list(self._names)

@@ -31,7 +31,7 @@ from tagmatch.model.options import KeyType, check_one_of
 #: Counts of outboxes that go on when a session has ended
 _LASTING = ("offered", "delivered", "dropped", "expired", "redelivered")
 MAX_NAME = 256
-#: Ends that do not hold any more may be kept, beside as many as there are sessions
+#: Outdated ends that may be kept, in addition to one for each session
 _SPARE_ENDS = 1_024
 
 
@@ -121,8 +121,8 @@ class Sessions:
     now : callable
         Microseconds since 1970, for messages that expire at a time of day.
     steady : callable, optional
-        Microseconds for all durations, which pass whatever becomes of the system's clock. Default: `steady_us`, or
-        another `now` that is given.
+        Microseconds for all durations, which do not jump with the system's clock. Default: `steady_us`, or another
+        `now` that is given.
 
     Examples
     --------
@@ -294,7 +294,7 @@ class Sessions:
         Returns
         -------
         list of dict
-            Of each `session`, its name, the `user` who has it, whether it is `connected`, its `guarantee`, how many
+            Of each `session`, its name, its `user`, whether it is `connected`, its `guarantee`, how many
             `keys` it follows (`None`: every key), how many notifications are `waiting`, of how many `bytes`, and in how
             many seconds it ends (`ends_in`; `None`: it is connected).
         """
@@ -361,7 +361,7 @@ class Sessions:
             raise SessionError("this session has ended; connect again to begin another")
 
     def _change(self, session: _Session, gone: set[Any], more: set[Any]) -> None:
-        """Have a session follow other keys: the work is that of the change, whatever the session follows."""
+        """Follow other keys: the work is that of the change, however many keys the session follows."""
         keys = set() if session.keys is None else session.keys
         self._check_count(len(keys) - len(gone) + len(more))
         kind = KEY_TYPES[self.key_type]

@@ -63,9 +63,9 @@ class Notification(NamedTuple, Generic[K]):
 class Subscriber(Generic[K]):
     """A connection to a session; `RemoteTagMatch.subscriber` makes it.
 
-    Iteration waits for notifications and ends when the service does, or when another thread closes this. It goes on
-    where it was left: all iterators of a subscriber, and `batches`, hand over each notification once between them.
-    One thread may take notifications while others acknowledge and follow.
+    Iteration waits for notifications and ends when the service does, or when another thread closes this. It continues
+    at the next notification: all iterators of a subscriber, and `batches`, hand over each one once between them. One
+    thread may take notifications while others acknowledge and follow.
 
     Raises
     ------
@@ -80,7 +80,7 @@ class Subscriber(Generic[K]):
         self._stream = connection.open_stream(self._schema, {"command": "notify", **command})
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._last, self._closed, self._has_ended = 0, False, False
-        # What came last, of which so many rows were handed over; and these one by one, once somebody asks for one
+        # The last batch, the number of its rows that were handed over, and its rows one by one, once one is asked for
         self._batch: pa.RecordBatch | None = None
         self._place = 0
         self._rows: Iterator[tuple[Any, ...]] | None = None
@@ -95,7 +95,7 @@ class Subscriber(Generic[K]):
             yield row
 
     def _next_batch(self) -> pa.RecordBatch | None:
-        """All that came last and was not handed over, else what comes next; `None` at the end."""
+        """The rest of the last batch, else the next batch; `None` at the end."""
         with self._reading:
             if (came := self._came()) is None:
                 return None
@@ -114,7 +114,7 @@ class Subscriber(Generic[K]):
             return row
 
     def _came(self) -> pa.RecordBatch | None:
-        """What came last, if some of it was not handed over, else what comes next; `None` at the end."""
+        """The last batch, if some of it was not handed over, else the next one; `None` at the end."""
         while self._batch is None or self._place == len(self._batch):
             if self._closed or self._has_ended:
                 return None
@@ -125,8 +125,8 @@ class Subscriber(Generic[K]):
     def acknowledge(self, offset: int | None = None) -> None:
         """Say that all notifications up to this offset, default: the last one that was handed over, are done with.
 
-        Iteration and `batches` hand notifications over one by one and batch by batch; what has come from the service,
-        but was not handed over, is not acknowledged.
+        Iteration hands over single notifications, `batches` batches. Those that have come from the service, but were
+        not handed over, are not acknowledged.
 
         The service finds out whether that can be, so that errors come by iteration.
         """

@@ -29,7 +29,7 @@ class SessionOptions:
     max_sessions : int
         Sessions at once, with those that are not connected.
     max_user_sessions : int, optional
-        Those of one user; `None`: a tenth of `max_sessions`, so that there are some for others.
+        Those of one user; `None`: a tenth of `max_sessions`, which leaves some for others.
     max_keys : int
         Keys that one session follows, at most.
     max_notifications : int

@@ -11,7 +11,7 @@ def now_us() -> int:
 
 
 def steady_us() -> int:
-    """Microseconds since some moment, which pass as time does, whatever becomes of the system's clock.
+    """Microseconds since some moment, which do not jump with the system's clock.
 
     They are for durations that a user has given; the system's clock is for times of day. A machine that sleeps does not
     count them.

@@ -41,7 +41,7 @@ def _show_version(wanted: bool) -> None:
 
 
 def user_path(text: str) -> str:
-    """A path as a person writes it; errors as of `location.user_path`."""
+    """A path as a person writes it; errors: see `location.user_path`."""
     from tagmatch.model.storage import location
 
     return location.user_path(text)

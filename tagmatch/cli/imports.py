@@ -7,8 +7,8 @@ class NotNeeded:
     """Finds no pandas and no SciPy.
 
     Arrow imports the first when it is first given a Python object, and Numba the second when it first compiles, which
-    takes a second each; the command has no use for them. Told that there is none, both do without. And where memory
-    is short, SciPy's linear algebra waits for it for ever.
+    takes a second each; the command has no use for them. Without them, both
+    work all the same. And if memory is short, SciPy's linear algebra waits for it for ever.
     """
 
     @staticmethod

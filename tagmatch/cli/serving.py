@@ -24,7 +24,7 @@ _PACKAGES = {"grpc": "grpcio", "prometheus_client": "prometheus-client"}
 
 
 def require_packages() -> None:
-    """See that there is what a service needs, before anything else takes time or goes to a log; TagMatchError."""
+    """Check for the packages of a service, before anything else takes time or goes to a log; TagMatchError."""
     from importlib.util import find_spec
 
     from tagmatch.model.errors import TagMatchError

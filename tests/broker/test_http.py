@@ -1,4 +1,4 @@
-"""`/metrics`, `/livez` and `/readyz`, whoever else connects to their port."""
+"""`/metrics`, `/livez` and `/readyz`, while strangers connect to their port."""
 
 from __future__ import annotations
 

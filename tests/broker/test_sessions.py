@@ -100,7 +100,7 @@ def test_a_session_outlives_its_connection() -> None:
 
 @pytest.mark.parametrize("jump", [3_600_000_000, -3_600_000_000])
 def test_a_clock_that_jumps_ends_no_session(jump: int) -> None:
-    """Nor what waits in it for so many seconds; what expires at a time of day does so by the clock."""
+    """Nor messages that last for some seconds; those that expire at a time of day do so by the clock."""
     clock, steady = Clock(), Clock()
     clock.now = 10_000_000_000
     sessions = Sessions("integer", SessionOptions(linger=300), clock, steady)
