@@ -21,7 +21,9 @@ BEGUN = b"GET /livez HTTP/1.1\r\nHost: x\r\nX: "
 
 @pytest.fixture
 def endpoint() -> Iterator[HttpEndpoint]:
-    with closing(HttpEndpoint(MetricsOptions(port=0), lambda: b"metrics 1\n" * 1_000_000, lambda: True)) as found:
+    with closing(
+        HttpEndpoint(MetricsOptions(port=0), lambda: b"metrics 1\n" * 1_000_000, lambda: (True, b"ready\n"))
+    ) as found:
         yield found
 
 
