@@ -56,9 +56,9 @@ def cache_folder() -> str | None:
     It is in `NUMBA_CACHE_DIR`, where that is set, else in `XDG_CACHE_HOME`, else in `~/.cache`. What is there are
     pickles, which run as code: only this user or root may be able to write them.
     """
-    base = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base, "tagmatch", f"kernels-{VERSION}-{_code_digest()}")
     try:
+        base = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
+        folder = Path(base, "tagmatch", f"kernels-{VERSION}-{_code_digest()}")
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         found = folder.stat()
         if found.st_uid not in (os.getuid(), _ROOT):
@@ -69,6 +69,13 @@ def cache_folder() -> str | None:
         _warn_of_cache(error)
         return None
     return str(folder)
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # a user id that no user has, without HOME
+        raise FileNotFoundError("there is no home folder") from None
 
 
 @cache

@@ -8,6 +8,7 @@ import pytest
 from support.command import done
 
 from tagmatch import InvalidValueError, TagMatch
+from tagmatch.model.kernels.jit import cache_folder
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +19,11 @@ def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+
+def test_kernels_are_not_kept(recwarn: pytest.WarningsRecorder) -> None:
+    assert cache_folder.__wrapped__() is None
+    assert "compiled kernels cannot be kept (there is no home folder)" in str(recwarn.pop(RuntimeWarning).message)
 
 
 @pytest.mark.parametrize("path", ["~/x.index", "~", "~nobody-has-this-name/x.index"])
