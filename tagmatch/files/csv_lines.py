@@ -30,6 +30,7 @@ TAG_SEPARATOR = "|"
 #: What a cell is read as JSON for: a number, or how a text or a list begins
 _JSON = re.compile(r'["\[]|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$')
 _BOOLS = {"true": True, "false": False}
+_MARK = MARK.encode()
 _INTEGER = "-?[0-9]{1,100}"
 
 
@@ -61,6 +62,8 @@ class CsvLines:
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
         """As `TextFormat` says."""
+        if data.startswith(_MARK):  # which Arrow leaves out, though it stands within the file
+            raise pa.ArrowInvalid("a byte order mark")
         with threads_of_arrow():
             table = pa_csv.read_csv(
                 pa.BufferReader(data),
@@ -72,7 +75,10 @@ class CsvLines:
                     strings_can_be_null=False,
                 ),
             )
-        (cells,) = table.combine_chunks().to_batches()
+        batches = table.combine_chunks().to_batches()
+        if not batches:
+            raise pa.ArrowInvalid("no rows")
+        (cells,) = batches
         if self._attributes and ATTRIBUTES.name in schema.names:
             given = cells[ATTRIBUTES.name].to_pylist() if ATTRIBUTES.name in self._names else []
             for each in filter(None, given):
@@ -199,7 +205,7 @@ def header_of(blocks: Iterator[Block], path: str) -> tuple[list[str], list[Block
             continue
         line = sum(each.line_count for each in before) + int(block.lines[0]) + 1
         try:
-            cells = cells_of(block.part(0, 1).removeprefix(MARK.encode()), line)
+            cells = cells_of(block.part(0, 1).removeprefix(_MARK), line)
         except ValueError as error:
             raise InputFileError(f"{path}: line {line} does not name the columns: {error}") from None
         return cells, [*before, block.rows(slice(1, None))]

@@ -191,6 +191,15 @@ def test_files_that_cannot_be_used(tmp_path, name, data, why):
     assert why in str(caught.value)
 
 
+@pytest.mark.parametrize("step", [1, 13, 1 << 20])
+def test_a_byte_order_mark_within_csv_is_text(tmp_path, monkeypatch, step):
+    """Also where a part of the file begins with it, as Arrow would leave it out."""
+    mark = "\ufeff"
+    read = io.BytesIO(f"{mark}tags\n{mark}a\n{mark}\n".encode()).read
+    monkeypatch.setattr("tagmatch.files.inputs.at_hand", lambda *_: lambda size: read(min(size, step)))
+    assert queries_in(tmp_path, "q.csv", b"") == ([(0, None, [f"{mark}a"]), (1, None, [mark])], [])
+
+
 @pytest.mark.parametrize("data", [b"tags", b"tags\n", b"\xef\xbb\xbftags\r", b'"tags"\r\n\r\n'])
 def test_a_header_only(tmp_path, data):
     assert queries_in(tmp_path, "q.csv", data) == ([], [])

@@ -23,12 +23,16 @@ from faults.sweep import run_isolated
 from support.text_rows import NoFile, rows_in
 
 from tagmatch import TagMatch, TagMatchError
+from tagmatch.files import inputs
 from tagmatch.files.inputs import read_queries, read_sets
 from tagmatch.files.invalid import InvalidRows
+from tagmatch.files.streams import Read, at_hand
 from tagmatch.messages import message
 
 HANGS_S = 10
 _A_PROCESS = 2_000
+_WHOLE = 1 << 23
+_STEPS = (_WHOLE, _WHOLE, 37, 400)
 
 QUERIES: list[dict[str, Any]] = [
     {"id": 1, "tags": ["a", "b"]},
@@ -182,6 +186,8 @@ class Reading:
 
     def __init__(self, form: str) -> None:
         self.files = corpus(form)
+        self._step = _WHOLE
+        inputs.at_hand = self._at_hand
         self._index = TagMatch(threads=1, device="cpu")
         self._index.add_sets([["a"], [], ["b"]], [1, 2, 3], where=["x > 0", None, None])
         self._index.consolidate()
@@ -191,7 +197,13 @@ class Reading:
 
     def outcome(self, name: str) -> str:
         """Read the file of a name; returns how that ended, and raises if that is wrong."""
+        self._step = random.Random(f"{name} in parts").choice(_STEPS)
         return self._outcome(spoiled(self.files, random.Random(name)))
+
+    def _at_hand(self, descriptor: int, name: str) -> Read:
+        """Bytes as they come from a pipe, in parts."""
+        read, step = at_hand(descriptor, name), self._step
+        return lambda size: read(min(size, step))
 
     def _outcome(self, file: File) -> str:
         with tempfile.NamedTemporaryFile(suffix=f".{file.form}") as stored:
