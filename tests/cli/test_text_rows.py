@@ -15,6 +15,7 @@ import pytest
 from tagmatch import InputFileError, TagMatchError
 from tagmatch.files.inputs import read_queries, read_sets
 from tagmatch.files.invalid import InvalidRows
+from tagmatch.files.others import EVERY_OTHER
 from tagmatch.files.outputs import open_output
 
 Row = tuple[int, Any, Any]
@@ -35,7 +36,7 @@ def queries_in(tmp_path, name: str, data: bytes, **more: Any) -> tuple[list[Row]
     path.write_bytes(data)
     invalid = Recorded()
     rows: list[Row] = []
-    for batch in read_queries(str(path), invalid=invalid, **more):
+    for batch in read_queries(str(path), invalid=invalid, ignored=EVERY_OTHER, **more):
         rows += zip(*(batch[column].to_pylist() for column in ("row", "id", "tags")), strict=True)
     return rows, [message.removeprefix(f"{path}: ") for message in invalid.said]
 

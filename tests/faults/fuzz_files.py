@@ -26,6 +26,7 @@ from tagmatch import TagMatch, TagMatchError
 from tagmatch.files import inputs
 from tagmatch.files.inputs import read_queries, read_sets
 from tagmatch.files.invalid import InvalidRows
+from tagmatch.files.others import EVERY_OTHER
 from tagmatch.files.streams import Read, at_hand
 from tagmatch.messages import message
 
@@ -236,7 +237,7 @@ class Reading:
         invalid, rows = _Skipped(skip=skip), []
         try:
             if what == "queries":
-                for batch in read_queries(path, invalid=invalid):
+                for batch in read_queries(path, invalid=invalid, ignored=EVERY_OTHER):
                     rows += zip(*(batch[name].to_pylist() for name in ("row", "id", "tags")), strict=True)
                     assert len(self._index.match_many(batch["tags"])) == len(batch)
             else:
