@@ -1,9 +1,16 @@
 """What it means that an area has a place: on the sphere and on the plane, in float64. All else asks these functions.
 
 On the sphere, places are degrees, and distances metres along the mean sphere of WGS 84. A circle is tested by the chord
-through the sphere, as squares of differences, which is exact to a few units of the last digit at the poles, across the
-anti-meridian, and for radii of millimetres, and needs no trigonometry but to prepare it. On the plane, `lon` and `lat`
-are x and y, and a radius is in their unit.
+through the sphere, as squares of differences, which is right to a few nanometres at the poles, across the
+anti-meridian, and for radii of millimetres, and needs no trigonometry but to prepare it. Chords hardly grow near the
+antipode: a circle of more than a quarter of a great circle is what lies outside of one around its antipode, and
+is tested by the chord from there. On the plane, `lon` and `lat` are x and y, and a radius is in their unit; squares of
+the least and the greatest radii underflow or overflow, so these circles are tested by multiples of differences.
+
+A circle's limit says how it is tested. Without a sign, it is the square of the greatest chord or distance. With one,
+which zero may have, the circle is *marked*: the limit is, but for its sign, the square of the least chord from the
+antipode, or on the plane the radius. Tests of both kinds are differences, products and sums, so that every processor
+says the same.
 """
 
 from __future__ import annotations
@@ -11,6 +18,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -22,16 +30,33 @@ from tagmatch.model.kernels.jit import kernel, lent
 EARTH = 6371008.8
 
 _RADIANS = math.pi / 180
+# Half of a great circle, as a double and how much is missing; a quarter; pi has more digits than a double
+_EXACT_HALF = (Fraction(math.pi) + Fraction(1.2246467991473532e-16)) * Fraction(EARTH)
+_HALF, _QUARTER = float(_EXACT_HALF), float(_EXACT_HALF / 2)
+_MISSING = float(_EXACT_HALF - Fraction(_HALF))
+
+# Squares of radii from one to the other lose no digit; others are multiplied, those below one and those above
+_LEAST, _GREATEST = 2.0**-480, 2.0**510
+_UP, _DOWN = 2.0**600, 2.0**-600
+
+
+@lent
+def _sine_and_cosine(degrees):
+    """Those of an angle, by how far it is from a multiple of 90 degrees: so antipodes are exactly opposite."""
+    turns = np.rint(degrees / 90)
+    rest, quarter = (degrees - 90 * turns) * _RADIANS, np.int64(turns)
+    one, other = math.sin(rest), math.cos(rest)
+    if quarter & 1:
+        one, other = other, one
+    return (-one if quarter & 2 else one), (-other if (quarter + 1) & 2 else other)
 
 
 @lent
 def unit_vector(lon, lat):
     """Where a place of the sphere lies in space; the same for all names of one place."""
-    if abs(lat) >= 90:
-        return 0.0, 0.0, 1.0 if lat > 0 else -1.0
-    a, b = (180.0 if lon == -180 else lon) * _RADIANS, lat * _RADIANS
-    across = math.cos(b)
-    return across * math.cos(a), across * math.sin(a), math.sin(b)
+    along, across = _sine_and_cosine(lat)
+    east, ahead = _sine_and_cosine(lon)
+    return across * ahead, across * east, along
 
 
 @lent
@@ -44,29 +69,67 @@ def point_of(lon, lat, plane):
 
 @lent
 def limit_of(metres, plane):
-    """Square of the largest distance between the points of a circle's middle and of a place in it."""
+    """By which a circle of this radius is tested; see above."""
     if plane:
-        return metres * metres
-    angle = metres / EARTH
-    if angle >= math.pi:
+        return metres * metres if metres >= _LEAST and metres <= _GREATEST else -metres
+    if metres <= _QUARTER:
+        half_chord = math.sin(metres / EARTH / 2)
+        return 4 * half_chord * half_chord
+    left_out = (_HALF - metres) + _MISSING
+    if left_out <= 0:
         return np.inf
-    half_chord = math.sin(angle / 2)
-    return 4 * half_chord * half_chord
+    half_chord = math.sin(left_out / EARTH / 2)
+    return -4 * half_chord * half_chord
 
 
-def near_rule(times: Callable[..., Any], plus: Callable[..., Any]) -> Callable[..., Any]:
-    """The rule `is_near` by a product and a sum that are rounded one by one, as all must round to say the same."""
+@lent
+def is_marked(limit):
+    """Whether a limit has a sign."""
+    return math.copysign(1.0, limit) < 0
 
-    def is_near(x, y, z, limit, px, py, pz):
-        """Whether two points are no farther apart than the root of a limit."""
+
+@lent
+def reach_of(limit, plane):
+    """How far from a circle's middle its points are at most, on each axis; but for rounding."""
+    if is_marked(limit):
+        return -limit if plane else math.inf
+    return math.sqrt(limit)
+
+
+def near_rules(
+    times: Callable[..., Any], plus: Callable[..., Any], compiled: Callable[[Callable[..., Any]], Any]
+) -> tuple[Any, Any, Any]:
+    """The rules by a product and a sum that are rounded one by one, as all must round to say the same."""
+
+    @compiled
+    def by_squares(x, y, z, limit, px, py, pz):
+        """Whether a point is in a circle around another one that is not marked."""
         dx, dy, dz = x - px, y - py, z - pz
         return plus(plus(times(dx, dx), times(dy, dy)), times(dz, dz)) <= limit
 
-    return is_near
+    @compiled
+    def by_mark(x, y, z, limit, px, py, pz, plane):
+        """Whether a point is in a circle around another one that is marked."""
+        if plane:
+            by = _UP if -limit < 1 else _DOWN
+            dx, dy, reach = times(x - px, by), times(y - py, by), times(limit, by)
+            return plus(times(dx, dx), times(dy, dy)) <= times(reach, reach)
+        dx, dy, dz = x + px, y + py, z + pz
+        return plus(plus(times(dx, dx), times(dy, dy)), times(dz, dz)) >= -limit
+
+    @compiled
+    def is_near(x, y, z, limit, px, py, pz, plane):
+        """Whether a point is in a circle around another one."""
+        if is_marked(limit):
+            return by_mark(x, y, z, limit, px, py, pz, plane)
+        return by_squares(x, y, z, limit, px, py, pz)
+
+    return by_squares, by_mark, is_near
 
 
-#: In a kernel, `is_near(x, y, z, limit, px, py, pz)`: whether two points are no farther apart than the root of a limit
-is_near = lent(near_rule(operator.mul, operator.add))
+#: In a kernel, `is_near(x, y, z, limit, px, py, pz, plane)`: whether a point is in a circle around another one; and
+#: what says it if the limit is not marked, and if it is
+near_by_squares, near_by_mark, is_near = near_rules(operator.mul, operator.add, lent)
 
 
 @lent
@@ -106,11 +169,17 @@ def _limits(metres, plane, out):
 
 
 @kernel
+def _reaches(limits, plane, out):
+    for i in range(len(limits)):
+        out[i] = reach_of(limits[i], plane)
+
+
+@kernel
 def _circles_have(lon, lat, metres, at_lon, at_lat, plane, out):
     for i in range(len(out)):
         x, y, z = point_of(lon[i], lat[i], plane)
         px, py, pz = point_of(at_lon[i], at_lat[i], plane)
-        out[i] = is_near(x, y, z, limit_of(metres[i], plane), px, py, pz)
+        out[i] = is_near(x, y, z, limit_of(metres[i], plane), px, py, pz, plane)
 
 
 @kernel
@@ -127,9 +196,16 @@ def points(lon: F64Array, lat: F64Array, *, plane: bool) -> tuple[F64Array, F64A
 
 
 def limits(metres: F64Array, *, plane: bool) -> F64Array:
-    """Of circles with these radii, the squares of the greatest distances in space."""
+    """By which circles with these radii are tested."""
     out = np.empty(len(metres))
     _limits(metres, plane, out)
+    return out
+
+
+def reaches(limits: F64Array, *, plane: bool) -> F64Array:
+    """How far from their middles the points of circles with these limits are at most, on each axis."""
+    out = np.empty(len(limits))
+    _reaches(limits, plane, out)
     return out
 
 

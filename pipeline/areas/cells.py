@@ -36,14 +36,13 @@ GIVEN_BACK, NEVER_USED, AVAILABLE = 0, 1, 2
 
 
 @kernel
-def divide(groups, limits, order, spaces):
+def divide(groups, reaches, order, spaces):
     """Write which space each entry is in, of entries in order of group and radius; returns how many there are."""
     space, first = -1, 0
     for i in range(len(order)):
         entry = order[i]
         starts = i == 0 or groups[entry] != groups[order[i - 1]]
-        # squares: a radius that is twice as great
-        if starts or (i - first >= _FEW and limits[entry] > 4 * limits[order[first]]):
+        if starts or (i - first >= _FEW and reaches[entry] > 2 * reaches[order[first]]):
             space, first = space + 1, i
         spaces[entry] = space
     return space + 1

@@ -6,7 +6,9 @@ test leaves some slots open, which has to be asked of numbers that lie elsewhere
 same arithmetic as `tagmatch.model.kernels.sphere`.
 
 There are two ways to test a chunk: vector code with a compressed store, for x86-64, and loops, for every processor.
-Kernels take the way as an argument, `None` or `True`: Numba compiles what is behind `way is None` for one of them only.
+Kernels take the way as an argument, `None` for loops: Numba compiles what is behind `way is None` for one of them only.
+With `True`, vector code asks each chunk which of its circles are marked (see `tagmatch.model.kernels.sphere`), with
+`False` none is.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from tagmatch.model.arrays import F64Array, U32Array
+from tagmatch.model.kernels.bits import trailing_zeros
 from tagmatch.model.kernels.jit import lent
-from tagmatch.model.kernels.sphere import is_near
+from tagmatch.model.kernels.sphere import is_marked, near_by_mark, near_by_squares
 
 #: Slots of a chunk; float64 words of it; and where its lane of numbers begins, in words of 32 bits
 SLOTS, WORDS, NUMBERS = 16, 72, 128
@@ -33,9 +36,9 @@ LINE = 64
 _VECTOR_CODE = platform.machine().lower() in ("x86_64", "amd64")
 
 
-def way() -> bool | None:
-    """How chunks are tested on this processor: `True` by vector code, `None` by loops."""
-    return True if _VECTOR_CODE else None
+def way(*, marked: bool = True) -> bool | None:
+    """How chunks are tested on this processor, some of whose circles may be marked, or none."""
+    return marked if _VECTOR_CODE else None
 
 
 def aligned(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -113,6 +116,16 @@ def _near_vector(typing: Any, words: Any, first: Any, point: Any, limit: Any) ->
     return types.int64(words, types.int64, point, limit), generate
 
 
+def _marked_vector(typing: Any, words: Any, first: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words, first = arguments
+        integers = ir.VectorType(_I64, SLOTS)
+        limits = _Lanes(context, builder, signature.args[0], words, first)(384, integers)
+        return _bits(builder, builder.icmp_signed("<", limits, ir.Constant(integers, [0] * SLOTS)))
+
+    return types.int64(words, types.int64), generate
+
+
 def _boxes_vector(
     typing: Any, words: Any, first: Any, lon: Any, other: Any, lat: Any, matters: Any  # noqa: ARG001
 ) -> Any:  # fmt: skip
@@ -168,6 +181,7 @@ def _prefetch(typing: Any, array: Any, place: Any) -> Any:  # noqa: ARG001
 
 _keep_by_vector: Any = intrinsic(_keep_vector)
 _near_by_vector: Any = intrinsic(_near_vector)
+_marked_by_vector: Any = intrinsic(_marked_vector)
 _boxes_by_vector: Any = intrinsic(_boxes_vector)
 _hits_by_vector: Any = intrinsic(_hits_vector)
 
@@ -176,21 +190,46 @@ prefetch: Any = intrinsic(_prefetch)
 
 
 @lent
+def _near_by_loop(words, first, x, y, z, limit):
+    found = 0
+    for slot in range(SLOTS):
+        at = first + slot
+        most = words[at + 48] if limit is None else limit
+        found |= int(near_by_squares(words[at], words[at + 16], words[at + 32], most, x, y, z)) << slot
+    return found
+
+
+@lent
+def _marked(way, words, first, limit):
+    """Which slots of a chunk have a limit that is marked, or all if another one counts, which is; as bits."""
+    if limit is not None:
+        return ALL_SLOTS if is_marked(limit) else 0
+    if way is not None:
+        return _marked_by_vector(words, first) if way else 0
+    marked = 0
+    for slot in range(SLOTS):
+        marked |= int(is_marked(words[first + slot + 48])) << slot
+    return marked
+
+
+@lent
 def near(way, words, chunk, point, limit):
     """Which slots of a chunk have a point in their circle, as bits; with a limit, which are in a circle around a point.
 
     The point has two numbers on the plane, else three.
     """
-    first = chunk * WORDS
-    if way is None:
-        found = 0
-        z = point[2] if len(point) == 3 else 0.0
-        for slot in range(SLOTS):
-            at = first + slot
-            most = words[at + 48] if limit is None else limit
-            found |= int(is_near(words[at], words[at + 16], words[at + 32], most, point[0], point[1], z)) << slot
-        return found
-    return _near_by_vector(words, first, point, limit)
+    first, plane = chunk * WORDS, len(point) == 2
+    x, y, z = point[0], point[1], 0.0 if len(point) == 2 else point[len(point) - 1]
+    found = _near_by_loop(words, first, x, y, z, limit) if way is None else _near_by_vector(words, first, point, limit)
+    marked = _marked(way, words, first, limit)
+    found &= ~marked
+    while marked:
+        slot = np.int64(trailing_zeros(np.uint64(marked)))
+        marked &= marked - 1
+        at = first + slot
+        most = words[at + 48] if limit is None else limit
+        found |= int(near_by_mark(words[at], words[at + 16], words[at + 32], most, x, y, z, plane)) << slot
+    return found
 
 
 @lent

@@ -13,7 +13,7 @@ import numpy as np
 
 from tagmatch.model.kernels.atomics import add, fence_acquire, give_way, load_acquire, load_relaxed
 from tagmatch.model.kernels.jit import kernel, lent
-from tagmatch.model.kernels.sphere import is_in_box, limit_of, unit_vector
+from tagmatch.model.kernels.sphere import is_in_box, limit_of, reach_of, unit_vector
 from tagmatch.pipeline.areas.cells import FREE
 from tagmatch.pipeline.areas.chunks import ALL_SLOTS, NUMBERS, SLOTS, WORDS, fetch_chunk, keep, near, prefetch
 from tagmatch.pipeline.areas.client_moves import STRIPES
@@ -92,7 +92,7 @@ def _range_of_shape(origin, kinds, values, message):
     a, b, c, d = values[message, 0], values[message, 1], values[message, 2], values[message, 3]
     if kinds[message] != CIRCLE:
         return _range_of_box(origin, a, b, c, d)
-    reach = math.sqrt(limit_of(c, len(origin) == 2))
+    reach = reach_of(limit_of(c, len(origin) == 2), len(origin) == 2)
     if len(origin) == 2:
         return _around(a, reach), _around(b, reach), (0.0, 0.0)
     x, y, z = unit_vector(a, b)
@@ -145,7 +145,7 @@ def _most_cells(space_cells, group_spaces, group_offsets, groups, begin, end):
 
 @lent
 def _fetch_message(
-    origin, tree, limits, group_spaces, words, kinds, values, lon, lat, group_offsets, groups, message, stack, queue,
+    origin, tree, reaches, group_spaces, words, kinds, values, lon, lat, group_offsets, groups, message, stack, queue,
     queued,
 ):  # fmt: skip
     """Add the cells that can have what a message looks for, and have them fetched."""
@@ -166,7 +166,7 @@ def _fetch_message(
         for space in range(group_spaces[group], group_spaces[group + 1]):
             xs, ys, zs = of_shape
             if len(lon):
-                reach = math.sqrt(limits[space])
+                reach = reaches[space]
                 xs, ys = _common(xs, _around(point[0], reach)), _common(ys, _around(point[1], reach))
                 if len(origin) == 3:
                     zs = _common(zs, _around(point[len(origin) - 1], reach))
@@ -270,7 +270,7 @@ def _read_in_peace(
 
 @kernel
 def find_clients(
-    way, origin, chunks, positions, tree, limits, group_spaces, entry_clients, kinds, values, lon, lat, group_offsets,
+    way, origin, chunks, positions, tree, reaches, group_spaces, entry_clients, kinds, values, lon, lat, group_offsets,
     groups, begin, out, ends, asks,
 ):  # fmt: skip
     """Write which entries each message looks for, and where each message's end, from one on, while there is room.
@@ -292,7 +292,7 @@ def find_clients(
                 end = message
                 break
             queued = _fetch_message(
-                origin, tree, limits, group_spaces, chunks[0], kinds, values, lon, lat, group_offsets, groups, message,
+                origin, tree, reaches, group_spaces, chunks[0], kinds, values, lon, lat, group_offsets, groups, message,
                 stack, queue, queued,
             )  # fmt: skip
             cell_ends[message - begin + 1] = queued

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, frozen, offsets_of, pooled
 from tagmatch.model.kernels.prepared import Prepared
-from tagmatch.model.kernels.sphere import limits, points
+from tagmatch.model.kernels.sphere import limits, points, reaches
 from tagmatch.pipeline.areas.cells import AVAILABLE, NEVER_USED, PER_CELL, clear_all, cut, divide, join_all
 from tagmatch.pipeline.areas.cells import FLAT as FLAT_SPACE
 from tagmatch.pipeline.areas.chunks import SLOTS, WORDS, chunks_of, way
@@ -50,14 +50,16 @@ class Entries:
     ----------
     spaces, clients : uint32 arrays
     limits : float64 array
-        The space of each entry, its client, and the square of how far from it the entry is found.
+        The space of each entry, its client, and what says how far from it the entry is found, as of `limits`.
     client_offsets : int array
     client_entries : uint32 array
         The entries of client `i` are `client_entries[client_offsets[i] : client_offsets[i + 1]]`.
     group_spaces : int64 array
         Spaces of group `g` are `group_spaces[g]` to `group_spaces[g + 1]`.
-    space_limits : float64 array
-        The greatest limit in each space.
+    space_reaches : float64 array
+        How far from their middles the points of the greatest entries of each space are, on each axis.
+    marked : bool
+        Whether some limits are.
     plane : bool
     """
 
@@ -67,7 +69,8 @@ class Entries:
     client_offsets: npt.NDArray[Any]
     client_entries: U32Array
     group_spaces: I64Array
-    space_limits: F64Array
+    space_reaches: F64Array
+    marked: bool
     plane: bool
 
     @classmethod
@@ -76,9 +79,10 @@ class Entries:
     ) -> Entries:
         """Put entries into spaces; parameters as of `ClientCells.of`."""
         limit = limits(metres, plane=plane)
-        order = np.lexsort((limit, groups))
+        reach = reaches(limit, plane=plane)
+        order = np.lexsort((reach, groups))
         spaces = np.empty(len(groups), np.uint32)
-        space_count = divide(groups, limit, order, spaces)
+        space_count = divide(groups, reach, order, spaces)
         last_of_space = offsets_of(np.bincount(spaces, minlength=space_count))[1:] - 1
         last = order[last_of_space]
         return cls(
@@ -88,7 +92,8 @@ class Entries:
             offsets_of(np.bincount(clients, minlength=client_count)),
             np.argsort(clients, kind="stable").astype(np.uint32),
             np.searchsorted(groups[last], np.arange(group_count + 1)),
-            limit[last],
+            reach[last],
+            bool(np.signbit(limit).any()),
             plane,
         )
 
@@ -106,7 +111,7 @@ class Entries:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        arrays = (self.clients, self.group_spaces, self.space_limits, *self.for_moves)
+        arrays = (self.clients, self.group_spaces, self.space_reaches, *self.for_moves)
         return sum(array.nbytes for array in arrays)
 
 
@@ -119,7 +124,7 @@ class _Cells:
 
     def __init__(self, entries: Entries, lon: F64Array, lat: F64Array, asks: I64Array) -> None:
         count = len(entries.spaces)
-        sizes = np.bincount(entries.spaces, minlength=len(entries.space_limits))
+        sizes = np.bincount(entries.spaces, minlength=len(entries.space_reaches))
         cell_offsets = offsets_of(np.where(sizes <= FLAT_SPACE, 1, -(-sizes // PER_CELL)))
         self.count = int(cell_offsets[-1])
         self.lon, self.lat = lon, lat
@@ -135,7 +140,7 @@ class _Cells:
         at = entries.spaces, entries.clients, entries.limits, lon, lat
         join_all(self.chunks, self.count, *at, entries.plane, *self.tree)
         self.prepared = Prepared(
-            *self.chunks[:3], *self.positions, *self.tree, entries.space_limits, entries.group_spaces, entries.clients,
+            *self.chunks[:3], *self.positions, *self.tree, entries.space_reaches, entries.group_spaces, entries.clients,
             asks,
         )  # fmt: skip
         # of spaces that have one cell, whatever there is
@@ -288,9 +293,9 @@ class ClientCells:
         origin = (0.0, 0.0) if entries.plane else (0.0, 0.0, 0.0)
         while messages:
             done = find_clients(
-                way(), origin, cells.chunks[:3], cells.positions, cells.tree, entries.space_limits,
-                entries.group_spaces, entries.clients, shapes.kinds, shapes.values, places.lon, places.lat, offsets,
-                groups.values, done, out, ends, self._asks,
+                way(marked=entries.marked), origin, cells.chunks[:3], cells.positions, cells.tree,
+                entries.space_reaches, entries.group_spaces, entries.clients, shapes.kinds, shapes.values, places.lon,
+                places.lat, offsets, groups.values, done, out, ends, self._asks,
             )  # fmt: skip
             if done == messages:
                 break

@@ -278,9 +278,16 @@ def find_fixed(way, origin, circles, boxes, lon, lat, group_offsets, groups, beg
             wanted += queued * SLOTS
         if used + wanted > len(out):
             return begin, wanted
-        used = _test(
-            way, origin, circles, boxes, lon, lat, begin, of_circles, circle_ends, of_boxes, box_ends, out, used, ends
-        )
+        if way is None or way:
+            used = _test(
+                way, origin, circles, boxes, lon, lat, begin, of_circles, circle_ends, of_boxes, box_ends, out, used,
+                ends,
+            )  # fmt: skip
+        else:  # a test that asks nothing more, compiled for itself
+            used = _test(
+                False, origin, circles, boxes, lon, lat, begin, of_circles, circle_ends, of_boxes, box_ends, out, used,
+                ends,
+            )  # fmt: skip
         begin += count
     return messages, 0
 
@@ -371,8 +378,8 @@ class FixedAreas:
         ends, out = np.zeros(messages + 1, np.int64), pooled(FIRST_ROOM * (messages + SLOTS), np.uint32)
         while messages:
             done, more = find_fixed(
-                way(), origin, self.circles.arrays, self.boxes.arrays, places.lon, places.lat, offsets,
-                groups.values, done, out, ends,
+                way(marked=self.circles.marked), origin, self.circles.arrays, self.boxes.arrays, places.lon,
+                places.lat, offsets, groups.values, done, out, ends,
             )  # fmt: skip
             if done == messages:
                 break

@@ -176,7 +176,7 @@ def _sets_of(way, origin, tables, lon, lat, groups, encoded):
 def _entries_near(way, origin, cells, numbers, groups):
     """The entries, of these groups, of clients near the message's place, and within its area, whichever it has."""
     (
-        words, cell_numbers, following, versions, all_lon, all_lat, space_cells, cuts, axes, limits, group_spaces,
+        words, cell_numbers, following, versions, all_lon, all_lat, space_cells, cuts, axes, reaches, group_spaces,
         clients,
     ) = arrays_at(cells, 0, _OF_CELLS)  # fmt: skip
     has_place, has_area = not np.isnan(numbers[0]), numbers[_KIND] != 0
@@ -185,7 +185,7 @@ def _entries_near(way, origin, cells, numbers, groups):
     shape = numbers[_SHAPE:].reshape((1, 4))
     offsets, ends, out = np.array([0, len(groups)]), np.zeros(2, np.int64), np.empty(_ROOM, np.uint32)
     while not find_clients(
-        way, origin, (words, cell_numbers, following), (versions, all_lon, all_lat), (space_cells, cuts, axes), limits,
+        way, origin, (words, cell_numbers, following), (versions, all_lon, all_lat), (space_cells, cuts, axes), reaches,
         group_spaces, clients, kinds, shape, lon, lat, offsets, groups, 0, out, ends,
         own_array_at(cells, _ASKS, np.int64),
     ):  # fmt: skip

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tagmatch.model.arrays import F64Array, I64Array, U32Array, frozen, offsets_of
 from tagmatch.model.kernels.bits import leading_zeros
 from tagmatch.model.kernels.jit import kernel, lent
-from tagmatch.model.kernels.sphere import limits, points
+from tagmatch.model.kernels.sphere import limits, points, reach_of, reaches
 from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, aligned, chunks_of
 from tagmatch.pipeline.areas.shapes import BOX, CIRCLE
 
@@ -145,7 +145,7 @@ def _fill(lanes, ids, circles, axes, words, numbers, bounds, levels):
         numbers[2 * chunk * WORDS + NUMBERS + slot] = ids[i]
         record, child = chunk // SLOTS, chunk % SLOTS
         if circles:
-            reach = np.sqrt(lanes[i, 3])
+            reach = reach_of(lanes[i, 3], axes == 2)
             for axis in range(axes):
                 low, high = around(lanes[i, axis], reach)
                 _bound(bounds, axes, record, child, axis, rounded_down(low), rounded_up(high))
@@ -179,6 +179,8 @@ class Packed:
         Records, `AXIS` words for each axis of space.
     levels : int64 array
         Of each level its first record, from the level above the chunks on; at last how many records there are.
+    marked : bool
+        Whether some are marked circles.
     """
 
     group_offsets: I64Array
@@ -186,9 +188,10 @@ class Packed:
     numbers: U32Array
     bounds: npt.NDArray[np.float32]
     levels: I64Array
+    marked: bool
 
     def __post_init__(self) -> None:
-        for name in self.__slots__:
+        for name in ("group_offsets", "words", "numbers", "bounds", "levels"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
 
     @property
@@ -239,7 +242,8 @@ def packed(
     levels = levels_over(chunk_count)
     bounds = aligned(int(levels[-1]) * axes * AXIS, np.float32)
     _fill(lanes[order], ids[order], kind == CIRCLE, axes, words, numbers, bounds, levels)
-    return Packed(group_offsets, words, numbers, bounds, levels)
+    marked = kind == CIRCLE and bool(np.signbit(lanes[:, 3]).any())
+    return Packed(group_offsets, words, numbers, bounds, levels, marked)
 
 
 def packed_circles(groups: I64Array, group_count: int, ids: U32Array, values: F64Array, *, plane: bool) -> Packed:
@@ -247,13 +251,15 @@ def packed_circles(groups: I64Array, group_count: int, ids: U32Array, values: F6
     lon, lat, metres = (np.ascontiguousarray(values[:, column]) for column in range(3))
     point, limit = points(lon, lat, plane=plane), limits(metres, plane=plane)
     lanes = np.stack([*point, limit], axis=1)
-    keys = np.stack([*point, 2 * np.sqrt(limit)], axis=1)
+    with np.errstate(over="ignore"):  # infinity, too, tells them apart
+        keys = np.stack([*point, 2 * reaches(limit, plane=plane)], axis=1)
     return packed(groups, group_count, ids, lanes, keys, CIRCLE, 2 if plane else 3)
 
 
 def packed_boxes(groups: I64Array, group_count: int, ids: U32Array, values: F64Array) -> Packed:
     """Pack boxes, whose values are west, south, east, north."""
     west, south, east, north = values.T
-    width = np.where(west <= east, east - west, np.inf)
-    keys = np.stack([west + (east - west) / 2, south + (north - south) / 2, width, north - south], axis=1)
+    with np.errstate(over="ignore"):
+        width, height = np.where(west <= east, east - west, np.inf), north - south
+    keys = np.stack([west / 2 + east / 2, south / 2 + north / 2, width, height], axis=1)
     return packed(groups, group_count, ids, np.stack([west, east, south, north], axis=1), keys, BOX, 2)

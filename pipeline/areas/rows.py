@@ -43,7 +43,7 @@ def keep_tested(offsets, values, rows, of_rows, test_offsets, kinds, shapes, neg
                     else:
                         x, y, z = point_of(shape[0], shape[1], plane)
                         px, py, pz = point_of(lon[message], lat[message], plane)
-                        has = is_near(x, y, z, limit_of(shape[2], plane), px, py, pz)
+                        has = is_near(x, y, z, limit_of(shape[2], plane), px, py, pz, plane)
                     holds &= has != negated[test]
             if holds:
                 out[used] = values[i]

@@ -134,7 +134,7 @@ def _keep(offsets, values, lon, lat, kinds, shapes, plane, ends, out):
                 has = is_in_box(shape[0], shape[2], shape[1], shape[3], lon[i], lat[i], plane)
             else:
                 px, py, pz = point_of(lon[i], lat[i], plane)
-                has = is_near(x, y, z, limit, px, py, pz)
+                has = is_near(x, y, z, limit, px, py, pz, plane)
             if has:
                 out[used] = values[i]
                 used += 1

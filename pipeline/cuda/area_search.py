@@ -18,7 +18,7 @@ import numba.cuda
 import numpy as np
 
 from tagmatch.model.arrays import Lists, narrow_offsets
-from tagmatch.model.kernels.sphere import is_in_box, near_rule, points
+from tagmatch.model.kernels.sphere import is_in_box, near_rules, points
 from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, reaches
 from tagmatch.pipeline.areas.fixed import FLAT, meridians
 from tagmatch.pipeline.areas.packing import AXIS, FAN_OUT
@@ -48,7 +48,7 @@ _WAITING, _TAKEN = 0, 1
 # Places in `staged`: answers that wait, and segments of these; and in counters, how many of both were written
 _FOUND, _SEGMENTS = 0, 1
 
-_is_near = inlined(near_rule(times, plus))
+_, _, _is_near = near_rules(times, plus, inlined)
 
 
 @kernel
@@ -90,7 +90,7 @@ def _has(words, chunk, slot, boxes, plane, lon, lat, x, y, z):
     at = chunk * WORDS + slot
     if boxes:
         return is_in_box(words[at], words[at + SLOTS], words[at + 2 * SLOTS], words[at + 3 * SLOTS], lon, lat, plane)
-    return _is_near(words[at], words[at + SLOTS], words[at + 2 * SLOTS], words[at + 3 * SLOTS], x, y, z)
+    return _is_near(words[at], words[at + SLOTS], words[at + 2 * SLOTS], words[at + 3 * SLOTS], x, y, z, plane)
 
 
 @inlined

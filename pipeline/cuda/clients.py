@@ -20,7 +20,7 @@ import numpy as np
 
 from tagmatch.model.arrays import Lists, offsets_of
 from tagmatch.model.errors import DeviceMemoryError
-from tagmatch.model.kernels.sphere import points
+from tagmatch.model.kernels.sphere import points, reach_of
 from tagmatch.pipeline.areas.cells import cell_of
 from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS
 from tagmatch.pipeline.areas.clients import ClientCells
@@ -103,7 +103,7 @@ def bound_chunks(entries, children, axes, words, bounds):
             for slot in range(min(SLOTS, entries - i * SLOTS)):
                 at = i * WORDS + slot
                 if not math.isnan(words[at]):
-                    low, high = around(words[at + axis * SLOTS], math.sqrt(words[at + 3 * SLOTS]))
+                    low, high = around(words[at + axis * SLOTS], reach_of(words[at + 3 * SLOTS], axes == 2))
                     lowest, highest = min(lowest, low), max(highest, high)
             at = (i // SLOTS * axes + axis) * AXIS + i % SLOTS
             bounds[at], bounds[at + SLOTS] = lowest, highest

@@ -1,4 +1,4 @@
-"""Areas and places that Hypothesis draws, and which have which: by Python's own `math`."""
+"""Areas and places that Hypothesis draws, and which have which."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
+from support.distances import EARTH, HALF_WAY, within_on_plane, within_on_sphere
 
 from tagmatch.model.arrays import Lists
 from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
-
-EARTH = 6371008.8
-HALF_WAY = math.pi * EARTH
 
 Place = tuple[float, float]
 
@@ -50,18 +48,6 @@ class Box:
 Area = Circle | Box
 
 
-def _unit_vector(place: Place) -> tuple[float, float, float]:
-    lon, lat = math.radians(place[0]), math.radians(place[1])
-    return math.cos(lat) * math.cos(lon), math.cos(lat) * math.sin(lon), math.sin(lat)
-
-
-def _same_on_the_sphere(a: Place, b: Place) -> bool:
-    """Whether two places are one by their names."""
-    if abs(a[1]) == 90:
-        return a[1] == b[1]
-    return a[1] == b[1] and (a[0] == b[0] or abs(a[0]) == abs(b[0]) == 180)
-
-
 def holds(area: Area, place: Place, *, plane: bool) -> bool | None:
     """Whether an area has a place; `None` where the last digits decide."""
     lon, lat = place
@@ -76,28 +62,23 @@ def holds(area: Area, place: Place, *, plane: bool) -> bool | None:
         if area.west <= area.east:
             return any(area.west <= name <= area.east for name in names)
         return any(area.west <= name or name <= area.east for name in names)
-    if plane:
-        dx, dy = area.lon - lon, area.lat - lat
-        return dx * dx + dy * dy <= area.metres * area.metres
-    if area.metres >= HALF_WAY or _same_on_the_sphere((area.lon, area.lat), place):
-        return True
-    distance = math.dist(_unit_vector((area.lon, area.lat)), _unit_vector(place))
-    limit = 2 * math.sin(area.metres / EARTH / 2)
-    # unit vectors are right to a few units of the sixteenth digit
-    if abs(distance - limit) <= 1e-9 * limit + 1e-15:
-        return None
-    return distance < limit
+    return (within_on_plane if plane else within_on_sphere)((area.lon, area.lat), place, area.metres)
 
 
 # Few of them, so that middles, edges and messages meet
-_LONS = [-180.0, 180.0, -179.99999, 179.99999, 0.0, -0.0, 90.0, -90.0, 10.0, 10.00001, 10.5, -123.4]
-_LATS = [-90.0, 90.0, -89.99999, 89.99999, 0.0, -0.0, 45.0, 45.00001, 45.5, -33.3]
-_METRES = [0.0, 1e-6, 1.0, 1.5, 1000.0, 111_195.0, 1e6, HALF_WAY / 2, 0.9 * HALF_WAY, HALF_WAY, 1e9, math.inf]
+_LONS = [-180.0, 180.0, -179.99999, 179.99999, 0.0, -0.0, 90.0, -90.0, 10.0, 10.00001, 10.5, -123.4, -170.0, 56.625]
+_LATS = [-90.0, 90.0, -89.99999, 89.99999, 0.0, -0.0, 45.0, 45.00001, 45.5, -33.3, -45.0, -45.00001]
+# How much is missing to half of the way around, to which chords grow less and less, and to a quarter
+_LEFT_OUT = [1e-8, 1e-3, 0.05, 1.0, 1000.0, HALF_WAY / 2, HALF_WAY / 2 + 0.05, HALF_WAY / 2 - 0.05]
+_METRES = [0.0, 1e-6, 1.0, 1.5, 1000.0, 111_195.0, 1e6, 0.9 * HALF_WAY, HALF_WAY, 1e9, math.inf]
+_METRES += [math.nextafter(HALF_WAY, 0), *(HALF_WAY - metres for metres in _LEFT_OUT)]
 _XS = [0.0, 1.0, 0.5, 0.25, -1.0, 3.0, 4.0, 5.0, 1e-160, 1e-9, 1e9, -1e9, 1e200, 0.1, 0.3]
+# Whose squares are no doubles
+_XS += [5e-324, -5e-324, 1e-323, 1e-170, 2e-162, 1.4e154, 1.5e154, 1e250, 1e308, -1e308, 1.7976931348623157e308]
 
 _lons = st.sampled_from(_LONS) | st.floats(-180, 180)
 _lats = st.sampled_from(_LATS) | st.floats(-90, 90)
-_xs = st.sampled_from(_XS) | st.floats(-10, 10) | st.floats(-1e300, 1e300)
+_xs = st.sampled_from(_XS) | st.floats(-10, 10) | st.floats(allow_nan=False, allow_infinity=False)
 
 
 def places(*, plane: bool) -> st.SearchStrategy[Place]:
