@@ -55,6 +55,7 @@ torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.power_loss
 	cd tests && ../$(BIN)/python -m faults.damage
 	cd tests && ../$(BIN)/python -m faults.every_file
+	cd tests && ../$(BIN)/python -m faults.crafted --rounds 100000
 	cd tests && ../$(BIN)/python -m faults.full_disks
 	cd tests && ../$(BIN)/python -m faults.ctrl_c
 	cd tests && ../$(BIN)/python -m faults.fuzz_ipc --mutations 1000000

@@ -377,7 +377,7 @@ class Snapshot:
 
     @contextlib.contextmanager
     def verified(self) -> Iterator[None]:
-        """Make something of the tables in the block; `verify` before, and afterwards, also of what has failed."""
+        """Make something of the tables in the block; `verify` before, and afterwards, also if that fails."""
         self.verify()
         try:
             yield
@@ -390,7 +390,7 @@ class Snapshot:
         return all(segment.is_sound for segment in self.segments)
 
     def with_tables_of(self, other: Snapshot) -> Snapshot:
-        """The same, where both have a saved segment with the very tables of the other, of which the files are sound.
+        """The same, where both have a saved segment with the very tables of the other, and sound files.
 
         Of the same tables more and more rows are deleted. A segment that has rows again that were deleted is another
         one, though its name, which stands for its contents, is the same.

@@ -63,7 +63,7 @@ class Current:
 
     @property
     def held(self) -> Answering:
-        """The snapshot that answers now, and its matcher, whatever has become of its files; ClosedError after `end`."""
+        """The snapshot that answers now, and its matcher, even if its files have changed; ClosedError after `end`."""
         answering = self._answering
         if answering is None:
             raise ClosedError
@@ -86,7 +86,7 @@ class Current:
                 answering.snapshot.verify()
             except IndexCorruptError:
                 raise
-            except TagMatchError:  # nobody can tell
+            except TagMatchError:  # the system cannot say
                 pass
             self._look_at = now + _LOOK_S
         return answering

@@ -479,7 +479,7 @@ def _clients_of(location: Location | None, key_type: KeyType, *, plane: bool) ->
 
 
 def _key_type_in(folder: Path | None) -> KeyType | None:
-    """What the keys are that an earlier program has staged, or moved, where nothing has been consolidated yet."""
+    """The type of the keys that an earlier program has staged, or moved, before anything was consolidated."""
     return None if folder is None else key_type_of_logs(folder) or key_type_of_positions(folder)
 
 

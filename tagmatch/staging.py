@@ -172,13 +172,13 @@ class Staging:
             journal.sync(position)
 
     def _reject_if_replaced(self, journal: Journal) -> None:
-        """See that what goes to the log is what the next program finds at the path of the index."""
+        """See that the next program finds this log at the path of the index."""
         assert self._folder is not None
         if not journal.counts(self._manifest):
             raise IndexChangedError(
                 f"the folder {self._folder} was moved, removed or replaced while this program had changes staged for "
-                "the index in it: nothing was staged now; what was staged before is in memory, and consolidate() saves "
-                "it to the folder that is there then, after reload() if that has another snapshot"
+                "the index in it: nothing was staged now; earlier staged changes are in memory, and consolidate() "
+                "saves them to the folder that is there then, after reload() if that has another snapshot"
             )
 
     def _acquire(self) -> None:

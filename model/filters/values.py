@@ -113,6 +113,11 @@ def _number_key(nearest: float, distance: int) -> str:
 def value_of(key: str) -> Value:
     """The value that has this key; of an integer and a float that have the same one, the integer.
 
+    Raises
+    ------
+    InvalidValueError
+        No value has it.
+
     Examples
     --------
     >>> value_of(key_of(-2.5)), value_of(key_of(1.0)), value_of(key_of(2**63 - 1)), value_of(key_of("Rome"))
@@ -120,13 +125,16 @@ def value_of(key: str) -> Value:
     """
     if key == NAN:
         return math.nan
-    if key[0] == "b":
+    if key[:1] == "b" and key in (key_of(True), key_of(False)):
         return key == key_of(True)
-    if key[0] == TEXTS[0]:
+    if key.startswith(TEXTS[0]):
         return key[1:]
-    bits = int(key[_DIGITS_OF_DOUBLE], 16)
-    distance = int(key[_DIGITS_OF_DISTANCE], 16) - EXACT
-    (nearest,) = struct.unpack(">d", struct.pack(">Q", bits ^ (SIGN if bits & SIGN else _ALL_BITS)))
+    try:
+        bits = int(key[_DIGITS_OF_DOUBLE], 16)
+        distance = int(key[_DIGITS_OF_DISTANCE], 16) - EXACT
+        (nearest,) = struct.unpack(">d", struct.pack(">Q", bits ^ (SIGN if bits & SIGN else _ALL_BITS)))
+    except (ValueError, struct.error):
+        raise InvalidValueError(f"no value has the key {key!r}") from None
     if math.isfinite(nearest) and nearest.is_integer() and int(nearest) + distance in _INT64:
         return int(nearest) + distance
     return float(nearest)

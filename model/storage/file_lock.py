@@ -40,9 +40,9 @@ def locked(folder: Path, name: str) -> Iterator[None]:
 
 
 def lock_at_once(folder: Path, name: str) -> FileIO | None:
-    """Take the lock of a file below a folder, which is made if need be; None if somebody has it.
+    """Take the lock of a file below a folder, which is made if need be; None if it is taken.
 
-    It is held until what is returned is closed.
+    It is held until the file that this returns is closed.
 
     Errors as `locked`.
     """
@@ -63,7 +63,7 @@ def lock_at_once(folder: Path, name: str) -> FileIO | None:
 
 
 def is_locked(folder: Path, name: str) -> bool:
-    """Whether somebody holds the lock of a file; keeps no one from taking it. FileNotFoundError, and as `locked`."""
+    """Whether a program holds the lock of a file; keeps no other from taking it. FileNotFoundError, and as `locked`."""
     with plain_file(folder, name) as opened:
         return not _lock(opened, fcntl.LOCK_SH)
 
@@ -78,7 +78,7 @@ def _lock(opened: FileIO, kind: int) -> bool:
 
 
 def _opened(folder: Path, name: str) -> FileIO:
-    """A lock's file, which is kept from those who may only read it: to open a file is enough to lock it."""
+    """A lock's file, closed to users without the right to write it: to open a file is enough to lock it."""
     opened = plain_file(folder, name, "ab")
     try:
         found = os.fstat(opened.fileno())

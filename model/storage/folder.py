@@ -411,7 +411,7 @@ def _is_abandoned(unfinished: Path) -> bool:
     """Whether nobody lives that writes to this folder, which was seen with the lock of the index held."""
     try:
         lock = lock_at_once(unfinished.parent, f"{unfinished.name}/{_OWNER}")
-    except (OSError, IndexCorruptError):  # it is gone, or no folder of ours, or no one here may write there
+    except (OSError, IndexCorruptError):  # it is gone, or not one that we make, or no one here may write there
         return True
     if lock is not None:
         lock.close()

@@ -91,7 +91,7 @@ class _Tables:
     _sorted: list[SparseTable] = field(default_factory=list)
 
     def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
-        """The columns of a table, of which nothing is there yet but where they are; as of `Read` of segments."""
+        """The columns of a table. Only their places are known yet, and no values; see `Read` of segments."""
         parts = {part: files[part]["bytes"] for part in parts_of(files, path)}
         with self.errors():
             table = SparseTable(self.store, self.folder / path, parts)
@@ -100,7 +100,7 @@ class _Tables:
         return columns
 
     def verifying(self) -> Callable[[], None]:
-        """As of `Read`: these files are ours."""
+        """See `Read`: only we write these files."""
         return lambda: None
 
     def fetch(self, array: Any, firsts: I64Array, lasts: I64Array) -> None:

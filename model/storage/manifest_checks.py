@@ -174,7 +174,7 @@ def _number(least: int = 0, most: int = _LARGEST) -> _Check:
 def _one_of(*values: str) -> _Check:
     def check(found: Any) -> None:
         if found not in values:
-            raise ValueError(f"{_shown(found)} is none of {', '.join(values)}")
+            raise ValueError(f"{_shown(found)} is not one of {', '.join(values)}")
 
     return check
 

@@ -2,7 +2,7 @@
 
 What another program does to such a file, the memory shows at once: of a file that was cut short, the end of the last
 page reads as zeros, and to read pages behind that ends the process. Descriptors stay open, so that each file can be
-looked at, whatever has become of its name.
+looked at, even after its name is gone.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OpenFile:
 
     @classmethod
     def at(cls, path: Path) -> OpenFile:
-        """A file of ours, opened by its path."""
+        """Open a file that we have written, by its path."""
         return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), "")
 
     @property
@@ -74,8 +74,8 @@ class OpenFile:
             return
         if now[0] != self.size or checksum_of_descriptor(self.descriptor) != self.checksum:
             raise IndexCorruptError(
-                f"{self.path} was overwritten or cut short while the index was open: what is read from it now is not "
-                "what was saved; restore the index from a copy and call reload(), or open it again"
+                f"{self.path} was overwritten or cut short while the index was open: it does not have the sets "
+                "and keys that were saved; restore the index from a copy and call reload(), or open it again"
             )
         self._seen = now
 
@@ -112,7 +112,7 @@ def mapped(files: Sequence[OpenFile]) -> pa.Buffer:
 
 
 def in_memory(files: Sequence[OpenFile]) -> pa.Buffer:
-    """`mapped`, but a copy, which stays as it is whatever becomes of the files."""
+    """As `mapped`, but a copy, which stays as it is when the files change."""
     return pa.py_buffer(b"".join(os.pread(file.descriptor, file.size, 0) for file in files))
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from tagmatch.model.errors import IndexCorruptError
 
-# Of a link or, to be written to, of a pipe that nobody reads, a socket or a folder
+# Of a link or, opened for writing, of a pipe without a reader, a socket or a folder
 _NO_PLAIN_FILE = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}
 _A_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-# To open a pipe would wait for somebody to open its other end
+# To open a pipe would wait until its other end is open
 _A_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 

@@ -221,7 +221,7 @@ class _FolderTables:
         self._files: list[OpenFile] = []
 
     def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
-        """As of `Read`."""
+        """See `Read`."""
         opened = [self._opened(part, files[part]) for part in parts_of(files, path)]
         is_kept = name != "deleted"  # which is small, and goes with each change, while the tables stay
         if is_kept:
@@ -239,7 +239,7 @@ class _FolderTables:
                 ) from None
 
     def verifying(self) -> Callable[[], None]:
-        """As of `Read`."""
+        """See `Read`."""
         files, self._files = self._files, []
 
         def verify() -> None:
@@ -252,7 +252,7 @@ class _FolderTables:
     def _opened(self, part: str, expected: Entry) -> OpenFile:
         with _telling_errors(self._folder / part):
             file = OpenFile(self._folder / part, open_plain(self._folder, part), expected["xxh3_64"])
-            # What has passed is what is mapped, whatever another program does to its name
+            # The very file that has passed is mapped, even if another program replaces its name
             self._check(file.descriptor, file.path, expected)
             return file
 

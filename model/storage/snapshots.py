@@ -26,11 +26,11 @@ def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> 
     Raises
     ------
     IndexCorruptError
-        Files of which tables are mapped are not as they were.
+        Files that tables are mapped from are not as they were.
     """
     known = {entry["name"]: entry for entry in there}
     entries = [_written(segment, known.get(segment.name or ""), folder) for segment in snapshot.segments]
-    snapshot.verify()  # of what was written, or stays
+    snapshot.verify()  # both the tables that were written, and those that stay
     return manifest_of(entries, snapshot.segments[0].options, snapshot.key_type)
 
 

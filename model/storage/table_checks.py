@@ -29,7 +29,7 @@ _COLUMNS: dict[str, list[dict[str, tuple[pa.DataType, ...]]]] = {
 
 
 def checked_columns(name: str, table: pa.Table) -> dict[str, pa.Array]:
-    """The columns of a table of an index, each of which is one array.
+    """The columns of a table of an index, each one an array.
 
     Of their values, nothing is looked at but the first and last offsets of lists and strings.
 
@@ -91,7 +91,7 @@ def _has_room(array: pa.Array) -> bool:
 
 
 def _is_any(kind: pa.DataType, kinds: tuple[pa.DataType, ...]) -> bool:
-    if pa.types.is_nested(kind):  # whatever the field within is called
+    if pa.types.is_nested(kind):  # the name of the field within makes no difference
         return any(type(kind) is type(each) and kind.value_type == each.value_type for each in kinds) and (
             not pa.types.is_fixed_size_list(kind) or kind.list_size == SIGNATURE_WORDS
         )

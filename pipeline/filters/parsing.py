@@ -58,7 +58,10 @@ def _count_cuts(data, at, end):
         at += 1
         length = np.int64(0)
         while at < end and data[at] != _COLON:
-            length = 10 * length + np.int64(data[at]) - 48
+            digit = np.int64(data[at]) - 48
+            if digit < 0 or digit > 9 or length > end:
+                return -1
+            length = 10 * length + digit
             at += 1
         at += 1 + length
         count += 1

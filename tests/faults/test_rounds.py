@@ -11,6 +11,7 @@ import pytest
         ("damage", 400, {"noticed", "nothing changed"}),
         ("full_disks", 12, {"whole", "an error"}),
         ("ctrl_c", 9, {"interrupted"}),
+        ("crafted", 60, {"IndexCorruptError"}),
     ],
 )
 def test_a_few_rounds(report_of, name, rounds, endings):

@@ -28,7 +28,7 @@ def forked(end):
 uri, newer = sys.argv[1:]
 tm = TagMatch.open(uri, device="cpu")
 with shared_files.temporary_folder() as folder:
-    forked(sys.exit)  # what is to be done at exit is done, as in a worker of a server that forks
+    forked(sys.exit)  # handlers of exit run, as in a worker of a server that forks
     assert folder.is_dir()
 with TagMatch.open(newer, device="cpu") as other:
     other.save(uri)

@@ -160,3 +160,10 @@ def test_attributes_that_cannot_be_used(attributes: Any, error: type[Exception],
     with pytest.raises(error) as caught:
         attribute_tags(attributes)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("key", ["", "b", "b2", "x", "n", "nzz", "n-1", "n" + "f" * 5])
+def test_keys_that_no_value_has(key: str) -> None:
+    """As they may stand in the index of a stranger."""
+    with pytest.raises(InvalidValueError, match="no value has the key"):
+        value_of(key)

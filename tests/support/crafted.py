@@ -51,7 +51,7 @@ def with_file(path: Path, name: str, contents: bytes) -> None:
 
 
 def buffers_in(data: bytes, column: str) -> Iterator[tuple[pa.DataType, str, int, int]]:
-    """Where a file of a table has what is in a column: the type of an array, the buffer of it, first and last byte."""
+    """The buffers of a column in the file of a table: type of the array, which buffer, its first and last byte."""
     whole = pa.py_buffer(data)
     array = pa.ipc.open_file(whole).read_all().column(column).chunk(0)
     while True:

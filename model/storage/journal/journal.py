@@ -25,7 +25,7 @@ from tagmatch.model.storage.journal.log import LogWriter
 from tagmatch.model.storage.journal.records import Logged, Record, decoded
 from tagmatch.model.storage.journal.scan import LogFile, records_of
 
-# What changes within so many nanoseconds may have one time
+# Changes within this many nanoseconds may have one time
 _CLOCK_NS = 50_000_000
 
 
@@ -127,7 +127,7 @@ class Journal:
             return False
 
     def counts(self, manifest: Callable[[], Manifest]) -> bool:
-        """Whether the next program finds what is written now: the folder is this one, and its manifest counts the logs.
+        """Whether the next program finds records written now: the folder is this one, and its manifest counts the logs.
 
         That is looked at if anything has come into the folder since, or has gone.
         """

@@ -300,7 +300,7 @@ def decoded(records: Iterable[tuple[Header, bytes]], where: object) -> Iterator[
     Raises
     ------
     IndexCorruptError
-        One has a right checksum, but not what is logged; `where` it is.
+        One has a right checksum, but holds no changes; `where` says which index.
     """
     try:
         yield from _decoded(records)
@@ -443,7 +443,7 @@ def _strings(lengths: U32Array, data: U8Array) -> Strings:
 
 
 def _offsets(lengths: U32Array, count: int) -> I64Array:
-    """Offsets of lists of these lengths, of which `count` things are all."""
+    """Offsets of lists of these lengths, which have `count` things in all."""
     offsets: I64Array = offsets_of(lengths)
     if offsets[-1] != count:
         raise ValueError("lengths do not fit")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from support.crafted import numbers_in, with_file, with_manifest
 
 import tagmatch
-from tagmatch import IndexCorruptError, TagMatch
+from tagmatch import IndexCorruptError, TagMatch, TagMatchError
 from tagmatch.model.options import Layout
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
@@ -42,7 +43,7 @@ def index(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "index"))
 
 
-#: By the names of a table and a column, and of what is in the column: places of numbers there, and what they become
+#: A table, a column, and offsets or values; places of numbers there, and the wrong numbers
 NUMBERS: list[tuple[str, str, str, list[int], list[int]]] = [
     ("vocabulary", "tag", "offsets", [0, 1, 30, -1], [-1, 2**30, -(2**30)]),
     ("tagsets", "ranks", "offsets", [0, 1, 30, -1], [-1, 2**30, -(2**30)]),
@@ -145,3 +146,23 @@ def test_a_restored_index_is_as_wrong_as_its_backup(index: Path, tmp_path: Path)
     tagmatch.restore(index, tmp_path / "restored")
     with pytest.raises(IndexCorruptError, match=r"tagset table: has the number 4294967295, of 61"):
         TagMatch.open(tmp_path / "restored", **OPTIONS)
+
+
+@pytest.mark.parametrize("wrong", [b"", b"/", b"1/", b"99", b"9" * 25, b"-", b"1:[", b"\x7f"])
+def test_conditions_that_are_none_never_hold(tmp_path: Path, wrong: bytes) -> None:
+    """Their lengths are written in digits: others led out of the tag."""
+    path = tmp_path / "index"
+    with TagMatch(path, **OPTIONS) as tm:
+        tm.add_sets([["a"], ["a", *(f"more {i}" for i in range(40))]], [1, 2], where=['city in {"Rome", "Oslo"}', None])
+        tm.consolidate()
+    file = next(path.glob("segment-*/vocabulary.arrow"))
+    data = file.read_bytes()
+    at = data.index(b"[5:sOslo") + 1
+    for count in {1, len(wrong)}:
+        text = data[:at] + wrong[:count].ljust(count, b"/") + data[at + count :]
+        with_file(path, str(file.relative_to(path)), text)
+        with contextlib.suppress(TagMatchError), TagMatch.open(path, **OPTIONS) as tm:
+            message = {"tags": [["a"]], "city": ["Oslo"]}
+            assert tm.match(["a"], attributes={"city": "Oslo"}) in ([], [1])
+            assert len(tm.match_many(pa.table(message))) == 1
+            tm.explain(["a"], attributes={"city": "Oslo"})

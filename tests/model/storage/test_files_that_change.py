@@ -146,7 +146,7 @@ def test_segments_are_not_merged_from_files_that_have_changed(index: Path) -> No
 
 
 def test_a_commit_sees_that_files_that_stay_are_whole(index: Path) -> None:
-    """Replaced by others, so that what is mapped stays good, but the next program would not find it."""
+    """Replaced by others, so that the mapped ones stay good, but the next program would not find these."""
     with (
         patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
         patch("tagmatch.merging.Merging.begin"),

@@ -307,7 +307,7 @@ def test_locks_are_kept_from_those_who_may_only_read(index: Path) -> None:
 
 
 def test_who_looks_at_an_index_keeps_no_one_from_writing(index: Path) -> None:
-    """It says what is staged, for which it has to know whether a program is at it."""
+    """It counts staged changes, for which it has to know whether a program is at it."""
     stop, refused = threading.Event(), list[Exception]()
     program = f"""
 from tagmatch import TagMatch

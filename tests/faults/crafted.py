@@ -1,0 +1,338 @@
+"""Indexes as a stranger may make them, with right checksums: whatever is in them, a program that uses one goes on.
+
+`python -m faults.crafted --rounds 100000 --seed 7`, in `tests`, spoils tables, manifests, logs of staged changes and
+positions, and does with each index all that a user may do. It prints how these ended, and what crashed, hung or raised
+anything but a `TagMatchError`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import random
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, get_args
+from unittest.mock import patch
+
+import pyarrow as pa
+import xxhash
+from faults.full_index import TAGS
+from faults.mutations import mutated
+from faults.rounds import Report, main_of
+from faults.sweep import Report as Trials
+from faults.sweep import run_isolated
+from faults.trial import describe
+from support.conditions import any_expression
+from support.crafted import buffers_in, read_manifest, with_file
+from support.parts import cut_every
+
+import tagmatch
+from tagmatch import InvariantError, TagMatch, TagMatchError
+from tagmatch.model.options import KeyType, Layout
+from tagmatch.model.storage import positions
+from tagmatch.model.storage.format import manifest_text
+
+_OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
+_HANGS_S = 60
+_ROUNDS_AT_ONCE = 200
+_ANSWERED = "answered"
+
+_ODD: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 2, 7, 2**31, 2**32, 2**63 - 1, 2**64, 1.5, 1e300, "", "a", "..", "/", [], {}, [[]],
+    "0123456789abcdef",
+)  # fmt: skip
+
+Spoil = Callable[[Path, random.Random], None]
+
+
+def indexes(folder: Path) -> Iterator[Path]:
+    """Make indexes of all kinds, small ones, that have every kind of file."""
+    rng = random.Random(3)
+    for layout, key_type in itertools.product(get_args(Layout), get_args(KeyType)):
+        path, copy = folder / f"{layout} {key_type} first", folder / f"{layout} {key_type}"
+        keys: list[Any] = [rng.randrange(2**40) if key_type == "integer" else f"key {i}" for i in range(60)]
+        where = [None, *(any_expression(random.Random(number), TAGS) for number in range(5))]
+        wheres = [where[i % 6] if i % 7 else f"within circle({i}, {i / 2}, {10**i % 999_983})" for i in range(60)]
+        sets = [rng.sample(TAGS, rng.randrange(5)) for _ in keys]
+        with (
+            patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
+            patch("tagmatch.merging.Merging.begin"),
+            TagMatch(path, layout=layout, key_type=key_type, max_partition_size=7, **_OPTIONS) as tm,
+        ):
+            tm.add_sets(sets[:20], keys[:20], where=wheres[:20], expires=timedelta(days=9999))
+            tm.consolidate()
+            tagmatch.backup(path, copy, keep_snapshots=1)
+            with cut_every():
+                tm.add_sets(sets[20:], keys[20:], where=wheres[20:])
+                tm.remove_sets(sets[:3], keys[:3], where=wheres[:3])
+                tm.consolidate()
+            tm.add_sets(sets[5:9], keys[1:5], where=wheres[:4], expires=timedelta(days=9999))
+            tm.move(keys[:30], [float(i) for i in range(30)], [i / 2 for i in range(30)])
+            tm.save_positions()
+            tagmatch.backup(path, copy)
+        with TagMatch(copy, layout=layout, **_OPTIONS) as tm:
+            tm.add_set(["later"], keys[0], where="x > 5")
+            tm.remove_sets(sets[5:7], keys[5:7], where=wheres[5:7])
+        yield copy
+
+
+# -- what is spoilt ----------------------------------------------------------------------------------------------------
+
+
+def a_table(path: Path, rng: random.Random) -> None:
+    names = [str(file.relative_to(path)) for file in path.glob("segment-*/*")]
+    names += [file.name for file in path.glob("deleted-*")]
+    name = rng.choice(sorted(names))
+    with_file(path, name, mutated(rng, (path / name).read_bytes()))
+
+
+def numbers_of_a_table(path: Path, rng: random.Random) -> None:
+    """Only what is in the columns: most mistakes elsewhere are noticed by Arrow."""
+    files = [*path.glob("segment-*/*.arrow"), *path.glob("deleted-*")]
+    file = rng.choice(sorted(files))
+    with_file(path, str(file.relative_to(path)), _spoilt(file.read_bytes(), rng))
+
+
+def _spoilt(data: bytes, rng: random.Random) -> bytes:
+    """The file of a table, of which the numbers in some columns have mistakes."""
+    spoilt = bytearray(data)
+    columns = pa.ipc.open_file(pa.py_buffer(data)).schema.names
+    places = [place[2:] for column in columns for place in buffers_in(data, column)]
+    for first, last in rng.sample(places, min(len(places), rng.choice((1, 1, 2, 3)))):
+        spoilt[first:last] = mutated(rng, data[first:last])[: last - first].ljust(last - first, b"\0")
+    return bytes(spoilt)
+
+
+def conditions(path: Path, rng: random.Random) -> None:
+    """What stands for conditions among the tags, which is compiled when the index is opened."""
+    file = rng.choice(sorted(path.glob("segment-*/vocabulary.arrow*")))
+    data = bytearray(file.read_bytes())
+    places = [match.end() for match in re.finditer(rb"\0[+-]", data)]
+    for _ in range(rng.choice((1, 1, 2, 5)) if places else 0):
+        place = rng.choice(places) + int(rng.expovariate(0.15))
+        if place < len(data):
+            data[place] = rng.choice(b"0123456789abcdefnrstCBN:[]^,/\0\x7f")
+    with_file(path, str(file.relative_to(path)), bytes(data))
+
+
+def the_text_of_a_manifest(path: Path, rng: random.Random) -> None:
+    file = rng.choice(sorted(path.glob("MANIFEST*.json")))
+    text = mutated(rng, file.read_bytes())
+    try:
+        found = json.loads(text)
+        found.pop("checksum", None)
+        text = manifest_text(found)
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        pass  # as it is, with whatever checksum
+    _put_manifest(path, file, text)
+
+
+def a_value_of_a_manifest(path: Path, rng: random.Random) -> None:
+    file = rng.choice(sorted(path.glob("MANIFEST*.json")))
+    found = json.loads(file.read_bytes())
+    del found["checksum"]
+    for _ in range(rng.choice((1, 1, 2))):
+        place: Any = found
+        while True:
+            name = rng.choice([*place] if isinstance(place, dict) else range(len(place)))
+            inner = place[name]
+            if not (isinstance(inner, dict | list) and inner) or rng.random() < 0.1:
+                break
+            place = inner
+        what = rng.random()
+        if what < 0.15:
+            del place[name]
+        elif what < 0.3 and isinstance(inner, str) and inner:
+            place[name] = mutated(rng, inner.encode()).decode("utf-8", "replace")
+        elif what < 0.5 and isinstance(inner, int):
+            place[name] = inner + rng.choice((-1, 1, 10**6))
+        elif what < 0.6 and isinstance(place, dict):
+            place[rng.choice(("x", "deleted", "keys.arrow.00000", "../keys.arrow"))] = inner
+        else:
+            place[name] = rng.choice(_ODD)
+        if not found:
+            break
+    _put_manifest(path, file, manifest_text(found))
+
+
+def _put_manifest(path: Path, file: Path, text: bytes) -> None:
+    """Write a manifest; of an earlier snapshot, its checksum is in the current one."""
+    file.write_bytes(text)
+    if file.name != "MANIFEST.json":
+        current = read_manifest(path)
+        for entry in current["kept"]:
+            if entry["name"] == file.name:
+                entry.update(bytes=len(text), xxh3_64=xxhash.xxh3_64_hexdigest(text))
+        (path / "MANIFEST.json").write_bytes(manifest_text(current))
+
+
+def a_log(path: Path, rng: random.Random) -> None:
+    """One that is here, or came with the copy; its records get the right checksums, or some of them."""
+    file = rng.choice(sorted([*path.glob("staged-*"), *path.glob("changes-*")]))
+    data = bytearray(file.read_bytes())
+    ends, begin = [], 40
+    while begin < len(data):
+        ends.append((begin, begin + 64 + int.from_bytes(data[begin + 40 : begin + 48], "little")))
+        begin = ends[-1][1]
+    if rng.random() < 0.2:
+        fields = mutated(rng, bytes(data[:32]))[:32].ljust(32, b"\0")
+        data[:40] = fields + xxhash.xxh3_64_digest(fields)
+    else:
+        first, last = rng.choice(ends)
+        header, body = bytes(data[first : first + 64]), bytes(data[first + 64 : last])
+        if rng.random() < 0.8:
+            body = mutated(rng, body)
+        else:
+            header = mutated(rng, header)[:64].ljust(64, b"\0")
+        fields = header[:40] + len(body).to_bytes(8, "little") + xxhash.xxh3_64_digest(body)
+        data[first:last] = fields + xxhash.xxh3_64_digest(fields) + body
+    if file.name.startswith("changes-"):
+        with_file(path, file.name, bytes(data))
+    else:
+        file.write_bytes(data)
+
+
+def the_positions(path: Path, rng: random.Random) -> None:
+    file = path / "POSITIONS.arrow"
+    if rng.random() < 0.3:
+        file.write_bytes(mutated(rng, file.read_bytes()))
+        return
+    spoilt = _spoilt(file.read_bytes(), rng)
+    (batch,) = pa.ipc.open_file(pa.py_buffer(spoilt)).read_all().to_batches()
+    try:
+        checksum = positions._checksum(*batch.columns)
+    except (IndexError, ValueError):
+        checksum = b""
+    file.write_bytes(spoilt.replace(batch.schema.metadata[b"xxh64"], checksum or b"0" * 16))
+
+
+#: With how often each comes
+SPOILS: dict[Spoil, int] = {
+    numbers_of_a_table: 8,
+    a_table: 4,
+    conditions: 3,
+    a_value_of_a_manifest: 3,
+    the_text_of_a_manifest: 1,
+    a_log: 3,
+    the_positions: 1,
+}
+
+
+# -- what is done with it ----------------------------------------------------------------------------------------------
+
+
+def uses(path: Path, place: Path, rng: random.Random) -> Iterator[Callable[[], object]]:
+    """All that a user may do with an index."""
+    queries = [rng.sample(TAGS, 60) for _ in range(3)]
+    table = pa.table(
+        {
+            "tags": queries,
+            "x": pa.array([1.5, None, 30.0]),
+            "name": ["IBM", "a", None],
+            "location": pa.array([{"lon": 9.0, "lat": 4.5}] * 3),
+        }
+    )
+
+    def reads() -> None:
+        with TagMatch.open(path, **_OPTIONS) as tm:
+            calls: list[Callable[[], object]] = [
+                lambda: tm.match(queries[0], attributes={"x": 5, "name": "IBM"}),
+                lambda: tm.match_many(queries),
+                lambda: tm.match_many(table),
+                lambda: tm.explain(queries[1], location=(9.0, 4.5)),
+                lambda: tm.match(queries[2], within=tagmatch.Circle(9.0, 4.5, 10.0**6)),
+                lambda: tm.to_arrow(),
+                lambda: dict(tm),
+                lambda: queries[0] in tm,
+                tm.stats,
+                tm.check,
+            ]
+            if failed := [each for each in map(_try, calls) if each != _ANSWERED]:
+                raise InvariantError(f"after opening: {failed}")
+
+    def changes(*, full: bool) -> None:
+        with TagMatch(path, **_OPTIONS) as tm:
+            tm.add_set(["new"], next(iter(_KEYS[tm.stats()["key_type"]])))
+            tm.remove_set(TAGS[:2], next(iter(_KEYS[tm.stats()["key_type"]])))
+            tm.consolidate(full=full)
+            tm.match_many(queries)
+            tm.check()
+
+    yield reads
+    yield lambda: tagmatch.backup(path, place / "backup")
+    yield lambda: tagmatch.restore(path, place / "restored", snapshot=1)
+    yield lambda: TagMatch.open(path, snapshot=1, **_OPTIONS).close()
+    yield lambda: changes(full=False)
+    yield lambda: changes(full=True)
+
+
+_KEYS = {"integer": [7], "string": ["seven"]}
+
+
+def _try(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except TagMatchError as error:
+        return type(error).__name__
+    return _ANSWERED
+
+
+def bears(index: Path, spoil: Spoil, name: str, outcomes: Path) -> bool:
+    """Use a spoilt copy of an index; adds how that ended to a file."""
+    rng, found = random.Random(name), []
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path, place = Path(folder, "index"), Path(folder, "place")
+        place.mkdir()
+        shutil.copytree(index, path)
+        spoil(path, rng)
+        for number, use in enumerate(uses(path, place, rng)):
+            try:
+                found.append(_try(use))
+            except Exception as error:
+                raise AssertionError(f"use {number}: {describe(error)}") from error
+    with outcomes.open("a") as out:
+        print(next((each for each in found if each != _ANSWERED), _ANSWERED), file=out)
+    return True
+
+
+def run(rounds: int, seed: int) -> Report:
+    """Spoil indexes, in processes that are forked off."""
+    report, rng = Report(), random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        outcomes = Path(folder, "outcomes")
+        outcomes.touch()
+        made = list(indexes(Path(folder)))
+        for index in made:  # kernels are there before processes are forked
+            bears(index, lambda *_: None, "0", outcomes)
+        assert set(outcomes.read_text().split()) == {_ANSWERED}, "an index that is not spoilt is refused"
+        outcomes.write_text("")
+        for first in range(0, rounds, _ROUNDS_AT_ONCE):
+            trials = []
+            for number in range(first, min(first + _ROUNDS_AT_ONCE, rounds)):
+                index, (spoil,) = rng.choice(made), rng.choices([*SPOILS], [*SPOILS.values()])
+                report.kinds[spoil.__name__] += 1
+                name = f"{seed}/{number}"
+                trials.append(
+                    (f"{index.name}: {spoil.__name__} {name}", functools.partial(bears, index, spoil, name, outcomes))
+                )
+            done = Trials("crafted", len(trials))
+            run_isolated(trials, done, hangs_s=_HANGS_S)
+            report.problems += done.problems
+        report.outcomes.update(outcomes.read_text().splitlines())
+    return report
+
+
+def main() -> None:
+    main_of("Spoil indexes, with right checksums.", run, 10_000)
+
+
+if __name__ == "__main__":
+    main()
