@@ -193,9 +193,8 @@ def _of_cells(record: dict[str, Any]) -> dict[str, Any]:
         elif cell == "":
             record[name] = None
         elif name == "attributes" or (name == "tags" and cell.startswith("[")):
-            value = json.loads(cell)
-            _check(json_value(cell), 0)
-            record[name] = value
+            record[name] = json_value(cell)
+            _check(record[name], 0)
         elif name == "tags":
             record[name] = cell.split("|")
     return record
