@@ -106,8 +106,8 @@ def _stats(call: Call, body: Body) -> Body:
 
 def _consolidate(call: Call, body: Body) -> Body:
     options, index = _Consolidate.of(body, "consolidate"), call.service.index
-    index.consolidate(full=options.full)
-    return {"sets": len(index)}
+    changes = index.consolidate(full=options.full)
+    return {"sets": len(index), "changes": changes._asdict()}
 
 
 def _reload(call: Call, body: Body) -> Body:
@@ -187,7 +187,9 @@ ACTIONS: dict[str, Action] = {
     "explain": Action("Which sets a message matches: `tags`, `attributes`, `location`, `within`.", "read", _explain),
     "sessions": Action("One's own sessions of notifications; for an admin, those of all users.", "read", _sessions),
     "end_session": Action("End one of these, with all that waits in it: `session`, its name.", "read", _end_session),
-    "consolidate": Action("Make staged changes take effect; `full`: lay all sets out anew.", "write", _consolidate),
+    "consolidate": Action(
+        "Make staged changes take effect, counted; `full`: lay all sets out anew.", "write", _consolidate
+    ),
     "save_positions": Action("Save where clients are.", "write", _save_positions),
     "reload": Action("Take over a newer snapshot that another program has saved.", "admin", _reload),
     "check": Action("Verify every invariant of the index.", "admin", _check),

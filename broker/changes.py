@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, cast
+
 import pyarrow as pa
 
 from tagmatch.broker.calls import Call
@@ -9,6 +11,9 @@ from tagmatch.broker.flight_streams import Incoming
 from tagmatch.broker.messages import check_schema
 from tagmatch.broker.wire import ChangeOptions, write_json
 from tagmatch.model.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from tagmatch.model.options import Missing
 
 #: The columns of moves
 CLIENT, LON, LAT = "client", "lon", "lat"
@@ -26,17 +31,22 @@ def put(call: Call, kind: str, options: ChangeOptions, incoming: Incoming) -> by
     """
     service, table = call.service, _all_of(call, incoming)
     service.limits.admit(call.user.name, len(table))
+    staged = len(table)
+    if options.missing != "ignore" and kind != "remove":
+        raise InvalidValueError("missing is an option of removals alone")
     if kind == "move":
         _check_moves(table)
         service.index.move(table.column(CLIENT), table.column(LON), table.column(LAT))
     elif kind == "add":
-        service.index.add_subscriptions(table, match_all=options.match_all)
+        staged = service.index.add_subscriptions(table, match_all=options.match_all)
     else:
-        service.index.remove_subscriptions(table, match_all=options.match_all)
+        remove = service.index.remove_subscriptions
+        staged = remove(table, match_all=options.match_all, missing=cast("Missing", options.missing))
     service.metrics.changes.labels(kind).inc(len(table))
+    found: dict[str, Any] = {"rows": len(table), "staged": 0 if kind == "move" else staged, "committed": options.commit}
     if options.commit and kind != "move":
-        service.index.consolidate()
-    found = {"rows": len(table), "committed": options.commit, "sets": len(service.index)}
+        found["changes"] = service.index.consolidate()._asdict()
+    found["sets"] = len(service.index)
     return write_json(found)
 
 

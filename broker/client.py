@@ -22,6 +22,7 @@ from tagmatch.broker.subscriber import Subscriber, listed_keys
 from tagmatch.broker.subscriber_options import Guarantee, WhenFull
 from tagmatch.broker.wire import area_row
 from tagmatch.messages import message
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.columns import KEY_CHECKS, tag_list
 from tagmatch.model.errors import (
     ClosedError,
@@ -32,8 +33,9 @@ from tagmatch.model.errors import (
 from tagmatch.model.filters.areas import Box, Circle
 from tagmatch.model.filters.locations import location_tags
 from tagmatch.model.filters.where import Where
-from tagmatch.model.options import KeyType, PipelineOptions
+from tagmatch.model.options import KeyType, Missing, PipelineOptions
 from tagmatch.notebook import Explanation, Stats
+from tagmatch.removals import is_error
 from tagmatch.subscriptions import columns_of
 from tagmatch.subscriptions import table_of as table_of_subscriptions
 
@@ -87,33 +89,43 @@ class RemoteTagMatch(Generic[K]):
 
     def add_set(
         self, tags: Iterable[str], key: K, *, where: str | None = None, area: Any = None, expires: Any = None
-    ) -> None:
+    ) -> int:
         """Stage the addition of a key to a set, as `TagMatch.add_set`."""
-        self._put("add", one_change(tags, key, self._key_type, where, area, expires))
+        return self._stage("add", one_change(tags, key, self._key_type, where, area, expires))
 
-    def remove_set(self, tags: Iterable[str], key: K, *, where: str | None = None, area: Any = None) -> None:
+    def remove_set(
+        self,
+        tags: Iterable[str],
+        key: K,
+        *,
+        where: str | None = None,
+        area: Any = None,
+        missing: Missing = "ignore",
+    ) -> int:
         """Stage the removal of a key from a set, as `TagMatch.remove_set`."""
-        self._put("remove", one_change(tags, key, self._key_type, where, area))
+        return self._stage("remove", one_change(tags, key, self._key_type, where, area), missing)
 
-    def add_sets(self, tags: Any, keys: Any, *, where: Any = None, area: Any = None, expires: Any = None) -> None:
+    def add_sets(self, tags: Any, keys: Any, *, where: Any = None, area: Any = None, expires: Any = None) -> int:
         """Stage many additions, or none, as `TagMatch.add_sets`."""
-        self._put("add", change_table(tags, keys, self._key_type, where, area, expires))
+        return self._stage("add", change_table(tags, keys, self._key_type, where, area, expires))
 
-    def remove_sets(self, tags: Any, keys: Any, *, where: Any = None, area: Any = None) -> None:
+    def remove_sets(
+        self, tags: Any, keys: Any, *, where: Any = None, area: Any = None, missing: Missing = "ignore"
+    ) -> int:
         """Stage many removals, or none, as `TagMatch.remove_sets`."""
-        self._put("remove", change_table(tags, keys, self._key_type, where, area))
+        return self._stage("remove", change_table(tags, keys, self._key_type, where, area), missing)
 
-    def add_subscriptions(self, table: Any, *, match_all: bool = False) -> None:
+    def add_subscriptions(self, table: Any, *, match_all: bool = False) -> int:
         """Stage the addition of the rows of a table, or none, as `TagMatch.add_subscriptions`."""
-        self._put("add", _checked(table, match_all=match_all), {"match_all": True} if match_all else None)
+        return self._stage("add", _checked(table, match_all=match_all), match_all=match_all)
 
-    def remove_subscriptions(self, table: Any, *, match_all: bool = False) -> None:
+    def remove_subscriptions(self, table: Any, *, match_all: bool = False, missing: Missing = "ignore") -> int:
         """Stage the removal of the rows of a table, or none, as `TagMatch.remove_subscriptions`."""
-        self._put("remove", _checked(table, match_all=match_all), {"match_all": True} if match_all else None)
+        return self._stage("remove", _checked(table, match_all=match_all), missing, match_all=match_all)
 
-    def consolidate(self, *, full: bool = False) -> None:
-        """Make all changes that any client has staged take effect, as `TagMatch.consolidate`."""
-        self._act("consolidate", {"full": bool(full)})
+    def consolidate(self, *, full: bool = False) -> ChangeCounts:
+        """Make all changes that any client has staged take effect, as `TagMatch.consolidate`, and count them all."""
+        return ChangeCounts(**self._act("consolidate", {"full": bool(full)})["changes"])
 
     def reload(self) -> bool:
         """Have the service take over a newer snapshot, as `TagMatch.reload`; needs the role `admin`."""
@@ -470,6 +482,12 @@ class RemoteTagMatch(Generic[K]):
     def _act(self, name: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         self._check_open()
         return self._connection.act(name, body)
+
+    def _stage(self, command: str, table: pa.Table, missing: Missing = "ignore", *, match_all: bool = False) -> int:
+        options: dict[str, Any] = {"match_all": True} if match_all else {}
+        if is_error(missing):
+            options["missing"] = missing
+        return int(self._put(command, table, options)["staged"])
 
     def _put(self, command: str, table: pa.Table, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
         self._check_open()

@@ -64,7 +64,9 @@ class Hub:
     >>> from tagmatch import TagMatch
     >>> tm = TagMatch()
     >>> tm.add_set(["fr"], 7)
+    1
     >>> tm.consolidate()
+    ChangeCounts(added=1, already_there=0, removed=0, missing=0)
     >>> sessions = Sessions("integer")
     >>> phone = sessions.connect("phone", keys=[7])
     >>> with Hub(tm, sessions) as hub:

@@ -121,10 +121,13 @@ class ChangeOptions(Options):
         They are in effect when the call returns, not staged.
     match_all : bool
         As of `TagMatch.add_subscriptions`.
+    missing : {"ignore", "error"}
+        As of `TagMatch.remove_subscriptions`.
     """
 
     commit: bool = False
     match_all: bool = False
+    missing: str = "ignore"
 
 
 def area_row(area: Area | None) -> dict[str, Any] | None:

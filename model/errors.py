@@ -66,6 +66,10 @@ class InputFileError(TagMatchError):
     """A file of sets or queries cannot be read: missing, cut short, a column missing or of the wrong type."""
 
 
+class NotStoredError(TagMatchError, LookupError):
+    """Something is to be removed, with `missing="error"`, that is neither stored nor staged."""
+
+
 class IndexNotFoundError(TagMatchError):
     """There is no index at the path."""
 

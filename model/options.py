@@ -16,6 +16,8 @@ Device = Literal["auto", "cpu", "cuda"]
 Placement = Literal["auto", "replicate", "split"]
 #: What a staged change outlasts when its call returns: the machine's end, the program's, or neither
 Durability = Literal["fsync", "os", "none"]
+#: What becomes of a removal of what is neither stored nor staged: it changes nothing, or is an error
+Missing = Literal["ignore", "error"]
 
 MAX_THREADS = 1024
 MAX_PARTITION_SIZE = 2**32 - 1

@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from tagmatch.model.arrays import Lists, Strings, U32Array, offsets_of
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.empty import empty_segment
 from tagmatch.model.kernels.lists import gather, relabel
 from tagmatch.model.kernels.tag_table import UNKNOWN
@@ -22,7 +23,7 @@ from tagmatch.model.layouts import has_tables_for, rules_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.partitioner.expired import have_more_keys, without_due
-from tagmatch.partitioner.local import Changes, build_segment, held_by, held_in, no_changes, ranks_of
+from tagmatch.partitioner.local import Changes, held_by, held_in, no_changes, ranks_of, segment_after
 
 #: Sets of a segment that is always taken into the new one: to lay these out anew takes some ten milliseconds
 FEW_SETS = 1 << 14
@@ -42,8 +43,8 @@ _RATIO = 8
 
 def consolidated(
     snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1
-) -> Snapshot:
-    """The snapshot after the changes; segments that were not small have the tables that they had.
+) -> tuple[Snapshot, ChangeCounts]:
+    """The snapshot after the changes, and what became of them; segments that were not small have their tables.
 
     Parameters
     ----------
@@ -65,7 +66,8 @@ def consolidated(
             held.append(held_in(segment, changed))
         if segment.live > len(changed):
             kept.append(rest.without(changed[len(due) :]))
-    return _with(kept, build_segment(held, changes, options, now=now, threads=threads))
+    new, became = segment_after(held, changes, options, now=now, threads=threads)
+    return _with(kept, new), became
 
 
 def without_expired(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:
@@ -85,24 +87,27 @@ def without_expired(snapshot: Snapshot, options: LayoutOptions, *, now: int, thr
     if not any(len(due) for _, due, _ in parts):
         return replace(snapshot, segments=segments)
     if any(have_more_keys(segment, due, now) for segment, due, _ in parts):
-        rest = consolidated(snapshot, no_changes(), options, now=now, threads=threads)
+        rest, _ = consolidated(snapshot, no_changes(), options, now=now, threads=threads)
         return replace(rest, number=snapshot.number)
     live = tuple(segment for segment in segments if segment.live)
     return Snapshot(live or (empty_segment(options, snapshot.key_type),), number=snapshot.number)
 
 
-def rebuilt(snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:
-    """The snapshot after the changes, as one segment without deletions; the same where there is nothing to be done."""
+def rebuilt(
+    snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1
+) -> tuple[Snapshot, ChangeCounts]:
+    """As `consolidated`, as one segment without deletions; the same snapshot where there is nothing to be done."""
     is_as_wanted = snapshot.is_whole and snapshot.only.options == options
     if len(changes) == 0 and is_as_wanted and snapshot.earliest > now:
-        return snapshot
+        return snapshot, ChangeCounts()
     held = [held_by(segment, threads=threads) for segment in snapshot.segments]
-    return Snapshot((build_segment(held, changes, options, now=now, threads=threads),))
+    new, became = segment_after(held, changes, options, now=now, threads=threads)
+    return Snapshot((new,)), became
 
 
 def merged(segments: Sequence[Segment], options: LayoutOptions, *, now: int, threads: int = 1) -> Segment:
     """One segment of the sets of some segments of a snapshot, in the layout of `options`."""
-    return rebuilt(Snapshot(tuple(segments)), no_changes(), options, now=now, threads=threads).only
+    return rebuilt(Snapshot(tuple(segments)), no_changes(), options, now=now, threads=threads)[0].only
 
 
 def in_layout(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:

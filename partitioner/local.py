@@ -15,12 +15,14 @@ from tagmatch.model.arrays import (
     IntArray,
     Lists,
     Strings,
+    U8Array,
     U32Array,
     U64Array,
     list_offsets,
     narrow_offsets,
     offsets_of,
 )
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.lists import count_values, gather, gather_strings, relabel
 from tagmatch.model.kernels.signature import signatures_of
@@ -125,9 +127,16 @@ def build_segment(
     The result depends on the sets and keys it holds and on the options alone, not on the order in which they came
     nor on `threads`.
     """
+    return segment_after(held, changes, options, now=now, threads=threads)[0]
+
+
+def segment_after(
+    held: Sequence[Held], changes: Changes, options: LayoutOptions, *, now: int, threads: int
+) -> tuple[Segment, ChangeCounts]:
+    """As `build_segment`, and what became of the changes, of whose sets all that are stored are held."""
     rows = distinct_sets(held, changes, now=now, threads=threads)
     lay_out: LayOut = resolve_name(implementations_of(options).lay_out)
-    return lay_out(options, rows, threads)
+    return lay_out(options, rows, threads), ChangeCounts(*np.bincount(rows.became, minlength=4).tolist())
 
 
 def distinct_sets(
@@ -153,7 +162,9 @@ def distinct_sets(
     del group_of_row, rows_of_pairs
     first_pairs, by_group = group_by(pair_groups, len(firsts), threads=threads)
     del pair_groups
-    key_offsets, keys, expires = keys_left(first_pairs, by_group, keys, removed, expires, threads=threads)
+    key_offsets, keys, expires, became = keys_left(
+        first_pairs, by_group, keys, removed, expires, len(keys) - len(changes), threads=threads
+    )
     del first_pairs, by_group, removed
     alive = np.flatnonzero(np.diff(key_offsets))
     if len(alive) < len(firsts):
@@ -167,7 +178,7 @@ def distinct_sets(
         del row_order
     del firsts, alive, keys, key_offsets, expires
     table = _narrow(table) if names is None else only_used(table, names, threads=threads)
-    return Rows(vocabulary, rows, table, first_rows)
+    return Rows(vocabulary, rows, table, first_rows, became)
 
 
 def _with_names_in_common(held: Sequence[Held], changes: Changes, threads: int) -> tuple[list[Held], Changes, Strings]:
@@ -287,12 +298,16 @@ def _narrow(table: KeyTable) -> KeyTable:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Distinct sets in the order of their ranks, with their keys; `first_rows` as `sort_rows` returns them."""
+    """Distinct sets in the order of their ranks, with their keys; `first_rows` as `sort_rows` returns them.
+
+    `became` is as `keys_left` returns it.
+    """
 
     vocabulary: Vocabulary
     ranks: Lists
     keys: KeyTable
     first_rows: I64Array
+    became: U8Array
 
 
 def by_rarest_tag(options: LayoutOptions, rows: Rows, threads: int) -> Segment:  # noqa: ARG001

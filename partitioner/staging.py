@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 
 from tagmatch.model.arrays import (
     BoolArray,
@@ -21,8 +22,10 @@ from tagmatch.model.arrays import (
     list_offsets,
     offsets_of,
 )
+from tagmatch.model.arrow import from_strings
 from tagmatch.model.columns import rows_of_tags, strings_of
 from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.kernels.rows import ascending_known
 from tagmatch.model.kernels.tag_table import TagInterner
 from tagmatch.model.kernels.xxh64 import hash_strings
@@ -137,6 +140,18 @@ class _Log:
             whole.expires,
         )
 
+    def add_to(self, other: StagedChanges, keys: U64Array | Strings) -> None:
+        """Stage there those of these changes that are of some keys."""
+        tags, names, logged = self._interner.strings(), self._names.strings(), self._logged
+        for block in logged.blocks:
+            rows = Lists(list_offsets(block.lengths), block.numbers)
+            other.extend_some(Changes(tags, rows, block.keys, block.removed, names, block.expires), keys)
+        if logged.single:
+            chosen = _are_among(_column(tuple(key for _, key, _, _ in logged.single)), keys)
+            for place in np.flatnonzero(chosen):
+                row, key, removed, expires = logged.single[place]
+                other.append(row, key, removed=removed, expires=expires)
+
     def _pack(self) -> None:
         """Make a block of the single changes."""
         if self._logged.single:
@@ -199,6 +214,16 @@ class _Log:
             self._logged.end,
             times(),
         )
+
+
+def _are_among(some: U64Array | Strings, keys: U64Array | Strings) -> BoolArray:
+    """Which of some keys are among others."""
+    if isinstance(some, Strings):
+        assert isinstance(keys, Strings)
+        found = pc.is_in(from_strings(some), from_strings(keys))
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+    assert not isinstance(keys, Strings)
+    return np.isin(some, keys)
 
 
 def _column(keys: tuple[int | str, ...]) -> U64Array | Strings:
@@ -278,6 +303,28 @@ class StagedChanges:
             changes = whole.changes()
         self._parts = (changes, _Log(self._threads))
         return changes
+
+    def of_keys(self, keys: U64Array | Strings) -> StagedChanges:
+        """Those of these changes that are of some keys, in order."""
+        found = StagedChanges(self._threads)
+        taken, log = self._parts
+        if taken is not None:
+            found.extend_some(taken, keys)
+        log.add_to(found, keys)
+        return found
+
+    def extend_some(self, changes: Changes, keys: U64Array | Strings) -> None:
+        """Stage those of other changes that are of some keys."""
+        if isinstance(keys, Strings):
+            chosen = np.flatnonzero(_are_among(changes.names, keys)[changes.keys]).astype(np.uint32)
+            own: U64Array | Strings = gather_strings(changes.names, changes.keys[chosen])
+        else:
+            chosen = np.flatnonzero(_are_among(changes.keys, keys)).astype(np.uint32)
+            own = changes.keys[chosen]
+        rows = gather(changes.rows, chosen)
+        times = None if changes.expires is None else changes.expires[chosen]
+        chunk = TagLists(rows.offsets, gather_strings(changes.tags, rows.values))
+        self.extend([chunk], own, removed=changes.removed[chosen], expires=times)
 
     def stage_before(self, earlier: StagedChanges) -> None:
         """Stage other changes before all of these."""

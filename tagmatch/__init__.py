@@ -3,7 +3,9 @@
 >>> from tagmatch import TagMatch
 >>> tm = TagMatch()
 >>> tm.add_set(["cat", "fr"], 7)
+1
 >>> tm.consolidate()
+ChangeCounts(added=1, already_there=0, removed=0, missing=0)
 >>> tm.match(["cat", "dog", "fr"])
 [7]
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 from tagmatch.backups import backup, restore
 from tagmatch.connecting import connect
 from tagmatch.interface import TagMatch
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.channels import Channel
 from tagmatch.model.errors import (
     AccessError,
@@ -33,6 +36,7 @@ from tagmatch.model.errors import (
     InvalidTypeError,
     InvalidValueError,
     InvariantError,
+    NotStoredError,
     NullError,
     Overloaded,
     ResultTooLargeError,
@@ -54,6 +58,7 @@ __version__ = VERSION
 __all__ = [
     "AccessError",
     "Box",
+    "ChangeCounts",
     "Channel",
     "Circle",
     "ClosedError",
@@ -75,6 +80,7 @@ __all__ = [
     "InvalidValueError",
     "InvariantError",
     "Near",
+    "NotStoredError",
     "NullError",
     "Overloaded",
     "PipelineOptions",

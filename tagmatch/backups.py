@@ -60,12 +60,16 @@ def backup(
     ...     tm.consolidate()
     ...     tm.add_set(["dog"], 8)
     ...     copied = backup(folder / "animals.index", folder / "animals.backup")
+    1
+    ChangeCounts(added=1, already_there=0, removed=0, missing=0)
+    1
     >>> copied.sets, copied.staged
     (1, 1)
     >>> restored = restore(folder / "animals.backup", folder / "restored.index")
     >>> with TagMatch.open(folder / "restored.index") as tm:
     ...     tm.consolidate()
     ...     sorted(tm.match(["cat", "dog"]))
+    ChangeCounts(added=1, already_there=0, removed=0, missing=0)
     [7, 8]
     """
     from tagmatch.model.storage import copies
@@ -128,6 +132,10 @@ def restore(
     ...     copied = backup(folder / "animals.index", folder / "animals.backup")
     ...     tm.remove_set(["cat"], 7)  # a mistake
     ...     tm.consolidate()
+    1
+    ChangeCounts(added=1, already_there=0, removed=0, missing=0)
+    1
+    ChangeCounts(added=0, already_there=0, removed=1, missing=0)
     >>> restored = restore(folder / "animals.backup", folder / "animals.index", replace=True)
     >>> with TagMatch.open(folder / "animals.index") as tm:
     ...     tm.match(["cat"])

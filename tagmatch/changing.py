@@ -13,6 +13,7 @@ from tagmatch.expiring import Expiring
 from tagmatch.following import Following
 from tagmatch.merging import Merging
 from tagmatch.model import clock
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import IndexNotFoundError, InvalidValueError
 from tagmatch.model.options import LayoutOptions, MatchOptions
 from tagmatch.model.storage.format import Entry
@@ -61,6 +62,8 @@ class Changing:
         What answers.
     merging : Merging
     following : Following
+    became : ChangeCounts
+        What became of all changes so far.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Changing:
     ) -> None:
         self._location, self._staging, self._keep = location, staging, keep
         self._layout_options, self._options = layout_options, options
+        self.became = ChangeCounts()
         # Of the snapshots of the index on disk, those that are contained in the one in memory
         self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
         self._consolidating = threading.Lock()
@@ -85,17 +89,17 @@ class Changing:
         self.following = Following(self.follow, options.auto_reload)
         self._expiring.expect(self.current.snapshot.earliest)
 
-    def consolidate(self, *, full: bool) -> None:
-        """Make staged changes take effect."""
+    def consolidate(self, *, full: bool) -> ChangeCounts:
+        """Make staged changes take effect; what became of them."""
         with self._consolidating:
             current = self.current.held
             changes, log = self._staging.take()
-            snapshot, is_changed = current.snapshot, len(changes) > 0 or full
+            snapshot, became, is_changed = current.snapshot, ChangeCounts(), len(changes) > 0 or full
             with snapshot.verified():
                 if is_changed:
                     change = rebuilt if full else consolidated
                     now, threads = clock.now_us(), self._options.threads
-                    snapshot = change(snapshot, changes, self._layout_options, now=now, threads=threads)
+                    snapshot, became = change(snapshot, changes, self._layout_options, now=now, threads=threads)
                 else:
                     snapshot = self.current.without_expired(snapshot)
             if is_changed or self._is_laid_out_anew or self._can_be_changed:
@@ -104,10 +108,12 @@ class Changing:
             def drop() -> None:
                 # Should this be interrupted before, the changes come once more, which changes nothing
                 self._staging.drop(changes, log)
+                self.became = self.became.and_also(became)
 
             current = self._take_over(self.current.prepared(snapshot, current), drop)
             if self._can_be_changed and rest_before_all(current.snapshot) is not None:
                 self.merging.begin()
+            return became
 
     def merge(self) -> bool:
         """Merge segments, if there are some that are best merged; returns whether there were. One thread may at a time.

@@ -56,6 +56,8 @@ def connect(
     ...     tm.add_set(["cat", "fr"], 7)
     ...     tm.consolidate()
     ...     tm.match(["cat", "dog", "fr"])
+    1
+    ChangeCounts(added=1, already_there=0, removed=0, missing=0)
     [7]
     """
     from tagmatch.broker.client import RemoteTagMatch

@@ -211,6 +211,14 @@ def _set_of(tags: list[str]) -> frozenset[str]:
     return frozenset(Where.of_tag(tag) if is_reserved(tag) else tag for tag in tags)
 
 
+def shown_set(tags: list[str]) -> str:
+    """A stored row in messages of errors: its tags, and its conditions as one expression."""
+    found = _set_of(tags)
+    plain = sorted(tag for tag in found if not isinstance(tag, Where))
+    conditions = sorted(str(tag) for tag in found if isinstance(tag, Where))
+    return f"{plain}" + (f" where {' and '.join(conditions)}" if conditions else "")
+
+
 def _keys(segment: Segment, numbers: pa.Array) -> pa.Array:
     """The keys for which these numbers stand in the key table."""
     return segment.keys.column(numbers.to_numpy())

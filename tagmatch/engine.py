@@ -22,12 +22,19 @@ from tagmatch.contents import every_set, explained, is_among, pairs, schema_of
 from tagmatch.locations import area_has, coordinates
 from tagmatch.messages import message
 from tagmatch.model import clock
-from tagmatch.model.arrays import Lists, UIntArray
+from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, UIntArray
 from tagmatch.model.arrow_input import as_table
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.check import check_segment
 from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list, tag_lists
 from tagmatch.model.empty import empty_segment
-from tagmatch.model.errors import ClosedError, InvalidValueError, ResultTooLargeError, StagedChangesWarning
+from tagmatch.model.errors import (
+    ClosedError,
+    InvalidValueError,
+    NotStoredError,
+    ResultTooLargeError,
+    StagedChangesWarning,
+)
 from tagmatch.model.expiry import expiry_time
 from tagmatch.model.filters.areas import Circle
 from tagmatch.model.filters.locations import checked_location, location_tags, packed_place
@@ -40,6 +47,8 @@ from tagmatch.model.storage.location import Location, location_of, open_with
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
+from tagmatch.partitioner.missing import missing_rows
+from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.areas.within import WithinAreas
 from tagmatch.pipeline.devices import Part
@@ -47,7 +56,8 @@ from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.queries import queries_in
-from tagmatch.staging import Staging
+from tagmatch.removals import is_error, missing_text
+from tagmatch.staging import Check, Staging
 from tagmatch.storing import rows_to_store
 from tagmatch.subscriptions import alternatives, nears_of
 
@@ -182,16 +192,22 @@ class Engine:
         area: object = None,
         removed: bool,
         expires: object = None,
-    ) -> None:
-        """Stage one change: of as many rows as its expression has alternatives, all or none."""
+        missing: str = "ignore",
+    ) -> int:
+        """Stage one change: of as many rows as its expression has alternatives, all or none; how many there are."""
         self._check_writable()
         rows, checks = alternatives(tags, where, area, plane=self._options.plane), KEY_CHECKS[self._key_type]
         value, time = checks.one(key, "key"), expiry_time(expires, clock.now_us())
+        check = None
+        if len(rows) > 1 or is_error(missing):
+            keys, chunks = checks.many([value] * len(rows), "keys"), [rows_of_tags(rows)]
+            check = self._check_of(missing, chunks, keys)
         if len(rows) == 1:
-            self._staging.append(rows[0], value, removed=removed, expires=time)
+            self._staging.append(rows[0], value, removed=removed, expires=time, check=check)
         else:
-            keys, times = checks.many([value] * len(rows), "keys"), np.full(len(rows), time)
-            self._staging.extend([rows_of_tags(rows)], keys, removed=removed, expires=times, is_single=True)
+            times = np.full(len(rows), time)
+            self._staging.extend(chunks, keys, removed=removed, expires=times, is_single=True, check=check)
+        return len(rows)
 
     @_interrupted_plainly
     def stage_many(
@@ -204,23 +220,40 @@ class Engine:
         area: Any = None,
         removed: bool,
         expires: object = None,
-    ) -> None:
-        """Stage many changes, or none if one of them cannot be."""
+        missing: str = "ignore",
+    ) -> int:
+        """Stage many changes, or none if one of them cannot be; how many rows there are."""
         self._check_writable()
         options = self._options
         columns = {"tags": tags, "key": keys, "where": where, "constraints": constraints, "area": area}
         rows = rows_to_store(
             columns | {"expires": expires}, self._key_type, plane=options.plane, threads=options.threads
         )
-        self._staging.extend(rows.chunks, rows.keys, removed=removed, expires=rows.expires)
+        check = self._check_of(missing, rows.chunks, rows.keys)
+        self._staging.extend(rows.chunks, rows.keys, removed=removed, expires=rows.expires, check=check)
+        return len(rows.keys)
+
+    def _check_of(self, missing: str, chunks: list[TagLists], keys: U64Array | Strings) -> Check | None:
+        """What sees, before rows are removed, that all are there; `None` if that is not asked for."""
+        if not is_error(missing):
+            return None
+
+        def check(staged: StagedChanges) -> None:
+            snapshot, threads = self.current.snapshot, self._options.threads
+            with snapshot.verified():
+                gone = missing_rows(snapshot, staged, chunks, keys, now=clock.now_us(), threads=threads)
+            if len(gone):
+                raise NotStoredError(missing_text(chunks, keys, gone))
+
+        return check
 
     @_interrupted_plainly
-    def consolidate(self, *, full: bool) -> None:
+    def consolidate(self, *, full: bool) -> ChangeCounts:
         """Make staged changes take effect; before that, save where clients are: what fails then changes nothing."""
         _ = self.current.held
         if self.clients.version != self._positions_saved and self._positions_folder is not None:
             self._save_positions(self._positions_folder)
-        self.changing.consolidate(full=full)
+        return self.changing.consolidate(full=full)
 
     @_interrupted_plainly
     def reload(self) -> bool:
@@ -404,6 +437,7 @@ class Engine:
             "with_areas": sum(0 if part.areas is None else len(part.areas) for part in parts),
             "positions": len(self.clients),
             "staged": len(self._staging),
+            "changes": self.changing.became._asdict(),
             "layout": options.layout,
             "max_partition_size": options.max_partition_size,
             "plane": self._options.plane,

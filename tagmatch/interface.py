@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from tagmatch.engine import Engine
+    from tagmatch.model.change_counts import ChangeCounts
     from tagmatch.model.channels import Channel, Order
     from tagmatch.model.filters.areas import Area, Box, Circle
-    from tagmatch.model.options import Device, Durability, KeyType, Layout, NewOptions, OpenOptions
+    from tagmatch.model.options import Device, Durability, KeyType, Layout, Missing, NewOptions, OpenOptions
     from tagmatch.model.storage.history import SnapshotInfo
     from tagmatch.model.tables import Snapshot
 
@@ -127,6 +128,9 @@ class TagMatch(Generic[K]):
     ...     tm.add_sets([["cat"], ["dog", "fr"]], [8, 9])
     ...     tm.consolidate()
     ...     sorted(tm.match(["cat", "fr", "new"])), tm
+    1
+    2
+    ChangeCounts(added=3, already_there=0, removed=0, missing=0)
     ([7, 8], ...3 sets...)
     """
 
@@ -264,6 +268,8 @@ class TagMatch(Generic[K]):
         >>> with TagMatch(folder) as tm:
         ...     tm.add_set(["cat"], 7)
         ...     tm.consolidate()
+        1
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> with TagMatch.open(folder.as_uri()) as tm:
         ...     tm.match(["cat", "dog"])
         [7]
@@ -310,6 +316,12 @@ class TagMatch(Generic[K]):
         ...     for number, animal in enumerate(["cat", "dog", "cow"]):
         ...         tm.add_set([animal], number)
         ...         tm.consolidate()
+        1
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
+        1
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
+        1
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> [(each.number, each.sets) for each in TagMatch.snapshots(folder)]
         [(2, 2), (3, 3)]
         >>> with TagMatch.open(folder, snapshot=2) as tm:
@@ -331,7 +343,7 @@ class TagMatch(Generic[K]):
         where: str | None = None,
         area: Area | None = None,
         expires: datetime | timedelta | None = None,
-    ) -> None:
+    ) -> int:
         """Stage the addition of `key` to the set `tags`, with a condition if there is `where` or `area`.
 
         Parameters
@@ -372,7 +384,9 @@ class TagMatch(Generic[K]):
         >>> from datetime import timedelta
         >>> tm = TagMatch()
         >>> tm.add_set(["cat", "fr"], 7, expires=timedelta(days=30))
+        1
         >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> tm.match(["cat", "fr"])
         [7]
 
@@ -380,35 +394,63 @@ class TagMatch(Generic[K]):
 
         >>> from tagmatch import Circle
         >>> tm.add_set(["taxi"], 8, area=Circle(9.19, 45.46, 5000))
+        1
         >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> tm.to_arrow()["where"].drop_null().to_pylist()
         ['within circle(9.19, 45.46, 5000)']
         """
-        self._engine.stage_one(tags, key, where=where, area=area, removed=False, expires=expires)
+        return self._engine.stage_one(tags, key, where=where, area=area, removed=False, expires=expires)
 
-    def remove_set(self, tags: Iterable[str], key: K, *, where: str | None = None, area: Area | None = None) -> None:
+    def remove_set(
+        self,
+        tags: Iterable[str],
+        key: K,
+        *,
+        where: str | None = None,
+        area: Area | None = None,
+        missing: Missing = "ignore",
+    ) -> int:
         """Stage the removal of `key` from the set `tags`; a set without keys is no longer stored.
 
         What was added with `where` is removed with an expression that has the same alternatives, and what was added
         with `area` with an equal one, or with such an expression.
 
+        Parameters
+        ----------
+        tags, key, where, area
+            As `add_set`.
+        missing : {"ignore", "error"}
+            What becomes of a removal of what is neither stored nor staged at this time: it changes nothing, and
+            `consolidate` counts it as `missing`; or it is an error.
+
+        Returns
+        -------
+        int
+            As `add_set`.
+
         Raises
         ------
         TypeError, ValueError
             As `add_set`.
+        NotStoredError
+            With `missing="error"`: the set does not have the key. Nothing is staged then.
 
         Examples
         --------
         >>> tm = TagMatch()
         >>> tm.add_sets([["cat"], ["cat"]], [7, 8])
+        2
         >>> tm.remove_set(["cat"], 7)
+        1
         >>> tm.consolidate()
+        ChangeCounts(added=2, already_there=0, removed=1, missing=0)
         >>> tm.match(["cat"])
         [8]
         """
-        self._engine.stage_one(tags, key, where=where, area=area, removed=True)
+        return self._engine.stage_one(tags, key, where=where, area=area, removed=True, missing=missing)
 
-    def add_sets(self, tags: Any, keys: Any, *, where: Any = None, area: Any = None, expires: Any = None) -> None:
+    def add_sets(self, tags: Any, keys: Any, *, where: Any = None, area: Any = None, expires: Any = None) -> int:
         """Stage the addition of many sets, each with one key.
 
         Parameters
@@ -430,6 +472,11 @@ class TagMatch(Generic[K]):
             expire: an Arrow array of timestamps with a time zone, a NumPy array of `datetime64`, which are UTC, or a
             sequence. Times are kept in microseconds.
 
+        Returns
+        -------
+        int
+            How many changes are staged, as `add_set`.
+
         Raises
         ------
         TypeError, ValueError
@@ -440,13 +487,15 @@ class TagMatch(Generic[K]):
         >>> import pyarrow as pa
         >>> tm = TagMatch()
         >>> tm.add_sets(pa.array([["cat", "fr"], ["cat"]]), [7, 8], where=["price < 10", None])
+        2
         >>> tm.consolidate()
+        ChangeCounts(added=2, already_there=0, removed=0, missing=0)
         >>> sorted(tm.match(["cat", "fr"], {"price": 9})), tm.match(["cat", "fr"])
         ([7, 8], [8])
         """
-        self._engine.stage_many(tags, keys, where=where, area=area, removed=False, expires=expires)
+        return self._engine.stage_many(tags, keys, where=where, area=area, removed=False, expires=expires)
 
-    def add_subscriptions(self, table: Any, *, match_all: bool = False) -> None:
+    def add_subscriptions(self, table: Any, *, match_all: bool = False) -> int:
         """Stage the addition of the rows of a table: `add_sets` with its columns, as `to_arrow` has them.
 
         Parameters
@@ -490,11 +539,14 @@ class TagMatch(Generic[K]):
         >>> import pyarrow as pa
         >>> tm = TagMatch()
         >>> tm.add_subscriptions(pa.table({"key": [1, 2], "where": ["price < 10", "price < 100"]}))
+        2
         >>> cheap = {"attr": "price", "op": "<", "value": 10}
         >>> in_a_city = {"attr": "city", "op": "in", "values": ["Rome", "Milan"]}
         >>> ibm = {"attr": "name", "op": "prefix", "text": "IB"}
         >>> tm.add_subscriptions(pa.table({"key": [3, 4], "constraints": [[cheap, in_a_city], [ibm]]}))
+        2
         >>> tm.consolidate()
+        ChangeCounts(added=4, already_there=0, removed=0, missing=0)
         >>> sorted(tm.match([], {"price": 11, "name": "IBM"}))
         [2, 4]
         >>> sorted(tm.match([], {"price": 9.5, "city": "Rome"}))
@@ -503,10 +555,12 @@ class TagMatch(Generic[K]):
         from tagmatch.subscriptions import columns_of
 
         columns = columns_of(table, match_all=match_all)
-        self._engine.stage_many(columns.pop("tags"), columns.pop("key"), removed=False, **columns)
+        return self._engine.stage_many(columns.pop("tags"), columns.pop("key"), removed=False, **columns)
 
-    def remove_subscriptions(self, table: Any, *, match_all: bool = False) -> None:
+    def remove_subscriptions(self, table: Any, *, match_all: bool = False, missing: Missing = "ignore") -> int:
         """Stage the removal of what `add_subscriptions` adds; errors are as there. `expires` is left aside.
+
+        `missing` is as of `remove_set`.
 
         Examples
         --------
@@ -514,8 +568,11 @@ class TagMatch(Generic[K]):
         >>> table = pa.table({"key": [1, 2], "tags": [["flat"], ["flat"]], "where": ["price < 900", None]})
         >>> tm = TagMatch()
         >>> tm.add_subscriptions(table)
+        2
         >>> tm.remove_subscriptions(table.slice(0, 1))
+        1
         >>> tm.consolidate()
+        ChangeCounts(added=2, already_there=0, removed=1, missing=0)
         >>> tm.match(["flat"], {"price": 850})
         [2]
         """
@@ -523,23 +580,30 @@ class TagMatch(Generic[K]):
 
         columns = columns_of(table, match_all=match_all)
         columns.pop("expires", None)
-        self._engine.stage_many(columns.pop("tags"), columns.pop("key"), removed=True, **columns)
+        return self._engine.stage_many(
+            columns.pop("tags"), columns.pop("key"), removed=True, missing=missing, **columns
+        )
 
-    def remove_sets(self, tags: Any, keys: Any, *, where: Any = None, area: Any = None) -> None:
-        """Stage the removal of many (set, key) pairs; arguments and errors as `add_sets`.
+    def remove_sets(
+        self, tags: Any, keys: Any, *, where: Any = None, area: Any = None, missing: Missing = "ignore"
+    ) -> int:
+        """Stage the removal of many (set, key) pairs; arguments as `add_sets` and `remove_set`, so are errors.
 
         Examples
         --------
         >>> tm = TagMatch()
         >>> tm.add_sets([["cat"], ["dog"], ["cat"]], [7, 7, 8])
+        3
         >>> tm.remove_sets([["cat"], ["dog"]], [7, 7])
+        2
         >>> tm.consolidate()
+        ChangeCounts(added=3, already_there=0, removed=2, missing=0)
         >>> dict(tm)
         {frozenset({'cat'}): (8,)}
         """
-        self._engine.stage_many(tags, keys, where=where, area=area, removed=True)
+        return self._engine.stage_many(tags, keys, where=where, area=area, removed=True, missing=missing)
 
-    def consolidate(self, *, full: bool = False) -> None:
+    def consolidate(self, *, full: bool = False) -> ChangeCounts:
         """Make all changes staged so far take effect; save the new snapshot if there is a path.
 
         What this takes follows the changes: changed sets go to a new segment of the index, and other segments stay as
@@ -551,6 +615,12 @@ class TagMatch(Generic[K]):
         ----------
         full : bool
             Lay all sets out anew, in one segment, as if they came together: it answers fastest, and takes longest.
+
+        Returns
+        -------
+        ChangeCounts
+            What became of the changes: how many keys were `added`, `already_there`, `removed` or `missing`.
+            `stats()["changes"]` has the sums of this object.
 
         Raises
         ------
@@ -565,13 +635,15 @@ class TagMatch(Generic[K]):
         --------
         >>> tm = TagMatch()
         >>> tm.add_set(["cat"], 7)
+        1
         >>> tm.match(["cat"])  # staged, not yet in effect
         []
         >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> tm.match(["cat"])
         [7]
         """
-        self._engine.consolidate(full=full)
+        return self._engine.consolidate(full=full)
 
     def reload(self) -> bool:
         """Take over the snapshot that the index at this object's path has now; returns whether it is another one.
@@ -594,6 +666,8 @@ class TagMatch(Generic[K]):
         ...     writer.add_set(["cat"], 7)
         ...     writer.consolidate()
         ...     reader.match(["cat"]), reader.reload(), reader.match(["cat"]), reader.reload()
+        1
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         ([], True, [7], False)
         """
         return self._engine.reload()
@@ -637,8 +711,11 @@ class TagMatch(Generic[K]):
         >>> from tagmatch import Circle, Near
         >>> tm = TagMatch()
         >>> tm.add_set(["flat"], 1, area=Circle(9.19, 45.46, 5000))
+        1
         >>> tm.add_set(["flat"], 2, area=Near(1000))
+        1
         >>> tm.consolidate()
+        ChangeCounts(added=2, already_there=0, removed=0, missing=0)
         >>> tm.move([2], 9.2, 45.47)
         >>> sorted(tm.match(["flat"], location=(9.19, 45.47)))
         [1, 2]
@@ -662,7 +739,9 @@ class TagMatch(Generic[K]):
         --------
         >>> tm = TagMatch()
         >>> tm.add_sets([["cat"], ["fr"]], [7, 7])
+        2
         >>> tm.consolidate()
+        ChangeCounts(added=2, already_there=0, removed=0, missing=0)
         >>> tm.match(["cat", "fr"]), tm.match_unique(["cat", "fr"])
         ([7, 7], {7})
         """
@@ -713,8 +792,11 @@ class TagMatch(Generic[K]):
         >>> import pyarrow as pa
         >>> tm = TagMatch()
         >>> tm.add_set(["cat"], 7)
+        1
         >>> tm.add_set(["dog"], 8, where="age < 2")
+        1
         >>> tm.consolidate()
+        ChangeCounts(added=2, already_there=0, removed=0, missing=0)
         >>> tm.match_many([["cat", "dog"], ["cow"]]).to_pylist()
         [[7], []]
         >>> tm.match_many(pa.table({"tags": [["dog"], ["dog"]], "age": [1, 3]})).to_pylist()
@@ -807,7 +889,9 @@ class TagMatch(Generic[K]):
         >>> from tagmatch import Channel
         >>> tm = TagMatch(channels=[Channel("alarm", deadline=5), Channel("bulk", deadline=60)], order="edf")
         >>> tm.add_set(["smoke"], 7)
+        1
         >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> tm.submit(["smoke", "kitchen"], channel="alarm").result()
         [7]
         >>> futures = [tm.submit([tag], channel="bulk") for tag in ("smoke", "rain")]
@@ -879,7 +963,9 @@ class TagMatch(Generic[K]):
         >>> import asyncio
         >>> tm = TagMatch()
         >>> tm.add_sets([["cat"], ["dog"]], [7, 8])
+        2
         >>> tm.consolidate()
+        ChangeCounts(added=2, already_there=0, removed=0, missing=0)
         >>> async def both():
         ...     return await asyncio.gather(tm.amatch(["cat"]), tm.amatch(["dog"], unique=True))
         >>> asyncio.run(both())
@@ -907,8 +993,11 @@ class TagMatch(Generic[K]):
         --------
         >>> tm = TagMatch()
         >>> tm.add_set(["cat"], 7)
+        1
         >>> tm.add_set([], 8, where="price < 10")
+        1
         >>> tm.consolidate()
+        ChangeCounts(added=2, already_there=0, removed=0, missing=0)
         >>> for tags, keys in sorted(tm.explain(["cat", "fr"], {"price": 9}), key=lambda found: found[1]):
         ...     print(set(tags), keys)
         {'cat'} (7,)
@@ -944,7 +1033,9 @@ class TagMatch(Generic[K]):
         >>> from tagmatch import Near
         >>> tm = TagMatch()
         >>> tm.add_set(["alert"], 7, area=Near(500))
+        1
         >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> tm.move([7], [9.19], [45.46])
         >>> tm.match(["alert"], location=(9.191, 45.46))
         [7]
@@ -977,6 +1068,8 @@ class TagMatch(Generic[K]):
         ...     tm.consolidate()
         ...     tm.move([7], 9.19, 45.46)
         ...     tm.save_positions()
+        1
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> with TagMatch.open(folder) as tm:
         ...     tm.match(["storm"], location=(9.2, 45.46))
         [7]
@@ -999,7 +1092,9 @@ class TagMatch(Generic[K]):
         --------
         >>> tm = TagMatch()
         >>> tm.add_sets([["cat", "fr"], ["cat", "fr"], []], [7, 8, 9])
+        3
         >>> tm.consolidate()
+        ChangeCounts(added=3, already_there=0, removed=0, missing=0)
         >>> for tags, keys in tm:
         ...     print(sorted(tags), keys)
         [] (9,)
@@ -1014,7 +1109,9 @@ class TagMatch(Generic[K]):
         --------
         >>> tm = TagMatch()
         >>> tm.add_set(["cat", "fr"], 7)
+        1
         >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> ["fr", "cat"] in tm, ["cat"] in tm
         (True, False)
         """
@@ -1042,7 +1139,9 @@ class TagMatch(Generic[K]):
         --------
         >>> tm = TagMatch()
         >>> tm.add_sets([["cat"], []], [7, 8])
+        2
         >>> tm.consolidate()
+        ChangeCounts(added=2, already_there=0, removed=0, missing=0)
         >>> tm.to_arrow().to_pylist()
         [{'tags': [], 'key': 8}, {'tags': ['cat'], 'key': 7}]
         """
@@ -1063,8 +1162,10 @@ class TagMatch(Generic[K]):
         --------
         >>> tm = TagMatch()
         >>> tm.add_set(["cat"], 7)
+        1
         >>> before = tm.snapshot
         >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> len(before), len(tm.snapshot)
         (0, 1)
         """
@@ -1082,8 +1183,9 @@ class TagMatch(Generic[K]):
             of sets with conditions, also those that do not count any more, by `Where.path`), `with_areas` (rows of
             those with areas, whatever else they ask for), `positions` (clients that are anywhere), `layout`,
             `max_partition_size`, `seed`, `number` (of the snapshot as it was saved, from which keys may have expired
-            since; `None` if it never was); `staged` changes that
-            are not in it yet, also those that a program that ended has left; `path`, or the URI without passwords;
+            since; `None` if it never was); `staged` changes that are not in it yet, also those that a program that
+            ended has left; `changes`: how many keys were `added`, `already_there`, `removed` or `missing` in all, as
+            `consolidate` says it of its own, since the opening; `path`, or the URI without passwords;
             `reload_error`: what went wrong when `auto_reload` last looked for a newer snapshot, `None` if nothing did.
             Where it is matched: `device`, `devices`, `device_notes` (why not on others), `threads`, `exact`, `plane`;
             with a CUDA device, `matched_by`: how many queries it and the CPU have matched since the last
@@ -1103,9 +1205,12 @@ class TagMatch(Generic[K]):
         --------
         >>> tm = TagMatch()
         >>> tm.add_sets([["cat", "fr"], ["cat"]], [7, 8])
+        2
         >>> tm.add_set(["dog"], 9)
+        1
         >>> staged = tm.stats()["staged"]
         >>> tm.consolidate()
+        ChangeCounts(added=3, already_there=0, removed=0, missing=0)
         >>> stats = tm.stats()
         >>> staged, stats["staged"], stats["sets"], stats["tags"]
         (3, 0, 3, 3)
@@ -1124,7 +1229,9 @@ class TagMatch(Generic[K]):
         --------
         >>> tm = TagMatch()
         >>> tm.add_set(["cat"], 7)
+        1
         >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> tm.check()  # nothing is wrong
         """
         self._engine.check()
@@ -1158,7 +1265,9 @@ class TagMatch(Generic[K]):
         >>> folder = pathlib.Path(tempfile.mkdtemp(), "animals.index")
         >>> tm = TagMatch()  # in memory
         >>> tm.add_set(["cat"], 7)
+        1
         >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> tm.save(folder)
         >>> with TagMatch.open(folder) as saved:
         ...     saved.match(["cat"])

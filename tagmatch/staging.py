@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from tagmatch.model.storage.location import Location
 from tagmatch.model.tables import NEVER
 from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.staging import StagedChanges
+
+#: Gets what is staged, and may raise an error
+Check: TypeAlias = Callable[[StagedChanges], None]
 
 
 class Staging:
@@ -76,8 +80,12 @@ class Staging:
         lasts = self._folder is not None and self._options.durability != "none"
         return 0 if lasts else len(self._changes)
 
-    def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> None:
+    def append(
+        self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER, check: Check | None = None
+    ) -> None:
         """Stage one change of a validated set and key; times are as of `Changes`.
+
+        If there is a check, it gets what is staged before, and what it raises has nothing staged.
 
         Raises
         ------
@@ -92,6 +100,7 @@ class Staging:
             self._options.of_single,
             lambda: single_record(tags, key, removed=removed, expires=expires),
             lambda: self._changes.append(tags, key, removed=removed, expires=expires),
+            check,
         )
 
     def extend(
@@ -102,8 +111,9 @@ class Staging:
         removed: bool,
         expires: I64Array | None = None,
         is_single: bool = False,
+        check: Check | None = None,
     ) -> None:
-        """Stage a change for each row of all chunks; `keys` has one for each, as have times. Errors as `append`.
+        """Stage a change for each row of all chunks; `keys` has one for each, as have times. The rest as `append`.
 
         With `is_single`, all of them together are as durable as a single change.
         """
@@ -111,6 +121,7 @@ class Staging:
             self._options.of_single if is_single else self._options.of_many,
             lambda: bulk_record(chunks, keys, removed=removed, expires=expires),
             lambda: self._changes.extend(chunks, keys, removed=removed, expires=expires),
+            check,
         )
 
     def take(self) -> tuple[Changes, int | None]:
@@ -146,7 +157,9 @@ class Staging:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _stage(self, durability: Durability, record: Callable[[], Record], stage: Callable[[], None]) -> None:
+    def _stage(
+        self, durability: Durability, record: Callable[[], Record], stage: Callable[[], None], check: Check | None
+    ) -> None:
         """Log a change and stage it, or neither; returns when it is as durable as it is to be."""
         logged = record() if durability != "none" and self._folder is not None else None
         with self.lock:
@@ -154,6 +167,8 @@ class Staging:
                 raise ClosedError
             if self._left is not None or (self._journal is None and logged is not None):
                 self._acquire()
+            if check is not None:
+                check(self._changes)
             journal = self._journal
             if logged is None or journal is None:
                 stage()

@@ -8,12 +8,14 @@ import threading
 from typing import Any, Protocol
 
 from tagmatch.files.json_values import read_json
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.names import near_match
+from tagmatch.model.options import Missing
 
 _LOG = logging.getLogger("tagmatch.gateways")
 _ACTIONS = ("subscribe", "unsubscribe")
-_FIELDS = frozenset(("action", "key", "tags", "where"))
+_FIELDS = frozenset(("action", "key", "tags", "where", "missing"))
 #: Bytes of a request
 _LONGEST = 1 << 20
 
@@ -21,15 +23,15 @@ _LONGEST = 1 << 20
 class Changeable(Protocol):
     """What requests change: a `TagMatch`."""
 
-    def add_set(self, tags: Any, key: Any, *, where: str | None = None) -> None:
-        """Stage a subscription."""
+    def add_set(self, tags: Any, key: Any, *, where: str | None = None) -> int:
+        """Stage a subscription; how many changes that are."""
         ...
 
-    def remove_set(self, tags: Any, key: Any, *, where: str | None = None) -> None:
-        """Stage that it goes."""
+    def remove_set(self, tags: Any, key: Any, *, where: str | None = None, missing: Missing = "ignore") -> int:
+        """Stage that it goes; how many changes that are."""
         ...
 
-    def consolidate(self) -> None:
+    def consolidate(self) -> ChangeCounts:
         """Put in effect what is staged."""
         ...
 
@@ -72,10 +74,10 @@ class Requests:
             self._thread.join()
 
     def answer(self, request: bytes) -> bytes:
-        """Carry a request out; the answer, a JSON object: whether it is staged (`ok`), and if not, the `error`."""
+        """Carry a request out; the answer, a JSON object: `ok`, and how many changes are `staged` or the `error`."""
         self._count("requests")
         try:
-            self._carry_out(request)
+            staged = self._carry_out(request)
         except TagMatchError as error:
             self._count("requests_refused")
             return _error(error)
@@ -83,15 +85,19 @@ class Requests:
             _LOG.exception("a request has failed")
             self._count("requests_refused")
             return _error(f"the request has failed: {type(error).__name__}; the log of the service says why")
-        return b'{"ok": true}'
+        return json.dumps({"ok": True, "staged": staged}).encode()
 
-    def _carry_out(self, request: bytes) -> None:
+    def _carry_out(self, request: bytes) -> int:
         if not self._write:
             raise InvalidValueError("this gateway carries out no requests: write = true in its options would let it")
         found = _read(request)
-        act = self._index.add_set if found["action"] == "subscribe" else self._index.remove_set
-        act(found["tags"], found["key"], where=found.get("where"))
+        tags, key, where = found["tags"], found["key"], found.get("where")
+        if found["action"] == "subscribe":
+            staged = self._index.add_set(tags, key, where=where)
+        else:
+            staged = self._index.remove_set(tags, key, where=where, missing=found.get("missing", "ignore"))
         self._changed.set()
+        return staged
 
     def _run(self) -> None:
         while not self._ending.wait(self._interval):
@@ -135,6 +141,8 @@ def _read(request: bytes) -> dict[str, Any]:
         raise InvalidValueError(f"a request has no field {unknown[0][:60]!r}{near}")
     if found.get("action") not in _ACTIONS:
         raise InvalidValueError(f"action must be one of {_ACTIONS}, not {str(found.get('action'))[:60]!r}")
+    if "missing" in found and found["action"] == "subscribe":
+        raise InvalidValueError("'missing' is for requests to unsubscribe")
     if missing := sorted({"key", "tags"} - found.keys()):
         raise InvalidValueError(f"a request needs {missing[0]!r}")
     return found

@@ -12,7 +12,7 @@ import typer
 
 from tagmatch import __version__
 from tagmatch.files.formats import FormatName
-from tagmatch.model.options import MAX_KEPT_SNAPSHOTS, MAX_PARTITION_SIZE, MAX_THREADS, KeyType, Layout
+from tagmatch.model.options import MAX_KEPT_SNAPSHOTS, MAX_PARTITION_SIZE, MAX_THREADS, KeyType, Layout, Missing
 
 
 def command_line(description: str) -> typer.Typer:
@@ -211,6 +211,16 @@ KeepSnapshots = Annotated[
         min=0,
         max=MAX_KEPT_SNAPSHOTS,
         help="Earlier snapshots to keep from now on.  [default: as many as until now, at first none]",
+    ),
+]
+MissingName = Annotated[
+    Missing,
+    typer.Option(
+        "--missing",
+        parser=one_of(Missing),
+        metavar=choices(Missing),
+        help="What becomes of a row that the index does not have: it changes nothing, or nothing is changed and it is "
+        "an error.",
     ),
 ]
 Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads to use.  [default: all processors]")]

@@ -19,6 +19,7 @@ from tagmatch.cli.arguments import (
     LayoutName,
     MatchAll,
     MaxPartitionSize,
+    MissingName,
     Plane,
     SkipInvalid,
     Threads,
@@ -67,10 +68,10 @@ def build(
             # Most likely what was to write it has failed, and an index that is there would be lost
             raise InputFileError(f"{sets} has no set, so no index is made; --allow-empty makes an empty one")
         with status("building the index"):
-            tm.consolidate()
+            changes = tm.consolidate()
             tm.save(index, keep_snapshots=keep_snapshots)
         stats = tm.stats()
-    note(f"{index}: {_size(stats)}, {stats['tags']} tags, layout {stats['layout']}")
+    note(f"{index}: {_size(stats)}, {stats['tags']} tags, layout {stats['layout']}; {changes}")
 
 
 def add(
@@ -101,12 +102,13 @@ def remove(
     match_all: MatchAll = False,
     plane: Plane = False,
     threads: Threads = None,
+    missing: MissingName = "ignore",
 ) -> None:
-    """Remove keys of sets from an index; a set without keys goes, and what the index does not have is no error."""
+    """Remove keys of sets from an index; a set without keys goes, and what the index does not have is counted."""
 
     def stage(tm: TagMatch[Any]) -> None:
         for rows in _rows(tm, sets, form, skip_invalid, ignore_columns, match_all):
-            tm.remove_subscriptions(_with_values(rows))
+            tm.remove_subscriptions(_with_values(rows), missing=missing)
 
     _change(index, stage, plane=plane, threads=threads)
 
@@ -123,14 +125,14 @@ def _change(index: str, stage: Callable[[TagMatch[Any]], None], *, plane: bool, 
         stage(tm)
         with status("changing the index"):
             try:
-                tm.consolidate()
+                changes = tm.consolidate()
             except IndexChangedError:
                 raise IndexChangedError(
                     f"another program has saved changes to the index {index} in the meantime, so that nothing was "
                     "changed; run the command again"
                 ) from None
         after = _size(tm.stats())
-    typer.echo(f"{index}: {after}; before: {before}")
+    typer.echo(f"{index}: {after}; before: {before}; {changes}")
 
 
 def _add(tm: TagMatch[Any], expires: datetime | None, batches: Iterator[pa.RecordBatch]) -> None:

@@ -140,7 +140,7 @@ class Saving:
 
 
 def _after(snapshot: Snapshot, changes: Changes, options: LayoutOptions) -> Snapshot:
-    return consolidated(snapshot, changes, options, now=clock.now_us(), threads=available_threads())
+    return consolidated(snapshot, changes, options, now=clock.now_us(), threads=available_threads())[0]
 
 
 def key_type_in(schema: pa.Schema) -> KeyType:

@@ -21,11 +21,13 @@ from support.service import command, messages, options, remote, value
 
 from tagmatch import (
     Box,
+    ChangeCounts,
     Circle,
     FilterError,
     InvalidTypeError,
     InvalidValueError,
     Near,
+    NotStoredError,
     NullError,
     TagMatch,
     TagMatchError,
@@ -111,8 +113,10 @@ def test_rows_as_tables_and_one_by_one():
             each.add_subscriptions(table)
             each.add_sets([["b"], ["c"]], [4, 5], where=["x = 1", None], area=[Near(5), None])
             each.add_sets([["d"], ["e"]], [6, 7], where="x = 1", area=Circle(1, 2, 3))
-            each.add_set(["f"], 8)
-            each.consolidate()
+            assert each.add_set(["f"], 8, where="x = 1 or x = 2") == 2
+            assert each.remove_set(["f"], 8, where="x = 2 or x = 1", missing="error") == 2
+            assert each.add_set(["f"], 8) == 1
+            assert each.consolidate().removed == 2
         assert dict(tm) == dict(index) == dict(alike)
         assert tm.to_arrow().equals(alike.to_arrow())
         ((stored, keys),) = [each for each in tm if {"b"} <= each[0]]
@@ -120,7 +124,9 @@ def test_rows_as_tables_and_one_by_one():
         tm.remove_set(stored, keys[0])
         tm.remove_subscriptions(table)
         tm.remove_sets([["d"], ["e"]], [6, 7], where="x = 1", area=Circle(1, 2, 3))
-        tm.consolidate(full=True)
+        with pytest.raises(NotStoredError, match="is not stored with the set"):
+            tm.remove_subscriptions(table, missing="error")
+        assert tm.consolidate(full=True) == ChangeCounts(removed=6)
         assert dict(tm) == {frozenset(["c"]): (5,), frozenset(["f"]): (8,)}
         assert stored not in tm
         assert tm.stats()["sets"] == len(tm) == 2
@@ -317,7 +323,8 @@ def test_subscriptions_are_put(served):
             writer.write_table(table)
             writer.done_writing()
             answer = json.loads(answers.read().to_pybytes())
-        assert answer == {"rows": 2, "committed": commit, "sets": 7 if commit else 5}
+        changes = {"changes": {"added": 2, "already_there": 2, "removed": 0, "missing": 0}} if commit else {}
+        assert answer == {"rows": 2, "staged": 2, "committed": commit, "sets": 7 if commit else 5} | changes
 
 
 def test_what_is_stored_is_got(served):

@@ -162,10 +162,10 @@ def test_requests_change_the_index() -> None:
     with TagMatch() as tm:
         requests = Requests(tm, True, 0.01)
         requests.start()
-        assert answer(requests, action="subscribe", tags=["fr"], key=7) == {"ok": True}
-        assert answer(requests, action="subscribe", tags=["fr"], key=8, where="price < 5") == {"ok": True}
-        assert answer(requests, action="subscribe", tags=["it"], key=9) == {"ok": True}
-        assert answer(requests, action="unsubscribe", tags=["it"], key=9) == {"ok": True}
+        assert answer(requests, action="subscribe", tags=["fr"], key=7) == {"ok": True, "staged": 1}
+        assert answer(requests, action="subscribe", tags=["fr"], key=8, where="price < 5") == {"ok": True, "staged": 1}
+        assert answer(requests, action="subscribe", tags=["it"], key=9) == {"ok": True, "staged": 1}
+        assert answer(requests, action="unsubscribe", tags=["it"], key=9, missing="error") == {"ok": True, "staged": 1}
         requests.stop()
         assert tm.match_unique(["fr", "it"], {"price": 4}) == {7, 8}
         counts = requests.stats()

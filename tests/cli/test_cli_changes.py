@@ -56,10 +56,23 @@ def stored(*changes: tuple[str, list[Record]]) -> dict[frozenset[str], tuple[int
 
 def test_what_changed_is_said(index):
     sets = write(index.with_name("sets.jsonl"), MORE)
-    assert tagmatch("add", index, sets) == f"{index}: 4 sets, 5 keys; before: 2 sets, 3 keys\n"
+    assert (
+        tagmatch("add", index, sets) == f"{index}: 4 sets, 5 keys; before: 2 sets, 3 keys; 2 added, 1 already there\n"
+    )
     assert contents(index) == stored(("add_sets", SETS + MORE))
-    assert tagmatch("remove", index, sets) == f"{index}: 2 sets, 2 keys; before: 4 sets, 5 keys\n"
+    assert tagmatch("remove", index, sets) == f"{index}: 2 sets, 2 keys; before: 4 sets, 5 keys; 3 removed\n"
     assert contents(index) == stored(("add_sets", SETS), ("remove_sets", MORE))
+    assert tagmatch("remove", index, sets).endswith("; before: 2 sets, 2 keys; 3 missing\n")
+
+
+def test_a_row_to_remove_that_is_not_there(index):
+    """An error, if it is to be one, after which nothing is changed."""
+    sets, before = write(index.with_name("sets.jsonl"), [*SETS[:2], SETS[0]]), files(index)
+    message = "key 1 is not stored with the set ['a']: nothing is removed"
+    assert message in tagmatch("remove", index, sets, "--missing", "error", code=1)
+    assert files(index) == before
+    sets = write(index.with_name("sets.jsonl"), SETS[:2])
+    assert tagmatch("remove", index, sets, "--missing", "error").endswith("; 2 removed\n")
 
 
 @pytest.mark.parametrize("name", FORMATS)

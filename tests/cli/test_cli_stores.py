@@ -63,7 +63,7 @@ def test_an_empty_path() -> None:
 def test_file_uris(tmp_path: Path) -> None:
     sets, uri = write(tmp_path / "sets.jsonl", SETS), f"file://{tmp_path}/an%20index"
     tagmatch("build", sets, uri)
-    assert tagmatch("remove", uri, sets) == f"{tmp_path}/an index: 0 sets, 0 keys; before: 3 sets, 3 keys\n"
+    assert tagmatch("remove", uri, sets) == f"{tmp_path}/an index: 0 sets, 0 keys; before: 3 sets, 3 keys; 3 removed\n"
     tagmatch("add", tmp_path / "an index", sets)
     tagmatch("export", uri, tmp_path / "out.jsonl")
     assert sorted(row["key"] for row in read(tmp_path / "out.jsonl")) == [1, 2, 3]

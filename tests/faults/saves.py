@@ -306,7 +306,7 @@ def _appended(run: Run) -> tuple[Location, str | None, Snapshot, Contents]:
     staged.extend(tag_lists(ADDED[0], "tags", stored=True), np.array(ADDED[1], np.uint64), removed=False)
     stored = location.open()
     with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0):
-        snapshot = consolidated(stored, staged.changes(), stored.only.options, now=0)
+        snapshot, _ = consolidated(stored, staged.changes(), stored.only.options, now=0)
     assert len(snapshot.segments) == 2
     run.start({"index": before})
     return location, stored.name, snapshot, after

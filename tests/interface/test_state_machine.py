@@ -44,7 +44,7 @@ from support.expiring import BEGIN, set_clock, times_of
 from support.oracle import Oracle, is_condition
 from support.waiting import wait_until
 
-from tagmatch import StagedChangesWarning, TagMatch
+from tagmatch import NotStoredError, StagedChangesWarning, TagMatch
 from tagmatch.expiring import Expiring
 from tagmatch.model.options import Durability, KeyType, Layout
 from tagmatch.partitioner.consolidation import FEW_SETS
@@ -164,8 +164,8 @@ class Index(RuleBasedStateMachine):
             assert_agree(self.tm, self.oracle, [COMMON, ["a", "b"], [], self.message])
 
     def change(self, name, *arguments, **options):
-        for database in (self.tm, self.oracle):
-            getattr(database, name)(*arguments, **options)
+        of_index, of_oracle = (getattr(database, name)(*arguments, **options) for database in (self.tm, self.oracle))
+        assert of_index == of_oracle
         self.note_lasting()
 
     def note_lasting(self):
@@ -191,6 +191,17 @@ class Index(RuleBasedStateMachine):
     @rule(one=subscriptions | NEW)
     def remove_set(self, one):
         self.change("remove_set", one.tags, self.key(one.key), where=one.where)
+
+    @rule(one=subscriptions | NEW)
+    def remove_set_that_must_be_there(self, one):
+        arguments = one.tags, self.key(one.key)
+        if self.oracle.has_all(*arguments, where=one.where):
+            assert self.tm.remove_set(*arguments, where=one.where, missing="error")
+            self.oracle.remove_set(*arguments, where=one.where)
+            self.note_lasting()
+        else:
+            with pytest.raises(NotStoredError, match="is not stored with the set"):
+                self.tm.remove_sets([one.tags], [self.key(one.key)], where=one.where, missing="error")
 
     @rule(data=st.data())
     def remove_what_is_stored(self, data):
@@ -284,8 +295,10 @@ class Index(RuleBasedStateMachine):
 
     @rule(full=st.booleans())
     def consolidate(self, full=False):
-        self.tm.consolidate(full=full)
-        self.oracle.consolidate()
+        before = self.tm.stats()["changes"].values()
+        became = self.tm.consolidate(full=full)
+        assert became == self.oracle.consolidate()
+        assert tuple(self.tm.stats()["changes"].values()) == tuple(map(sum, zip(before, became, strict=True)))
         self.lasting = 0
         self.tm.check()
         assert not full or self.tm.stats()["segments"] == 1

@@ -82,13 +82,24 @@ class Oracle:
 
     def add_set(
         self, tags: Iterable[str], key: Key, *, where: Any = None, area: Any = None, expires: Time | timedelta = None
-    ) -> None:
+    ) -> int:
         at = self._now() + expires if isinstance(expires, timedelta) else expires
         self._some_expire |= at is not None
-        self._staged += [(True, row, key, at) for row in rows_of(tags, where, area)]
+        rows = rows_of(tags, where, area)
+        self._staged += [(True, row, key, at) for row in rows]
+        return len(rows)
 
-    def remove_set(self, tags: Iterable[str], key: Key, *, where: Any = None, area: Any = None) -> None:
-        self._staged += [(False, row, key, None) for row in rows_of(tags, where, area)]
+    def remove_set(self, tags: Iterable[str], key: Key, *, where: Any = None, area: Any = None) -> int:
+        rows = rows_of(tags, where, area)
+        self._staged += [(False, row, key, None) for row in rows]
+        return len(rows)
+
+    def has_all(self, tags: Iterable[str], key: Key, *, where: Any = None, area: Any = None) -> bool:
+        """Whether, when what is staged has taken effect, all that a removal removes is there."""
+        again = self.staged_again()
+        again._staged.clear()
+        again.remove_set(tags, key, where=where, area=area)
+        return again.consolidate()[3] == 0
 
     def add_sets(
         self,
@@ -98,24 +109,31 @@ class Oracle:
         where: Any = None,
         area: Any = None,
         expires: Iterable[Time | timedelta] | Time | timedelta = None,
-    ) -> None:
+    ) -> int:
         is_one = expires is None or isinstance(expires, datetime | timedelta)
         pairs = list(zip(tags, keys, strict=True))
         times = repeat(expires, len(pairs)) if is_one else expires
-        for (row, key), each, at in zip(pairs, _for_each(where, len(pairs)), times, strict=True):
-            self.add_set(row, key, where=each, area=area, expires=at)
+        rows = zip(pairs, _for_each(where, len(pairs)), times, strict=True)
+        return sum(self.add_set(*pair, where=each, area=area, expires=at) for pair, each, at in rows)
 
     def remove_sets(
         self, tags: Iterable[Iterable[str]], keys: Iterable[Key], *, where: Any = None, area: Any = None
-    ) -> None:
+    ) -> int:
         pairs = list(zip(tags, keys, strict=True))
-        for (row, key), each in zip(pairs, _for_each(where, len(pairs)), strict=True):
-            self.remove_set(row, key, where=each, area=area)
+        rows = zip(pairs, _for_each(where, len(pairs)), strict=True)
+        return sum(self.remove_set(*pair, where=each, area=area) for pair, each in rows)
 
-    def consolidate(self, *, full: bool = False) -> None:  # noqa: ARG002
+    def consolidate(self, *, full: bool = False) -> tuple[int, int, int, int]:  # noqa: ARG002
+        """How many keys were added, or there already; and removed, also by a time that is past, or missing."""
+        now, counts = self._now(), [0, 0, 0, 0]
         for added, tags, key, at in self._staged:
             group = self._groups.setdefault(group_of(tags), {})
             keys = group.setdefault(tags, {})
+            is_there = key in keys and ((until := keys[key]) is None or until > now)
+            if added and (at is None or at > now):
+                counts[1 if is_there else 0] += 1
+            else:
+                counts[2 if is_there else 3] += 1
             if added:
                 keys[key] = at
             else:
@@ -124,6 +142,7 @@ class Oracle:
                 del group[tags]
         self._staged.clear()
         self.save_positions()
+        return counts[0], counts[1], counts[2], counts[3]
 
     def move(self, clients: Iterable[Key], lon: Iterable[float | None], lat: Iterable[float | None]) -> None:
         for client, *place in zip(clients, lon, lat, strict=True):
