@@ -304,7 +304,7 @@ def test_what_would_be_lost_is_not_acknowledged(tmp_path: Path, replace: Any, la
         replace(path, other)
         for _ in range(2):
             for call in (lambda: tm.add_set(["b"], 51), lambda: tm.add_sets([["b"]] * 2, [52, 53])):
-                with pytest.raises(IndexChangedError, match=r"moved, removed or replaced.* consolidate\(\) saves it"):
+                with pytest.raises(IndexChangedError, match=r"moved, removed or replaced.* consolidate\(\) saves them"):
                     call()
         assert tm.stats()["staged"] == 1
         if replace is not remove:

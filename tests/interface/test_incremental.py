@@ -327,7 +327,7 @@ def test_a_merged_segment_that_another_program_has_removed(tmp_path: Path, monke
 
         with_merged = changing.with_merged
         monkeypatch.setattr(changing, "with_merged", removed)
-        with pytest.raises(tagmatch.TagMatchError, match="is gone"):
+        with pytest.raises(tagmatch.TagMatchError, match="is missing"):
             tm._engine.changing.merge()
         assert (path / "MANIFEST.json").read_bytes() == manifest
         assert stored(tm) == kept
