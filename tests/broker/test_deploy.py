@@ -140,7 +140,8 @@ def test_the_example():
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "put: {'rows': 2, 'committed': True, 'sets': 2}",
+        "put: {'rows': 2, 'staged': 2, 'committed': True, "
+        "'changes': {'added': 2, 'already_there': 0, 'removed': 0, 'missing': 0}, 'sets': 2}",
         "offer 0 -> [7, 8]",
         "offer 1 -> [7, 8]",
         "offer 2 -> [8]",
