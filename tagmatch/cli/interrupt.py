@@ -44,12 +44,16 @@ class interruptible:  # noqa: N801 - used as a function; `contextlib` takes too 
         if self._active:
             reader, writer = os.pipe()
             os.set_blocking(writer, False)
-            for number in self._active:
-                signal.signal(number, _interrupt)
-            signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-            sys.unraisablehook = _unless_interrupted(sys.unraisablehook)
-            sys.excepthook = _unless_interrupted(sys.excepthook)  # C prints errors by it and goes on with others
-            _thread.start_new_thread(_end_in_time, (reader,))
+            try:
+                for number in self._active:
+                    signal.signal(number, _interrupt)
+                signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+                sys.unraisablehook = _unless_interrupted(sys.unraisablehook)
+                sys.excepthook = _unless_interrupted(sys.excepthook)  # C prints errors by it and goes on with others
+                _thread.start_new_thread(_end_in_time, (reader,))
+            except KeyboardInterrupt:  # `__exit__` is not called
+                end_if_interrupted()
+                raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

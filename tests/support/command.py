@@ -32,15 +32,14 @@ Record = dict[str, Any]
 # The command, but it writes to a pipe when it has begun to take care of Ctrl-C: before that, Python itself starts
 _BEGUN = """
 import os
-from tagmatch.cli import interrupt, main
+from tagmatch.cli import imports, main
 
-enter = interrupt.interruptible.__enter__
+class Telling(imports.NotNeeded):
+    def __init__(self):
+        super().__init__()
+        os.write({descriptor}, b".")
 
-def tell(self):
-    enter(self)
-    os.write({descriptor}, b".")
-
-interrupt.interruptible.__enter__ = tell
+imports.NotNeeded = Telling
 main()
 """
 
