@@ -222,7 +222,7 @@ def test_home_and_folders_that_come_with_names_of_users(tmp_path: Path, monkeypa
         assert tm.stats()["path"] == str(tmp_path / "home" / "index")
         tm.save(Path("~") / "copy")
     assert sorted(os.listdir(tmp_path / "home")) == ["copy", "index"]
-    with pytest.raises(InvalidValueError, match="there is no home folder for ~nobody-of-that-name; give the whole path"):
+    with pytest.raises(InvalidValueError, match="no home folder for ~nobody-of-that-name; give the whole"):
         TagMatch.open("~nobody-of-that-name/index")
 
 
