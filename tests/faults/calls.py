@@ -155,9 +155,10 @@ def _merge(case: Case) -> None:
     case.tm._engine.changing.merge()
 
 
-def _consolidate_and_merge(case: Case) -> None:
-    case.tm.consolidate()
+def _consolidate_and_merge(case: Case) -> Any:
+    became = case.tm.consolidate()
     case.tm._engine.changing.merging.wait()
+    return became
 
 
 def _opened(_: Case, tm: TagMatch) -> Any:

@@ -53,8 +53,8 @@ def within_on_sphere(middle: Place, place: Place, metres: float) -> bool | None:
         context.prec = _DIGITS
         cosine = sum((x * y for x, y in zip(_exact_vector(middle), _exact_vector(place), strict=True)), Decimal(0))
         least, most = (
-            cosine >= _sine_and_cosine((Decimal(metres) + more) / Decimal(EARTH))[1]
-            for more in (-_NANOMETRES, _NANOMETRES)
+            radius >= 0 and cosine >= _sine_and_cosine(radius / Decimal(EARTH))[1]
+            for radius in (Decimal(metres) - _NANOMETRES, Decimal(metres) + _NANOMETRES)
         )
     return least if least == most else None
 
