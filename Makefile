@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm docs format release-check clean help
+.PHONY: demo test quick nightly nightly-tests torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm docs format release-check clean help
 help:
 	@echo "make demo   tags, constraints, areas, updates and the service on real data, in under a minute; a chart in demo.png"
 	@echo "make test   run the tests"
 	@echo "make quick  run those that take two minutes: no Spark, databases, simulated GPU and faults"
+	@echo "make nightly  tests that take long: real Spark, benchmarks, long sweeps of faults; then torture, in a short form, and mutants"
 	@echo "make torture  thousands of faults: no memory, lost power, full and damaged disks, Ctrl-C, killed writers, several at once"
 	@echo "make mutants  mistakes that only make more work: each has to fail a test"
 	@echo "make lint   style, types and import rules"
@@ -41,7 +42,14 @@ test: $(VENV)/.installed
 	$(PYTEST)
 
 quick: $(VENV)/.installed
-	$(PYTEST) -m 'not gpu and not slow' --hypothesis-profile quick --ignore tests/faults --ignore tests/spark
+	$(PYTEST) -m 'not gpu and not nightly and not slow' --hypothesis-profile quick --ignore tests/faults --ignore tests/spark
+
+# Each part can be run alone
+nightly: nightly-tests mutants
+
+nightly-tests: $(VENV)/.installed
+	@$(BIN)/tagmatch warmup
+	$(PYTEST) -m nightly
 
 torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.machine --steps 10000
