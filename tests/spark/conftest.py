@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.jvm import Jvm
+from support.servers import needs_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +23,7 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 @pytest.fixture(scope="session")
 def jvm() -> Iterator[Jvm]:
     """The one JVM of all drivers; their workers run this very interpreter and import the tests' helpers as well."""
+    needs_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     with Jvm() as started:
