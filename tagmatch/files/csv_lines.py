@@ -64,6 +64,12 @@ class CsvLines:
         """As `TextFormat` says."""
         if data.startswith(_MARK):  # which Arrow leaves out, though it stands within the file
             raise pa.ArrowInvalid("a byte order mark")
+        wanted = [name for name in schema.names if name in self._names]
+        if len(wanted) < len(self._header):  # Arrow does not look at the others
+            try:
+                data.decode()
+            except UnicodeDecodeError:
+                raise pa.ArrowInvalid("a byte that is no UTF-8") from None
         with threads_of_arrow():
             table = pa_csv.read_csv(
                 pa.BufferReader(data),
@@ -71,7 +77,7 @@ class CsvLines:
                 pa_csv.ParseOptions(newlines_in_values=True),
                 pa_csv.ConvertOptions(
                     column_types=dict.fromkeys(self._header, pa.string()),
-                    include_columns=[name for name in schema.names if name in self._names],
+                    include_columns=wanted,
                     strings_can_be_null=False,
                 ),
             )

@@ -170,6 +170,12 @@ def test_a_row_of_csv_that_cannot_be_used(tmp_path, rest, why, before):
     assert said[0].startswith(f"line 52 (row 50) is not a row of CSV: {why}")
 
 
+def test_a_row_of_csv_with_no_text_in_a_column_that_is_left_out(tmp_path):
+    rows, said = queries_in(tmp_path, "q.csv", b"id,tags,other\n0,a,\xc3\xa9\n1,b,\xff\n2,c,\n")
+    assert [name for _, name, _ in rows] == ["0", "2"]
+    assert said == ["line 3 (row 1) is not a row of CSV: byte 5 is no UTF-8"]
+
+
 @pytest.mark.parametrize(
     ("name", "data", "why"),
     [

@@ -170,10 +170,12 @@ def _csv_records(data: bytes, what: str) -> Iterator[dict[str, Any] | None]:
     header = next(rows, [])
     needed = ("tags", "attributes") if what == "queries" else ("tags", "where")
     known = ("id", "tags", "attributes") if what == "queries" else ("key", "tags", "where")
-    if header is None or set(header).isdisjoint(needed) or (what == "sets" and "key" not in header):
+    if not header:
         raise NoFile
     header[0] = header[0].removeprefix("\ufeff")
-    if any(header.count(name) > 1 for name in known) or set(header).isdisjoint(needed):
+    if set(header).isdisjoint(needed) or (what == "sets" and "key" not in header):
+        raise NoFile
+    if any(header.count(name) > 1 for name in known):
         raise NoFile
     for cells in rows:
         if cells is None or len(cells) != len(header):
