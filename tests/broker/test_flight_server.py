@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import Oracle
 from pyarrow import flight
 from support import filters, strategies
 from support.agreement import assert_agree, assert_keys, change_all
 from support.located import subscriptions
-from support.oracle import Oracle
 from support.service import command, messages, options, remote, value
 
 from tagmatch import (

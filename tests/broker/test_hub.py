@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import Oracle
 from support.agreement import loaded
 from support.notified import Clock, is_balanced
-from support.oracle import Oracle
 
 from tagmatch import ClosedError, InvalidTypeError, InvalidValueError, Overloaded, SlowSubscriberError, TagMatch
 from tagmatch.broker.hub import Hub

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.command import done, ended, from_json_lines, tagmatch, write
-from support.expressions import And, Not, Test, evaluate, text_of
+from support.expressions import text_of
+from support.trees import And, Not, Test, evaluate
 
 TREES = [
     Test("price", "<", (10,)),

@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from oracle import Oracle
 from support.command import COMMAND, FORMATS, Record, as_json_lines, done, ended, from_json_lines, tagmatch, write
 from support.index_files import manifest_as_first
-from support.oracle import Oracle
 
 from tagmatch import TagMatch
 

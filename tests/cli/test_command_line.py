@@ -18,8 +18,8 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from oracle import Oracle
 from support.command import COMMAND, Record, as_json_lines, from_json_lines, read, tagmatch, write
-from support.oracle import Oracle
 
 from tagmatch import IndexNotFoundError, TagMatch
 from tagmatch.cli.app import app

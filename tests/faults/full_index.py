@@ -12,9 +12,9 @@ from typing import Any
 from unittest.mock import patch
 from zlib import crc32
 
+from oracle import Oracle
 from support.conditions import any_expression
 from support.index_files import contents_of
-from support.oracle import Oracle
 
 from tagmatch import IndexCorruptError, IndexNotFoundError, IndexVersionError, StagedChangesWarning, TagMatch
 

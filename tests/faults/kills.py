@@ -25,10 +25,10 @@ from unittest.mock import patch
 
 from faults.rounds import Report, main_of
 from faults.work import EVERYTHING, SOMEWHERE, STEPS, Step, Work
+from oracle import Oracle
 from support.agreement import assert_agree
 from support.expiring import times_of
 from support.index_files import unnamed_in
-from support.oracle import Oracle
 
 from tagmatch import TagMatch
 from tagmatch.changing import Changing

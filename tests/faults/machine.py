@@ -32,10 +32,10 @@ from faults.interrupts import Interrupt, interrupted, signalled
 from faults.memory import ALL, begin_under_library, failing, spare_numpy
 from faults.sweep import Report, run_isolated
 from faults.trial import ERRORS, describe, no_error_is_lost, wait_until_answered
+from oracle import Oracle
 from support.areas_and_moves import AREAS, PLACES, any_at, located_table
 from support.conditions import Expression, Message, any_attributes, any_expression, any_message, in_tables
 from support.expiring import Clock, set_clock, times_of
-from support.oracle import Oracle
 from support.waiting import wait_until
 
 from tagmatch import StagedChangesWarning, TagMatch, warm_up

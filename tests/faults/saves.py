@@ -20,9 +20,9 @@ from unittest.mock import patch
 
 import numpy as np
 from faults.runs import CLIENTS, Contents, Run
+from oracle import Oracle
 from support.command import as_json_lines, done
 from support.conditions import any_expression
-from support.oracle import Oracle
 
 from tagmatch import TagMatch, backup, restore
 from tagmatch.model.columns import tag_lists

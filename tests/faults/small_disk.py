@@ -16,9 +16,9 @@ from typing import Any, get_args
 from unittest.mock import patch
 
 from faults.work import Step, Work
+from oracle import Oracle
 from support.expiring import times_of
 from support.index_files import unnamed_in
-from support.oracle import Oracle
 
 from tagmatch import TagMatch, TagMatchError
 from tagmatch.model.options import Durability, Layout

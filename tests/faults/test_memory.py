@@ -18,7 +18,7 @@ ENGINES = [("rarest", 1), ("balanced", 4)]
 
 GROWTH = """
 from faults.memory import failing
-from support.oracle import Oracle
+from oracle import Oracle
 from tagmatch import TagMatch
 
 sets = [[f"tag {i}"] for i in range(1000)]

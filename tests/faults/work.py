@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from oracle import Oracle
 from support.areas_and_moves import PLACES, SHAPES, At
 from support.conditions import Expression, any_expression, any_message
-from support.oracle import Oracle
 
 from tagmatch import Box, Circle
 

@@ -17,9 +17,9 @@ from typing import get_args
 from unittest.mock import patch
 
 from faults.rounds import Report, main_of
+from oracle import holds_for
 from support.conditions import Message
 from support.numbered_conditions import FOR_ALL, condition_of, row_of, table_of
-from support.oracle import holds_for
 
 from tagmatch import IndexChangedError, IndexLockedError, TagMatch
 from tagmatch.model.options import Durability, Layout

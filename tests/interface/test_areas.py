@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import places
-from support.located import (
-    CLIENTS,
-    TAGS,
-    Subscription,
-    finite_areas,
-    keys_of,
-    located,
-    public,
-    subscriptions,
-    tag_sets,
-)
+from oracle import Oracle
+from support.areas import FIELDS
+from support.areas_and_moves import struct_of
+from support.distances import UndecidedError
+from support.located import messages, moves, subscriptions
 
 from tagmatch import (
     Box,
@@ -55,77 +49,52 @@ def found_first(request):
 def test_any_way_to_ask(data, plane, layout):
     """Every call that takes a query, alone and in a table, while clients move and sets change."""
     drawn = data.draw(st.lists(subscriptions(plane=plane), min_size=1, max_size=8))
-    at: dict[int, Any] = {}
+    oracle = Oracle(plane=plane)
     with TagMatch(layout=layout, device="cpu", threads=2, plane=plane) as tm:
-        half = len(drawn) // 2
-        for some in (drawn[:half], drawn[half:]):
-            for each in some:
-                tm.add_set(each.tags, each.client, where=each.where, area=each.area)
-            tm.consolidate()
-        removed = data.draw(st.sets(st.sampled_from(drawn)))
-        for each in removed:
-            tm.remove_set(each.tags, each.client, where=each.where, area=each.area)
-        tm.consolidate()
-        left = [each for each in drawn if each not in removed]
+        half, removed = len(drawn) // 2, data.draw(st.sets(st.sampled_from(drawn)))
+        for each in (tm, oracle):
+            for some in (drawn[:half], drawn[half:]):
+                for tags, client, where, area in some:
+                    each.add_set(tags, client, where=where, area=area)
+                each.consolidate()
+            for tags, client, where, area in removed:
+                each.remove_set(tags, client, where=where, area=area)
+            each.consolidate()
         asked = []
         for _ in range(3):
-            moved = data.draw(
-                st.dictionaries(
-                    st.integers(0, CLIENTS - 1),
-                    places.places(plane=plane).filter(lambda place: all(map(math.isfinite, place))),
-                )
-            )
-            tm.move(list(moved), [place[0] for place in moved.values()], [place[1] for place in moved.values()])
-            at.update(moved)
-            tags = data.draw(tag_sets | st.just(set(TAGS)))
-            attributes = data.draw(st.fixed_dictionaries({}, optional={"x": st.integers(0, 5)}))
-            location = data.draw(located(plane=plane))
-            within = data.draw(st.none() | finite_areas(plane=plane))
-            agrees(tm, left, tags, attributes, location, within, at, plane=plane)
-            asked.append((tags, attributes, location, within))
-        agrees_in_a_table(tm, left, asked, at, plane=plane)
+            moved = data.draw(moves(plane=plane))
+            for each in (tm, oracle):
+                each.move(list(moved), [place[0] for place in moved.values()], [place[1] for place in moved.values()])
+            asked.append(data.draw(messages(plane=plane)))
+            with suppress(UndecidedError):
+                agrees(tm, oracle.match(**asked[-1]), **asked[-1])
+        for message, keys in zip(
+            asked, tm.match_many(table_of(asked, plane=plane), unique=True).to_pylist(), strict=True
+        ):
+            with suppress(UndecidedError):
+                assert keys == sorted(oracle.match_unique(**message))
 
 
-def agrees(tm: TagMatch, left: list[Subscription], tags, attributes, location, within, at, *, plane: bool) -> None:
-    surely, perhaps = keys_of(left, tags, attributes, location, within, at, plane=plane)
-    place = {"location": location, "within": None if within is None else public(within)}
-    found = tm.match_unique(tags, attributes, **place)
-    assert surely <= found <= perhaps
-    assert set(tm.match(tags, attributes, **place)) == found
-    assert tm.submit(tags, attributes, **place, unique=True).result() == found
-    assert asyncio.run(tm.amatch(tags, attributes, **place, unique=True)) == found
-    explained = [key for _, keys in tm.explain(tags, attributes, **place) for key in keys]
-    assert sorted(explained) == sorted(tm.match(tags, attributes, **place))
+def agrees(tm: TagMatch, expected: list[int], **message: Any) -> None:
+    assert sorted(tm.match(**message)) == expected
+    assert tm.match_unique(**message) == set(expected)
+    assert sorted(tm.submit(**message).result()) == expected
+    assert asyncio.run(tm.amatch(**message, unique=True)) == set(expected)
+    assert sorted(key for _, keys in tm.explain(**message) for key in keys) == expected
 
 
-def agrees_in_a_table(tm: TagMatch, left: list[Subscription], asked: list[Any], at, *, plane: bool) -> None:
+def table_of(asked: list[dict[str, Any]], *, plane: bool) -> pa.Table:
     names = ("x", "y") if plane else ("lon", "lat")
-    location = pa.struct(dict.fromkeys(names, pa.float64()))
-    table = pa.table(
+    located = [message["location"] and dict(zip(names, message["location"], strict=True)) for message in asked]
+    within = pa.struct({"kind": pa.string(), **dict.fromkeys(FIELDS, pa.float64())})
+    return pa.table(
         {
-            "tags": pa.array([sorted(tags) for tags, *_ in asked], pa.list_(pa.string())),
-            "x": pa.array([attributes.get("x") for _, attributes, *_ in asked], pa.int64()),
-            "location": pa.array(
-                [None if place is None else dict(zip(names, place, strict=True)) for *_, place, _ in asked], location
-            ),
-            "within": pa.array([None if each is None else struct_of(each) for *_, each in asked], AREA),
+            "tags": pa.array([message["tags"] for message in asked], pa.list_(pa.string())),
+            "x": pa.array([message["attributes"].get("x") for message in asked], pa.int64()),
+            "location": pa.array(located, pa.struct(dict.fromkeys(names, pa.float64()))),
+            "within": pa.array([struct_of(message["within"]) for message in asked], within),
         }
     )
-    for message, keys in zip(asked, tm.match_many(table, unique=True).to_pylist(), strict=True):
-        surely, perhaps = keys_of(left, *message, at, plane=plane)
-        assert surely <= set(keys) <= perhaps
-        assert keys == sorted(set(keys))
-
-
-AREA = pa.struct(
-    {"kind": pa.string(), **dict.fromkeys(("lon", "lat", "metres", "west", "south", "east", "north"), pa.float64())}
-)
-
-
-def struct_of(area: places.Area) -> dict[str, Any]:
-    given = public(area)
-    fields = {name: getattr(given, name) for name in given.__dataclass_fields__}
-    return {"kind": type(given).__name__.lower(), **fields}
 
 
 def test_keys_that_are_strings_move():

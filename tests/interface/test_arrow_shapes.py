@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import Oracle
 from support import strategies
 from support.agreement import assert_agree, assert_keys, loaded
-from support.oracle import Oracle
 
 from tagmatch import TagMatch
 from tagmatch.model.errors import NullError

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import Oracle
 from support import strategies
 from support.agreement import loaded
-from support.oracle import Oracle
 
 from tagmatch import ResultTooLargeError, TagMatch, contents
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import Oracle
 from support import strategies
 from support.agreement import assert_agree, assert_keys, loaded
 from support.dictionaries import encoded
-from support.oracle import Oracle
 
 from tagmatch import TagMatch
 from tagmatch.model.kernels import tag_table

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import Oracle
 from support import strategies
 from support.agreement import assert_agree
-from support.oracle import Oracle
 
 import tagmatch
 from tagmatch import IndexChangedError, IndexLockedError, InvalidValueError, StagedChangesWarning, TagMatch

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import Oracle
 from support import strategies
 from support.agreement import assert_agree, change_all
 from support.index_files import MANIFEST, contents_of, manifest_as_first, unnamed_in
-from support.oracle import Oracle
 
 import tagmatch
 from tagmatch import TagMatch

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.constrained import FILTERS, MESSAGES, expected_keys
+from support.constrained import FILTERS, MESSAGES, expected_keys, expression_of
 from support.paths import all_in
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
@@ -23,7 +23,7 @@ from tagmatch.pipeline.filters.index import Path
 )
 def test_segments_and_deletions(path: Path, filters: list[Any], messages: list[Any], gone: set[int]) -> None:
     with all_in(path), TagMatch(device="cpu", threads=1) as tm:
-        stored = [(tags, " and ".join(text for text, _ in tests) or None) for tags, tests in filters]
+        stored = [(tags, expression_of(parts)) for tags, parts in filters]
         for key, (tags, where) in enumerate(stored):
             tm.add_set(tags, key, where=where)
             if key % 7 == 3:

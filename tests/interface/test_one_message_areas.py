@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
@@ -12,9 +12,10 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import places
+from oracle import Oracle
+from support.distances import UndecidedError
 from support.expiring import BEGIN, set_clock
-from support.located import CLIENTS, TAGS, Subscription, finite_areas, keys_of, located, public, subscriptions, tag_sets
+from support.located import CLIENTS, messages, moves, subscriptions
 from support.waiting import wait_until
 
 from tagmatch import Box, Circle, Near, TagMatch, Where
@@ -60,46 +61,32 @@ def test_as_in_a_packet(data: st.DataObject, plane: bool, layout: Any, has_strin
     removed = data.draw(st.sets(st.sampled_from(drawn), min_size=1))
     name = str if has_strings else int
     options: dict[str, Any] = {"key_type": "string" if has_strings else "integer", "layout": layout, "plane": plane}
-    at: dict[int, Any] = {}
+    oracle = Oracle(plane=plane)
     with TagMatch[Any](device="cpu", threads=1, **options) as tm:
-        for place, each in enumerate(drawn):
-            tm.add_set(each.tags, name(each.client), where=each.where, area=each.area)
-            # Another subscriber of every other set, and one whose set has no area, in the same segment
-            if place % 2:
-                tm.add_set(each.tags, name(CLIENTS), where=each.where, area=each.area)
-                tm.add_set(each.tags, name(CLIENTS + 1))
-            if place % 3 == 2:
-                tm.consolidate()
-        tm.consolidate()
-        for left in (drawn, [each for each in drawn if each not in removed]):
+        both: tuple[Any, ...] = (tm, oracle)
+        for place, (tags, client, where, area) in enumerate(drawn):
+            for each in both:
+                each.add_set(tags, name(client), where=where, area=area)
+                # Another subscriber of every other set, and one whose set has no area, in the same segment
+                if place % 2:
+                    each.add_set(tags, name(CLIENTS), where=where, area=area)
+                    each.add_set(tags, name(CLIENTS + 1))
+                if place % 3 == 2:
+                    each.consolidate()
+        for gone in ([], removed):
+            for each in both:
+                for tags, client, where, area in gone:
+                    each.remove_set(tags, name(client), where=where, area=area)
+                    each.remove_set(tags, name(CLIENTS), where=where, area=area)
+                each.consolidate()
             for _ in range(2):
-                move(tm, data, at, name, plane=plane)
-                ask_and_check(tm, data, left, at, name, plane=plane)
-            for each in removed:
-                tm.remove_set(each.tags, name(each.client), where=each.where, area=each.area)
-                tm.remove_set(each.tags, name(CLIENTS), where=each.where, area=each.area)
-            tm.consolidate()
-
-
-def move(tm: TagMatch[Any], data: st.DataObject, at: dict[int, Any], name: Any, *, plane: bool) -> None:
-    somewhere = places.places(plane=plane).filter(lambda place: all(map(math.isfinite, place)))
-    moved = data.draw(st.dictionaries(st.integers(0, CLIENTS - 1), somewhere))
-    lon, lat = ([place[axis] for place in moved.values()] for axis in (0, 1))
-    tm.move([name(key) for key in moved], lon, lat)
-    at.update(moved)
-
-
-def ask_and_check(
-    tm: TagMatch[Any], data: st.DataObject, left: list[Subscription], at: dict[int, Any], name: Any, *, plane: bool
-) -> None:
-    tags = data.draw(st.just(set(TAGS)) | tag_sets)
-    attributes = data.draw(st.none() | st.fixed_dictionaries({}, optional={"x": st.integers(0, 5)}))
-    location, within = data.draw(located(plane=plane)), data.draw(st.none() | finite_areas(plane=plane))
-    area = None if within is None else public(within)
-    found = set(both_ways(tm, sorted(tags), attributes, location=location, within=area))
-    surely, perhaps = keys_of(left, tags, attributes or {}, location, within, at, plane=plane)
-    assert set(map(name, surely)) <= found
-    assert found <= {*map(name, perhaps), name(CLIENTS), name(CLIENTS + 1)}
+                moved, message = data.draw(moves(plane=plane)), data.draw(messages(plane=plane))
+                lon, lat = ([place[axis] for place in moved.values()] for axis in (0, 1))
+                for each in both:
+                    each.move([name(key) for key in moved], lon, lat)
+                found = both_ways(tm, **message)
+                with suppress(UndecidedError):
+                    assert found == oracle.match(**message)
 
 
 @pytest.mark.parametrize("key_type", ["integer", "string"])

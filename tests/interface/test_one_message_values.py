@@ -8,11 +8,12 @@ from typing import Any, get_args
 
 import pyarrow as pa
 import pytest
+from oracle import Oracle
 from support.conditions import Expression
 from support.expiring import BEGIN, set_clock
-from support.expressions import And, Not, Test, Tree, evaluate, text_of
-from support.oracle import Oracle
+from support.expressions import text_of
 from support.paths import all_in
+from support.trees import And, Not, Test, Tree, evaluate
 from support.waiting import wait_until
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatch

@@ -14,10 +14,10 @@ import pyarrow.fs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import Oracle
 from support import strategies
 from support.agreement import assert_agree
 from support.index_files import contents_of, files_of
-from support.oracle import Oracle
 
 import tagmatch
 from tagmatch import (

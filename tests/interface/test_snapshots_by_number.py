@@ -12,10 +12,10 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import Oracle
 from support import strategies
 from support.agreement import assert_agree, change_all
 from support.index_files import contents_of, files_of
-from support.oracle import Oracle
 
 from tagmatch import (
     IndexChangedError,

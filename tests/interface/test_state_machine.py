@@ -36,12 +36,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from oracle import Oracle, is_condition
 from support import filters, strategies
 from support.agreement import assert_agree, assert_keys
 from support.areas_and_moves import AREAS, PLACES, SHAPES, At, located_table
 from support.conditions import Expression, Message, in_tables
 from support.expiring import BEGIN, set_clock, times_of
-from support.oracle import Oracle, is_condition
 from support.waiting import wait_until
 
 from tagmatch import NotStoredError, StagedChangesWarning, TagMatch
@@ -195,7 +195,10 @@ class Index(RuleBasedStateMachine):
     @rule(one=subscriptions | NEW)
     def remove_set_that_must_be_there(self, one):
         arguments = one.tags, self.key(one.key)
-        if self.oracle.has_all(*arguments, where=one.where):
+        after = self.oracle.staged_again()
+        after.forget_staged()
+        after.remove_set(*arguments, where=one.where)
+        if not after.consolidate()[3]:
             assert self.tm.remove_set(*arguments, where=one.where, missing="error")
             self.oracle.remove_set(*arguments, where=one.where)
             self.note_lasting()

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import Oracle
 from support import strategies
 from support.agreement import assert_agree, change_all, loaded
 from support.index_files import contents_of
-from support.oracle import Oracle
 
 from tagmatch import (
     IndexCorruptError,

@@ -11,13 +11,26 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.constrained import COMPARISONS, FILTERS, MESSAGES, NUMBERS, TAGS, TEXTS, VALUES, Test, expected_keys
+from support.constrained import (
+    COMPARISONS,
+    FILTERS,
+    MESSAGES,
+    NUMBERS,
+    PATTERNS,
+    TAGS,
+    TEXTS,
+    VALUES,
+    expected_keys,
+    expression_of,
+)
 from support.paths import all_in
+from support.trees import Test, evaluate
 
 from tagmatch import TagMatch
-from tagmatch.model.filters.constraints import Constraint
 from tagmatch.model.filters.values import attribute_tags
 from tagmatch.pipeline.filters.index import Path
+
+Says = Callable[[Any], bool]
 
 
 @pytest.mark.parametrize("path", get_args(Path))
@@ -25,8 +38,8 @@ from tagmatch.pipeline.filters.index import Path
 @given(filters=st.lists(FILTERS, min_size=1, max_size=30), messages=st.lists(MESSAGES, min_size=1, max_size=8))
 def test_any_filters(layout: Any, path: Path, filters: list[Any], messages: list[Any]) -> None:
     with all_in(path), TagMatch(layout=layout, device="cpu", threads=2) as tm:
-        for key, (tags, tests) in enumerate(filters):
-            tm.add_set(tags, key, where=" and ".join(text for text, _ in tests) or None)
+        for key, (tags, parts) in enumerate(filters):
+            tm.add_set(tags, key, where=expression_of(parts))
         tm.consolidate()
         queries = [[*tags, *attribute_tags(values)] for tags, values in messages]
         wanted = [expected_keys(filters, tags, values) for tags, values in messages]
@@ -41,31 +54,14 @@ def test_any_filters(layout: Any, path: Path, filters: list[Any], messages: list
 @pytest.mark.parametrize("path", get_args(Path))
 def test_every_operator_and_value(path: Path) -> None:
     """All at once in one index, so that constants and patterns are beside all others."""
-    makes: dict[str, Callable[[str, str], Constraint]] = {
-        "startswith": Constraint.begins_with,
-        "endswith": Constraint.ends_with,
-        "__contains__": Constraint.contains,
-    }
-
-    def compares(comparison: str, known: Any) -> Test:
-        return lambda value: COMPARISONS[comparison](value, known)
-
-    def has(method: str, text: str) -> Test:
-        return lambda value: isinstance(value, str) and getattr(value, method)(text)
-
-    tests = [
-        (Constraint.compared("p", comparison, known).text, compares(comparison, known))  # type: ignore[arg-type]
-        for known in (*NUMBERS, *TEXTS)
-        for comparison in COMPARISONS
-    ]
-    tests += [(make("p", text).text, has(method, text)) for text in TEXTS for method, make in makes.items()]
+    trees = [Test("p", comparison, (known,)) for known in (*NUMBERS, *TEXTS) for comparison in COMPARISONS]
+    trees += [Test("p", pattern, (text,)) for text in TEXTS for pattern in PATTERNS]
     with all_in(path), TagMatch(device="cpu", threads=2) as tm:
-        for key, (where, _) in enumerate(tests):
-            tm.add_set([], key, where=where)
+        tm.add_sets([[]] * len(trees), range(len(trees)), where=[expression_of([tree]) for tree in trees])
         tm.consolidate()
         found = tm.match_many([attribute_tags({"p": value}) for value in VALUES]).to_pylist()
         both = tm.match_many([attribute_tags({"p": [value, other]}) for value, other in pairwise(VALUES)]).to_pylist()
-    expected = [{key for key, (_, test) in enumerate(tests) if test(value)} for value in VALUES]
+    expected = [{key for key, tree in enumerate(trees) if evaluate(tree, (), {"p": value})} for value in VALUES]
     assert [set(keys) for keys in found] == expected
     assert [set(keys) for keys in both] == [one | other for one, other in pairwise(expected)]
 
@@ -122,12 +118,12 @@ def test_blocks(path: Path, count: int, rng: random.Random) -> None:
         low, high = sorted(rng.sample(range(200), 2))
         flag, other, step = rng.randrange(2), rng.randrange(200), rng.randrange(1, 30)
         texts = [f"a between {low} and {high}", f"b = {flag}", "exists(c)"]
-        tests: list[tuple[str, Test]] = [
+        tests: list[tuple[str, Says]] = [
             ("a", lambda a: low <= a <= high),
             ("b", lambda b: b == flag),
             ("c", lambda _: True),
         ]
-        more: list[tuple[str, str, Test, bool]] = [
+        more: list[tuple[str, str, Says, bool]] = [
             (f"a >= {other}", "a", lambda a: a >= other, False),
             ('a < ""', "a", lambda _: False, False),
             (f"d < {other}", "d", lambda d: d < other, False),

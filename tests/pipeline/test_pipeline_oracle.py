@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import pytest
-from support.oracle import Oracle
+from oracle import Oracle
 from support.pipelines import (
     IN_PACKET,
     TIMEOUT,

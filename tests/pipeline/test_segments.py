@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.oracle import Oracle
+from oracle import Oracle
 
 from tagmatch.contents import every_set, is_among, pairs, schema_of, sets_at
 from tagmatch.model.columns import one_row, tag_lists

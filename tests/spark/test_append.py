@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
+from oracle import Oracle
 from pyspark.sql import DataFrame
 from support.expiring import set_clock, times_of
 from support.index_files import contents_as_first, contents_of, files_of
 from support.jvm import Jvm
 from support.killed import run_killed_job
-from support.oracle import Oracle
 from support.spark_settings import settings_of
 
 import tagmatch.partitioner.spark.job

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.oracle import Oracle
+from oracle import Oracle
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
 from tagmatch.spark import subset_join

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from oracle import Oracle
 from pyspark.sql import DataFrame, SparkSession, functions
-from support.oracle import Oracle
 from support.strategies import COMMON_NAMES
 
 import tagmatch.spark.join

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from oracle import Oracle
 from pyspark.sql import SparkSession
 from support.conditions import Expression, Message, any_expression
-from support.expressions import And, Not, Tags, Test
-from support.oracle import Oracle
+from support.trees import And, Not, Tags, Test
 
 import tagmatch.spark.join
 from tagmatch import TagMatch

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+from oracle import Oracle
 from support.conditions import Message, in_tables
-from support.oracle import Oracle
 
 from tagmatch import TagMatch
 

@@ -1,17 +1,14 @@
-"""Areas of sets as the library names them, which say themselves what they have: by `math` alone."""
+"""A few areas and places that meet, and messages with these."""
 
 from __future__ import annotations
 
 import random
-import sys
-from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from support import areas, oracle, places
+from support import areas
 
-from tagmatch import Box, Circle, Near, Where
-from tagmatch.model.filters.language import rows_of
+from tagmatch import Box, Circle, Near
 
 Place = tuple[float, float]
 Area = Circle | Box | Near
@@ -24,50 +21,6 @@ SHAPES: list[Circle | Box] = [
 ]  # fmt: skip
 NEARS: list[Near] = [Near(0), Near(1000), Near(60_000), Near(600_000), Near(1.9e7)]
 AREAS: list[Area] = [*SHAPES, *NEARS]
-
-
-class AreaCondition(Where):
-    """An area as the library names it in a stored set."""
-
-    area: Area
-
-    def holds(self, tags: Any, attributes: Any) -> bool:  # noqa: ARG002
-        """Whatever these are; `holds_at` says more."""
-        return True
-
-    def holds_at(self, location: Place | None, within: Circle | Box | None, client: Place | None) -> bool:
-        """Whether a message there, for clients within an area, is for this client."""
-        if not isinstance(self.area, Near):
-            return location is not None and has(self.area, location)
-        if location is None:
-            return within is not None
-        return client is not None and has(Circle(*client, self.area.metres), location)
-
-    def __deepcopy__(self, _: Any) -> AreaCondition:
-        return self
-
-
-@cache
-def condition_of(area: Area) -> AreaCondition:
-    """The condition that stands for an area."""
-    ((tags, (named,)),) = rows_of(areas.text_of(area))
-    assert not tags
-    condition = AreaCondition(Where.of_tag(named))
-    condition.area = area
-    return condition
-
-
-@cache
-def has(area: Circle | Box, place: Place) -> bool:
-    """Whether an area on the sphere has a place."""
-    shape = (
-        places.Circle(area.lon, area.lat, area.metres)
-        if isinstance(area, Circle)
-        else places.Box(area.west, area.south, area.east, area.north)
-    )
-    found = places.holds(shape, place, plane=False)
-    assert found is not None, f"the last digits decide whether {area} has {place}"
-    return found
 
 
 class At(NamedTuple):
@@ -94,14 +47,11 @@ def located_table(asked: list[tuple[list[str], At]]) -> pa.Table:
         {
             "tags": pa.array([list(tags) for tags, _ in asked], pa.list_(pa.string())),
             "location": pa.array([at.location and list(at.location) for _, at in asked], lists),
-            "within": pa.array([at.within and _struct(at.within) for _, at in asked], within),
+            "within": pa.array([struct_of(at.within) for _, at in asked], within),
         }
     )
 
 
-def _struct(area: Circle | Box) -> dict[str, Any]:
-    fields = {name: getattr(area, name) for name in areas.FIELDS if hasattr(area, name)}
-    return {"kind": type(area).__name__.lower(), **fields}
-
-
-oracle.ask_of_areas(sys.modules[__name__])
+def struct_of(area: Area | None) -> dict[str, Any] | None:
+    """An area as a row of a column of areas."""
+    return area and {"kind": type(area).__name__.lower()} | {name: getattr(area, name, None) for name in areas.FIELDS}

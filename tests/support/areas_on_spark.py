@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from oracle import Oracle
 from support.areas import FIELDS
-from support.areas_and_moves import AREAS, PLACES, At, any_at
+from support.areas_and_moves import AREAS, PLACES, At, any_at, struct_of
 from support.conditions import Expression
-from support.expressions import Test
-from support.oracle import Oracle
+from support.trees import Test
 
 from tagmatch import TagMatch
 
@@ -30,11 +30,6 @@ class Message(NamedTuple):
     tags: list[str]
     price: int | None
     at: At
-
-
-def struct_of(area: Any) -> dict[str, Any] | None:
-    """An area as a row of a column of areas."""
-    return area and {"kind": type(area).__name__.lower()} | {name: getattr(area, name, None) for name in FIELDS}
 
 
 def stored_with_areas(path: Path, rng: random.Random, key_type: Any = "integer") -> Oracle:

@@ -6,26 +6,15 @@ An `Expression` is its text to the library, and to the oracle what its tree mean
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from support.expressions import (
-    And,
-    Attributes,
-    Literal,
-    Not,
-    Or,
-    Tags,
-    Test,
-    Tree,
-    conjunctions,
-    evaluate,
-    text_of,
-    values_of,
-)
+from oracle import Oracle
+from support.expressions import Literal, conjunctions, text_of
 from support.filters import in_order
+from support.trees import And, Not, Or, Tags, Test, Tree, Within, values_of
 
 from tagmatch import Where
 from tagmatch.model.filters.language import rows_of
@@ -34,7 +23,7 @@ _PLAIN = random.Random(0)
 
 
 class Condition(Where):
-    """A condition as the library names it in a stored set, which says itself whether it holds."""
+    """A condition as the library names it in a stored set, and what it means."""
 
     tree: Tree
 
@@ -47,11 +36,17 @@ class Condition(Where):
         condition.tree = tree
         return condition
 
-    def holds(self, tags: Collection[str], attributes: Attributes) -> bool:
-        return evaluate(self.tree, tags, attributes)
-
     def __deepcopy__(self, _: Any) -> Condition:
         return self
+
+
+@cache
+def condition_of(area: Any) -> Condition:
+    """The condition that stands for an area."""
+    return Condition.of(Literal(Within(area), negated=False))
+
+
+Oracle.name_of = staticmethod(condition_of)
 
 
 class Expression(str):

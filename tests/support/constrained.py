@@ -1,144 +1,61 @@
-"""Sets with constraints and messages that Hypothesis draws, and what plain Python says of them."""
+"""Sets with constraints and messages that Hypothesis draws, of few values that are easily confused."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import strategies as st
-
-from tagmatch.model.filters.constraints import Constraint
-
-Test = Callable[[Any], bool]
-#: A constraint, and what it says of each value
-Tested = tuple[Constraint, Test]
+from support.expressions import text_of
+from support.filters import in_order
+from support.trees import Not, Tags, Test, Tree, evaluate
 
 NAMES = ["p", "q", "r"]
 NUMBERS = [
-    0,
-    1,
-    -1,
-    2,
-    3,
-    7,
-    2**53,
-    2**53 + 1,
-    2.0**53,
-    2**63 - 1,
-    -(2**63),
-    0.5,
-    -0.0,
-    1.0,
-    1.5,
-    math.inf,
-    -math.inf,
-    1e-300,
-]
+    0, 1, -1, 2, 3, 7, 2**53, 2**53 + 1, 2.0**53, 2**63 - 1, -(2**63), 0.5, -0.0, 1.0, 1.5, math.inf, -math.inf, 1e-300,
+]  # fmt: skip
 TEXTS = [
-    "",
-    "a",
-    "ab",
-    "abc",
-    "abd",
-    "b",
-    "ba",
-    "bab",
-    "é",
-    "e",
-    "\U0010ffff",
-    "a\U0010ffff",
-    "Rome",
-    "home",
-    "xab",
-    "xaz",
-]
+    "", "a", "ab", "abc", "abd", "b", "ba", "bab", "é", "e", "\U0010ffff", "a\U0010ffff", "Rome", "home", "xab", "xaz",
+]  # fmt: skip
 VALUES = [*NUMBERS, *TEXTS, math.nan, True, False]
 TAGS = ["t1", "t2", "t3"]
+COMPARISONS = ["<", "<=", ">", ">=", "=", "!="]
+PATTERNS = ["prefix", "suffix", "contains"]
+
+_numbers, _texts, _names = st.sampled_from(NUMBERS), st.sampled_from(TEXTS), st.sampled_from(NAMES)
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _tests(operators: list[str], operands: st.SearchStrategy[tuple[Any, ...]]) -> st.SearchStrategy[Test]:
+    return st.builds(Test, _names, st.sampled_from(operators), operands)
 
 
-def same(value: Any, other: Any) -> bool:
-    return is_number(value) == is_number(other) and isinstance(value, str) == isinstance(other, str) and value == other
-
-
-def in_order(value: Any, other: Any) -> bool:
-    return (is_number(value) and is_number(other)) or (isinstance(value, str) and isinstance(other, str))
-
-
-def bytes_of(value: Any) -> Any:
-    return value.encode() if isinstance(value, str) else value
-
-
-COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "<": lambda a, b: in_order(a, b) and bytes_of(a) < bytes_of(b),
-    "<=": lambda a, b: in_order(a, b) and bytes_of(a) <= bytes_of(b),
-    ">": lambda a, b: in_order(a, b) and bytes_of(a) > bytes_of(b),
-    ">=": lambda a, b: in_order(a, b) and bytes_of(a) >= bytes_of(b),
-    "=": same,
-    "!=": lambda a, b: not same(a, b),
-}
-
-
-@st.composite
-def meaning(draw: st.DrawFn) -> Tested:
-    name = draw(st.sampled_from(NAMES))
-    kind = draw(st.sampled_from([*COMPARISONS, "between", "in", "not in", "prefix", "suffix", "contains", "exists"]))
-    text = draw(st.sampled_from(TEXTS))
-    if kind in COMPARISONS:
-        known = draw(
-            st.sampled_from(
-                [*NUMBERS, *TEXTS, *([True, False] if "=" in (kind, kind[-1]) and kind in ("=", "!=") else [])]
-            )
-        )
-        return Constraint.compared(name, kind, known), lambda value: COMPARISONS[kind](value, known)  # type: ignore[arg-type]
-    if kind == "between":
-        of = draw(st.sampled_from([NUMBERS, TEXTS]))
-        low, high = sorted([draw(st.sampled_from(of)), draw(st.sampled_from(of))], key=bytes_of)
-        return Constraint.between(
-            name, low, high
-        ), lambda value: COMPARISONS[">="](value, low) and COMPARISONS["<="](value, high)
-    if kind in ("in", "not in"):
-        chosen = draw(st.lists(st.sampled_from([*NUMBERS, *TEXTS, True]), min_size=1, max_size=4))
-        make = Constraint.one_of if kind == "in" else Constraint.none_of
-        return make(name, chosen), lambda value: any(same(value, one) for one in chosen) == (kind == "in")
-    if kind == "exists":
-        return Constraint.exists(name), lambda value: True  # noqa: ARG005
-    makes: dict[str, tuple[Callable[[str, str], Constraint], Callable[[str], bool]]] = {
-        "prefix": (Constraint.begins_with, lambda value: value.startswith(text)),
-        "suffix": (Constraint.ends_with, lambda value: value.endswith(text)),
-        "contains": (Constraint.contains, lambda value: text in value),
-    }
-    make_it, test = makes[kind]
-    return make_it(name, text), lambda value: isinstance(value, str) and test(value)
-
-
-@st.composite
-def parts(draw: st.DrawFn) -> tuple[str, Callable[[list[str], Mapping[str, list[Any]]], bool]]:
-    """What is stored for a test, perhaps negated, or a tag that must not be there; and what it says of a message."""
-    if draw(st.integers(0, 9)) == 0:
-        tag = draw(st.sampled_from(TAGS))
-        return Constraint.without_tag(tag).text, lambda tags, _: tag not in tags
-    constraint, test = draw(meaning())
-    name = constraint.attribute
-    if draw(st.integers(0, 3)) == 0:
-        return constraint.negation.text, lambda _, values: not any(map(test, values.get(name, [])))
-    return constraint.text, lambda _, values: any(map(test, values.get(name, [])))
-
-
-FILTERS = st.tuples(st.lists(st.sampled_from(TAGS), max_size=2, unique=True), st.lists(parts(), max_size=4))
+_operands = _numbers | _texts
+_leaves = st.one_of(
+    _tests(COMPARISONS, st.tuples(_operands)),
+    _tests(["=", "!="], st.tuples(_operands | st.booleans())),
+    _tests(["between"], st.tuples(_numbers, _numbers) | st.tuples(_texts, _texts)).map(in_order),
+    _tests(["in", "not in"], st.lists(_operands | st.just(True), min_size=1, max_size=4).map(tuple)),
+    _tests(PATTERNS, st.tuples(_texts)),
+    _tests(["exists"], st.just(())),
+)
+#: A test, perhaps negated, or a tag that must not be there
+PARTS = _leaves | _leaves | _leaves.map(Not) | st.sampled_from(TAGS).map(lambda tag: Not(Tags((tag,))))
+FILTERS = st.tuples(st.lists(st.sampled_from(TAGS), max_size=2, unique=True), st.lists(PARTS, max_size=4))
 MESSAGES = st.tuples(
     st.lists(st.sampled_from(TAGS), max_size=3, unique=True),
     st.dictionaries(st.sampled_from([*NAMES, "s"]), st.lists(st.sampled_from(VALUES), max_size=3)),
 )
 
 
+def expression_of(parts: list[Tree]) -> str | None:
+    return " and ".join(text_of(part, random.Random(0)) for part in parts) or None
+
+
 def expected_keys(filters: list[Any], tags: list[str], values: Mapping[str, list[Any]]) -> list[int]:
     return [
         key
-        for key, (wanted, tests) in enumerate(filters)
-        if set(wanted) <= set(tags) and all(test(tags, values) for _, test in tests)
+        for key, (wanted, parts) in enumerate(filters)
+        if set(wanted) <= set(tags) and all(evaluate(part, tags, values) for part in parts)
     ]

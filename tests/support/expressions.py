@@ -1,4 +1,4 @@
-"""Expressions as trees of the tests' own: what they mean to Python's own values, and how they are written.
+"""Expressions as trees of the tests' own: how they are written, and which conjunctions they are.
 
 Nothing here asks the library.
 """
@@ -8,115 +8,17 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise, product
 from typing import Any, NamedTuple
 
-Value = Any
-Tree = Any
-Attributes = Mapping[str, Any]
-
-
-# -- trees, and what they mean -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Test:
-    """`operator` is as in the language; there is one operand, or there are two or several, or none."""
-
-    __test__ = False
-
-    attribute: str
-    operator: str
-    operands: tuple[Value, ...]
-
-
-@dataclass(frozen=True)
-class Tags:
-    tags: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Not:
-    part: Tree
-
-
-@dataclass(frozen=True)
-class And:
-    parts: tuple[Tree, ...]
-
-
-@dataclass(frozen=True)
-class Or:
-    parts: tuple[Tree, ...]
-
-
-def evaluate(tree: Tree, tags: Collection[str], attributes: Attributes) -> bool:
-    """Whether a message satisfies the expression."""
-    match tree:
-        case And(parts):
-            return all(evaluate(part, tags, attributes) for part in parts)
-        case Or(parts):
-            return any(evaluate(part, tags, attributes) for part in parts)
-        case Not(part):
-            return not evaluate(part, tags, attributes)
-        case Tags(wanted):
-            return all(tag in tags for tag in wanted)
-        case Test(attribute, operator, operands):
-            return any(_passes(value, operator, operands) for value in values_of(attributes, attribute))
-    raise AssertionError(tree)
-
-
-def values_of(attributes: Attributes, name: str) -> list[Value]:
-    """The values of an attribute, none, one or several."""
-    given = attributes.get(name)
-    several = given if isinstance(given, list | tuple | set | frozenset) else [given]
-    return [value for value in several if value is not None]
-
-
-def _passes(value: Value, operator: str, operands: tuple[Value, ...]) -> bool:
-    match operator:
-        case "exists":
-            return True
-        case "=" | "in":
-            return any(_equal(value, other) for other in operands)
-        case "!=" | "not in":
-            return not any(_equal(value, other) for other in operands)
-        case "prefix" | "suffix" | "contains":
-            (part,) = operands
-            if not isinstance(value, str):
-                return False
-            return {"prefix": value.startswith, "suffix": value.endswith, "contains": value.__contains__}[operator](
-                part
-            )
-        case "between":
-            low, high = operands
-            return _type(value) == _type(low) and _ordered(low) <= _ordered(value) <= _ordered(high)
-    (other,) = operands
-    if _type(value) != _type(other):
-        return False
-    one, two = _ordered(value), _ordered(other)
-    return {"<": one < two, "<=": one <= two, ">": one > two, ">=": one >= two}[operator]
-
-
-def _type(value: Value) -> str:
-    return "bool" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
-
-
-def _ordered(value: Value) -> Any:
-    """Python compares integers and floats exactly, but texts by characters."""
-    return value.encode() if isinstance(value, str) else value
-
-
-def _equal(value: Value, other: Value) -> bool:
-    return _type(value) == _type(other) and value == other
+from support.trees import And, Not, Or, Tags, Test, Tree, Value, Within, ordered, type_of
 
 
 def precedes(value: Value, other: Value) -> bool:
     """Whether it comes before the other in the order of all values: NaN, bools, numbers, texts."""
-    ranks = [0 if value != value else 1 + ("bool", "number", "text").index(_type(value)) for value in (value, other)]
-    return ranks[0] < ranks[1] or (ranks[0] == ranks[1] > 0 and _ordered(value) < _ordered(other))
+    ranks = [0 if value != value else 1 + ("bool", "number", "text").index(type_of(value)) for value in (value, other)]
+    return ranks[0] < ranks[1] or (ranks[0] == ranks[1] > 0 and ordered(value) < ordered(other))
 
 
 def tests_of(tree: Tree) -> list[Test]:
@@ -131,9 +33,9 @@ def tests_of(tree: Tree) -> list[Test]:
 
 
 class Literal(NamedTuple):
-    """A test or a tag, perhaps negated: what a conjunction is made of."""
+    """A test, a tag or an area, perhaps negated: what a conjunction is made of."""
 
-    leaf: Test | Tags
+    leaf: Test | Tags | Within
     negated: bool
 
 
@@ -176,6 +78,8 @@ def _words(tree: Tree, choices: random.Random, binding: int) -> list[str]:
             own, words = 2, ["tags", *_braces(tags, choices)]
         case Test(attribute, operator, operands):
             own, words = 2, _test_words(attribute, operator, operands, choices)
+        case Within(area):
+            own, words = 2, ["within", *_area_words(area)]
         case _:
             raise AssertionError(tree)
     return ["(", *words, ")"] if own < binding or choices.random() < 0.1 else words
@@ -197,6 +101,14 @@ def _test_words(attribute: str, operator: str, operands: tuple[Value, ...], choi
             low, high = operands
             return [name, operator, literal_of(low, choices), "and", literal_of(high, choices)]
     return [name, operator, literal_of(operands[0], choices)]
+
+
+def _area_words(area: Any) -> list[str]:
+    """Three numbers are of a circle, four of a box, and one says how near to a client."""
+    names = ("lon", "lat", "metres", "west", "south", "east", "north")
+    numbers = [repr(float(getattr(area, name))) for name in names if hasattr(area, name)]
+    kind = {1: "near", 3: "circle", 4: "box"}[len(numbers)]
+    return [kind, "(", *[each for number in numbers for each in (",", number)][1:], ")"]
 
 
 def _braces(values: Iterable[Value], choices: random.Random) -> list[str]:

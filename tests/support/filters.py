@@ -9,17 +9,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 from support.expressions import WORDS as WORDS
-from support.expressions import And as And
-from support.expressions import Attributes, Tree, tests_of
-from support.expressions import Not as Not
-from support.expressions import Or as Or
-from support.expressions import Tags as Tags
-from support.expressions import Test as Test
-from support.expressions import Value as Value
-from support.expressions import evaluate as evaluate
 from support.expressions import precedes as precedes
+from support.expressions import tests_of
 from support.expressions import text_of as text_of
-from support.expressions import values_of as values_of
+from support.trees import And as And
+from support.trees import Attributes, Tree
+from support.trees import Not as Not
+from support.trees import Or as Or
+from support.trees import Tags as Tags
+from support.trees import Test as Test
+from support.trees import Value as Value
+from support.trees import evaluate as evaluate
+from support.trees import values_of as values_of
 
 from tagmatch.model.filters.constraints import CONTAINS, NO_TAG, RANGES, SUFFIX, Constraint, Cut
 from tagmatch.model.filters.normal import Row

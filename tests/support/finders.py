@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from support.places import Area, Circle, Place, holds, lists_of, places_of, rows_of, shapes_of
+from support.distances import has
+from support.places import Area, Circle, Place, lists_of, places_of, rows_of, shapes_of
 
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
@@ -34,7 +35,7 @@ def assert_holding(
     assert list(map(sorted, found)) == list(map(sorted, rows_of(fixed.holding(*columns))))
     assert len(found) == len(messages)
     for (place, asked), row in zip(messages, found, strict=True):
-        answers = {i: holds(area, place, plane=plane) for i, (group, area) in enumerate(stored) if group in asked}
+        answers = {i: has(area, place, plane=plane) for i, (group, area) in enumerate(stored) if group in asked}
         open_ones = {i for i, answer in answers.items() if answer is None}
         assert len(row) == len(set(row))
         assert set(row) - open_ones == {i for i, answer in answers.items() if answer}
@@ -71,10 +72,10 @@ class Modelled:
         _, client, metres = entry
         asked = []
         if area is not None:
-            asked.append(holds(area, self.at[client], plane=self.plane))
+            asked.append(has(area, self.at[client], plane=self.plane))
         if place is not None:
             here = not math.isnan(sum(self.at[client]))
-            asked.append(here and holds(Circle(*self.at[client], metres), place, plane=self.plane))
+            asked.append(here and has(Circle(*self.at[client], metres), place, plane=self.plane))
         if False in asked:
             return False
         return None if None in asked else True

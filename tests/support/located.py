@@ -1,138 +1,78 @@
-"""Subscriptions with areas that Hypothesis draws, and which messages each is for: by Python's own `math`."""
+"""Subscriptions with areas that Hypothesis draws, of clients that move, and messages that say where they are."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+import random
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from support import places
+from support.conditions import Expression
+from support.trees import And, Not, Test, Within
 
 from tagmatch import Box, Circle, Near
 
 CLIENTS = 5
 TAGS = ["a", "b", "c"]
 tag_sets = st.sets(st.sampled_from(TAGS), max_size=2)
+_TREES = [Test("x", "<", (3,)), Not(Test("x", "<", (3,)))]
 
 
-@dataclass(frozen=True)
-class Subscription:
-    """What a client asks for: tags, perhaps an expression, areas that have the message, and others that have not."""
+class Subscription(NamedTuple):
+    """What a client asks for: tags, perhaps an expression, also of areas that have the message or not, and an area."""
 
     tags: frozenset[str]
     client: int
-    tree: Any
-    areas: tuple[places.Area, ...]
-    without: tuple[places.Area, ...]
-    near: float | None
-
-    @property
-    def where(self) -> str | None:
-        """But for the first of `areas`, which is given as such."""
-        parts = [f"within {text_of(area)}" for area in self.areas[1:]]
-        parts += [f"not within {text_of(area)}" for area in self.without]
-        if self.near is not None and self.areas:
-            parts.append(f"within near({self.near!r})")
-        if self.tree is not None:
-            parts.append(f"({self.tree[0]})")
-        return " and ".join(parts) or None
-
-    @property
-    def area(self) -> Any:
-        if self.areas:
-            return public(self.areas[0])
-        return None if self.near is None else Near(self.near)
-
-
-def public(area: places.Area) -> Circle | Box:
-    if isinstance(area, places.Box):
-        return Box(area.west, area.south, area.east, area.north)
-    return Circle(area.lon, area.lat, area.metres)
-
-
-def text_of(area: places.Area) -> str:
-    numbers = (area.lon, area.lat, area.metres) if isinstance(area, places.Circle) else (
-        area.west, area.south, area.east, area.north
-    )  # fmt: skip
-    return f"{'circle' if isinstance(area, places.Circle) else 'box'}({', '.join(map(repr, numbers))})"
-
-
-def all_of(found: list[bool | None]) -> bool | None:
-    """Whether all hold; `None` where the last digits of one decide."""
-    return False if False in found else None if None in found else True
-
-
-def holds(
-    each: Subscription,
-    tags: set[str],
-    attributes: dict[str, Any],
-    location: Any,
-    within: Any,
-    at: dict[int, Any],
-    *,
-    plane: bool,
-) -> bool | None:
-    nowhere = location is None
-    place = places.NOWHERE if nowhere else location
-    client = at.get(each.client, places.NOWHERE)
-    found: list[bool | None] = [each.tags <= tags]
-    if each.tree is not None:
-        found.append(each.tree[1](attributes))
-    found += [places.holds(area, place, plane=plane) for area in each.areas]
-    found += [not_(places.holds(area, place, plane=plane)) for area in each.without]
-    if each.near is not None:
-        if not nowhere:
-            found.append(
-                places.holds(places.Circle(*client, each.near), place, plane=plane)
-                if client != places.NOWHERE
-                else False
-            )
-        elif within is None:
-            found.append(False)
-    if within is not None:
-        found.append(places.holds(within, client, plane=plane))
-    return all_of(found)
-
-
-def not_(found: bool | None) -> bool | None:
-    return None if found is None else not found
-
-
-# Expressions with what they mean; tests of conditions have many more
-TREES = [("x < 3", lambda given: given.get("x", 9) < 3), ("not x < 3", lambda given: not given.get("x", 9) < 3)]
+    where: Expression | None
+    area: Circle | Box | Near | None
 
 
 @st.composite
 def subscriptions(draw: st.DrawFn, *, plane: bool) -> Subscription:
-    drawn = st.lists(finite_areas(plane=plane), max_size=2).map(tuple)
-    return Subscription(
-        frozenset(draw(tag_sets)),
-        draw(st.integers(0, CLIENTS - 1)),
-        draw(st.none() | st.sampled_from(TREES)),
-        draw(drawn),
-        draw(st.just(()) | drawn),
-        draw(st.none() | radii(plane=plane)),
-    )
+    drawn = st.lists(finite_areas(plane=plane), max_size=2)
+    having, without, near = draw(drawn), draw(st.just([]) | drawn), draw(st.none() | _nears(plane=plane))
+    areas = having if near is None else [*having, near]
+    # The first one is given as such
+    parts = [*map(Within, areas[1:]), *(Not(Within(area)) for area in without)]
+    parts += draw(st.just([]) | st.sampled_from(_TREES).map(lambda tree: [tree]))
+    where = Expression.of(And(tuple(parts)), random.Random(0)) if parts else None
+    tags, client = frozenset(draw(tag_sets)), draw(st.integers(0, CLIENTS - 1))
+    return Subscription(tags, client, where, areas[0] if areas else None)
 
 
-def radii(*, plane: bool) -> st.SearchStrategy[float]:
-    return places.radii(plane=plane).filter(math.isfinite)
+def _nears(*, plane: bool) -> st.SearchStrategy[Near]:
+    return places.radii(plane=plane).filter(math.isfinite).map(Near)
 
 
-def finite_areas(*, plane: bool) -> st.SearchStrategy[places.Area]:
+def finite_areas(*, plane: bool) -> st.SearchStrategy[Circle | Box]:
     """Those that an index takes."""
     found = places.areas(plane=plane).filter(lambda area: all(map(math.isfinite, area.values)))
-    return found.filter(lambda area: not plane or not isinstance(area, places.Box) or area.west <= area.east)
+    kept = found.filter(lambda area: not plane or not isinstance(area, places.Box) or area.west <= area.east)
+    return kept.map(_public)
+
+
+def _public(area: places.Area) -> Circle | Box:
+    if isinstance(area, places.Box):
+        return Box(area.west, area.south, area.east, area.north)
+    return Circle(area.lon, area.lat, area.metres)
 
 
 def located(*, plane: bool) -> st.SearchStrategy[Any]:
     return st.none() | places.places(plane=plane)
 
 
-def keys_of(
-    left: list[Subscription], tags, attributes, location, within, at, *, plane: bool
-) -> tuple[set[int], set[int]]:
-    """Keys that an answer must have, and those that it may have."""
-    said = [(each.client, holds(each, tags, attributes, location, within, at, plane=plane)) for each in left]
-    return {key for key, each in said if each}, {key for key, each in said if each is not False}
+def moves(*, plane: bool) -> st.SearchStrategy[dict[int, places.Place]]:
+    somewhere = places.places(plane=plane).filter(lambda place: all(map(math.isfinite, place)))
+    return st.dictionaries(st.integers(0, CLIENTS - 1), somewhere)
+
+
+@st.composite
+def messages(draw: st.DrawFn, *, plane: bool) -> dict[str, Any]:
+    """What `match` gets."""
+    return {
+        "tags": sorted(draw(st.just(set(TAGS)) | tag_sets)),
+        "attributes": draw(st.fixed_dictionaries({}, optional={"x": st.integers(0, 5)})),
+        "location": draw(located(plane=plane)),
+        "within": draw(st.none() | finite_areas(plane=plane)),
+    }

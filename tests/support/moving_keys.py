@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from oracle import holds_for
 from support.conditions import Message, conditions_in
 from support.numbered_conditions import FOR_ALL, any_attributes, condition_of, row_of, table_of
-from support.oracle import holds_for
 
 from tagmatch import TagMatch
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from support.conditions import Expression, Message
-from support.expressions import And, Not, Test, Tree
+from support.trees import And, Not, Test, Tree
 
 _CITIES = [f"city {number}" for number in range(7)]
 _STEP, _MOST = 50, 300

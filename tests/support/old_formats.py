@@ -58,7 +58,7 @@ def _conditions(database: Any) -> None:
     """Sets with conditions, of which some have alternatives, beside others; some expire, and some of all are staged."""
     # Which versions before format 5 do not have
     from support.conditions import Expression
-    from support.expressions import And, Not, Or, Tags, Test
+    from support.trees import And, Not, Or, Tags, Test
 
     trees = [
         Or((Test("x", "<", (10,)), Not(Test("y", "=", (True,))))),
@@ -82,15 +82,14 @@ def _areas(database: Any) -> None:
     """Sets with areas of each kind, beside others; some expire, and some of all are staged."""
     # Which versions before format 6 do not have
     from support.conditions import Expression
-    from support.expressions import Test
+    from support.trees import Or, Test
 
     from tagmatch import Where
 
     class Elsewhere(Where):
         """An area, in which no message is."""
 
-        def holds(self, tags: Any, attributes: Any) -> bool:  # noqa: ARG002
-            return False
+        tree = Or(())
 
     def within(area: str) -> Any:
         expression = Expression(f"within {area}")

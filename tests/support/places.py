@@ -1,4 +1,4 @@
-"""Areas and places that Hypothesis draws, and which have which."""
+"""Areas and places that Hypothesis draws."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from hypothesis import strategies as st
-from support.distances import EARTH, HALF_WAY, within_on_plane, within_on_sphere
+from support.distances import EARTH, HALF_WAY
 
 from tagmatch.model.arrays import Lists
 from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
@@ -46,23 +46,6 @@ class Box:
 
 
 Area = Circle | Box
-
-
-def holds(area: Area, place: Place, *, plane: bool) -> bool | None:
-    """Whether an area has a place; `None` where the last digits decide."""
-    lon, lat = place
-    if math.isnan(lon) or math.isnan(lat):
-        return False
-    if isinstance(area, Box):
-        if not area.south <= lat <= area.north:
-            return False
-        if not plane and abs(lat) == 90:
-            return True
-        names = {lon, -lon} if not plane and abs(lon) == 180 else {lon}
-        if area.west <= area.east:
-            return any(area.west <= name <= area.east for name in names)
-        return any(area.west <= name or name <= area.east for name in names)
-    return (within_on_plane if plane else within_on_sphere)((area.lon, area.lat), place, area.metres)
 
 
 # Few of them, so that middles, edges and messages meet

@@ -19,7 +19,7 @@ import pymongo
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.oracle import Oracle
+from oracle import Oracle
 from support.tables import table_of, tag_rows
 
 from tagmatch.workloads.systems import postgres_server

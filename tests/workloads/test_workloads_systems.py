@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.oracle import Oracle
+from oracle import Oracle
 from support.tables import table_of, tag_rows
 
 from tagmatch.model.options import Layout

@@ -10,11 +10,11 @@ from typing import Any, get_args
 from unittest.mock import patch
 
 import pytest
+from oracle import Oracle
 from support.agreement import assert_agree
 from support.conditions import Message
 from support.index_files import MANIFEST, contents_of
 from support.old_formats import CONTENTS, DATA, SETS
-from support.oracle import Oracle
 
 import tagmatch
 from tagmatch import IndexVersionError, TagMatch, TagMatchError

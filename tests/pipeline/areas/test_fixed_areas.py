@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.distances import has
 from support.finders import assert_holding
 from support.places import (
     NOWHERE,
@@ -15,7 +16,6 @@ from support.places import (
     Box,
     Circle,
     areas,
-    holds,
     lists_of,
     message_places,
     place_at_edge,
@@ -104,7 +104,7 @@ def test_columns_say_the_same(rng: random.Random, plane: bool) -> None:
         values = np.array([area.values[: 3 if kind is Circle else 4] for area, _ in pairs]).T
         columns = [np.ascontiguousarray(column) for column in [*values, *np.array([place for _, place in pairs]).T]]
         got = ask(*columns, plane=plane).tolist()
-        want = [holds(area, place, plane=plane) for area, place in pairs]
+        want = [has(area, place, plane=plane) for area, place in pairs]
         assert all(w is None or w == g for w, g in zip(want, got, strict=True))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from oracle import Oracle
 from support.agreement import assert_agree
 from support.expiring import set_clock
-from support.oracle import Oracle
 from support.waiting import wait_until
 
 from tagmatch import TagMatch

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numba.cuda.cudadrv.driver import CudaAPIError
 from support.conditions import Message as ConditionMessage
 from support.conditions import in_tables
-from support.constrained import FILTERS, MESSAGES, expected_keys
+from support.constrained import FILTERS, MESSAGES, expected_keys, expression_of
 from support.paths import all_in
 from support.simulator import SIMULATED
 
@@ -103,7 +103,7 @@ def test_constraints_beside_tags(engine: dict[str, Any]) -> None:
 @either
 @given(filters=st.lists(FILTERS, min_size=1, max_size=30), messages=st.lists(MESSAGES, min_size=1, max_size=8))
 def test_any_filters(layout: Any, path: Path, filters: list[Any], messages: list[Any]) -> None:
-    wheres = [(tags, " and ".join(text for text, _ in tests) or None) for tags, tests in filters]
+    wheres = [(tags, expression_of(parts)) for tags, parts in filters]
     wanted = [expected_keys(filters, tags, values) for tags, values in messages]
     with with_sets(wheres, path, layout=layout) as tm:
         assert answers(tm, messages) == wanted

@@ -15,9 +15,9 @@ import numba.cuda
 import numpy as np
 import pytest
 from numba.cuda.cudadrv.driver import CudaAPIError
+from oracle import Oracle
 from support.agreement import assert_agree, assert_keys, loaded
 from support.collisions import colliding_tags
-from support.oracle import Oracle
 from support.simulator import SIMULATED
 
 import tagmatch.pipeline.devices

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.oracle import Oracle
+from oracle import Oracle
 from support.tables import table_of, tag_rows
 
 from tagmatch.workloads.systems.gpu_scan import BATCH_SIZE, PACKET_BATCHES, GpuBatchScan, GpuScan, ScannedPacket

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from oracle import Oracle
 from support.agreement import assert_agree, change_all
-from support.oracle import Oracle
 
 from tagmatch import TagMatch
 

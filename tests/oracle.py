@@ -1,0 +1,199 @@
+"""The right answers, from plain Python alone; shares nothing with the library, so none of its mistakes either.
+
+Subscriptions are in a dict, and each message is held against all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from copy import deepcopy
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from support.distances import Around, Place, surely_has
+from support.trees import Attributes, evaluate
+
+#: Tags, and conditions: strings that have a `tree`
+Row = frozenset[str]
+Key = Any  # an integer, or a string
+Time = datetime | None
+NONE: Attributes = {}
+
+
+class There(NamedTuple):
+    """Where a message is, within which area the clients are that it is for, and where one of these is."""
+
+    location: Place | None = None
+    within: Any = None
+    client: Place | None = None
+    plane: bool = False
+
+    def holds(self, area: Any) -> bool:
+        """Whether the message is in an area; one around the client may be for all clients within another."""
+        if hasattr(area, "west") or hasattr(area, "lon"):
+            return surely_has(area, self.location, plane=self.plane)
+        if self.location is None or self.client is None:
+            return self.location is None and self.within is not None
+        return surely_has(Around(*self.client, area.metres), self.location, plane=self.plane)
+
+
+NOWHERE = There()
+
+
+def is_condition(tag: str) -> bool:
+    return hasattr(tag, "tree")
+
+
+@lru_cache(maxsize=100_000)
+def _tags(row: Row) -> Row:
+    return frozenset(tag for tag in row if not is_condition(tag))
+
+
+def holds_for(row: Row, tags: Collection[str], attributes: Attributes, there: There = NOWHERE) -> bool:
+    """Whether a message has all tags of a row, and all of its conditions hold."""
+    plain = _tags(row)
+    return plain.issubset(tags) and all(evaluate(each.tree, tags, attributes, there) for each in row - plain)
+
+
+class Oracle:
+    """Gets the calls that an index gets; `now` says what time it is.
+
+    An expression has `alternatives`, the rows that are stored for it.
+    """
+
+    #: What is stored for an area; `support.conditions` sets it, which names areas as the library does
+    name_of: Callable[[Any], str]
+
+    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC), *, plane: bool = False) -> None:
+        self._now, self._plane = now, plane
+        self._sets: dict[Row, dict[Key, Time]] = {}
+        self._staged: list[tuple[bool, Row, Key, Time]] = []
+        self.positions: dict[Key, Place] = {}
+        self._saved: dict[Key, Place] = {}
+
+    def add_set(self, tags: Iterable[str], key: Key, *, expires: Any = None, **conditions: Any) -> int:
+        at = self._now() + expires if isinstance(expires, timedelta) else expires
+        return self._stage(True, tags, key, at, **conditions)
+
+    def remove_set(self, tags: Iterable[str], key: Key, **conditions: Any) -> int:
+        return self._stage(False, tags, key, None, **conditions)
+
+    def _stage(self, added: bool, tags: Iterable[str], key: Key, at: Time, where: Any = None, area: Any = None) -> int:
+        plain = frozenset(tags).union([] if area is None else [self.name_of(area)])
+        rows = [plain] if where is None else [plain | row for row in where.alternatives]
+        self._staged += [(added, row, key, at) for row in rows]
+        return len(rows)
+
+    def add_sets(self, tags: Iterable[Any], keys: Iterable[Key], **columns: Any) -> int:
+        return self._for_each(self.add_set, tags, keys, columns)
+
+    def remove_sets(self, tags: Iterable[Any], keys: Iterable[Key], **columns: Any) -> int:
+        return self._for_each(self.remove_set, tags, keys, columns)
+
+    def _for_each(self, change: Any, tags: Iterable[Any], keys: Iterable[Key], columns: dict[str, Any]) -> int:
+        """With one expression, area and time for all, or with a list of them."""
+        staged = 0
+        for place, (own, key) in enumerate(zip(tags, keys, strict=True)):
+            options = {name: each[place] if isinstance(each, list) else each for name, each in columns.items()}
+            staged += change(own, key, **options)
+        return staged
+
+    def consolidate(self, **_: Any) -> tuple[int, ...]:
+        """How many keys were added, or there already; and removed, also by a time that is past, or missing."""
+        now, counts = self._now(), [0, 0, 0, 0]
+        for added, row, key, at in self._staged:
+            keys = self._sets.setdefault(row, {})
+            is_there = key in keys and _lasts(keys[key], now)
+            if added and _lasts(at, now):
+                counts[1 if is_there else 0] += 1
+            else:
+                counts[2 if is_there else 3] += 1
+            if added:
+                keys[key] = at
+            else:
+                keys.pop(key, None)
+            if not keys:
+                del self._sets[row]
+        self._staged.clear()
+        self.save_positions()
+        return tuple(counts)
+
+    def move(self, clients: Iterable[Key], lon: Iterable[float | None], lat: Iterable[float | None]) -> None:
+        for client, x, y in zip(clients, lon, lat, strict=True):
+            self.positions.pop(client, None)
+            if x is not None and y is not None:
+                self.positions[client] = (x, y)
+
+    def save_positions(self) -> None:
+        self._saved = dict(self.positions)
+
+    def match(self, tags: Iterable[str], attributes: Attributes = NONE, **at: Any) -> list[Key]:
+        return sorted(key for _, keys in self.explain(tags, attributes, **at) for key in keys)
+
+    def match_unique(self, tags: Iterable[str], attributes: Attributes = NONE, **at: Any) -> set[Key]:
+        return set(self.match(tags, attributes, **at))
+
+    def explain(
+        self, tags: Iterable[str], attributes: Attributes = NONE, **at: Any
+    ) -> list[tuple[Row, tuple[Any, ...]]]:
+        query, now, found = frozenset(tags), self._now(), []
+        for row, keys in self._sets.items():
+            if _tags(row) <= query:
+                live = [key for key, until in keys.items() if _lasts(until, now)]
+                some = [key for key in live if self._is_for(key, row, query, attributes, **at)]
+                found += [(row, tuple(sorted(some)))] if some else []
+        return found
+
+    def _is_for(self, key: Key, row: Row, query: Row, attributes: Attributes, **at: Any) -> bool:
+        there = There(**at, client=self.positions.get(key), plane=self._plane)
+        is_asked = there.within is None or surely_has(there.within, there.client, plane=self._plane)
+        return is_asked and holds_for(row, query, attributes, there)
+
+    def times(self) -> dict[tuple[Row, Key], Time]:
+        """When each key of each set expires."""
+        return {(row, key): self._sets[row][key] for row, keys in self._live() for key in keys}
+
+    def _live(self) -> Iterator[tuple[Row, list[Key]]]:
+        now = self._now()
+        live = ((row, [key for key in keys if _lasts(keys[key], now)]) for row, keys in self._sets.items())
+        return ((row, keys) for row, keys in live if keys)
+
+    def __iter__(self) -> Iterator[tuple[Row, tuple[Key, ...]]]:
+        return ((row, tuple(sorted(keys))) for row, keys in self._live())
+
+    def __contains__(self, tags: Iterable[str]) -> bool:
+        wanted = frozenset(tags)
+        return any(row == wanted for row, _ in self._live())
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._live())
+
+    @property
+    def staged(self) -> int:
+        return len(self._staged)
+
+    # -- of indexes that crash -----------------------------------------------------------------------------------------
+
+    def forget_positions(self) -> None:
+        """Let go of moves since positions were saved."""
+        self.positions = dict(self._saved)
+
+    def forget_staged(self, first: int = 0) -> None:
+        """Let go of the staged changes from number `first` on."""
+        del self._staged[first:]
+
+    def is_like(self, other: Oracle) -> bool:
+        mine, others = ((each._staged, each.times(), each.positions, each._saved) for each in (self, other))
+        return mine == others
+
+    def staged_again(self) -> Oracle:
+        """What there is when the staged changes have taken effect, and are staged still: they change nothing more."""
+        again = deepcopy(self)
+        again.consolidate()
+        again._staged = list(self._staged)
+        return again
+
+
+def _lasts(at: Time, now: datetime) -> bool:
+    return at is None or at > now
