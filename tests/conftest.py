@@ -5,6 +5,8 @@ import os
 import random
 import secrets
 import signal
+from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -120,6 +122,56 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(4, (os.cpu_count() or 1) + 1)
 
 
+# -- what tests may cost ----------------------------------------------------------------------------------------------
+
+_MOST_TEST_S, _MOST_FILE_S = 30, 60
+_cost_by_test: Counter[str] = Counter()
+_cost_by_file: Counter[str] = Counter()
+_cost_before = [0.0]
+
+
+def _cost() -> float:
+    """Seconds of CPU that this process had, and processes that it started and that have ended."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Seconds of the clock would measure what else the machine does, so reports have seconds of CPU."""
+    report = yield
+    cost, _cost_before[0] = _cost() - _cost_before[0], _cost()
+    report.cost = cost if item.get_closest_marker("nightly") is None else 0.0
+    return report
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    cost = getattr(report, "cost", 0.0)  # of a worker that died there is none
+    _cost_by_test[report.nodeid] += cost
+    _cost_by_file[report.nodeid.partition("::")[0]] += cost
+
+
+def _too_long() -> list[str]:
+    limits = ((_cost_by_test, _MOST_TEST_S), (_cost_by_file, _MOST_FILE_S))
+    return [
+        f"{name} takes {cost:.0f} s of CPU, and may take {most}: shorten it, or mark what is long with `nightly`"
+        for costs, most in limits
+        for name, cost in costs.most_common()
+        if cost > most
+    ]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if exitstatus == pytest.ExitCode.OK and _too_long():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in _too_long():
+        terminalreporter.write_line(line, red=True)
+    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", ())]
+    if lacking := sum("needs " in reason and "apt-get install" in reason for reason in skipped):
+        terminalreporter.write_line(
+            f"{lacking} tests or files were skipped, as programs that they need are not installed"
+        )
     if terminalreporter.stats.get("failed") or terminalreporter.stats.get("error"):
         terminalreporter.write_line(f"repeat these random workloads with TEST_SEED={SEED}")
