@@ -37,5 +37,5 @@ def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Arra
     others = f", nor are {len(gone) - 1} more of what is to be removed" if len(gone) > 1 else ""
     return (
         f"key {key!r:.80} is not stored with the set {shown_set(tags):.300}{others}: nothing is removed; give tags and "
-        'conditions as they were added, or missing="ignore"'
+        'conditions as they were added, or the option missing as "ignore"'
     )
