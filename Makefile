@@ -6,11 +6,11 @@ BIN := $(VENV)/bin
 .PHONY: demo test quick nightly nightly-tests torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm docs format release-check clean help
 help:
 	@echo "make demo   tags, constraints, areas, updates and the service on real data, in under a minute; a chart in demo.png"
-	@echo "make test   run the tests"
-	@echo "make quick  run those that take two minutes: no Spark, databases, simulated GPU and faults"
-	@echo "make nightly  tests that take long: real Spark, benchmarks, long sweeps of faults; then torture, in a short form, and mutants"
+	@echo "make test   run the tests, in a quarter of an hour; those whose program is missing (Java, servers) are skipped, which the last lines say"
+	@echo "make quick  run those that take a minute: no Spark, databases, simulated GPU and faults"
+	@echo "make nightly  what takes longer: more with real Spark, benchmarks, sweeps of faults; and mutants"
 	@echo "make torture  thousands of faults: no memory, lost power, full and damaged disks, Ctrl-C, killed writers, several at once"
-	@echo "make mutants  mistakes that only make more work: each has to fail a test"
+	@echo "make mutants  mistakes in every folder: each has to fail a test"
 	@echo "make lint   style, types and import rules"
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
 	@echo "make docs  the documentation site, into site/; needs no network"
@@ -44,12 +44,12 @@ test: $(VENV)/.installed
 quick: $(VENV)/.installed
 	$(PYTEST) -m 'not gpu and not nightly and not slow' --hypothesis-profile quick --ignore tests/faults --ignore tests/spark
 
-# Each part can be run alone
+# Each part can be run alone; of the tests, a folder with TESTS=tests/spark
 nightly: nightly-tests mutants
 
 nightly-tests: $(VENV)/.installed
 	@$(BIN)/tagmatch warmup
-	$(PYTEST) -m nightly
+	$(PYTEST) -m nightly $(TESTS)
 
 torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.machine --steps 10000
