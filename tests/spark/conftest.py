@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from support import tasks
 from support.jvm import Jvm
 from support.servers import needs_java
 
@@ -42,9 +43,19 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> SparkSession.Builder:
 
 
 @pytest.fixture
-def spark(jvm: Jvm, builder: SparkSession.Builder) -> SparkSession:
+def session(jvm: Jvm, builder: SparkSession.Builder) -> SparkSession:
     """Return this process's session, which tests share."""
     return jvm.session(builder)
+
+
+@pytest.fixture(params=["tasks", pytest.param("spark", marks=pytest.mark.nightly)])
+def spark(request: pytest.FixtureRequest, seed: int) -> Iterator[Any]:
+    """What plays Spark's part without a JVM, and Spark itself."""
+    if request.param == "spark":
+        yield request.getfixturevalue("session")
+    else:
+        with tasks.session(seed) as found:
+            yield found
 
 
 @pytest.fixture

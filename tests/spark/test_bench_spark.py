@@ -18,14 +18,7 @@ from tagmatch.workloads.bench.spark import skew
 from tagmatch.workloads.commands.bench import app
 
 OPTIONS = ["--threads", "2", "--rounds", "1", "--allow-changes"]
-JOINS = [
-    "subset_join, ship",
-    "subset_join, shuffle",
-    "SQL: explode, join, count",
-    "SQL: cross join, array_except",
-]
-
-
+JOINS = ["subset_join, ship", "subset_join, shuffle", "SQL: explode, join, count", "SQL: cross join, array_except"]
 USED = (
     "time of all tasks, a set",
     "longest stage of one task",
@@ -47,70 +40,69 @@ def limits(found: Any) -> dict[str, float | None]:
     return {line["what"]: line["target"] and line["target"]["limit"] for line in found["lines"]}
 
 
-@pytest.mark.usefixtures("spark")
+@pytest.mark.nightly
+@pytest.mark.usefixtures("session")
 def test_partition(tmp_path: Path) -> None:
     bench(tmp_path, "--part", "partition", "--sets", "600", "--sets", "300")
     found = json.loads((tmp_path / "spark-partition.json").read_text())
     times, ratios = found["panels"]
     layouts, sizes = ("rarest", "balanced"), (0.0003, 0.0006)
-    systems = [f"{where}, {each}" for each in layouts for where in ("Spark", "local")]
-    assert [(value["x"], value["system"]) for value in times["values"]] == [
-        (x, name) for x in sizes for name in systems
-    ]
-    assert [(value["x"], value["system"]) for value in ratios["values"]] == [
-        (x, name) for x in sizes for name in layouts
-    ]
-    assert all(value["value"] > 0 for panel in found["panels"] for value in panel["values"])
-    assert limits(found) == dict.fromkeys(f"600 sets, {each}: {what}" for each in layouts for what in USED) | {
-        f"{each}: a billion sets at this rate, {what}": None
-        for each in layouts
-        for what in ("time of all tasks", "shuffled", "index")
-    } | {
-        f"{each}: {what}": None
-        for each in layouts
-        for what in (
-            "300 sets, Spark against local",
-            "600 sets, Spark against local",
-            "600 sets against 300, on Spark",
-        )
+    for panel, names in (
+        (times, [f"{where}, {each}" for each in layouts for where in ("Spark", "local")]),
+        (ratios, layouts),
+    ):
+        assert [(value["x"], value["system"]) for value in panel["values"]] == [
+            (x, name) for x in sizes for name in names
+        ]
+        assert all(value["value"] > 0 for value in panel["values"])
+    rates, against = (
+        "{}: a billion sets at this rate, {}",
+        ["300 sets, Spark against local", "600 sets, Spark against local"],
+    )
+    assert limits(found).keys() == {
+        *(f"600 sets, {each}: {what}" for each in layouts for what in USED),
+        *(rates.format(each, what) for each in layouts for what in ("time of all tasks", "shuffled", "index")),
+        *(f"{each}: {what}" for each in layouts for what in (*against, "600 sets against 300, on Spark")),
     }
     used = {line["what"]: line["value"] for line in found["lines"]}
     for each in layouts:
-        assert used[f"600 sets, {each}: time of all tasks, a set"] > 0
+        seconds, shuffled, spilled, _, peak, worker = (
+            used[f"600 sets, {each}: {what}"] for what in (USED[0], *USED[2:4], USED[1], *USED[4:6])
+        )
+        assert seconds > 0 == spilled
         # Not less than what a set's tags need
-        assert 10 < used[f"600 sets, {each}: shuffled, a set"] < 10_000
-        assert used[f"600 sets, {each}: spilled to disk"] == 0
+        assert 10 < shuffled < 10_000
         # Bytes of a set are gigabytes of a billion
-        shuffled = used[f"{each}: a billion sets at this rate, shuffled"]
-        assert shuffled == pytest.approx(used[f"600 sets, {each}: shuffled, a set"])
-        hours = used[f"{each}: a billion sets at this rate, time of all tasks"]
-        assert hours * 3600 == pytest.approx(used[f"600 sets, {each}: time of all tasks, a set"] * 1_000)
-        assert used[f"{each}: a billion sets at this rate, index"] > 20
-        assert used[f"600 sets, {each}: peak of the JVM, driver and executor"] > 100
-        assert 20 < used[f"600 sets, {each}: peak of a Python worker"] < 2_000
+        assert used[rates.format(each, "shuffled")] == pytest.approx(shuffled)
+        assert used[rates.format(each, "time of all tasks")] * 3600 == pytest.approx(seconds * 1_000)
+        assert used[rates.format(each, "index")] > 20
+        assert peak > 100
+        assert 20 < worker < 2_000
     assert (tmp_path / "spark-partition.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "spark-join.json").exists()
 
 
-def test_what_is_used_is_that_of_the_run(spark: SparkSession) -> None:
+@pytest.mark.nightly
+def test_what_is_used_is_that_of_the_run(session: SparkSession) -> None:
     from tagmatch.workloads.bench.spark.usage import usage_of
 
     def count(rows: int) -> Any:
-        frame = spark.range(rows).repartition(3).coalesce(1)
+        frame = session.range(rows).repartition(3).coalesce(1)
         return lambda: frame.write.format("noop").mode("overwrite").save()
 
-    first, second = usage_of(spark, count(1_000)), usage_of(spark, count(100_000))
+    first, second = usage_of(session, count(1_000)), usage_of(session, count(100_000))
     assert (first.stages, second.stages) == (2, 2)
     # Numbers of eight bytes
     assert 1_000 < first.shuffled < 50_000 < second.shuffled < 5_000_000
     assert 0 < first.longest_alone <= first.task_seconds
-    nothing = usage_of(spark, lambda: None)
+    nothing = usage_of(session, lambda: None)
     assert (nothing.stages, nothing.task_seconds, nothing.longest_alone, nothing.shuffled) == (0, 0, 0, 0)
-    block = usage_of(spark, lambda: bytearray(200 << 20).count(1))
+    block = usage_of(session, lambda: bytearray(200 << 20).count(1))
     assert block.python >= 190 << 20
 
 
-@pytest.mark.usefixtures("spark")
+@pytest.mark.nightly
+@pytest.mark.usefixtures("session")
 def test_join(tmp_path: Path) -> None:
     done = bench(tmp_path, "--part", "join", "--join-sets", "300", "--queries", "40")
     found = json.loads((tmp_path / "spark-join.json").read_text())
@@ -136,7 +128,8 @@ def test_join(tmp_path: Path) -> None:
     assert (tmp_path / "spark-join.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.usefixtures("spark")
+@pytest.mark.nightly
+@pytest.mark.usefixtures("session")
 def test_skew(tmp_path: Path) -> None:
     bench(tmp_path, "--part", "skew", "--join-sets", "400", "--queries", "60")
     found = json.loads((tmp_path / "spark-skew.json").read_text())
@@ -167,7 +160,8 @@ def test_inputs_with_skew() -> None:
     assert set(long.sets["tags"][-1].as_py()) <= set(long.queries[0].as_py())
 
 
-@pytest.mark.usefixtures("spark")
+@pytest.mark.nightly
+@pytest.mark.usefixtures("session")
 def test_indexes_that_differ_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tagmatch.workloads.bench.spark import partitioning
 

@@ -23,7 +23,7 @@ from support.waiting import wait_until
 from tagmatch import TagMatch
 from tagmatch.spark import partition, subset_join
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 SETS, QUERIES = 30_000, 3_000
 

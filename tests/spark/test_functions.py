@@ -1,153 +1,192 @@
-"""Functions in SQL and of columns, and settings of a session, beside the local engine."""
+"""Functions in SQL and of columns beside the oracle, and settings of a session."""
 
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from support.areas_on_spark import PLACE_TYPES, STRUCT, answers, any_messages, frame_of, stored_with_areas
+from support.index_files import make_index
+from support.tasks import called
 
 from tagmatch import Circle, IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatch, TagMatchError
 from tagmatch.spark import match_udf, partition, register, subset_join
 from tagmatch.spark.errors import errors_of_workers
 
-SQL = "SELECT q.id, m.key FROM queries q, LATERAL tagmatch_match(q.tags, '{}') m"
+WAYS = ("sql", "column")
+AREA = "struct<kind: string, lon: decimal(5, 3), lat: int, metres: int>"
 
 
-@pytest.fixture(params=["integer", "string"])
-def tm(request: pytest.FixtureRequest, tmp_path: Path, rng: random.Random) -> Any:
-    tags = [f"t{i}" for i in range(15)]
-    with TagMatch(tmp_path / "index", key_type=request.param) as tm:
-        for number in range(200):
-            where = rng.choice([None, None, "price < 50", 'not (city = "Rome")'])
-            key = number % 60 if request.param == "integer" else f"é {number % 60}"
-            area = rng.choice([None, None, Circle(rng.uniform(-1, 1), rng.uniform(-1, 1), 90_000)])
-            tm.add_set(rng.sample(tags, rng.randrange(4)), key, where=where, area=area)
-        tm.consolidate()
-        yield tm
-
-
-@pytest.fixture
-def queries(spark: SparkSession, rng: random.Random) -> Any:
-    rows = [
-        (n, rng.sample([f"t{i}" for i in range(17)], rng.randrange(12)), rng.choice([None, 10.0, 70.0]),
-         rng.choice([None, "Rome", "Milan"]), (rng.uniform(-1, 1), rng.uniform(-1, 1)))
-        for n in range(80)
-    ]  # fmt: skip
-    kinds = "id int, tags array<string>, price double, city string, place struct<lon: double, lat: double>"
-    frame = spark.createDataFrame(rows, kinds).repartition(3).persist()
-    frame.createOrReplaceTempView("queries")
-    register(spark)
-    yield frame
-    frame.unpersist()
-
-
-def by_id(rows: Any) -> dict[int, list[Any]]:
-    found = defaultdict(list)
-    for row in rows:
-        found[row[0]] += row[1] if isinstance(row[1], list) else [row[1]]
-    return {number: sorted(keys) for number, keys in found.items() if keys}
-
-
-def expected_of(queries: Any, ask: Any) -> dict[int, list[Any]]:
-    found = {row.id: sorted(ask(row)) for row in queries.collect()}
-    assert sum(map(len, found.values())) > 80
-    return {number: keys for number, keys in found.items() if keys}
-
-
-def test_the_table_function(spark: SparkSession, tm: TagMatch[Any], queries: Any, tmp_path: Path) -> None:
-    table = spark.sql(SQL.format(tmp_path / "index"))
-    assert table.dtypes[1] == ("key", "bigint" if tm.stats()["key_type"] == "integer" else "string")
-    assert by_id(table.collect()) == expected_of(queries, lambda row: tm.match(row.tags))
-    asked = SQL.replace("'{}'", f"'{tmp_path}/index', attributes => struct(q.price, q.city), location => q.place")
-    with_all = expected_of(
-        queries,
-        lambda row: tm.match(row.tags, {"price": row.price, "city": row.city}, location=tuple(row.place)),
-    )
-    assert by_id(spark.sql(asked).collect()) == with_all
-    as_map = asked.replace("struct(q.price, q.city)", "map('price', q.price)")
-    as_map = as_map.replace("q.place", "array(q.place.lon, q.place.lat)")
-    with_price = expected_of(queries, lambda row: tm.match(row.tags, {"price": row.price}, location=tuple(row.place)))
-    assert by_id(spark.sql(as_map).collect()) == with_price
-
-
-@pytest.mark.parametrize("unique", [False, True])
-def test_the_function_of_columns(
-    spark: SparkSession, tm: TagMatch[Any], queries: Any, tmp_path: Path, unique: bool
-) -> None:
-    match = match_udf(tmp_path / "index", unique=unique)
-    ask = tm.match_unique if unique else tm.match
-    plain = expected_of(queries, lambda row: ask(row.tags))
-    assert by_id(queries.select("id", match("tags")).collect()) == plain
-    located = queries.select("id", match("tags", f.struct("price", "city"), "place"))
-    everything = expected_of(
-        queries, lambda row: ask(row.tags, {"price": row.price, "city": row.city}, location=tuple(row.place))
-    )
-    assert by_id(located.collect()) == everything
-    spark.udf.register("keys_of", match)
-    assert by_id(spark.sql("SELECT id, explode(keys_of(tags)) FROM queries").collect()) == plain
-
-
-def test_a_newer_snapshot_is_taken_up_by_the_next_query(spark: SparkSession, tmp_path: Path) -> None:
-    register(spark)
-    spark.createDataFrame([(1, ["a", "b"])], "id int, tags array<string>").createOrReplaceTempView("queries")
-    with TagMatch(tmp_path / "index") as tm:
-        for key in (1, 2):
-            tm.add_set(["a"], key)
-            tm.consolidate()
-            asked = spark.sql(SQL.format(tmp_path / "index")), match_udf(tmp_path / "index")
-            assert by_id(asked[0].collect()) == {1: list(range(1, key + 1))}
-            assert by_id(spark.table("queries").select("id", asked[1]("tags")).collect()) == {
-                1: list(range(1, key + 1))
-            }
-
-
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ("q.tags, '/no/such/folder'", IndexNotFoundError, "no such folder"),
-        ("q.tags, q.name", InvalidTypeError, "argument index must be a constant string"),
-        ("q.name, '{}'", InvalidTypeError, "argument tags must be array<string>, not string"),
-        ("q.tags, '{}', attributes => q.name", InvalidTypeError, "attributes must be a struct or a map, not string"),
-        ("q.tags, '{}', location => q.name", InvalidTypeError, "location must be a struct or an array of lon, lat"),
-        ("array(q.name, null), '{}'", InvalidValueError, "the tags have a null"),
-        ("q.tags, '{}-large'", InvalidValueError, f"key {2**63} of the index"),
-    ],
+    ("place", "key_type"), [(PLACE_TYPES[0], "integer"), (PLACE_TYPES[1], "string")], ids=["struct", "array"]
 )
-def test_mistakes_in_sql(
-    spark: SparkSession, tmp_path: Path, arguments: str, error: type[TagMatchError], message: str
+def test_answers_are_the_oracles(
+    spark: Any, tmp_path: Path, rng: random.Random, place: str, key_type: str, way: str
 ) -> None:
+    """Each argument, all of them and none; those that are NULL."""
+    index, unique = tmp_path / "index", way == "column" and key_type == "string"
+    oracle, messages = stored_with_areas(index, rng, key_type), any_messages(rng, 100)
+    frame = frame_of(spark, messages, place)
     register(spark)
-    for name, key in (("index", 1), ("index-large", 2**63)):
-        with TagMatch(tmp_path / name) as tm:
-            tm.add_set(["a"], key)
-            tm.consolidate()
-    spark.createDataFrame([(["a"], "x")], "tags array<string>, name string").createOrReplaceTempView("asked")
-    with pytest.raises(error, match=message), errors_of_workers():
-        spark.sql(f"SELECT key FROM asked q, LATERAL tagmatch_match({arguments.format(tmp_path / 'index')})").collect()
+    every = {"attributes": ("price",), "location": "here", "within": "around"}
+    for asked in (
+        every,
+        {"attributes": None, "location": "here", "within": "around"},
+        {"location": "here"},
+        {"within": "around"},
+        dict.fromkeys(every),
+    ):
+        right = answers(oracle, messages, *(name for name, column in asked.items() if column), unique=unique)
+        assert called(way, frame, index, unique=unique, **asked) == right
 
 
-def test_mistakes_of_the_function_of_columns(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(IndexNotFoundError, match="no such folder"):
-        match_udf(tmp_path / "nowhere")
+def test_a_newer_snapshot_is_taken_up_by_the_next_query(spark: Any, tmp_path: Path) -> None:
+    register(spark)
+    frame = spark.createDataFrame([(1, ["a", "b"])], "id int, tags array<string>")
+    for key in (1, 2):
+        make_index(tmp_path / "index", [(["a"], key)])
+        for way in WAYS:
+            assert called(way, frame, tmp_path / "index") == {1: list(range(1, key + 1))}
+
+
+def test_numbers_as_sql_writes_them(spark: Any, tmp_path: Path) -> None:
+    """They are decimals and integers."""
     with TagMatch(tmp_path / "index") as tm:
-        tm.add_set(["a"], 2**63)
+        for key, metres in ((1, 50_000), (2, 0.001)):
+            tm.add_set(["a"], key, area=Circle(9.0051, 45, metres))
         tm.consolidate()
-    match = match_udf(tmp_path / "index")
-    for tags, error, message in ((["a"], InvalidValueError, f"key {2**63} "), (None, NullError, "a null where a set")):
+        tm.move([1, 2], [9.005, 20], [45, 0])
+        tm.save_positions()
+    register(spark)
+    circle = ("circle", Decimal("9.005"), 45, 50_000)
+    rows = [
+        (1, ["a"], (45, Decimal("9.0051")), [Decimal("9.0051"), Decimal(45)], circle),
+        (2, ["a"], (45, Decimal("9.0050")), [Decimal("20.5"), Decimal(45)], circle),
+    ]
+    kinds = f"struct<lat: int, lon: decimal(6, 4)>, here array<decimal(6, 4)>, around {AREA}"
+    frame = spark.createDataFrame(rows, f"id int, tags array<string>, there {kinds}")
+    for way in WAYS:
+        assert called(way, frame, tmp_path / "index", location="there") == {1: [1, 2], 2: [1]}
+        assert called(way, frame, tmp_path / "index", location="here", within="around") == {1: [1], 2: []}
+    joined = subset_join(frame, tmp_path / "index", location="here", within="around")
+    assert [(row.id, row.key) for row in joined.collect()] == [(1, 1)]
+
+
+_WITHIN = "struct<kind: string, lon: int, lat: double, metres: int>"
+MISTAKES: list[Any] = [
+    ("location", "string", "x", InvalidTypeError, " must be a struct or an array of lon, lat, not string"),
+    ("location", "struct<lon: double>", (9.0,), InvalidTypeError, r" must have the fields lon and lat, not \['lon'"),
+    ("location", "array<string>", ["x"], InvalidTypeError, ": lon must be numbers, not string"),
+    ("within", "double", 9.0, InvalidTypeError, " must be structs with kind, lon, lat, .* not double"),
+    ("within", "struct<radius: double>", (9.0,), InvalidTypeError, ": areas have fields .* not 'radius'"),
+    ("attributes", "double", 9.0, InvalidTypeError, " must be a struct.*, not double"),
+    ("location", "array<double>", [9.0, 95.0], InvalidValueError, ".*: lat must be from -90 to 90, not 95"),
+    ("location", "array<double>", [9.0], TagMatchError, ".* must .*two numbers"),
+    ("location", "struct<lon: double, lat: double>", (9.0, None), TagMatchError, ".* lat"),
+    ("within", "struct<metres: int>", (5,), InvalidValueError, ".*: an area must be a circle or a box .*, not n"),
+    ("within", _WITHIN, ("circle", 9, 95.0, 5), InvalidValueError, ".* 95"),
+    ("within", _WITHIN, ("circle", 9, 45.0, None), NullError, ".* a circle"),
+    ("tags", "array<string>", ["a", None], TagMatchError, ".* null"),
+    ("tags", "array<string>", None, TagMatchError, ".* null"),
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("argument", "kind", "value", "error", "message"), MISTAKES)
+def test_mistakes(
+    spark: Any, tmp_path: Path, way: str, argument: str, kind: str, value: Any, error: type[TagMatchError], message: str
+) -> None:
+    index = make_index(tmp_path / "index", [(["a"], 1)])
+    register(spark)
+    frame = spark.createDataFrame([(1, ["a"], value)], f"id int, tags array<string>, bad {kind}")
+    with pytest.raises(error, match=f"{argument}{message}") as raised, errors_of_workers():
+        called(way, frame, index, **{argument: "bad"})
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_indexes_that_will_not_do(spark: Any, tmp_path: Path, way: str) -> None:
+    register(spark)
+    index = make_index(tmp_path / "index", [(["a"], 2**63)])
+    frame = spark.createDataFrame([(1, ["a"], "x")], "id int, tags array<string>, name string")
+    for path, error, message in (
+        ("/no/such/folder", IndexNotFoundError, "no such folder"),
+        (index, InvalidValueError, f"key {2**63} "),
+    ):
         with pytest.raises(error, match=message), errors_of_workers():
-            spark.createDataFrame([(tags,)], "tags array<string>").select(match("tags")).collect()
+            called(way, frame, path)
+    if way == "sql":
+        with (
+            pytest.raises(InvalidTypeError, match="argument tags must be array<string>, not string"),
+            errors_of_workers(),
+        ):
+            called(way, frame, index, tags="name")
+
+
+def test_attributes_that_would_be_taken_for_others(spark: Any, tmp_path: Path) -> None:
+    with TagMatch(tmp_path / "index") as tm:
+        tm.add_set(["a"], 1, where='location = "y"', area=Circle(9, 45, 10))
+        tm.consolidate()
+    register(spark)
+    schema = "id int, tags array<string>, own struct<tags: string, location: string>, here array<double>"
+    frame = spark.createDataFrame([(1, ["a"], ("x", "y"), [9.0, 45.0])], schema)
+    arguments = {"attributes": "own", "location": "here"}
+    with pytest.raises(InvalidValueError, match="none of them 'tags', 'location'"), errors_of_workers():
+        called("column", frame, tmp_path / "index", **arguments)
+    assert called("sql", frame, tmp_path / "index", **arguments) == {1: [1]}
+
+
+@pytest.mark.parametrize("has_positions", [False, True])
+def test_an_index_on_the_plane(spark: Any, tmp_path: Path, *, has_positions: bool) -> None:
+    index = tmp_path / "index"
+    with TagMatch(index, plane=True) as tm:
+        tm.add_set(["a"], 1, area=None if has_positions else Circle(1000, 2000, 50))
+        tm.consolidate()
+        if has_positions:
+            tm.move([1], 1000, 2000)
+            tm.save_positions()
+    register(spark)
+    schema = f"id int, tags array<string>, here array<double>, x {STRUCT}"
+    frame = spark.createDataFrame([(1, ["a"], [9.0, 45.0], None)], schema)
+    for ask in (
+        lambda: subset_join(frame, index, location="here", strategy="ship").collect(),
+        lambda: subset_join(frame, index, location="here", strategy="shuffle").collect(),
+        lambda: called("column", frame, index, location="here"),
+        lambda: called("sql", frame, index, location="here"),
+    ):
+        message = r"the index .*index is on the plane.* lon and lat.* TagMatch.open\(.*plane=True\)"
+        with pytest.raises(InvalidValueError, match=message), errors_of_workers():
+            ask()
+
+
+@pytest.mark.nightly
+def test_columns_by_position_and_by_name(session: SparkSession, tmp_path: Path, rng: random.Random) -> None:
+    oracle, messages = stored_with_areas(tmp_path / "index", rng), any_messages(rng, 60)
+    frame, match = frame_of(session, messages, PLACE_TYPES[0]), match_udf(tmp_path / "index")
+    everything = answers(oracle, messages, "attributes", "location", "within")
+    found = frame.select(
+        "id",
+        match("tags", f.struct("price"), "here", "around").alias("by_position"),
+        match("tags", within="around", location="here", attributes=f.struct("price")).alias("by_name"),
+        match("tags", within="around").alias("within"),
+    ).collect()
+    within = answers(oracle, messages, "within")
+    for name, right in (("by_position", everything), ("by_name", everything), ("within", within)):
+        assert {row.id: sorted(row[name]) for row in found} == right
 
 
 # -- settings and names ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def settings(spark: SparkSession) -> Any:
+def settings(spark: Any) -> Iterator[Any]:
     given: list[str] = []
 
     def give(name: str, value: str) -> None:
@@ -159,9 +198,7 @@ def settings(spark: SparkSession) -> Any:
         spark.conf.unset(name)
 
 
-def test_settings_of_a_session(
-    spark: SparkSession, tmp_path: Path, settings: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_settings_of_a_session(spark: Any, tmp_path: Path, settings: Any, capsys: pytest.CaptureFixture[str]) -> None:
     sets = spark.createDataFrame([(["a"], 1), (None, 2)], "tags array<string>, key long")
     settings("spark.tagmatch.layout", "balanced")
     settings("spark.tagmatch.maxPartitionSize", "17")
@@ -173,7 +210,7 @@ def test_settings_of_a_session(
     partition(sets, tmp_path / "other", layout="rarest")  # an argument comes before a setting
     with TagMatch.open(tmp_path / "other") as tm:
         assert tm.stats()["layout"] == "rarest"
-        partition(sets, tmp_path / "other", mode="append")  # nor is the index's own layout a mistake
+    partition(sets, tmp_path / "other", mode="append")  # nor is the index's own layout a mistake
     queries = spark.createDataFrame([(["a"],)], "tags array<string>")
     for name, value, nodes in (
         ("shipLimit", str(8 << 30), ["tagmatch_ship"]),
@@ -195,13 +232,9 @@ def test_settings_of_a_session(
         ("spark.tagmatch.skipInvalid", "yes", "it must be true or false"),
     ],
 )
-def test_mistakes_in_settings(
-    spark: SparkSession, tmp_path: Path, settings: Any, name: str, value: str, message: str
-) -> None:
+def test_mistakes_in_settings(spark: Any, tmp_path: Path, settings: Any, name: str, value: str, message: str) -> None:
     frame = spark.createDataFrame([(["a"], 1)], "tags array<string>, key long")
-    partition(frame, tmp_path / "index")
     settings(name, value)
-    with pytest.raises(InvalidValueError, match=message):
-        partition(frame, tmp_path / "index")
-    with pytest.raises(InvalidValueError, match=message):
-        subset_join(frame.select("tags"), tmp_path / "index")
+    for call in (lambda: partition(frame, tmp_path), lambda: subset_join(frame.select("tags"), tmp_path)):
+        with pytest.raises(InvalidValueError, match=message):
+            call()

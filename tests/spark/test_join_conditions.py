@@ -1,4 +1,4 @@
-"""Both strategies of the join against the oracle, where sets have conditions."""
+"""Both strategies of the join where sets have conditions, and queries attributes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import pytest
 from oracle import Oracle
-from pyspark.sql import SparkSession
 from support.conditions import Expression, Message, any_expression
 from support.trees import And, Not, Tags, Test
 
 import tagmatch.spark.join
-from tagmatch import TagMatch
+from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
 from tagmatch.spark import subset_join
 
 STRATEGIES = ("ship", "shuffle")
@@ -86,10 +85,10 @@ def stored(request: pytest.FixtureRequest, seed: int, tmp_path_factory: pytest.T
             for tags, where, key in rows[::7]:
                 change.remove_set(tags, key, where=where)
             change.consolidate()
-    return Stored(path, oracle, [any_message(rng) for _ in range(150)])
+    return Stored(path, oracle, [any_message(rng) for _ in range(100)])
 
 
-def data_frame(spark: SparkSession, messages: list[Message]) -> Any:
+def data_frame(spark: Any, messages: list[Message]) -> Any:
     rows = [
         (number, tags, each["price"], each["city"], (each["name"], each["new"]) if number % 9 else None, number)
         for number, (tags, each) in enumerate(messages)
@@ -108,54 +107,49 @@ def expected(stored: Stored, names: list[str]) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("names", [ATTRIBUTES, ["price"], []], ids=["all", "price", "none"])
-def test_answers_are_the_oracles(spark: SparkSession, stored: Stored, strategy: Any, names: list[str]) -> None:
-    queries = data_frame(spark, stored.messages)
-    joined = subset_join(queries, stored.path, strategy=strategy, tags="the tags", attributes=names)
-    assert joined.columns == [*queries.columns, "key"]
-    keys: list[list[Any]] = [[] for _ in stored.messages]
-    for row in joined.collect():
-        assert row.unasked == row.n
-        keys[row.n].append(row.key)
-    wanted = expected(stored, names)
-    assert list(map(sorted, keys)) == wanted
-    assert sum(map(len, wanted)) > len(wanted)
-
-
-@pytest.mark.parametrize("unique", [False, True], ids=["all", "unique"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_lists_are_the_oracles(spark: SparkSession, stored: Stored, strategy: Any, unique: bool) -> None:
+@pytest.mark.parametrize(
+    ("names", "output", "unique"),
+    [
+        (ATTRIBUTES, "rows", False),
+        (["price"], "rows", False),
+        ([], "rows", False),
+        (ATTRIBUTES, "lists", False),
+        (ATTRIBUTES, "lists", True),
+    ],
+)
+def test_answers_are_the_oracles(
+    spark: Any, stored: Stored, strategy: Any, names: list[str], output: Any, unique: bool
+) -> None:
     queries = data_frame(spark, stored.messages)
     joined = subset_join(
-        queries,
-        stored.path,
-        strategy=strategy,
-        tags="the tags",
-        attributes=ATTRIBUTES,
-        output="lists",
-        unique=unique,
+        queries, stored.path, strategy=strategy, tags="the tags", attributes=names, output=output, unique=unique
     )
-    before = {row.n: tuple(row) for row in queries.collect()}
-    found = {row.n: sorted(row["keys"]) for row in joined.collect()}
-    assert [found[number] for number in range(len(before))] == [
-        sorted(set(keys)) if unique else keys for keys in expected(stored, ATTRIBUTES)
-    ]
-    assert sorted(row.n for row in joined.collect()) == sorted(before)
+    assert joined.columns == [*queries.columns, "key" if output == "rows" else "keys"]
+    keys: list[list[Any]] = [[] for _ in stored.messages]
+    found = joined.collect()
+    for row in found:
+        assert row.unasked == row.n
+        keys[row.n] += [row.key] if output == "rows" else row["keys"]
+    wanted = expected(stored, names)
+    assert list(map(sorted, keys)) == [sorted(set(each)) if unique else each for each in wanted]
+    assert sum(map(len, wanted)) > len(wanted)
+    assert output == "rows" or len(found) == len(stored.messages)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_no_queries_or_only_conditions_that_are_negated(spark: SparkSession, tmp_path: Path, strategy: Any) -> None:
+def test_no_queries_or_only_conditions_that_are_negated(spark: Any, tmp_path: Path, strategy: Any) -> None:
     with TagMatch(tmp_path / "index", device="cpu") as tm:
         tm.add_sets([[]] * 100, range(100), where=[f"not price > {number}" for number in range(100)])
         tm.consolidate()
-    some = spark.createDataFrame([(1, [], 98.5), (2, ["a"], None)], "n int, tags array<string>, price double")
-    for queries, wanted in ((some, [(1, 99), *((2, key) for key in range(100))]), (some.where("n > 2"), [])):
+    rows, wanted = [(1, [], 98.5), (2, ["a"], None)], [(1, 99), *((2, key) for key in range(100))]
+    for some in (rows, []):
+        queries = spark.createDataFrame(some, "n int, tags array<string>, price double")
         joined = subset_join(queries, tmp_path / "index", strategy=strategy, attributes="price")
-        assert sorted((row.n, row.key) for row in joined.collect()) == wanted
+        assert sorted((row.n, row.key) for row in joined.collect()) == (wanted if some else [])
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_tag_that_stands_for_a_value(spark: SparkSession, tmp_path: Path, strategy: Any) -> None:
+def test_a_tag_that_stands_for_a_value(spark: Any, tmp_path: Path, strategy: Any) -> None:
     """As `match_many` takes it."""
     with TagMatch(tmp_path / "index", device="cpu") as tm:
         tm.add_sets([[]] * 100, range(100), where=[f"a{number} = true" for number in range(100)])
@@ -167,16 +161,92 @@ def test_a_tag_that_stands_for_a_value(spark: SparkSession, tmp_path: Path, stra
     assert sorted((row.n, row.key) for row in joined.collect()) == [(number, number) for number in range(100)]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_auto_takes_the_shuffle_with_attributes(
-    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], strategy: Any
-) -> None:
+# -- columns, structs and maps -----------------------------------------------------------------------------------------
+
+SETS = [
+    (["a"], 1, "price < 10"),
+    (["a"], 2, None),
+    ([], 3, 'city = "Rome" and not new = true'),
+    ([], 4, "exists(`x y`)"),
+]
+#: With `city` twice, or with no value
+QUERIES = [
+    (0, ["a"], 9.5, (["Rome", "Oslo"], None)),
+    (1, ["a"], None, (None, 7)),
+    (2, [], 10.0, (["Rome"], 0)),
+    (3, [], 1.0, None),
+]
+OTHERS = "id int, tags array<string>, price double, others struct<city: array<string>, `x y`: int>"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
     with TagMatch(tmp_path / "index", device="cpu") as tm:
-        tm.add_set([], 1, where="price < 10")
+        tags, keys, where = zip(*SETS, strict=True)
+        tm.add_sets(tags, keys, where=where)
         tm.consolidate()
-    queries = spark.createDataFrame([(["a"], 9)], "tags array<string>, price int")
-    limit = 0 if strategy == "shuffle" else 8 << 30
-    joined = subset_join(queries, tmp_path / "index", attributes="price", ship_limit=limit)
-    joined.explain()
-    assert ("tagmatch_send_sets" in capsys.readouterr().out) == (strategy == "shuffle")
-    assert [row.key for row in joined.collect()] == [1]
+    return tmp_path / "index"
+
+
+def answers(attributes: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    with TagMatch(device="cpu") as tm:
+        for tags, key, where in SETS:
+            tm.add_set(tags, key, where=where)
+        tm.consolidate()
+        pairs = zip(QUERIES, attributes, strict=True)
+        return sorted((query[0], key) for query, row in pairs for key in tm.match(query[1], row))
+
+
+def test_attributes_are_columns_and_fields(spark: Any, index: Path) -> None:
+    """An index is a path, or made of interests with conditions; without attributes, no condition on them holds."""
+    queries = spark.createDataFrame(QUERIES, OTHERS)
+    interests = spark.createDataFrame(SETS, "tags array<string>, key long, where string")
+    fields = [dict(zip(("city", "x y"), row[3] or (None, None), strict=True)) for row in QUERIES]
+    prices = [{"price": row[2]} for row in QUERIES]
+    both = [{**one, **others} for one, others in zip(fields, prices, strict=True)]
+    assert answers(both) != answers(prices)
+    for stored in (index, interests):
+        for names, rows in ((["price", "others"], both), ("price", prices), ("others", fields), ((), [{}] * 4)):
+            joined = subset_join(queries, stored, attributes=names)
+            assert joined.columns == [*queries.columns, "key"]
+            assert sorted((row.id, row.key) for row in joined.collect()) == answers(rows)
+    lists = subset_join(queries, index, attributes=["price", "others"], output="lists", unique=True)
+    found = {row.id: sorted(row["keys"]) for row in lists.collect()}
+    assert found == {number: sorted({key for row, key in answers(both) if row == number}) for number in range(4)}
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES])
+def test_attributes_in_maps(spark: Any, index: Path, strategy: str) -> None:
+    """Entries of maps are attributes by their own names, beside a column that is one; a map may be null or empty."""
+    maps = [{"price": [9.5, 12.0], "x y": None}, {"x y": [7.0], "nobody asks": [1.0]}, None, {}]
+    cities = [["Rome"], None, ["Oslo"], ["Rome"]]
+    rows = [(*query[:2], of_map, of_city) for query, of_map, of_city in zip(QUERIES, maps, cities, strict=True)]
+    schema = "id int, tags array<string>, some map<string, array<double>>, city array<string>"
+    queries = spark.createDataFrame(rows, schema)
+    attributes = [{**(of_map or {}), "city": of_city} for of_map, of_city in zip(maps, cities, strict=True)]
+    joined = subset_join(queries, index, attributes=["some", "city"], strategy=strategy)
+    assert sorted((row.id, row.key) for row in joined.collect()) == answers(attributes)
+    assert answers(attributes) == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 4), (3, 3)]
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES])
+def test_attributes_may_have_any_name(spark: Any, tmp_path: Path, strategy: str) -> None:
+    """Also names that are nearly those of columns with a meaning, where a table of queries must not have them."""
+    names = ["Tag", "id", "locations", "attribute"]
+    with TagMatch(tmp_path / "index") as tm:
+        tm.add_sets([[]] * 5, range(5), where=[f"`{name}` = 1" for name in [*names, "within"]])
+        tm.consolidate()
+    schema = ", ".join(["tags array<string>", *(f"{name} int" for name in names), "of map<string, int>"])
+    queries = spark.createDataFrame([([], 1, 1, 1, 1, {"within": 1})], schema)
+    joined = subset_join(queries, tmp_path / "index", attributes=[*names, "of"], strategy=strategy)
+    assert sorted(row.key for row in joined.collect()) == [0, 1, 2, 3, 4]
+
+
+def test_what_will_not_do(spark: Any, index: Path) -> None:
+    queries = spark.createDataFrame(QUERIES, OTHERS)
+    with pytest.raises(InvalidValueError, match="one column 'cost'; its columns are 'id', 'tags'"):
+        subset_join(queries, index, attributes=["cost"])
+    with pytest.raises(InvalidTypeError, match="column 'day' is of date32"):
+        subset_join(spark.createDataFrame([], "tags array<string>, day date"), index, attributes="day")
+    with pytest.raises(InvalidValueError, match="different names, none of them 'tags'"):
+        subset_join(queries, index, attributes=["price", "price"])

@@ -1,10 +1,11 @@
-"""Tables of several parts: no step of the job is left to one task, and the files are those that one process writes."""
+"""How a job is divided: its steps, and tables of several parts, of which no step is left to one task."""
 
 from __future__ import annotations
 
 import json
 import mmap
 import random
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from support.index_files import MANIFEST, contents_of
+from support.index_files import MANIFEST, contents_of, make_index
 from support.parts import cut_every
 from support.spark_settings import settings_of
+from support.tasks import Session
 
 from tagmatch import TagMatch
 from tagmatch.model.options import KeyType, Layout
@@ -25,7 +27,7 @@ SETTINGS = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql
 SETS_PER_TASK = 150
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def parts_are_small(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of tables and of what else tasks take at once; and Spark puts no small partitions together."""
     monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda *_: None)
@@ -46,24 +48,22 @@ def rows_of(rng: random.Random, count: int, key_type: str) -> Rows:
     return [*rows, ([], key(), None), ([], key(), None)]
 
 
-def change(index: Path, rows: Rows, **options: Any) -> None:
-    """As a program on one machine does."""
-    with TagMatch(index, threads=1, device="cpu", durability="none", **options) as tm:
-        tags, keys, where = zip(*rows, strict=True)
-        tm.add_sets(tags, keys, where=where)
-        tm.consolidate()
-
-
 def tasks_of_stages(spark: Any, act: Callable[[], Any]) -> dict[str, list[int]]:
-    """How many tasks each stage of a job has had, by the step of which it was."""
+    """How many tasks each stage of a job has had, by its name on Spark's pages, which says the step."""
+    found = defaultdict[str, list[int]](list)
+    if isinstance(spark, Session):
+        spark.stages.clear()
+        act()
+        for step, tasks in spark.stages:
+            found[step].append(tasks)
+        return found
     status = spark.sparkContext._jsc.sc().statusStore()
     before = {job.jobId() for job in listed(status.jobsList(None))}
     act()
-    found = defaultdict[str, list[int]](list)
     for job in listed(status.jobsList(None)):
-        if job.jobId() not in before:
-            step = job.description().get().removeprefix("tagmatch: ")
-            found[step] += [status.lastStageAttempt(stage).numTasks() for stage in listed(job.stageIds())]
+        if job.jobId() not in before and job.description().isDefined():
+            stages = listed(job.stageIds())
+            found[job.description().get()] += [status.lastStageAttempt(stage).numTasks() for stage in stages]
     return found
 
 
@@ -71,6 +71,7 @@ def listed(found: Any) -> list[Any]:
     return [found.apply(i) for i in range(found.size())]
 
 
+@pytest.mark.usefixtures("parts_are_small")
 @pytest.mark.parametrize("key_type", get_args(KeyType))
 @pytest.mark.parametrize("layout", get_args(Layout))
 def test_no_step_is_left_to_one_task(
@@ -79,49 +80,44 @@ def test_no_step_is_left_to_one_task(
     rows = rows_of(rng, 2500, key_type)
     schema = f"tags array<string>, key {'string' if key_type == 'string' else 'long'}, where string"
     options: dict[str, Any] = {"layout": layout, "max_partition_size": 9}
-    change(tmp_path / "local", rows, key_type=key_type, **options)
+    make_index(tmp_path / "local", rows, **options)
 
     def add(some: Rows, **options: Any) -> Callable[[], Any]:
         frame = spark.createDataFrame(some, schema).repartition(3)
         return lambda: partition(frame, tmp_path / "spark", sets_per_task=SETS_PER_TASK, **options)
 
+    def steps(*names: str) -> set[str]:
+        return {f"tagmatch: {name}" for name in (*names, "shards", "vocabulary", "slices", "index", *of_keys)}
+
+    of_keys = ["keys"] if key_type == "string" else []
     tasks = tasks_of_stages(spark, add(rows, **options))
     assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
-    names = {"keys"} if key_type == "string" else set()
-    assert set(tasks) == {"shards", "vocabulary", "slices", "index"} | names
+    assert set(tasks) == steps()
     assert min(map(min, tasks.values())) > 1, tasks
     (segment,) = json.loads((tmp_path / "spark" / MANIFEST).read_text())["segments"]
     written = [name for name in segment["files"] if not name.startswith(("vocabulary", "key_names"))]
     parts = defaultdict[str, int](int)
     for name in segment["files"]:
         parts[name.partition(".")[0]] += 1
-    assert set(parts) == {"vocabulary", "tagsets", "keys", "partitions"} | ({"key_names"} if names else set())
+    assert set(parts) == {"vocabulary", "tagsets", "keys", "partitions"} | ({"key_names"} if of_keys else set())
     assert min(count for table, count in parts.items() if (table, layout) != ("partitions", "rarest")) > 2, parts
     # Of each table but for those of the steps before
-    assert len(written) // 2 <= tasks["index"][0] <= len(written)
+    assert len(written) // 2 <= tasks["tagmatch: index"][0] <= len(written)
 
     # Where all segments stay, of which rows are deleted, and where the rows are in the segments that stay
     for count in (900, 300):
         more = [*rows_of(rng, count, key_type), *rows[::40]]
-        change(tmp_path / "local", more, key_type=key_type, **options)
+        make_index(tmp_path / "local", more, **options)
         tasks = tasks_of_stages(spark, add(more, mode="append"))
         assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
     assert len(json.loads((tmp_path / "spark" / MANIFEST).read_text())["segments"]) == 3
-    assert set(tasks) == {"shards", "stored", "vocabulary", "slices", "index"} | names
+    assert set(tasks) == steps("stored")
     assert min(map(min, tasks.values())) > 1, tasks
     with TagMatch.open(tmp_path / "spark", device="cpu") as tm:
         tm.check()
 
 
-def test_a_table_of_one_part_is_written_by_one_task(spark: Any, tmp_path: Path, rng: random.Random) -> None:
-    """Where there is little, more tasks would only take longer."""
-    rows = [(tags, key) for tags, key, _ in rows_of(rng, 500, "integer")]
-    frame = spark.createDataFrame(rows, "tags array<string>, key long")
-    with cut_every(1 << 26):
-        tasks = tasks_of_stages(spark, lambda: partition(frame, tmp_path / "index"))
-    assert tasks["index"] == [1]
-
-
+@pytest.mark.usefixtures("parts_are_small")
 def test_files_of_a_job_that_is_damaged_are_replaced(spark: Any, tmp_path: Path, rng: random.Random) -> None:
     """A job that makes the same segment again puts whole files in the place of those that are there."""
     rows = [(tags, key) for tags, key, _ in rows_of(rng, 500, "integer")]
@@ -130,5 +126,37 @@ def test_files_of_a_job_that_is_damaged_are_replaced(spark: Any, tmp_path: Path,
     shutil.copytree(tmp_path / "index", tmp_path / "before")
     for part in (tmp_path / "index").glob("segment-*/tagsets.arrow.0000*"):
         part.write_bytes(part.read_bytes()[:-1] + b"?")
+    with cut_every(1 << 26):  # a table of one part is written by one task: more would only take longer
+        tasks = tasks_of_stages(spark, lambda: partition(frame, tmp_path / "one"))
+    assert tasks["tagmatch: index"] == [1]
     partition(frame, tmp_path / "index")
     assert contents_of(tmp_path / "index") == contents_of(tmp_path / "before")
+
+
+@pytest.mark.parametrize(("kind", "key", "second"), [("long", int, []), ("string", str, ["keys"])])
+def test_steps_are_told(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, key: Any, second: list[str]
+) -> None:
+    """In the log, with a line for each pass, and on Spark's pages, where other jobs keep the names that they have."""
+    rows = [([f"t{i}", f"u{i % 7}"], key(i)) for i in range(64)]
+    schema, expected = f"tags array<string>, key {kind}", ["shards", *second, "vocabulary", "slices", "index"]
+    spark.conf.set("spark.job.description", "tagmatch: shards")  # as from a job in another thread
+    partition(spark.createDataFrame([], schema), tmp_path / "empty")
+    assert spark.conf.get("spark.job.description", None) is None
+    frame = spark.createDataFrame(rows, schema)
+
+    def act() -> None:
+        spark.conf.set("spark.job.description", "mine")
+        with caplog.at_level("INFO", "tagmatch.partitioner"):
+            partition(frame, tmp_path / "index", layout="balanced", sets_per_task=20)
+        spark.range(0, 1, 1, 1).collect()
+        spark.conf.unset("spark.job.description")
+
+    assert {"mine", *(f"tagmatch: {step}" for step in expected)} == set(tasks_of_stages(spark, act))
+    steps = [record.getMessage() for record in caplog.records]
+    assert [step for step in steps if not step.startswith("pass ")] == expected
+    passes = [re.fullmatch(r"pass (\d+): (\d+) nodes, (\d+) still to be split", step) for step in steps]
+    counted = [tuple(map(int, found.groups())) for found in passes if found]
+    assert [number for number, _, _ in counted] == [*range(1, len(counted) + 1)]
+    assert all(3 <= nodes < 2 * 64 for _, nodes, _ in counted)
+    assert counted[-1][2] == 0

@@ -22,6 +22,7 @@ from tagmatch import InvalidValueError, TagMatch, TagMatchError
 from tagmatch.spark import match_udf, partition, register, subset_join
 
 pytest_plugins = ["support.s3_bucket"]
+pytestmark = pytest.mark.nightly
 
 SCHEMA = "tags array<string>, key long"
 ROWS = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4)]

@@ -18,7 +18,7 @@ from tagmatch.spark.stores import StoreSettings
 KEYS = {"access.key": "AK", "secret.key": "SK"}
 PROVIDERS = "org.apache.hadoop.fs.s3a."
 EVERYWHERE = (
-    f"{PROVIDERS}TemporaryAWSCredentialsProvider, {PROVIDERS}SimpleAWSCredentialsProvider, "
+    f"{PROVIDERS}TemporaryAWSCredentialsProvider,{PROVIDERS}SimpleAWSCredentialsProvider,"
     "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider"
 )
 
@@ -31,52 +31,47 @@ def options_of(settings: dict[str, str], uri: str) -> Any:
     return StoreSettings(settings).options(uri)
 
 
+def pairs(text: str) -> dict[str, Any]:
+    return {name: value == "true" or value for name, _, value in (pair.partition("=") for pair in text.split())}
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({**KEYS, "endpoint.region": "eu-west-1"}, {"region": "eu-west-1"}),
-        ({**KEYS, "endpoint.region": "sdk", "endpoint": "s3.eu-west-1.amazonaws.com"}, {"region": "eu-west-1"}),
-        ({**KEYS, "endpoint": "10.0.0.1:9000"}, {"endpoint_override": "10.0.0.1:9000"}),
+        ("endpoint.region=eu-west-1", "region=eu-west-1"),
+        ("endpoint.region=sdk endpoint=s3.eu-west-1.amazonaws.com", "region=eu-west-1"),
+        ("endpoint=10.0.0.1:9000", "endpoint_override=10.0.0.1:9000"),
+        ("endpoint=http://minio:9000/ path.style.access=true", "endpoint_override=minio:9000 scheme=http"),
         (
-            {**KEYS, "endpoint": "http://minio:9000/", "path.style.access": "true"},
-            {"endpoint_override": "minio:9000", "scheme": "http"},
+            "endpoint=store.example connection.ssl.enabled=false",
+            "endpoint_override=store.example scheme=http force_virtual_addressing=true",
+        ),
+        (f"session.token=ST aws.credentials.provider={EVERYWHERE} endpoint.region=x", "session_token=ST region=x"),
+        # A class that does not look at tokens
+        (
+            f"session.token=ST aws.credentials.provider={PROVIDERS}SimpleAWSCredentialsProvider endpoint.region=x",
+            "region=x",
         ),
         (
-            {**KEYS, "endpoint": "store.example", "connection.ssl.enabled": "false"},
-            {"endpoint_override": "store.example", "scheme": "http", "force_virtual_addressing": True},
-        ),
-        (
-            {**KEYS, "session.token": "ST", "aws.credentials.provider": EVERYWHERE, "endpoint.region": "x"},
-            {"session_token": "ST", "region": "x"},
-        ),
-        (
-            # A class that does not look at tokens
-            {
-                **KEYS,
-                "session.token": "ST",
-                "aws.credentials.provider": f"{PROVIDERS}SimpleAWSCredentialsProvider",
-                "endpoint.region": "x",
-            },
-            {"region": "x"},
-        ),
-        (
-            {"access.key": "other", "bucket.b.access.key": "AK", "bucket.b.c.secret.key": "x", "secret.key": "SK"}
-            | {"endpoint.region": "y", "bucket.b.endpoint.region": "x"},
-            {"region": "x"},
+            "access.key=other bucket.b.access.key=AK bucket.b.c.secret.key=x endpoint.region=y "
+            "bucket.b.endpoint.region=x",
+            "region=x",
         ),
     ],
 )
-def test_keys_for_s3(settings: dict[str, str], expected: dict[str, Any]) -> None:
-    found = options_of(s3(**settings), "s3a://b/folder/an index")
+def test_keys_for_s3(settings: str, expected: str) -> None:
+    given, right = s3(**KEYS | pairs(settings)), pairs(expected)
+    given = {name: "true" if text is True else text for name, text in given.items()}
+    found = options_of(given, "s3a://b/folder/an index")
     made = found.file_system()
-    expected = {"access_key": "AK", "secret_key": "SK", **expected}
-    if "amazonaws" in settings.get("endpoint", ""):
-        expected |= {"endpoint_override": settings["endpoint"], "force_virtual_addressing": True}
-    assert made == fs.S3FileSystem(**expected)
-    assert dict(found.place + found.credentials) == expected  # equal file systems may have other addresses
-    assert made != fs.S3FileSystem(**expected | {"secret_key": "other"})
+    right = {"access_key": "AK", "secret_key": "SK", **right}
+    if "amazonaws" in (endpoint := pairs(settings).get("endpoint", "")):
+        right |= {"endpoint_override": endpoint, "force_virtual_addressing": True}
+    assert made == fs.S3FileSystem(**right)
+    assert dict(found.place + found.credentials) == right  # equal file systems may have other addresses
+    assert made != fs.S3FileSystem(**right | {"secret_key": "other"})
     assert found.path == "b/folder/an index"
-    assert options_of(s3(**settings), "s3://b/an%20index").path == "b/an index"
+    assert options_of(given, "s3://b/an%20index").path == "b/an index"
 
 
 def test_s3_without_keys() -> None:
@@ -91,9 +86,8 @@ def test_s3_without_keys() -> None:
     assert options_of(s3(**by_itself), "s3a://b/x") is None
     both = ", ".join([*by_itself.values(), *anonymous.values()])
     assert options_of(s3(**{"aws.credentials.provider": both}), "s3a://b/x") is None
-    assert (
-        options_of(s3(**{"aws.credentials.provider": EVERYWHERE, "endpoint": "s3.amazonaws.com"}), "s3a://b/x") is None
-    )
+    everywhere = s3(**{"aws.credentials.provider": EVERYWHERE, "endpoint": "s3.amazonaws.com"})
+    assert options_of(everywhere, "s3a://b/x") is None
 
 
 def test_google_cloud_storage() -> None:
@@ -116,14 +110,14 @@ OAUTH = {
 }
 
 
+OF_SOMEONE, OF_OTHER = ".someone.dfs.core.windows.net", ".other.dfs.core.windows.net"
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({"fs.azure.account.key.someone.dfs.core.windows.net": "a2V5"}, {"account_key": "a2V5"}),
-        (
-            {"fs.azure.account.key": "a2V5", "fs.azure.account.key.other.dfs.core.windows.net": "b"},
-            {"account_key": "a2V5"},
-        ),
+        ({f"fs.azure.account.key{OF_SOMEONE}": "a2V5"}, {"account_key": "a2V5"}),
+        ({"fs.azure.account.key": "a2V5", f"fs.azure.account.key{OF_OTHER}": "b"}, {"account_key": "a2V5"}),
         ({"fs.azure.account.auth.type": "SAS", "fs.azure.sas.fixed.token": "?sv=1&sig=x"}, {"sas_token": "sv=1&sig=x"}),
         (OAUTH, {"tenant_id": "TE", "client_id": "CI", "client_secret": "CS"}),
     ],
@@ -134,10 +128,8 @@ def test_azure(settings: dict[str, str], expected: dict[str, str]) -> None:
     assert found.path == "box/folder/index"
     china = {name.replace("core.windows.net", "core.chinacloudapi.cn"): text for name, text in settings.items()}
     found = options_of(china, AZURE.replace("core.windows.net", "core.chinacloudapi.cn"))
-    places = {
-        "dfs_storage_authority": ".dfs.core.chinacloudapi.cn",
-        "blob_storage_authority": ".blob.core.chinacloudapi.cn",
-    }
+    domain = ".core.chinacloudapi.cn"
+    places = {"dfs_storage_authority": f".dfs{domain}", "blob_storage_authority": f".blob{domain}"}
     assert found.file_system() == fs.AzureFileSystem("someone", **expected, **places)
 
 
@@ -151,11 +143,7 @@ def test_azure_without_keys() -> None:
 @pytest.mark.parametrize(
     ("settings", "uri", "told"),
     [
-        (
-            s3(**{"aws.credentials.provider": "com.mine.Provider"}, **KEYS),
-            "s3a://b/x",
-            r"its class Provider; .*AWS_….*",
-        ),
+        (s3(**{"aws.credentials.provider": "com.mine.Provider"}, **KEYS), "s3a://b/x", "its class Provider; .*AWS_….*"),
         (s3(**{"aws.credentials.provider": "a.auth.AssumedRoleCredentialProvider"}), "s3a://b/x", "AssumedRole.*role"),
         (s3(**{"security.credential.provider.path": "jceks://x"}), "s3a://b/x", "fs.s3a.security.credential.*AWS_…"),
         ({"fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE"}, "gs://b/x", "GOOGLE_APPLICATION_CREDENTIALS"),
@@ -163,16 +151,8 @@ def test_azure_without_keys() -> None:
         ({"fs.gs.auth.access.token.provider": "com.mine.Tokens"}, "gs://b/x", "GOOGLE_APPLICATION_CREDENTIALS"),
         ({"fs.azure.account.auth.type": "Custom"}, AZURE, "auth.type, which is Custom; .*AZURE_…"),
         ({"fs.azure.account.auth.type": "SAS"}, AZURE, "auth.type, which is SAS"),
-        (
-            {"fs.azure.account.keyprovider": "a.ShellDecryptionKeyProvider"},
-            AZURE,
-            "its class ShellDecryptionKeyProvider",
-        ),
-        (
-            OAUTH | {"fs.azure.account.oauth2.client.endpoint": "https://elsewhere/TE/x"},
-            AZURE,
-            "ClientCredsTokenProvider",
-        ),
+        ({"fs.azure.account.keyprovider": "a.ShellDecryptionKeyProvider"}, AZURE, "its class ShellDecryptionKeyProv"),
+        (OAUTH | {"fs.azure.account.oauth2.client.endpoint": "https://elsewhere/TE/x"}, AZURE, "ClientCredsTokenProv"),
     ],
 )
 def test_what_arrow_has_nothing_for(settings: dict[str, str], uri: str, told: str) -> None:

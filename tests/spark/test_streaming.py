@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,10 +13,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from tagmatch import TagMatch
-from tagmatch.model.errors import InvalidValueError, NullError
+from tagmatch.model.errors import NullError
 from tagmatch.spark.errors import errors_of_workers
 from tagmatch.spark.join import subset_join
 from tagmatch.spark.offline import partition
+
+pytestmark = pytest.mark.nightly
 
 SCHEMA = "n int, tags array<string>"
 SETS = "tags array<string>, key long"
@@ -57,10 +58,10 @@ def running(joined: DataFrame, name: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize("tm", KEYS, indirect=True)
 def test_files_with_a_newer_snapshot_in_between(
-    spark: SparkSession, tm: TagMatch[Any], tmp_path: Path, folder: Path
+    session: SparkSession, tm: TagMatch[Any], tmp_path: Path, folder: Path
 ) -> None:
     key = KEYS[tm.stats()["key_type"]]
-    stream = spark.readStream.schema(SCHEMA).parquet(str(folder))
+    stream = session.readStream.schema(SCHEMA).parquet(str(folder))
     rows = subset_join(stream, tmp_path / "index", unique=True)
     lists = subset_join(stream, tmp_path / "index", output="lists", ship_limit=0)
     assert rows.isStreaming
@@ -78,57 +79,37 @@ def test_files_with_a_newer_snapshot_in_between(
         process("second", {11: ["a", "x"], 12: ["b", "a"], 13: []})
         numbers = {1: [1, 3], 2: [1, 2, 3], 3: [3], 11: [1, 4], 12: [1, 2], 13: []}
         expected = {n: list(map(key, found)) for n, found in numbers.items()}
-        assert {row.n: sorted(row["keys"]) for row in spark.table("lists").collect()} == expected
-        pairs = sorted((row.n, row.key) for row in spark.table("rows").collect())
+        assert {row.n: sorted(row["keys"]) for row in session.table("lists").collect()} == expected
+        pairs = sorted((row.n, row.key) for row in session.table("rows").collect())
         assert pairs == [(n, key) for n, keys in expected.items() for key in keys]
 
 
 def test_segments_and_deletions_that_spark_appends_in_between(
-    spark: SparkSession, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    session: SparkSession, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
     index, sets = tmp_path / "index", [(["a"], 1), (["b"], 2), ([], 3), (["c"], 4)]
-    partition(spark.createDataFrame(sets, SETS), index)
-    joined = subset_join(spark.readStream.schema(SCHEMA).parquet(str(folder)), index, output="lists")
-    with running(joined, "appended") as query:
+    partition(session.createDataFrame(sets, SETS), index)
+    joined = subset_join(session.readStream.schema(SCHEMA).parquet(str(folder)), index, output="lists")
+    rows = list[Any]()
+    query = joined.writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect())).start()
+    try:
         for n, (more, segments) in enumerate([([], 1), ([(["a"], 5), (["x"], 6)], 2), ([([], 7)], 3)]):
-            partition(spark.createDataFrame(more, SETS), index, mode="append")
+            partition(session.createDataFrame(more, SETS), index, mode="append")
             with TagMatch.open(index) as tm:
                 assert tm.stats()["segments"] == segments
             write(folder, str(n), {n: ["a", "x"], 10 + n: ["b", "c"]})
             query.processAllAvailable()
-    found = {row.n: sorted(row["keys"]) for row in spark.table("appended").collect()}
+    finally:
+        query.stop()
+    found = {row.n: sorted(row["keys"]) for row in rows}
     assert found == {0: [1, 3], 1: [1, 3, 5, 6], 2: [1, 3, 5, 6, 7], 10: [2, 3, 4], 11: [2, 3, 4], 12: [2, 3, 4, 7]}
 
 
 @pytest.mark.usefixtures("tm")
-def test_a_rate_source(spark: SparkSession, tmp_path: Path) -> None:
-    rate = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
-    letters = functions.array(*map(functions.lit, "abc"))
-    tags = functions.slice(letters, 1, (functions.col("value") % 4).cast("int"))
-    joined = subset_join(rate.withColumn("tags", tags), tmp_path / "index", output="lists")
-    found: list[Any] = []
-    enough = threading.Event()
-
-    def take(batch: DataFrame, _: int) -> None:
-        found.extend(batch.collect())
-        if len(found) >= 200:
-            enough.set()
-
-    query = joined.writeStream.foreachBatch(take).start()
-    try:
-        assert enough.wait(120), query.exception()
-    finally:
-        query.stop()
-    of_lengths = [[3], [1, 3], [1, 2, 3], [1, 2, 3]]
-    assert all(sorted(row["keys"]) == of_lengths[row.value % 4] for row in found)
-    assert sorted(row.value for row in found) == list(range(len(found)))
-
-
-@pytest.mark.usefixtures("tm")
-def test_a_watermark_after_the_join(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
+def test_a_watermark_after_the_join(session: SparkSession, tmp_path: Path, folder: Path) -> None:
     """The join loses one that was set before."""
-    stream = spark.readStream.schema(SCHEMA).parquet(str(folder))
+    stream = session.readStream.schema(SCHEMA).parquet(str(folder))
     timed = subset_join(stream.withColumn("at", functions.timestamp_seconds("n")), tmp_path / "index")
     counts = timed.withWatermark("at", "1 second").groupBy(functions.window("at", "1 minute"), "key").count()
     counts = counts.withColumn("minute", functions.col("window.start").cast("long") / 60)
@@ -137,20 +118,13 @@ def test_a_watermark_after_the_join(spark: SparkSession, tmp_path: Path, folder:
         query.processAllAvailable()
         write(folder, "second", {100: []})
         query.processAllAvailable()
-        found = {(row.minute, row.key): row["count"] for row in spark.table("counts").collect()}
+        found = {(row.minute, row.key): row["count"] for row in session.table("counts").collect()}
     assert found == {(0, 1): 2, (0, 2): 1, (0, 3): 2}  # the second minute is not over
 
 
 @pytest.mark.usefixtures("tm")
-def test_a_null_ends_the_stream(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
+def test_a_null_ends_the_stream(session: SparkSession, tmp_path: Path, folder: Path) -> None:
     write(folder, "first", {1: None})
-    joined = subset_join(spark.readStream.schema(SCHEMA).parquet(str(folder)), tmp_path / "index")
+    joined = subset_join(session.readStream.schema(SCHEMA).parquet(str(folder)), tmp_path / "index")
     with running(joined, "nulls") as query, pytest.raises(NullError, match="column 'tags'"), errors_of_workers():
         query.processAllAvailable()
-
-
-@pytest.mark.usefixtures("tm")
-def test_a_stream_is_not_shuffled(spark: SparkSession, tmp_path: Path, folder: Path) -> None:
-    stream = spark.readStream.schema(SCHEMA).parquet(str(folder))
-    with pytest.raises(InvalidValueError, match="'shuffle' cannot join a stream"):
-        subset_join(stream, tmp_path / "index", strategy="shuffle")

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from tagmatch import TagMatch
 from tagmatch.model.storage.format import manifest_text
 
 MANIFEST = "MANIFEST.json"
+
+
+def make_index(
+    path: Path, rows: Sequence[Any], removed: Sequence[Any] = (), *, expires: Any = None, **options: Any
+) -> Path:
+    """Add and remove rows of tags, key and perhaps an expression, as a program on one machine does."""
+    if any(isinstance(row[1], str) for row in rows):
+        options = {"key_type": "string", **options}
+    with TagMatch(path, threads=2, device="cpu", durability="none", **options) as tm:
+        for some, stage in ((rows, partial(tm.add_sets, expires=expires)), (removed, tm.remove_sets)):
+            if some:
+                tags, keys, *where = zip(*some, strict=True)
+                stage(tags, keys, **({"where": where[0]} if where else {}))
+        tm.consolidate()
+    return path
 
 
 def files_of(path: Path) -> list[Path]:

@@ -9,8 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import PythonException
-from pyspark.sql import SparkSession
 from support.areas import FIELDS
 from support.areas_and_moves import AREAS, located_table
 from support.areas_on_spark import (
@@ -24,12 +22,14 @@ from support.areas_on_spark import (
     stored_with_areas,
     struct_of,
 )
+from support.index_files import contents_of, make_index
 
 import tagmatch.spark.join
 from tagmatch import Circle, FilterError, InvalidTypeError, InvalidValueError, Near, NullError, TagMatch
 from tagmatch.model.storage.location import location_of
 from tagmatch.spark import partition, subset_join
 from tagmatch.spark.buckets import PLACE, buckets_for
+from tagmatch.spark.errors import errors_of_workers
 
 CONSTRAINTS = "array<struct<attr: string, op: string, value: double>>"
 SCHEMA = f"tags array<string>, key {{}}, where string, constraints {CONSTRAINTS}, area {STRUCT}"
@@ -60,17 +60,9 @@ def table_of(rows: list[tuple[Any, ...]], key_type: str) -> pa.Table:
     return pa.table(columns, ["tags", "key", "where", "constraints", "area"])
 
 
-def files_in(folder: Path) -> dict[str, bytes]:
-    return {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in folder.rglob("*")
-        if (file.is_file() and file.name in {"MANIFEST.json"} | {"deleted"}) or ".arrow" in file.name
-    }
-
-
 @pytest.mark.parametrize(("layout", "key_type"), [("rarest", "string"), ("balanced", "integer")])
 def test_the_files_of_the_local_partitioner(
-    spark: SparkSession, tmp_path: Path, rng: random.Random, layout: Any, key_type: str
+    spark: Any, tmp_path: Path, rng: random.Random, layout: Any, key_type: str
 ) -> None:
     schema = SCHEMA.format("long" if key_type == "integer" else "string")
     options = {"layout": layout, "key_type": key_type, "max_partition_size": 20}
@@ -81,10 +73,10 @@ def test_the_files_of_the_local_partitioner(
             tm.consolidate()
             frame = spark.createDataFrame(rows, schema).repartition(3)
             partition(frame, tmp_path / "spark", mode=mode, layout=layout, max_partition_size=20, sets_per_task=100)
-            assert files_in(tmp_path / "spark") == files_in(tmp_path / "local")
+            assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
 
 
-def test_what_cannot_be_used(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_cannot_be_used(spark: Any, tmp_path: Path) -> None:
     def frame(**given: Any) -> Any:
         row = {"tags": ["a"], "key": 1, "where": None, "constraints": None, "area": None} | given
         return spark.createDataFrame([tuple(row.values())], SCHEMA.format("long"))
@@ -114,7 +106,7 @@ def test_what_cannot_be_used(spark: SparkSession, tmp_path: Path) -> None:
     ("place", "key_type"), [(PLACE_TYPES[0], "integer"), (PLACE_TYPES[1], "string")], ids=["struct", "array"]
 )
 def test_answers_are_the_oracles(
-    spark: SparkSession,
+    spark: Any,
     tmp_path: Path,
     rng: random.Random,
     place: str,
@@ -123,7 +115,7 @@ def test_answers_are_the_oracles(
 ) -> None:
     path, unique = tmp_path / "index", key_type == "string"
     oracle = stored_with_areas(path, rng, key_type)
-    messages = any_messages(rng, 150)
+    messages = any_messages(rng, 100)
     frame = frame_of(spark, messages, place)
     for asked in (
         {"attributes": "price", "location": "here", "within": "around"},
@@ -137,9 +129,9 @@ def test_answers_are_the_oracles(
 
 
 @pytest.mark.parametrize("strategy", ["ship", "shuffle"])
-def test_expressions_of_areas(spark: SparkSession, tmp_path: Path, rng: random.Random, strategy: Any) -> None:
+def test_expressions_of_areas(spark: Any, tmp_path: Path, rng: random.Random, strategy: Any) -> None:
     """Answers are those of the same index in this process. Some sets have no tags, and some only what must not be."""
-    messages = any_messages(rng, 150)
+    messages = any_messages(rng, 100)
     with TagMatch(tmp_path / "index", device="cpu") as tm:
         for _ in range(2):
             tm.add_subscriptions(table_of([any_row(rng, KEYS["integer"]) for _ in range(200)], "integer"))
@@ -172,37 +164,35 @@ def test_sets_that_ask_for_a_place_alone_are_in_one_bucket_each(tmp_path: Path) 
     assert (buckets.names, buckets.has_others, buckets.count) == ({PLACE}, False, 5)
 
 
-def test_a_stream_and_what_the_join_refuses(spark: SparkSession, tmp_path: Path, rng: random.Random) -> None:
-    path = tmp_path / "index"
-    stored_with_areas(path, rng)
+def test_what_the_join_refuses(spark: Any, tmp_path: Path) -> None:
+    path = make_index(tmp_path / "index", [(["t1"], 1)])
     frame = spark.createDataFrame([(["t1"], [9.0, 95.0], 5)], "tags array<string>, here array<double>, n int")
     for strategy in ("ship", "shuffle"):
         joined = subset_join(frame, path, strategy=strategy, location="here")
-        with pytest.raises(PythonException, match="column 'location': row 0: lat must be from -90 to 90, not 95"):
+        with (
+            pytest.raises(InvalidValueError, match="column 'location': row 0: lat must be from -90 to 90, not 95"),
+            errors_of_workers(),
+        ):
             joined.collect()
-    partition(spark.createDataFrame([(["t1"], 1)], "tags array<string>, key long"), tmp_path / "plain")
-    with pytest.raises(InvalidValueError, match="location: queries must have one column 'there'"):
-        subset_join(frame, path, location="there")
-    with pytest.raises(InvalidTypeError, match="location: column 'n' must be a struct or an array of lon, lat, not in"):
-        subset_join(frame, path, location="n")
-    for within in ("n", "here"):
-        with pytest.raises(InvalidTypeError, match=f"within: column '{within}' must be structs with kind, lon"):
-            subset_join(frame, path, within=within)
-    named = frame.withColumnRenamed("n", "location")
-    with pytest.raises(InvalidValueError, match="none of them 'tags', 'location'"):
-        subset_join(named, path, attributes="location", location="here")
-    # A stream goes on when its index gets the first areas
-    (tmp_path / "queries").mkdir()
-    frame.select("tags").write.mode("append").parquet(str(tmp_path / "queries"))
-    stream = spark.readStream.schema("tags array<string>").parquet(str(tmp_path / "queries"))
-    with TagMatch(tmp_path / "plain", device="cpu") as tm:
-        joined = subset_join(stream, tmp_path / "plain")
-        tm.add_set(["t1"], 2, area=Near(5))
-        tm.add_set(["t1"], 3)
-        tm.consolidate()
-    query = joined.writeStream.format("memory").queryName("found").trigger(availableNow=True).start()
-    try:
-        query.awaitTermination(120)
-        assert sorted(row.key for row in spark.table("found").collect()) == [1, 3]
-    finally:
-        query.stop()
+    named, are = frame.withColumnRenamed("n", "location"), "must be structs with kind, lon"
+    for queries, asked, kind, message in (
+        (frame, {"location": "there"}, InvalidValueError, "location: queries must have one column 'there'"),
+        (frame, {"location": "n"}, InvalidTypeError, "location: column 'n' must be a struct or an array of lon, lat, "),
+        (frame, {"within": "n"}, InvalidTypeError, f"within: column 'n' {are}"),
+        (frame, {"within": "here"}, InvalidTypeError, f"within: column 'here' {are}"),
+        (named, {"attributes": "location", "location": "here"}, InvalidValueError, "none of them 'tags', 'location'"),
+    ):
+        with pytest.raises(kind, match=message):
+            subset_join(queries, path, **asked)
+
+
+def test_a_task_goes_on_when_the_index_gets_the_first_areas(spark: Any, tmp_path: Path) -> None:
+    """As those of a stream."""
+    index = make_index(tmp_path / "index", [(["t1"], 1)])
+    joined = subset_join(spark.createDataFrame([(["t1"],)], "tags array<string>"), index, strategy="ship")
+    for keys in ([1], [1, 3]):
+        assert sorted(row.key for row in joined.collect()) == keys
+        with TagMatch(index, device="cpu") as tm:
+            tm.add_set(["t1"], 2, area=Near(5))
+            tm.add_set(["t1"], 3)
+            tm.consolidate()

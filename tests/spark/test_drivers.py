@@ -1,0 +1,269 @@
+"""Drivers that are processes of their own: killed ones, those of Connect, of the command and of documents."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs as fs
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from support.documents import NEEDS_JAVA
+from support.index_files import MANIFEST, contents_as_first, contents_of, make_index, manifest_as_first
+from support.jvm import Jvm
+from support.killed import run_killed_job
+from support.standalone_cluster import Process
+from support.waiting import wait_until
+
+from tagmatch import IndexNotFoundError, TagMatch
+from tagmatch.spark import SparkUnavailableError, partition, subset_join
+from tagmatch.spark.session import check_java
+
+pytest_plugins = ["support.s3_bucket"]
+
+SCHEMA = "tags array<string>, key long"
+ROWS: list[tuple[list[str], Any]] = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4)]
+
+
+def finished(index: Path) -> dict[str, bytes]:
+    return {name: found for name, found in contents_of(index).items() if not name.startswith("unfinished-")}
+
+
+# -- killed ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("mode", "steps"),
+    [("overwrite", ["shards", "keys", "vocabulary", "slices", "index"]), ("append", ["stored", "index"])],
+)
+def test_a_job_that_is_killed_leaves_the_index_as_it_was(
+    tmp_path: Path, free_jvm: Jvm, builder: Any, mode: Any, steps: list[str]
+) -> None:
+    """At the beginning of a step; the first of them where there is no index yet."""
+    index, sets = tmp_path / "index", tmp_path / "sets.parquet"
+    pq.write_table(pa.table({"tags": [["old"], ["new"]], "key": ["bo", "ana"]}), sets)
+    for step in steps:
+        if existed := step != "shards":
+            make_index(index, [(["old"], "cy")])
+            before = finished(index)
+        run_killed_job(sets, index, step, free_jvm.environment, mode)
+        free_jvm.stop_spark()
+        assert any(name.startswith("unfinished-job-") for name in os.listdir(index))
+        if existed:
+            assert finished(index) == before
+        else:
+            with pytest.raises(IndexNotFoundError, match="its build did not finish"):
+                TagMatch.open(index)
+    spark = free_jvm.session(builder)
+    stored = [(["old"], "bo"), (["new"], "ana")] + [(["old"], "cy")] * (mode == "append")
+    for _ in range(2):
+        partition(spark.read.parquet(str(sets)), index, mode=mode)
+        assert contents_as_first(index) == contents_as_first(make_index(tmp_path / "local", stored))
+        assert sorted(name.partition("-")[0] for name in os.listdir(index)) == ["LOCK", MANIFEST, "segment"]
+
+
+@pytest.mark.nightly
+def test_a_job_to_a_store_that_is_killed(tmp_path: Path, bucket: Any, uri: str, free_jvm: Jvm, builder: Any) -> None:
+    def names() -> set[str]:
+        return {info.path for info in bucket[0].get_file_info(fs.FileSelector("", recursive=True)) if info.is_file}
+
+    partition(free_jvm.session(builder).createDataFrame(ROWS, SCHEMA), uri)
+    before, sets = names(), tmp_path / "sets.parquet"
+    pq.write_table(pa.table({"tags": [["new"]], "key": [2]}), sets)
+    free_jvm.stop_spark()
+    run_killed_job(sets, uri, "index", free_jvm.environment)
+    free_jvm.stop_spark()
+    spark = free_jvm.session(builder)
+    assert before < names()
+    queries = spark.createDataFrame([(["b", "a"],)], "tags array<string>")
+    assert sorted(row.key for row in subset_join(queries, uri).collect()) == [1, 2, 4]
+    partition(spark.createDataFrame(ROWS, SCHEMA), uri)
+    assert names() == before
+
+
+KILLED = """
+import sys
+from tagmatch.spark import spark_session
+
+rows = [(["b"], key) for key in range(100)]
+frame = spark_session("killed", "local[2]").createDataFrame(rows, "tags array<string>, key long")
+frame.write.format("tagmatch").mode("append").save(sys.argv[1])
+"""
+# For all Pythons of the driver, of which one saves: it stops when there is all of the new snapshot but its manifest
+STOPPED = """
+import signal
+from tagmatch.model.storage.folder import Folder
+
+def stop(index, *others):
+    (index.path / "stopped").touch()
+    signal.pause()
+
+Folder.commit = stop
+"""
+
+
+@pytest.mark.nightly
+def test_a_driver_that_saves_by_the_source_and_is_killed(session: SparkSession, tmp_path: Path) -> None:
+    """With its JVM and its Pythons, as if its machine had lost power."""
+
+    def save(path: Path, rows: list[Any]) -> None:
+        session.createDataFrame(rows, SCHEMA).write.format("tagmatch").mode("overwrite").save(str(path))
+
+    index = tmp_path / "index"
+    save(index, [(["a"], 1)])
+    before = contents_of(index)
+    (tmp_path / "sitecustomize.py").write_text(STOPPED)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY_")}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
+    with (tmp_path / "log").open("wb") as log:
+        command = [sys.executable, "-c", KILLED, str(index)]
+        popen = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    driver = Process(popen, tmp_path / "log")
+    try:
+        wait_until(lambda: (index / "stopped").exists() or popen.poll() is not None, 240)
+    finally:
+        driver.kill()
+    assert (index / "stopped").exists(), driver.log.read_text()
+    (index / "stopped").unlink()
+    assert before.items() < contents_of(index).items()
+    found = session.read.format("tagmatch").load(str(index)).collect()
+    assert [(row.tags, row.key) for row in found] == [(["a"], 1)]
+    # What it has left, the next one removes
+    save(index, [(["c"], 2)])
+    save(tmp_path / "other", [(["c"], 2)])
+    assert sorted(contents_of(index)) == sorted(contents_of(tmp_path / "other"))
+
+
+# -- Connect, commands and documents ---------------------------------------------------------------------------------
+
+
+CONNECTED = """
+import sys
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import collect_list
+from tagmatch.spark import match_udf, partition, register, subset_join
+
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+assert "connect" in type(spark).__module__
+rows = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4)]
+sets = spark.createDataFrame(rows, "tags array<string>, key long")
+named = sets.withColumn("key", sets.key.cast("string"))
+for frame, each in ((sets, "rarest"), (named, "balanced")):
+    partition(frame.limit(2), f"{sys.argv[1]}/{each}", layout=each, sets_per_task=1)
+    partition(frame, f"{sys.argv[1]}/{each}", mode="append", sets_per_task=1)
+    queries = spark.createDataFrame([(1, ["b", "a"]), (2, ["x"])], "id long, tags array<string>")
+    for strategy in ("ship", "shuffle"):
+        joined = subset_join(queries, f"{sys.argv[1]}/{each}", strategy=strategy, output="lists")
+        print("FOUND", sorted((row.id, sorted(row["keys"])) for row in joined.collect()))
+
+register(spark)
+source = f"{sys.argv[1]}/source"
+for mode, frame in (("overwrite", sets.limit(2)), ("append", sets)):
+    frame.write.format("tagmatch").mode(mode).save(source)
+read = spark.read.format("tagmatch").load(source)
+assert sorted((sorted(row.tags), row.key) for row in read.collect()) == sorted(rows)
+queries.createOrReplaceTempView("queries")
+sql = f"SELECT q.id, m.key FROM queries q, LATERAL tagmatch_match(q.tags, '{source}') m"
+lists = queries.select("id", match_udf(source)("tags").alias("keys"))
+for found in (spark.sql(sql).groupBy("id").agg(collect_list("key").alias("keys")), lists):
+    print("FOUND", sorted((row.id, sorted(row["keys"])) for row in found.collect()))
+"""
+
+
+@pytest.mark.nightly
+def test_spark_connect(tmp_path: Path, free_jvm: Jvm) -> None:
+    environment = free_jvm.environment | {"SPARK_TESTING": "1"}  # which means any free port
+    command = [sys.executable, "-c", CONNECTED, str(tmp_path)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    found = [line for line in run.stdout.splitlines() if line.startswith("FOUND")]
+    named, integers = ["FOUND [(1, ['1', '2', '4']), (2, ['4'])]"], ["FOUND [(1, [1, 2, 4]), (2, [4])]"]
+    assert found == integers * 2 + named * 2 + integers * 2
+    for layout, key in (("rarest", int), ("balanced", str)):
+        local = make_index(tmp_path / "local", [(tags, key(each)) for tags, each in ROWS], layout=layout)
+        assert contents_as_first(tmp_path / layout) == contents_as_first(local)
+        local.rename(tmp_path / f"local-{layout}")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("keys", [(1, 2), ("ana", "bo")], ids=["integers", "strings"])
+def test_command(tmp_path: Path, free_jvm: Jvm, keys: tuple[Any, Any]) -> None:
+    sets, index = tmp_path / "sets.jsonl", tmp_path / "index"
+    rows = [{"tags": ["a", "b"], "key": keys[0]}, {"tags": None, "key": keys[1]}]
+    sets.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [sys.executable, "-c", "from tagmatch.cli.partition import main; main()", str(sets), str(index)]
+    command += ["--master", "local[2]", "--layout", "balanced"]
+
+    def run(*more: str) -> tuple[int, str]:
+        done = subprocess.run([*command, *more], env=free_jvm.environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr.splitlines()[-1]
+
+    code, told = run()
+    assert code == 1
+    assert told.startswith("tagmatch: there are rows that cannot be stored: tags is null: 1; filter them")
+    code, told = run("--skip-invalid")
+    assert (code, told) == (0, "tagmatch-partition: skipped rows: tags is null: 1")
+    first = make_index(tmp_path / "local", [(["a", "b"], keys[0])], layout="balanced")
+    assert manifest_as_first(index) == manifest_as_first(first)
+    assert run()[1].endswith("already; give --overwrite to replace it, or --append to add to it")
+    assert run("--append", "--overwrite")[0] == 2
+    sets.write_text(json.dumps({"tags": ["c"], "key": keys[1], "wher": "x = 1"}) + "\n")
+    assert run("--append", "--ignore-columns", "*")[0] == 0
+    more = [(["a", "b"], keys[0]), (["c"], keys[1])]
+    assert manifest_as_first(index) == manifest_as_first(make_index(tmp_path / "more", more, layout="balanced"))
+    command.extend(["--max-partition-size", "5"])
+    assert "so rows cannot be appended with max_partition_size=5" in run("--append", "--ignore-columns", "wher")[1]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("document", "index"), [("docs/guide/spark.md", "interests-by-spark.index"), ("docs/spark.md", "interests.index")]
+)
+def test_examples_of_documents(tmp_path: Path, free_jvm: Jvm, document: str, index: str) -> None:
+    """They run as printed, and give what they say; the tutorial: test_newcomer.py."""
+    runner = Path(__file__).parents[1] / "support" / "documents.py"
+    # As those have it who set nothing; commands among the examples have a JVM of their own
+    daemon = {"spark.python.daemon.module": "pyspark.daemon"}
+    submit = "".join(f"--conf {name}={value} " for name, value in daemon.items()) + "pyspark-shell"
+    environment = free_jvm.environment | {"PYSPARK_SUBMIT_ARGS": submit}
+    command = [sys.executable, str(runner), document, NEEDS_JAVA]
+    with free_jvm.as_started_in(tmp_path, daemon):
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        free_jvm.stop_spark()
+    assert done.returncode == 0, done.stderr
+    with TagMatch.open(tmp_path / index) as tm:
+        assert sorted(tm.match(["cat", "fr"])) == [7, 8]
+
+
+# -- nothing to run on -----------------------------------------------------------------------------------------------
+
+
+def test_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("tagmatch.spark")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(SparkUnavailableError, match=r"pyspark.*; pip install 'tagmatch\[spark\]'"):
+        importlib.import_module("tagmatch.spark")
+
+
+def test_without_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SparkUnavailableError, match="which has no bin/java; install Java 17 or newer"):
+        check_java()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkUnavailableError, match="there is no java on the PATH; install Java 17 or newer"):
+        check_java()
+    old = tmp_path / "java"
+    old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n")
+    old.chmod(0o755)
+    with pytest.raises(SparkUnavailableError, match=r'Spark needs Java 17, but .*java is openjdk version "1.8.0_402"'):
+        check_java()
