@@ -191,7 +191,7 @@ ACTIONS: dict[str, Action] = {
         "Make staged changes take effect, counted; `full`: lay all sets out anew.", "write", _consolidate
     ),
     "save_positions": Action("Save where clients are.", "write", _save_positions),
-    "reload": Action("Take over a newer snapshot that another program has saved.", "admin", _reload),
+    "reload": Action("Take over a newer snapshot that another program has saved.", "write", _reload),
     "check": Action("Verify every invariant of the index.", "admin", _check),
     "calls": Action("Calls under way and bytes that wait, of each user.", "admin", _calls),
     "drain": Action("Take no more calls, end streams, and then end the service.", "admin", _drain),

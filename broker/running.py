@@ -30,6 +30,9 @@ _SWITCH_S = 0.0005
 # For what is under way in libraries, after the time to drain
 _LAST_S = 2.0
 
+#: Said where it may not be meant
+NO_USERS = "there are no users: everyone who can connect may do everything"
+
 
 @contextlib.contextmanager
 def serving(index: TagMatch[Any], config: Config | None = None) -> Iterator[Service]:
@@ -114,6 +117,8 @@ def run(config: Config, announce: Callable[[str], None]) -> int:
         announce(f"listening on {service.url}" + ("" if http is None else f", metrics on {http.url}/metrics"))
         gc.collect()
         gc.freeze()  # what is there now stays: the garbage collector need not look at it again and again
+        if not config.users:
+            LOG.warning(NO_USERS)
         LOG.info("started", extra={"fields": {"url": service.url, "sets": len(index)}})
         while not stop.wait(0.2) and not service.is_draining:
             pass
@@ -125,6 +130,19 @@ def run(config: Config, announce: Callable[[str], None]) -> int:
         sys.stdout.flush()
         os._exit(0)
     return 0
+
+
+def notes_on(config: Config) -> list[str]:
+    """What may surprise, though it can be meant, and what a service that begins now would miss."""
+    notes = []
+    if not config.users:
+        notes.append(NO_USERS)
+    try:
+        if config.index.path is None or not config.index.create:
+            TagMatch.snapshots(_path_in(config))
+    except TagMatchError as error:
+        notes.append(str(error))
+    return notes
 
 
 def make_ready(index: TagMatch[Any]) -> None:
@@ -147,16 +165,20 @@ def opened(config: Config) -> TagMatch[Any]:
     TagMatchError
         As `TagMatch.open`.
     """
-    options = config.index
-    if options.path is None:
-        raise ConfigError("there is no index: give INDEX, or `path` in [index]")
+    options, path = config.index, _path_in(config)
     channels = [each.channel for each in config.channel]
     try:
-        return TagMatch.open(options.path, **options.keywords, channels=channels)
+        return TagMatch.open(path, **options.keywords, channels=channels)
     except IndexNotFoundError:
         if not options.create:
             raise
-        return TagMatch(options.path, **options.keywords, channels=channels)
+        return TagMatch(path, **options.keywords, channels=channels)
+
+
+def _path_in(config: Config) -> str:
+    if config.index.path is None:
+        raise ConfigError("there is no index: give INDEX, or `path` in [index]")
+    return config.index.path
 
 
 def with_arguments(

@@ -91,7 +91,7 @@ def serve(
     require_packages()
     from tagmatch.broker.config import Config, read_config
     from tagmatch.broker.config_files import check_files
-    from tagmatch.broker.running import run, with_arguments
+    from tagmatch.broker.running import notes_on, run, with_arguments
     from tagmatch.model.channels import channel_of
 
     channels = [channel_of(text) for text in channel or ()]
@@ -99,7 +99,10 @@ def serve(
     found.check_exposure()
     check_files(found, config)
     if check:
-        typer.echo(f"{config or 'the configuration'}: ok")
+        name = config or "the configuration"
+        typer.echo(f"{name}: ok")
+        for note in notes_on(found):
+            typer.echo(f"{name}: {note}", err=True)
         return
     run(found, lambda line: typer.echo(f"tagmatch: {line}"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.certificates import Authority
-from support.command import tagmatch
+from support.command import done, tagmatch
 from support.service import config, written
 
 from tagmatch import ConfigError, InvalidTypeError, InvalidValueError, TagMatch, connect
@@ -73,7 +73,7 @@ def test_other_files_that_a_configuration_names(folder, more, message):
 def test_files_that_fit(folder):
     gateway = '[[mqtt]]\nmessages = "a"\nusername = "u"\npassword_file = "password"\ntls = true\ntls_ca = "ca.pem"'
     more = f'client_ca = "ca.pem"\n{gateway}'
-    assert tagmatch("serve", "--config", _toml(folder, more=more), "--check").endswith("ok\n")
+    assert done("serve", "--config", _toml(folder, more=more), "--check").endswith("ok\n")
 
 
 def test_within_a_program(folder):

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from support.command import done
 from support.documents import ROOT
+from typer.testing import CliRunner
 
 from tagmatch import TagMatch
 from tagmatch.broker.config import read_config
@@ -148,3 +149,18 @@ def test_the_example():
         "sets: 2",
     ]
     assert "import tagmatch" not in (ROOT / "examples" / "flight_client.py").read_text()
+
+
+def test_a_check_notes_what_may_surprise(tmp_path):
+    config = tmp_path / "service.toml"
+    config.write_text("")
+    found = CliRunner().invoke(app, ["serve", f"{tmp_path}/no.index", "--config", str(config), "--check"])
+    assert found.stdout == f"{config}: ok\n"
+    assert found.stderr == (
+        f"{config}: there are no users: everyone who can connect may do everything\n"
+        f"{config}: there is no index at {tmp_path}/no.index: no such folder\n"
+    )
+    with TagMatch(tmp_path / "an.index") as tm:
+        tm.consolidate()
+    config.write_text(done("token", "ana"))
+    assert CliRunner().invoke(app, ["serve", f"{tmp_path}/an.index", "--config", str(config), "--check"]).stderr == ""
