@@ -220,7 +220,7 @@ def _analyzed(stores: StoreSettings, index: AnalyzeArgument, arguments: Mapping[
         raise InvalidTypeError(
             f"{MATCH}: argument {ATTRIBUTES} must be a struct or a map, not {attributes.simpleString()}"
         )
-    schema = to_arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()]))
+    schema = to_arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()]), timezone="UTC")
     check_types(_asked(list(types)), schema, _called(MATCH))
     place = stores.location(index.value, "index")
     key_type = key_type_of(place.manifest())

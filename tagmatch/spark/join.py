@@ -146,7 +146,7 @@ def _asked(
     )
     if given:
         called = {of: f"{of}: column {name!r}" for of, name in of_places.items()}
-        check_types(asked, to_arrow_schema(queries.schema), called)
+        check_types(asked, to_arrow_schema(queries.schema, timezone="UTC"), called)
     return asked
 
 

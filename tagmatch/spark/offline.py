@@ -187,7 +187,7 @@ def partition(
         columns.append(col(f"`{where}`").cast("string").alias("where"))
     for name, check in (("constraints", constraint_rows), ("area", partial(area_rows, plane=False))):
         if name in sets.columns:
-            check(pa.array([], to_arrow_type(column_type(sets, name))), f"column {name!r}")
+            check(pa.array([], to_arrow_type(column_type(sets, name), timezone="UTC")), f"column {name!r}")
             columns.append(col(f"`{name}`"))
     rows = sets.select(*columns)
     location = location_in(sets.sparkSession, index, "index")

@@ -96,6 +96,7 @@ def test_what_cannot_be_used(spark: Any, tmp_path: Path) -> None:
         ("area string", "column 'area' must be structs with kind, lon"),
         ("area struct<radius: double>", "column 'area': areas have fields kind, lon, .* not 'radius'"),
         ("constraints string", "column 'constraints' must be lists of structs"),
+        ("constraints array<struct<attr: string, op: string, value: timestamp>>", "'value' has values of timestamp"),
     ):
         with pytest.raises(InvalidTypeError, match=message):
             partition(spark.createDataFrame([], f"tags array<string>, key long, {schema}"), tmp_path / "index")

@@ -83,6 +83,7 @@ _WITHIN = "struct<kind: string, lon: int, lat: double, metres: int>"
 MISTAKES: list[Any] = [
     ("location", "string", "x", InvalidTypeError, " must be a struct or an array of lon, lat, not string"),
     ("location", "struct<lon: double>", (9.0,), InvalidTypeError, r" must have the fields lon and lat, not \['lon'"),
+    ("location", "struct<at: timestamp>", None, InvalidTypeError, r" must have the fields lon and lat, not \['at'"),
     ("location", "array<string>", ["x"], InvalidTypeError, ": lon must be numbers, not string"),
     ("within", "double", 9.0, InvalidTypeError, " must be structs with kind, lon, lat, .* not double"),
     ("within", "struct<radius: double>", (9.0,), InvalidTypeError, ": areas have fields .* not 'radius'"),
