@@ -16,10 +16,8 @@ from support.areas_on_spark import (
     PLACE_TYPES,
     STRUCT,
     TAGS,
-    answers,
     any_messages,
     frame_of,
-    stored_with_areas,
     struct_of,
 )
 from support.index_files import contents_of, make_index
@@ -100,33 +98,6 @@ def test_what_cannot_be_used(spark: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidTypeError, match=message):
             partition(spark.createDataFrame([], f"tags array<string>, key long, {schema}"), tmp_path / "index")
-
-
-@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
-@pytest.mark.parametrize(
-    ("place", "key_type"), [(PLACE_TYPES[0], "integer"), (PLACE_TYPES[1], "string")], ids=["struct", "array"]
-)
-def test_answers_are_the_oracles(
-    spark: Any,
-    tmp_path: Path,
-    rng: random.Random,
-    place: str,
-    key_type: str,
-    strategy: Any,
-) -> None:
-    path, unique = tmp_path / "index", key_type == "string"
-    oracle = stored_with_areas(path, rng, key_type)
-    messages = any_messages(rng, 100)
-    frame = frame_of(spark, messages, place)
-    for asked in (
-        {"attributes": "price", "location": "here", "within": "around"},
-        {"location": "here"},
-        {"within": "around"},
-        {},
-    ):
-        joined = subset_join(frame, path, output="lists", unique=unique, strategy=strategy, **asked)
-        found = {row.id: sorted(row["keys"]) for row in joined.collect()}
-        assert found == answers(oracle, messages, *asked.keys(), unique=unique)
 
 
 @pytest.mark.parametrize("strategy", ["ship", "shuffle"])

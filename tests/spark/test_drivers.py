@@ -151,46 +151,62 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import collect_list
 from tagmatch.spark import match_udf, partition, register, subset_join
 
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
+place, *given = sys.argv[1:]
+builder = SparkSession.builder.remote("local[2]")
+of_server = [pair.split("=", 1) for pair in given if pair.startswith("spark.hadoop.")]
+for name, value in of_server:
+    builder = builder.config(name, value)
+spark = builder.getOrCreate()
 assert "connect" in type(spark).__module__
+for pair in given if not of_server else []:
+    spark.conf.set(*pair.split("=", 1))
 rows = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4)]
 sets = spark.createDataFrame(rows, "tags array<string>, key long")
 named = sets.withColumn("key", sets.key.cast("string"))
-for frame, each in ((sets, "rarest"), (named, "balanced")):
-    partition(frame.limit(2), f"{sys.argv[1]}/{each}", layout=each, sets_per_task=1)
-    partition(frame, f"{sys.argv[1]}/{each}", mode="append", sets_per_task=1)
-    queries = spark.createDataFrame([(1, ["b", "a"]), (2, ["x"])], "id long, tags array<string>")
-    for strategy in ("ship", "shuffle"):
-        joined = subset_join(queries, f"{sys.argv[1]}/{each}", strategy=strategy, output="lists")
-        print("FOUND", sorted((row.id, sorted(row["keys"])) for row in joined.collect()))
-
+queries = spark.createDataFrame([(1, ["b", "a"]), (2, ["x"])], "id long, tags array<string>")
+queries.createOrReplaceTempView("queries")
 register(spark)
-source = f"{sys.argv[1]}/source"
+for frame, each in ((sets, "rarest"), (named, "balanced")):
+    index = f"{place}/{each}"
+    partition(frame.limit(2), index, layout=each, sets_per_task=1)
+    partition(frame, index, mode="append", sets_per_task=1)
+    sql = f"SELECT q.id, m.key FROM queries q, LATERAL tagmatch_match(q.tags, '{index}') m"
+    for found in (
+        subset_join(queries, index, strategy="ship", output="lists"),
+        subset_join(queries, index, strategy="shuffle", output="lists"),
+        spark.sql(sql).groupBy("id").agg(collect_list("key").alias("keys")),
+        queries.select("id", match_udf(index)("tags").alias("keys")),
+    ):
+        print("FOUND", sorted((row.id, sorted(row["keys"])) for row in found.collect()))
+source = f"{place}/source"
 for mode, frame in (("overwrite", sets.limit(2)), ("append", sets)):
     frame.write.format("tagmatch").mode(mode).save(source)
 read = spark.read.format("tagmatch").load(source)
 assert sorted((sorted(row.tags), row.key) for row in read.collect()) == sorted(rows)
-queries.createOrReplaceTempView("queries")
-sql = f"SELECT q.id, m.key FROM queries q, LATERAL tagmatch_match(q.tags, '{source}') m"
-lists = queries.select("id", match_udf(source)("tags").alias("keys"))
-for found in (spark.sql(sql).groupBy("id").agg(collect_list("key").alias("keys")), lists):
-    print("FOUND", sorted((row.id, sorted(row["keys"])) for row in found.collect()))
 """
 
 
 @pytest.mark.nightly
-def test_spark_connect(tmp_path: Path, free_jvm: Jvm) -> None:
+@pytest.mark.parametrize("prefix", [None, "spark.hadoop.", ""], ids=["folder", "of the server", "of the session"])
+def test_spark_connect(tmp_path: Path, free_jvm: Jvm, port: int, bucket: Any, prefix: str | None) -> None:
+    """On a store it tells no keys; all else holds, here that nobody needs one."""
+    settings = {
+        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider",
+        "endpoint": f"http://127.0.0.1:{port}",
+        "path.style.access": "true",
+    }
+    place = str(tmp_path) if prefix is None else f"s3a://{bucket[1]}/folder"
+    given = [] if prefix is None else [f"{prefix}fs.s3a.{name}={value}" for name, value in settings.items()]
     environment = free_jvm.environment | {"SPARK_TESTING": "1"}  # which means any free port
-    command = [sys.executable, "-c", CONNECTED, str(tmp_path)]
+    command = [sys.executable, "-c", CONNECTED, place, *given]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
-    found = [line for line in run.stdout.splitlines() if line.startswith("FOUND")]
-    named, integers = ["FOUND [(1, ['1', '2', '4']), (2, ['4'])]"], ["FOUND [(1, [1, 2, 4]), (2, [4])]"]
-    assert found == integers * 2 + named * 2 + integers * 2
-    for layout, key in (("rarest", int), ("balanced", str)):
-        local = make_index(tmp_path / "local", [(tags, key(each)) for tags, each in ROWS], layout=layout)
+    found = [line.removeprefix("FOUND ") for line in run.stdout.splitlines() if line.startswith("FOUND")]
+    assert found == ["[(1, [1, 2, 4]), (2, [4])]"] * 4 + ["[(1, ['1', '2', '4']), (2, ['4'])]"] * 4
+    for layout, key in (("rarest", int), ("balanced", str)) if prefix is None else ():
+        rows = [(tags, key(each)) for tags, each in ROWS]
+        local = make_index(tmp_path / f"local-{layout}", rows, layout=layout)
         assert contents_as_first(tmp_path / layout) == contents_as_first(local)
-        local.rename(tmp_path / f"local-{layout}")
 
 
 @pytest.mark.nightly

@@ -15,6 +15,7 @@ from support.areas_on_spark import PLACE_TYPES, STRUCT, answers, any_messages, f
 from support.index_files import make_index
 from support.tasks import called
 
+import tagmatch.spark.join
 from tagmatch import Circle, IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatch, TagMatchError
 from tagmatch.spark import match_udf, partition, register, subset_join
 from tagmatch.spark.errors import errors_of_workers
@@ -23,28 +24,34 @@ WAYS = ("sql", "column")
 AREA = "struct<kind: string, lon: decimal(5, 3), lat: int, metres: int>"
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, "ship", "shuffle"])
 @pytest.mark.parametrize(
     ("place", "key_type"), [(PLACE_TYPES[0], "integer"), (PLACE_TYPES[1], "string")], ids=["struct", "array"]
 )
 def test_answers_are_the_oracles(
-    spark: Any, tmp_path: Path, rng: random.Random, place: str, key_type: str, way: str
+    spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, place: str, key_type: str, way: Any
 ) -> None:
-    """Each argument, all of them and none; those that are NULL."""
-    index, unique = tmp_path / "index", way == "column" and key_type == "string"
+    """Of both functions and both joins: each argument, all of them and none; those that are NULL."""
+    monkeypatch.setattr(tagmatch.spark.join, "BUCKET_SETS", 40)
+    index, unique = tmp_path / "index", way != "sql" and key_type == "string"
     oracle, messages = stored_with_areas(index, rng, key_type), any_messages(rng, 100)
     frame = frame_of(spark, messages, place)
     register(spark)
     every = {"attributes": ("price",), "location": "here", "within": "around"}
     for asked in (
         every,
-        {"attributes": None, "location": "here", "within": "around"},
+        {**every, "attributes": None},
         {"location": "here"},
         {"within": "around"},
         dict.fromkeys(every),
     ):
-        right = answers(oracle, messages, *(name for name, column in asked.items() if column), unique=unique)
-        assert called(way, frame, index, unique=unique, **asked) == right
+        given = {name: column for name, column in asked.items() if column}
+        right = answers(oracle, messages, *given, unique=unique)
+        if way in WAYS:
+            assert called(way, frame, index, unique=unique, **asked) == right
+        else:
+            joined = subset_join(frame, index, output="lists", unique=unique, strategy=way, **given)
+            assert {row.id: sorted(row["keys"]) for row in joined.collect()} == right
 
 
 def test_a_newer_snapshot_is_taken_up_by_the_next_query(spark: Any, tmp_path: Path) -> None:

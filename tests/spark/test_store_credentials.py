@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import traceback
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -16,13 +14,14 @@ import pyarrow.fs
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from support import tasks
 from support.jvm import Jvm
+from support.tasks import called
 
-from tagmatch import InvalidValueError, TagMatch, TagMatchError
+from tagmatch import InvalidValueError, TagMatchError
 from tagmatch.spark import match_udf, partition, register, subset_join
 
 pytest_plugins = ["support.s3_bucket"]
-pytestmark = pytest.mark.nightly
 
 SCHEMA = "tags array<string>, key long"
 ROWS = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4)]
@@ -85,6 +84,22 @@ def started(free_jvm: Jvm, tmp_path: Path) -> Callable[[dict[str, str]], SparkSe
     return start
 
 
+@pytest.fixture(params=["tasks", pytest.param("spark", marks=pytest.mark.nightly)])
+def spark_with(request: pytest.FixtureRequest, seed: int) -> Iterator[Any]:
+    """The same, and without a JVM."""
+    if request.param == "spark":
+        yield request.getfixturevalue("started")
+        return
+    with tasks.session(seed) as spark:
+
+        def start(settings: dict[str, str]) -> Any:
+            for name, value in settings.items():
+                spark.conf.set(name, value)
+            return spark
+
+        yield start
+
+
 def lists(rows: Any) -> list[tuple[int, list[int]]]:
     return sorted((row.id, sorted(row["keys"])) for row in rows)
 
@@ -102,7 +117,20 @@ def contents(name: str, keys: dict[str, str]) -> bytes:
     return b"".join(files.open_input_file(info.path).readall() for info in found if info.is_file)
 
 
-def test_keys_that_only_spark_has(
+def test_keys_that_only_a_session_has(spark_with: Any, bucket: Any, keys: dict[str, str]) -> None:
+    spark, uri = spark_with(keys), f"s3a://{bucket[1]}/folder/index"
+    register(spark)
+    partition(spark.createDataFrame(ROWS[:2], SCHEMA), uri)
+    spark.createDataFrame(ROWS, SCHEMA).write.format("tagmatch").mode("append").save(uri)
+    queries = spark.createDataFrame(QUERIES, "id long, tags array<string>")
+    for strategy in ("ship", "shuffle"):
+        assert lists(subset_join(queries, uri, strategy=strategy, output="lists").collect()) == ANSWERS
+    assert sorted(row.key for row in spark.read.format("tagmatch").load(uri).collect()) == [1, 2, 3, 4]
+    assert called("sql", queries, uri) == dict(ANSWERS)
+
+
+@pytest.mark.nightly
+def test_keys_are_not_shown(
     started: Any, free_jvm: Jvm, bucket: Any, keys: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     spark = started(keys)
@@ -110,24 +138,17 @@ def test_keys_that_only_spark_has(
     assert "PATH" in variables
     assert variables.isdisjoint(VARIABLES)
     uri = f"s3a://{bucket[1]}/folder/index"
-    frame = spark.createDataFrame(ROWS, SCHEMA)
-    partition(frame.limit(2), uri)
-    partition(frame, uri, mode="append")
+    partition(spark.createDataFrame(ROWS, SCHEMA), uri)
     queries = spark.createDataFrame(QUERIES, "id long, tags array<string>")
-    plans = []
-    for strategy in ("ship", "shuffle"):
-        joined = subset_join(queries, uri, strategy=strategy, output="lists")
-        assert lists(joined.collect()) == ANSWERS
-        plans.append(joined)
+    plans = [subset_join(queries, uri, strategy=strategy, output="lists") for strategy in ("ship", "shuffle")]
     plans.append(queries.select("id", match_udf(uri)("tags").alias("keys")))
-    assert lists(plans[-1].collect()) == ANSWERS
+    for plan in plans:
+        assert lists(plan.collect()) == ANSWERS
     register(spark)
-    spark.createDataFrame([(["d"], 5)], SCHEMA).write.format("tagmatch").mode("append").save(uri)
-    plans.append(spark.read.format("tagmatch").load(uri))
-    assert sorted(row.key for row in plans[-1].collect()) == [1, 2, 3, 4, 5]
     queries.createOrReplaceTempView("queries")
+    plans.append(spark.read.format("tagmatch").load(uri))
     plans.append(spark.sql(f"SELECT q.id, m.key FROM queries q, LATERAL tagmatch_match(q.tags, '{uri}') m"))
-    assert sorted((row.id, row.key) for row in plans[-1].collect()) == [(1, 1), (1, 2), (1, 4), (2, 4)]
+    assert [plan.count() for plan in plans[3:]] == [4, 4]
     for plan in plans:
         plan.explain(extended=True)
     shown = "".join(capfd.readouterr())
@@ -150,23 +171,25 @@ def names_of_variables(batches: Any) -> Iterator[pyarrow.RecordBatch]:
 
 
 @pytest.mark.parametrize("wrong", SECRETS)
-def test_wrong_keys(started: Any, bucket: Any, keys: dict[str, str], wrong: str) -> None:
+def test_wrong_keys(spark_with: Any, bucket: Any, keys: dict[str, str], wrong: str) -> None:
     wrong_keys = keys | {f"spark.hadoop.fs.s3a.{wrong}": "not-this-1234"}
-    spark, uri = started(wrong_keys), f"s3a://{bucket[1]}/folder/index"
+    spark, uri = spark_with(wrong_keys), f"s3a://{bucket[1]}/folder/index"
     frame = spark.createDataFrame(ROWS, SCHEMA)
     register(spark)
-    for call in (
+    calls = [
         lambda: partition(frame, uri),
         lambda: subset_join(frame.drop("key"), uri),
-        lambda: match_udf(uri),
         lambda: spark.read.format("tagmatch").load(uri),
-    ):
+    ]
+    calls += [] if isinstance(spark, tasks.Session) else [lambda: match_udf(uri)]
+    for call in calls:
         with pytest.raises((TagMatchError, PySparkException), match=rf"{uri}.*fs\.s3a\.access\.key") as told:
             call()
         everything = "".join(traceback.format_exception(told.value))
         assert not any(secret in everything for secret in secrets_of(wrong_keys))
 
 
+@pytest.mark.nightly
 def test_keys_of_a_running_session(started: Any, bucket: Any, keys: dict[str, str]) -> None:
     """As Spark's own readers, a session has `fs.…` of its own; and what is set in the configuration of Hadoop."""
     spark, uri = started({}), f"s3a://{bucket[1]}/folder/index"
@@ -181,6 +204,7 @@ def test_keys_of_a_running_session(started: Any, bucket: Any, keys: dict[str, st
     assert subset_join(frame.select("tags"), uri).count() == 8
 
 
+@pytest.mark.nightly
 def test_keys_apart_that_cannot_be_read(started: Any, tmp_path: Path) -> None:
     (tmp_path / "keys.jceks").write_text("other bytes")
     place = f"localjceks://file{tmp_path}/keys.jceks"
@@ -191,6 +215,7 @@ def test_keys_apart_that_cannot_be_read(started: Any, tmp_path: Path) -> None:
     partition(frame, tmp_path / "index")
 
 
+@pytest.mark.nightly
 def test_keys_that_hadoop_keeps_apart(started: Any, bucket: Any, keys: dict[str, str], tmp_path: Path) -> None:
     store = f"localjceks://file{tmp_path}/keys.jceks"
     kept = {name: keys[f"spark.hadoop.fs.s3a.{name}"] for name in SECRETS}
@@ -207,49 +232,3 @@ def test_keys_that_hadoop_keeps_apart(started: Any, bucket: Any, keys: dict[str,
     provider.flush()
     partition(spark.createDataFrame(ROWS, SCHEMA), f"s3a://{bucket[1]}/folder/index")
     assert b'"snapshot"' in contents(bucket[1], keys)
-
-
-CONNECTED = """
-import os, sys
-from pyspark.sql import SparkSession
-from tagmatch.spark import match_udf, register, subset_join
-
-uri, of_server, *others = sys.argv[1:]
-builder = SparkSession.builder.remote("local[2]")
-for pair in others if of_server == "server" else []:
-    builder = builder.config(*pair.split("=", 1))
-spark = builder.getOrCreate()
-assert "connect" in type(spark).__module__
-for pair in others if of_server == "session" else []:
-    spark.conf.set(*pair.split("=", 1))
-queries = spark.createDataFrame([(1, ["b", "a"]), (2, ["x"])], "id long, tags array<string>")
-for strategy in ("ship", "shuffle"):
-    joined = subset_join(queries, uri, strategy=strategy, output="lists")
-    print("FOUND", sorted((row.id, sorted(row["keys"])) for row in joined.collect()))
-register(spark)
-print("FOUND", sorted(row.key for row in spark.read.format("tagmatch").load(uri).collect()))
-lists = queries.select("id", match_udf(uri)("tags").alias("keys"))
-print("FOUND", sorted((row.id, sorted(row["keys"])) for row in lists.collect()))
-"""
-
-
-@pytest.mark.parametrize("whose", ["server", "session"])
-def test_spark_connect(free_jvm: Jvm, port: int, bucket: Any, uri: str, whose: str) -> None:
-    """It tells no keys; all else holds, here that nobody needs one to read."""
-    with TagMatch() as tm:
-        tm.add_sets(*zip(*ROWS, strict=True))
-        tm.consolidate()
-        tm.save(uri)
-    settings = {
-        "aws.credentials.provider": "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider",
-        "endpoint": f"http://127.0.0.1:{port}",
-        "path.style.access": "true",
-    }
-    environment = free_jvm.environment | {"SPARK_TESTING": "1"}  # which means any free port
-    command = [sys.executable, "-c", CONNECTED, f"s3a://{bucket[1]}/folder/index", whose]
-    prefix = {"server": "spark.hadoop.", "session": ""}[whose]
-    command += [f"{prefix}fs.s3a.{name}={value}" for name, value in settings.items()]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    found = [line.removeprefix("FOUND ") for line in run.stdout.splitlines() if line.startswith("FOUND")]
-    assert found == [str(ANSWERS), str(ANSWERS), "[1, 2, 3, 4]", str(ANSWERS)]

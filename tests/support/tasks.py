@@ -317,7 +317,7 @@ class Frame(DataFrame):
         print(self._plan)
 
     def _save(self, way: _Ways, path: str) -> None:
-        source = TagMatchSource({**way.given, "path": path})
+        source = self._spark.source({**way.given, "path": path})
         self._spark.write(self, source.writer(self._schema, way.how == "overwrite"))
 
 
@@ -374,7 +374,8 @@ class Session:
         self.conf = SimpleNamespace(
             get=settings.get, set=settings.__setitem__, unset=lambda name: settings.pop(name, None), getAll=settings
         )
-        self.dataSource = SimpleNamespace(register=lambda _: None)
+        self.source: type[TagMatchSource] = TagMatchSource
+        self.dataSource = SimpleNamespace(register=lambda found: setattr(self, "source", found))
         self.udtf = SimpleNamespace(register=lambda name, found: functions.update({name: found.func}))
         self.functions = functions
 
@@ -399,7 +400,7 @@ class Session:
 
     def save_epoch(self, frame: Frame, epoch: int, path: str, **given: str) -> None:
         """A micro-batch of a stream."""
-        writer = TagMatchSource({**given, "path": path}).streamWriter(frame.schema, False)
+        writer = self.source({**given, "path": path}).streamWriter(frame.schema, False)
         self.write(frame, writer, epoch, **{"sql.streaming.queryId": "query"})
 
     def write(self, frame: Frame, writer: Any, *epoch: int, **properties: str) -> None:
@@ -447,7 +448,7 @@ class Session:
         ]
 
     def _load(self, way: _Ways, path: str) -> Frame:
-        source = TagMatchSource({**way.given, "path": path})
+        source = self.source({**way.given, "path": path})
         schema = way.columns or source.schema()
 
         def parts() -> list[pa.Table]:
