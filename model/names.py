@@ -15,6 +15,14 @@ PUBLISHED_COLUMNS = (*MESSAGE_COLUMNS, "payload", "expires")
 #: How an attribute is called like a column that has a meaning, or nearly so
 ON_PURPOSE = "an attribute of that name is a field of the column 'attributes', a struct or a map"
 
+# What else columns of sets are called, by those who come from elsewhere
+_OTHER_WORDS = dict.fromkeys(
+    ("attribute", "attributes", "condition", "conditions", "expression", "filter", "predicate", "rule"), "where"
+)
+_OTHER_WORDS |= dict.fromkeys(
+    ("location", "within", "lat", "lon", "lng", "latitude", "longitude", "radius", "metres", "meters", "circle"), "area"
+)
+
 # Shorter names than the first are one edit away from too many words; from the second on, two edits at the end are few
 _ONE_EDIT, _TWO_EDITS = 4, 7
 # So much of a long name must be right before its end
@@ -25,7 +33,8 @@ def near_name(name: str, known: Iterable[str]) -> str | None:
     """The known name that another most likely is, misspelt.
 
     Case, spaces, `_`, `-` and an `s` at the end do not count. Names of four letters and more may have one letter
-    too many, too few, another one, or two by turns, but begin alike; long ones may end otherwise.
+    too many, too few, another one, or two by turns, but begin alike; long ones may end otherwise. A few words mean the
+    same as `where` and `area`, which only sets have.
 
     Examples
     --------
@@ -34,6 +43,8 @@ def near_name(name: str, known: Iterable[str]) -> str | None:
     ['tags', 'where', 'location', 'expires', 'id']
     >>> [near_name(name, known) for name in ("bags", "there", "location_id", "expected", "uid")]
     [None, None, None, None, None]
+    >>> [near_name(name, ["tags", "where", "area"]) for name in ("condition", "lat", "attributes")]
+    ['where', 'area', 'where']
     """
     return _near_name(name, tuple(sorted(known)))
 
@@ -44,6 +55,8 @@ def _near_name(name: str, known: tuple[str, ...]) -> str | None:
     for meant in known:
         if plain == meant or plain.rstrip("s") == meant.rstrip("s"):
             return meant
+    if (word := _OTHER_WORDS.get(plain)) in known:
+        return word
     return next((meant for meant in known if _is_near(plain, meant)), None)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -112,6 +114,7 @@ def match(
     from tagmatch.files.inputs import read_queries, rows_in
     from tagmatch.files.others import EVERY_OTHER
 
+    _refuse_same_file(queries, output)
     note_compilation()
     with (
         invalid_rows(skip=skip_invalid) as invalid,
@@ -126,6 +129,15 @@ def match(
             # What says where messages are comes in tables
             queries_of_batch = batch.drop_columns(["row", "id"]) if batch.num_columns > 3 else batch["tags"]
             writer.write(batch["row"], batch["id"], tm.match_many(queries_of_batch, unique=unique))
+
+
+def _refuse_same_file(queries: str, output: str) -> None:
+    """See that answers do not take the place of their queries."""
+    with contextlib.suppress(OSError):
+        if os.path.isfile(output) and os.path.samefile(queries, output):
+            from tagmatch.model.errors import TagMatchError
+
+            raise TagMatchError(f"{output}: the queries are in this file; give another one for the answers")
 
 
 def explain(

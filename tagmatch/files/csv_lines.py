@@ -214,5 +214,17 @@ def header_of(blocks: Iterator[Block], path: str) -> tuple[list[str], list[Block
             cells = cells_of(block.part(0, 1).removeprefix(_MARK), line)
         except ValueError as error:
             raise InputFileError(f"{path}: line {line} does not name the columns: {error}") from None
+        _check_header(cells, f"{path}: line {line}")
         return cells, [*before, block.rows(slice(1, None))]
     return [], before
+
+
+def _check_header(names: list[str], place: str) -> None:
+    """See that names of columns are between commas, and have no spaces around them; InputFileError."""
+    if len(names) == 1 and (found := re.search("[;\t]", names[0])):
+        raise InputFileError(
+            f"{place} names one column, {names[0]!r:.80}; a comma goes between columns, not {found[0]!r}"
+        )
+    for name in names:
+        if name != name.strip():
+            raise InputFileError(f"{place} has a column {name!r:.80}; there must be no spaces around its name")

@@ -115,6 +115,15 @@ def opened(path: Path, name: str) -> list[Record]:
     return from_json_lines(data.decode())
 
 
+def test_answers_do_not_take_the_place_of_queries(index, tmp_path):
+    path, link = tmp_path / "q.jsonl", tmp_path / "link.jsonl"
+    path.write_text('{"tags": ["a"]}\n')
+    link.symlink_to(path)
+    for output in (path, link):
+        assert "the queries are in this file" in tagmatch("match", index, path, "--output", output, code=1)
+    assert path.read_text() == '{"tags": ["a"]}\n'
+
+
 def test_answers_are_not_csv(index, tmp_path):
     queries = write(tmp_path / "queries.jsonl", QUERIES)
     assert "CSV" in tagmatch("match", index, queries, "-o", tmp_path / "answers.csv", code=1)

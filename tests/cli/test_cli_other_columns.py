@@ -19,9 +19,13 @@ from tagmatch.subscriptions import COLUMNS
 
 KINDS = ["jsonl", "csv", "parquet"]
 MISSPELT = {
+    "condition": "where",
+    "attributes": "where",
+    "location": "area",
+    "lat": "area",
     "wher": "where",
     "Where": "where",
-    " where": "where",
+    "w here": "where",
     "area_": "area",
     "expiry": "expires",
     "expire": "expires",

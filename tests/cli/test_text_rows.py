@@ -189,6 +189,8 @@ def test_a_row_of_csv_with_no_text_in_a_column_that_is_left_out(tmp_path):
             b'\n"tags\na\n',
             "line 2 does not name the columns: the quote that opens on line 2 is closed nowhere",
         ),
+        ("q.csv", b"tags;price\na;5\n", "line 1 names one column, 'tags;price'; a comma goes between columns, not ';'"),
+        ("q.csv", b"tags, price\na,5\n", "line 1 has a column ' price'; there must be no spaces around its name"),
         ("q.csv", b"", "has no column 'tags' or 'attributes'; its columns are none"),
     ],
 )

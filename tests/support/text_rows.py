@@ -173,6 +173,8 @@ def _csv_records(data: bytes, what: str) -> Iterator[dict[str, Any] | None]:
     if not header:
         raise NoFile
     header[0] = header[0].removeprefix("\ufeff")
+    if any(name != name.strip() for name in header) or (len(header) == 1 and {*header[0]} & {*";\t"}):
+        raise NoFile
     if set(header).isdisjoint(needed) or (what == "sets" and "key" not in header):
         raise NoFile
     if any(header.count(name) > 1 for name in known):
