@@ -350,6 +350,8 @@ class TagMatch(Generic[K]):
         ----------
         tags : iterable of str
             None may begin as constraints are stored: with U+0000 and `+`, `-` or `=`.
+        key : int or str
+            What queries that contain the set get: an integer in [0, 2**64), or a `str` if the index has such keys.
         where : str, optional
             What the attributes of a query must be as well, such as `price < 10 and city in {"Rome", "Milan"}`. `in`
             asks for one of the values; `tags {"new", "sale"}`, as `tags` here, for all of these tags. An expression
@@ -689,6 +691,7 @@ class TagMatch(Generic[K]):
         Parameters
         ----------
         tags : iterable of str
+            The tags of the message.
         attributes : mapping, optional
             What the conditions of sets (`where`) are about, by name: a `bool`, `int`, `float` or `str`, also of NumPy,
             several of these in a list, tuple or set, or `None` where there is no value.

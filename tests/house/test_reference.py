@@ -7,12 +7,13 @@ import importlib.util
 import inspect
 import re
 
+import griffe
 import pytest
 from support.documents import ROOT
 
 import tagmatch
 
-REFERENCE = ROOT / "docs" / "reference"
+REFERENCE, SITE = ROOT / "docs" / "reference", ROOT / "docs" / "site"
 NAMES = [name for name in tagmatch.__all__ if name != "__version__"]
 ERRORS = {name for name in NAMES if isinstance(kind := getattr(tagmatch, name), type) and issubclass(kind, Exception)}
 
@@ -47,6 +48,32 @@ def test_examples_run(name: str) -> None:
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
 
 
+def test_parameters_have_their_types_and_a_text() -> None:
+    package = griffe.load(
+        "tagmatch",
+        search_paths=[ROOT],
+        docstring_parser="numpy",
+        extensions=griffe.load_extensions(SITE / "parameters.py"),
+    )
+    functions = [
+        package[name].final_target if package[name].is_alias else package[name] for name in set(NAMES) - ERRORS
+    ]
+    functions += [each for kind in functions if kind.is_class for each in kind.members.values() if not each.is_alias]
+    for each in functions:
+        if not each.is_function or each.name.startswith("_"):
+            continue
+        sections = [section.value for section in each.docstring.parsed if section.kind.value == "parameters"]
+        shown = {parameter.name: parameter for section in sections for parameter in section}
+        names = {parameter.name for parameter in each.parameters} - {"self", "cls"}
+        assert not shown or names <= shown.keys(), each.path
+        assert all(parameter.annotation and parameter.description for parameter in shown.values()), each.path
+    shown = {each.name: each for each in package["TagMatch.open"].docstring.parsed[1].value}
+    assert [str(shown[name].annotation) for name in ("exact", "device", "durability")] == [
+        "bool", "Device", "Durability | None"
+    ]  # fmt: skip
+    assert shown["device"].default == "'auto'"
+
+
 def test_titles_of_pages_differ() -> None:
     titles = [
         next(line for line in path.read_text().splitlines() if line.startswith("# ")).strip()
@@ -56,7 +83,7 @@ def test_titles_of_pages_differ() -> None:
 
 
 def test_commands_are_called_by_their_name() -> None:
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "site" / "hooks.py")
+    spec = importlib.util.spec_from_file_location("hooks", SITE / "hooks.py")
     assert spec is not None
     assert spec.loader is not None
     hooks = importlib.util.module_from_spec(spec)
