@@ -263,6 +263,11 @@ def _location_of(given: object, name: str, options: StoreOptions | None) -> Loca
         raise InvalidTypeError(f"a URI must be a str, not a {type(given).__name__}, which changes its slashes")
     if file := _FILE.match(text):
         return Folder(Path(unquote(file["path"])))
+    if text.startswith("grpc"):
+        raise InvalidValueError(
+            f"{name} must be a folder or the URI of a store; "
+            f"a service, as at {text!r:.80}, is called by tagmatch.connect"
+        )
     return Store.at(text, options)
 
 
@@ -271,6 +276,6 @@ def open_with(location: Location, key_type: KeyType | None) -> Snapshot:
     snapshot = location.open()
     if key_type not in (None, found := snapshot.key_type):
         raise InvalidValueError(
-            f'the keys of the index {location} have key_type "{found}", not "{key_type}"; open it anew as it is'
+            f'the keys of the index {location} have key_type "{found}", not "{key_type}"; leave out key_type'
         )
     return snapshot

@@ -248,6 +248,7 @@ class BytesPath:
             InvalidTypeError,
             "a URI must be a str, not a PosixPath, which changes its slashes",
         ),
+        ("grpc://host:8815", InvalidValueError, "a service, as at 'grpc://host:8815', is called by tagmatch.connect"),
         ("ftp://host/index", InvalidValueError, "Arrow does not reach ftp://host/index: .*; give a URI that"),
         ("file://elsewhere/index", InvalidValueError, "Arrow does not reach file://elsewhere/index: .*hostname"),
     ],
