@@ -610,8 +610,8 @@ class TagMatch(Generic[K]):
 
         What this takes follows the changes: changed sets go to a new segment of the index, and other segments stay as
         they are. A thread in the background merges segments, so that there are few. When this returns, a saved snapshot
-        survives a crash of the machine. Keys that have expired are dropped. Without changes, and where no key has
-        expired, nothing is written.
+        survives a crash of the machine. Keys that have expired are dropped. Without changes, and if no key has expired,
+        nothing is written once the index is there.
 
         Parameters
         ----------
