@@ -30,10 +30,11 @@ SEED = int(os.environ.get("TEST_SEED") or secrets.randbits(32))
 os.environ["TEST_SEED"] = str(SEED)
 
 #: `rarest` reads no `max_partition_size`
+_SIZES: dict[str, tuple[dict[str, int], ...]] = {"balanced": ({"max_partition_size": 1}, {"max_partition_size": 7}, {})}
 ENGINES = [
     {"layout": layout, "threads": threads, **size}
     for layout, threads in itertools.product(get_args(Layout), (1, 4))
-    for size in (({"max_partition_size": 1}, {"max_partition_size": 7}, {}) if layout == "balanced" else ({},))
+    for size in _SIZES.get(layout, ({},))
 ]
 
 
