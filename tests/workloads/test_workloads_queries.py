@@ -29,6 +29,10 @@ def learn(sets: list[list[str]], **options: int) -> StoredSets:
     return StoredSets.learn([pa.array(sets, STRINGS)], **options)
 
 
+def queries_of(sets: list[list[str]], count: int, *options: object, **more: object) -> list[list[str]]:
+    return Extender(learn(sets), QueryOptions(*options, **more)).queries(0, count).to_pylist()
+
+
 def kept_sets(stored: StoredSets) -> list[list[str]]:
     return pa.LargeListArray.from_arrays(stored.offsets, stored.tags.take(pa.array(stored.numbers))).to_pylist()
 
@@ -61,21 +65,20 @@ def test_sample() -> None:
 
 def test_sets_in_files(tmp_path: Path) -> None:
     sets = pa.array([["a", "b"], [], ["é", '"']], STRINGS)
+    folder = tmp_path / "sets"
+    folder.mkdir()
+    (folder / "_SUCCESS").touch()
+    with pytest.raises(InputFileError, match="no files of a known format"):
+        list(read_tags(str(folder)))
     for name, part in (("b.parquet", sets.slice(1)), ("a.parquet", sets.slice(0, 1)), (".hidden.parquet", sets)):
-        pq.write_table(pa.table({"tags": part}), tmp_path / name)
-    (tmp_path / "_SUCCESS").touch()
-    assert [tags for batch in read_tags(str(tmp_path)) for tags in batch.to_pylist()] == sets.to_pylist()
+        pq.write_table(pa.table({"tags": part}), folder / name)
     file = tmp_path / "sets.jsonl"
     file.write_text("".join(json.dumps({"tags": tags, "other": 1}) + "\n" for tags in sets.to_pylist()))
-    assert [tags for batch in read_tags(str(file)) for tags in batch.to_pylist()] == sets.to_pylist()
-
-
-def test_bad_folders(tmp_path: Path) -> None:
-    with pytest.raises(InputFileError, match="no files of a known format"):
-        list(read_tags(str(tmp_path)))
-    pq.write_table(pa.table({"tag": [["a"]]}), tmp_path / "sets.parquet")
-    with pytest.raises(InputFileError, match=r"sets\.parquet has no column 'tags'"):
-        list(read_tags(str(tmp_path)))
+    for path in (folder, file):
+        assert [tags for batch in read_tags(str(path)) for tags in batch.to_pylist()] == sets.to_pylist()
+    pq.write_table(pa.table({"tag": [["a"]]}), folder / "a.parquet")
+    with pytest.raises(InputFileError, match=r"a\.parquet has no column 'tags'"):
+        list(read_tags(str(folder)))
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------
@@ -89,34 +92,24 @@ def test_bad_folders(tmp_path: Path) -> None:
 )
 def test_queries_extend_stored_sets(sets: list[list[str]], extra: list[int], draw: str, seed: int) -> None:
     sets += [[f"{i}"] for i in range(8)]  # tags enough for every query
-    for tags in Extender(learn(sets), QueryOptions(seed, *extra, draw)).queries(0, 40).to_pylist():
+    for tags in queries_of(sets, 40, seed, *extra, draw):
         assert len(set(tags)) == len(tags)
         assert set(tags) <= {tag for row in sets for tag in row}
         assert any(set(row) <= set(tags) and extra[0] <= len(tags) - len(set(row)) <= extra[1] for row in sets)
 
 
-def test_every_set_and_every_number_of_extra_tags_is_as_likely() -> None:
-    sets = [[f"s{i}"] for i in range(20)]
-    queries = Extender(learn(sets), QueryOptions(draw="uniform")).queries(0, 30_000).to_pylist()
-    first = Counter(tags[0] for tags in queries)
-    assert first.keys() == {f"s{i}" for i in range(20)}
-    assert min(first.values()) > 1300
-    assert max(first.values()) < 1700
-    lengths = Counter(map(len, queries))
-    assert lengths.keys() == {3, 4, 5}
-    assert min(lengths.values()) > 9500
-
-
 def test_draws() -> None:
     """Nine of ten sets hold `often`: nine of ten draws by frequency, but one of eleven uniform draws find it."""
+    queries = queries_of([[f"s{i}"] for i in range(20)], 30_000, draw="uniform")
+    first, lengths = Counter(tags[0] for tags in queries), Counter(map(len, queries))
+    assert first.keys() == {f"s{i}" for i in range(20)}
+    assert 1300 < min(first.values()) <= max(first.values()) < 1700
+    assert lengths.keys() == {3, 4, 5}
+    assert min(lengths.values()) > 9500
     sets = [["often"]] * 90 + [[f"s{i}"] for i in range(10)]
-    share = {}
-    for draw in ("frequency", "uniform"):
-        queries = Extender(learn(sets), QueryOptions(1, 1, 1, draw)).queries(0, 20_000).to_pylist()
-        drawn = Counter(tags[1] for tags in queries if tags[0] != "often")
-        share[draw] = drawn["often"] / drawn.total()
-    assert share["frequency"] == pytest.approx(0.9, abs=0.05)
-    assert share["uniform"] == pytest.approx(0.1, abs=0.03)
+    for draw, share in (("frequency", 0.9), ("uniform", 0.1)):
+        drawn = Counter(tags[1] for tags in queries_of(sets, 20_000, 1, 1, 1, draw) if tags[0] != "often")
+        assert drawn["often"] / drawn.total() == pytest.approx(share, abs=0.04)
 
 
 def test_a_query_depends_on_its_number_alone() -> None:
@@ -130,10 +123,13 @@ def test_a_query_depends_on_its_number_alone() -> None:
 def test_whole_vocabulary() -> None:
     """Even the rarest of tags is found if all are asked for."""
     sets = [["a"]] * 100_000 + [["b"], ["c"]]
-    queries = Extender(learn(sets), QueryOptions(1, 2, 2)).queries(0, 200)
-    assert all(sorted(tags) == ["a", "b", "c"] for tags in queries.to_pylist())
+    assert all(sorted(tags) == ["a", "b", "c"] for tags in queries_of(sets, 200, 1, 2, 2))
     with pytest.raises(TagMatchError, match="only 3 different tags together; lower max_extra"):
-        Extender(learn(sets), QueryOptions(1, 3, 3)).queries(0, 1)
+        queries_of(sets, 1, 1, 3, 3)
+    with pytest.raises(ValueError, match="only 2 different tags"):  # and memory has no room for so many
+        queries_of([["a", "b"]], 1, min_extra=2_000_000, max_extra=2_000_000_000)
+    with pytest.raises(TagMatchError, match="no stored sets"):
+        queries_of([], 1)
 
 
 @pytest.mark.parametrize(
@@ -150,11 +146,6 @@ def test_whole_vocabulary() -> None:
 def test_wrong_options(wrong: dict[str, object], named: str) -> None:
     with pytest.raises(TagMatchError, match=f"^{named} must be"):
         QueryOptions(**wrong)
-
-
-def test_no_stored_sets() -> None:
-    with pytest.raises(TagMatchError, match="no stored sets"):
-        Extender(learn([]), QueryOptions())
 
 
 @given(rows=st.lists(st.lists(st.text(max_size=4), max_size=4), min_size=1, max_size=6), first=st.integers(0, 2**62))
@@ -180,7 +171,7 @@ class Clock:
         return self.time
 
     def sleep(self, seconds: float) -> None:
-        assert seconds > 0
+        assert 0 < seconds <= 1e6  # as long as the system can sleep
         self.time += seconds
         self.sleeps += 1
 
@@ -200,9 +191,6 @@ def test_arrival_times(burstiness: float) -> None:
     assert gaps.min() >= 0
     assert gaps.mean() == pytest.approx(1 / rate, rel=0.02)
     assert gaps.var() / gaps.mean() ** 2 == pytest.approx(burstiness, rel=0.05, abs=1e-9)
-
-
-def test_arrival_times_depend_on_the_seed() -> None:
     first, again, other = (next(arrival_times(5, seed=seed)) for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
@@ -222,11 +210,11 @@ def test_rows_and_their_due_times() -> None:
 
 
 def test_rows_come_when_due() -> None:
+    """Late ones come at once."""
     clock = Clock()
     found: list[int] = []
     due_times = np.concatenate([np.arange(1, 11) / 2, 5 + np.arange(1, 5001) / 100_000])
-    pairs = paced(batches(4, 6, 5000), [due_times])
-    for due, batch in when_due(pairs, now=clock.now, sleep=clock.sleep):
+    for due, batch in when_due(paced(batches(4, 6, 5000), [due_times]), now=clock.now, sleep=clock.sleep):
         elapsed = clock.time - 100
         assert due[-1] <= elapsed
         assert elapsed - due[0] <= 0.0021
@@ -234,10 +222,6 @@ def test_rows_come_when_due() -> None:
     assert found == list(range(5010))
     # Once for each of the first, but not for each of those that come 100,000 a second
     assert clock.sleeps < 100
-
-
-def test_late_rows_come_at_once() -> None:
-    clock = Clock()
     pairs = when_due(paced(batches(1000), [np.arange(1000) / 100]), now=clock.now, sleep=clock.sleep)
     next(pairs)
     clock.time += 5
@@ -256,23 +240,13 @@ def test_rows_by_interval() -> None:
     assert clock.sleeps == 3
 
 
-def test_more_tags_than_memory_has_room_for() -> None:
-    with pytest.raises(ValueError, match="only 2 different tags"):
-        Extender(learn([["a", "b"]]), QueryOptions(min_extra=2_000_000, max_extra=2_000_000_000))
-
-
 def test_waiting_longer_than_the_system_can_sleep() -> None:
-    clock = [0.0]
-
-    def sleep(seconds: float) -> None:
-        assert seconds <= 1e6
-        clock[0] += seconds
-
     pairs = [(np.array([1e6]), next(batches(1)))]
-    ((due, _),) = when_due(iter(pairs), now=lambda: clock[0], sleep=sleep)
+    clock = Clock()
+    ((due, _),) = when_due(iter(pairs), now=clock.now, sleep=clock.sleep)
     assert due.tolist() == [1e6]
-    assert clock[0] >= 1e6
-    clock[0] = 0.0
-    ((number, table),) = by_interval(iter(pairs), 2e6, now=lambda: clock[0], sleep=sleep)
+    assert clock.time >= 1e6
+    clock = Clock()
+    ((number, table),) = by_interval(iter(pairs), 2e6, now=clock.now, sleep=clock.sleep)
     assert (number, table.num_rows) == (0, 1)
-    assert clock[0] >= 2e6
+    assert clock.time >= 2e6

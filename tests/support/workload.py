@@ -1,0 +1,32 @@
+"""The command `tagmatch-workload`, in this process."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from unittest.mock import patch
+
+from tagmatch.workloads.commands.workload import main
+
+#: The same in a process of its own
+COMMAND = [sys.executable, "-c", "from tagmatch.workloads.commands.workload import main; main()"]
+
+
+def run(*arguments: object, code: int = 0, entry: Callable[[], None] = main) -> str:
+    """Run the command; returns what it says on standard error."""
+    stderr = io.StringIO()
+    with patch("sys.argv", ["tagmatch-workload", *map(str, arguments)]), redirect_stderr(stderr):
+        try:
+            entry()
+            found = 0
+        except SystemExit as end:
+            found = end.code
+    assert found == code, stderr.getvalue()
+    return stderr.getvalue()
+
+
+def refused(*arguments: object) -> str:
+    (line,) = run(*arguments, code=1).splitlines()
+    return line
