@@ -1,8 +1,7 @@
-"""README and docs: every example runs as it stands, in order, in an empty folder, and gives what it says."""
+"""The rules that README and docs hold: what runs and what does not, links, limits; `test_examples.py` runs them."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from pathlib import Path
@@ -10,16 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
-from support.documents import NEEDS_JAVA, ROOT, Block, blocks_in, blocks_of, download, run
-from support.newcomers import PAGES
+from support.documents import DOCUMENTS, NEEDS_JAVA, ROOT, Block, blocks_in, blocks_of, run
+from support.newcomers import HOW_TO, ON_SPARK, PAGES, TUTORIALS, how_to_install, needed_for
 
 from tagmatch import PipelineOptions
 from tagmatch.engine import MAX_KEYS
 from tagmatch.model.kernels.tag_table import MAX_TAGS
 from tagmatch.partitioner.local import MAX_ROWS
-from tagmatch.workloads.bench.harness.report import number
-
-DOCUMENTS = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
 
 #: Pages that the build of the site makes, which checks links to them itself
 MADE = ("reference/commands.md", "gallery.md")
@@ -29,25 +25,11 @@ NEEDS_DOCKER = "needs Docker"
 REASONS = {NEEDS_JAVA, NEEDS_DOCKER, "needs a checkout", "needs a GPU", "needs a cluster", "takes minutes"}
 
 
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in PAGES])  # these: test_newcomer.py
-def test_examples_run(name: str) -> None:
-    download(DOCUMENTS[name])
-    compared = run([block for block in blocks_in(DOCUMENTS[name]) if block.reason is None])
-    print(f"{name}: {compared} outputs are as shown")
-
-
 def test_what_is_not_run_says_why() -> None:
     """Most is run; of what is not, README has only what a checkout is needed for."""
     blocks = [block for path in DOCUMENTS.values() for block in blocks_in(path)]
     for block in blocks:
         assert block.language in ("python", "sh"), f"{block}: in which language is this?"
-        print(block, block.reason or "runs")
     assert {block.reason for block in blocks if block.reason} <= REASONS
     left = [line for block in blocks if block.reason == NEEDS_DOCKER for line in block.code.splitlines() if line]
     assert left
@@ -57,15 +39,20 @@ def test_what_is_not_run_says_why() -> None:
     assert readme.keys() <= {None, "needs a checkout"}
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_lead_somewhere(name: str) -> None:
+def test_links_lead_somewhere() -> None:
     """Those within the repository."""
-    tokens = [child for token in MarkdownIt().parse(DOCUMENTS[name].read_text()) for child in token.children or ()]
-    targets = [str(token.attrGet("href") or token.attrGet("src") or "") for token in tokens]
-    within = [target for target in targets if target and not re.match(r"[a-z]+:|#", target)]
-    paths = {(DOCUMENTS[name].parent / target.partition("#")[0]).resolve() for target in within}
-    missing = {path for path in paths if not path.exists()} - {ROOT / "docs" / made for made in MADE}
-    assert not missing
+    for name, path in DOCUMENTS.items():
+        tokens = [child for token in MarkdownIt().parse(path.read_text()) for child in token.children or ()]
+        targets = [str(token.attrGet("href") or token.attrGet("src") or "") for token in tokens]
+        within = [target for target in targets if target and not re.match(r"[a-z]+:|#", target)]
+        paths = {(path.parent / target.partition("#")[0]).resolve() for target in within}
+        assert not {each for each in paths if not each.exists()} - {ROOT / "docs" / made for made in MADE}, name
+
+
+def test_titles_of_pages_differ() -> None:
+    texts = [path.read_text().splitlines() for path in sorted((ROOT / "docs").rglob("*.md"))]
+    titles = [next(line for line in lines if line.startswith("# ")).strip() for lines in texts]
+    assert len(set(titles)) == len(titles), sorted(title for title in titles if titles.count(title) > 1)
 
 
 def test_limits_are_those_of_the_code() -> None:
@@ -87,58 +74,32 @@ def test_limits_are_those_of_the_code() -> None:
     assert f" {options.max_queries:,}; {options.max_result_bytes >> 20} MiB " in in_flight
 
 
-# -- recorded figures --------------------------------------------------------------------------------------------------
-
-RECORDED = {str(path.relative_to(ROOT / "docs" / "benchmarks")): path for path in ROOT.glob("docs/benchmarks/*/*.json")}
-BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
+# -- start page, tutorials and how-to pages ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in RECORDED if "/gpu-" not in name])  # which are in tables of their own
-def test_tables_are_those_that_were_recorded(name: str) -> None:
-    result = json.loads(RECORDED[name].read_text())
-    plot = f"![{result['title']}](benchmarks/{name.removesuffix('.json')}.png)"
-    assert BENCHMARKS.count(plot) == 1
-    section = BENCHMARKS.partition(plot)[2].partition("\n### ")[0]
-    # Without cells that are empty, of what was not measured there
-    tabled = [[cell for cell in map(str.strip, line.split("|")) if cell] for line in section.splitlines()]
-    for panel in result["panels"]:
-        rows: dict[str, list[str]] = {}
-        for value in panel["values"]:
-            rows.setdefault(value["system"], []).append(number(value["value"]))
-        for system, values in rows.items():
-            if set(values) != {"0"}:
-                assert [system, *values] in tabled
+def test_every_page_says_how_to_install_what_it_needs() -> None:
+    installed = [line for block in how_to_install() for line in block.code.splitlines()]
+    assert any(re.match(r"pip install \.$", line) for line in installed), installed
+    assert {page: needed_for(page) for page in PAGES if needed_for(page)} == {
+        "docs/tutorials/entitlements.md": ["pip install fastapi httpx2 uvicorn"],
+        "docs/tutorials/serving.md": ["pip install '.[serve]'"],
+        "docs/tutorials/spark.md": ["pip install '.[spark]'"],
+    }
 
 
-@pytest.mark.parametrize("name", [name for name in RECORDED if "/gpu-" in name])
-def test_values_of_devices_are_those_that_were_recorded(name: str) -> None:
-    result = json.loads(RECORDED[name].read_text())
-    for value in (value for panel in result["panels"] for value in panel["values"]):
-        assert f" {number(value['value'])} " in BENCHMARKS, value["system"]
+@pytest.mark.parametrize("page", [*TUTORIALS, *HOW_TO])
+def test_page_begins_with_its_end(page: str) -> None:
+    """And says what it needs; and it is short; every block of a tutorial is run."""
+    text = (ROOT / page).read_text()
+    before, _, _ = text.partition("\n## ")
+    assert "**Afterwards** " in before
+    assert "**You need** " in before
+    assert len(text.splitlines()) <= 120
+    reasons = {block.reason for block in blocks_in(ROOT / page)}
+    assert page in HOW_TO or reasons == ({NEEDS_JAVA} if page == ON_SPARK else {None})
 
 
-def test_results_of_changed_code_are_named() -> None:
-    """Those that nobody can measure again."""
-    _, _, named = BENCHMARKS.partition("**Not reproducible**")
-    named, _, _ = named.partition("\n\n")
-    for name, path in RECORDED.items():
-        found = json.loads(path.read_text())["circumstances"]
-        commit, dirty, _ = found["commit"].partition("-dirty")
-        changed = bool(dirty) or bool(found.get("changed_files"))
-        assert (f"`{name}`" in named) == changed, name
-        assert not changed or commit[:7] in named
-
-
-def test_figures_say_on_which_device_they_ran() -> None:
-    """Each section with measured values of our own systems."""
-    sections = [section for section in re.split(r"(?m)^##+ ", BENCHMARKS) if re.search(r"(?m)^\| tagmatch", section)]
-    measured = [section for section in sections if not section.startswith("The systems\n")]
-    assert measured
-    for section in measured:
-        assert re.search(r"on the CPU|on CUDA devices", section), section.partition("\n")[0]
-
-
-# -- that the check fails ----------------------------------------------------------------------------------------------
+# -- that the check of examples fails ----------------------------------------------------------------------------------
 
 
 def blocks(text: str) -> list[Block]:
@@ -154,9 +115,13 @@ def test_blocks_are_found() -> None:
     ]
 
 
-def test_outputs_are_compared() -> None:
+def test_outputs_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks share names and the folder."""
+    monkeypatch.chdir(tmp_path)
     text = """
 ```python
+from pathlib import Path
+
 x = [2, 1]
 x  # [1, 2]: in any order
 print({"a": x})  # {"a": [2, 1]}
@@ -164,8 +129,13 @@ print({"a": x})  # {"a": [2, 1]}
 
     echo '{"id": 0, "keys": [7, 8]}'    # {"keys":[8,7],"id":0}
     echo done  # no output that is compared
+    echo 6 > six
+
+```python
+x[0] + int(Path("six").read_text())  # 8
+```
 """
-    assert run(blocks(text)) == 3
+    assert run(blocks(text)) == 4
 
 
 @pytest.mark.parametrize(
@@ -182,20 +152,3 @@ print({"a": x})  # {"a": [2, 1]}
 def test_wrong_examples_are_found(text: str) -> None:
     with pytest.raises(AssertionError):
         run(blocks(text))
-
-
-def test_blocks_of_a_document_share_names_and_the_folder() -> None:
-    text = """
-```python
-from pathlib import Path
-
-x = 5
-```
-
-    echo 6 > six
-
-```python
-x + int(Path("six").read_text())  # 11
-```
-"""
-    assert run(blocks(text)) == 1

@@ -1,31 +1,188 @@
-"""Examples that are files run as they are."""
+"""Examples run as they stand: those of README and docs in an empty folder, a newcomer's pages, and files in examples/.
+
+A newcomer installs tagmatch into a new environment as the start page says. Nothing is replaced: `pip` gets packages
+from where it is configured to, PySpark with them, and builds tagmatch from a copy of the source code.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import signal
+import socket
 import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from support.documents import DOCUMENTS, NEEDS_JAVA, ROOT, blocks_in, download, run
+from support.newcomers import ON_SPARK, PAGES, TUTORIALS, Newcomer, how_to_install, needed_for
+from support.servers import needs_java
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-PARTS = ["Tags", "Constraints", "Areas", "Updates", "A service"]
+# To have packages may take as long as the network does
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+
+EXAMPLES = ROOT / "examples"
+RUNNER = ROOT / "tests" / "support" / "documents.py"
 
 
-@pytest.mark.slow
-def test_the_map_is_drawn(tmp_path: Path) -> None:
-    script = str(EXAMPLES / "near_me_map.py")
-    ran = subprocess.run([sys.executable, script, "map.png"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "10,000 messages reach 71," in ran.stdout
-    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+@pytest.mark.parametrize("name", [name for name in DOCUMENTS if name not in PAGES])
+def test_document_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    download(DOCUMENTS[name])
+    compared = run([block for block in blocks_in(DOCUMENTS[name]) if block.reason is None])
+    print(f"{name}: {compared} outputs are as shown")
 
 
-@pytest.mark.slow
-def test_the_demonstration_shows_the_five_things(tmp_path: Path) -> None:
-    script = str(EXAMPLES / "demo.py")
-    ran = subprocess.run([sys.executable, script, "a.png"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    begun = [line.partition(".")[0] for line in ran.stdout.splitlines() if line.partition(".")[0] in PARTS]
-    assert begun == PARTS
-    assert "104,649,133 answers, the same in both layouts" in ran.stdout
-    assert "The timings as a chart: a.png." in ran.stdout
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+# -- start page and tutorials ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
+    """Who has followed the start page so far that tagmatch is installed, without extras."""
+    someone = Newcomer(tmp_path_factory.mktemp("newcomer"))
+    someone.follow(how_to_install())
+    return someone
+
+
+def test_what_is_installed_is_what_runs(newcomer: Newcomer, tmp_path: Path) -> None:
+    """And none of what this environment has: else a page that does not say what it needs would run all the same."""
+    found = newcomer.run(["python", "-c", "import tagmatch; print(tagmatch.__file__)"], tmp_path)
+    assert Path(found.strip()).is_relative_to(newcomer.source / ".venv")
+    others = newcomer.run(["pip", "list", "--format", "freeze"], tmp_path)
+    assert "hypothesis" not in others
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_runs(newcomer: Newcomer, tmp_path: Path, page: str) -> None:
+    if page == ON_SPARK:
+        needs_java()
+    for command in needed_for(page):
+        newcomer.install(command)
+    reason = [NEEDS_JAVA] if page == ON_SPARK else []
+    for _ in range(2 if page in TUTORIALS else 1):  # and once more, in the same folder, as after a restart
+        printed = newcomer.run(["python", str(RUNNER), page, *reason], tmp_path)
+        compared = int(printed.rpartition(f"{page}: ")[2].split()[0])
+        assert compared >= 3, printed
+
+
+# -- a web service by two workers --------------------------------------------------------------------------------------
+
+
+def block(words: str) -> str:
+    """The one block of the tutorial that has these words."""
+    (found,) = (each.code for each in blocks_in(ROOT / "docs/tutorials/entitlements.md") if words in each.code)
+    return found
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[int]:
+    """Run what the page says, and give the port when both workers answer."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "app:app", "--workers", "2", "--port", str(port)]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+    try:
+        while (folder / "log").read_text().count("Application startup complete") < 2:
+            assert process.poll() is None, (folder / "log").read_text()
+            time.sleep(0.05)
+        yield port
+        assert process.poll() is None
+        assert "Traceback" not in (folder / "log").read_text()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def documents(port: int) -> list[str]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/documents", headers={"token": "a1"})
+    with urllib.request.urlopen(request, timeout=600) as answer:
+        found: list[str] = json.load(answer)
+    return found
+
+
+def test_two_workers_start_again(tmp_path: Path) -> None:
+    """What was revoked stays revoked."""
+    programs = {
+        "make_rules.py": block('"handbook")'),
+        "app.py": block("app = FastAPI()"),
+        "change_rules.py": f"from tagmatch import TagMatch\n{block('changed.consolidate()')}",
+    }
+    for name, code in programs.items():
+        (tmp_path / name).write_text(code)
+    subprocess.run([sys.executable, "make_rules.py"], cwd=tmp_path, check=True)
+    with served(tmp_path) as port:
+        assert documents(port) == ["budget", "handbook"]
+        subprocess.run([sys.executable, "change_rules.py"], cwd=tmp_path, check=True)
+        same = 0
+        while same < 8:  # by both workers, as soon as each has looked
+            same = same + 1 if documents(port) == ["handbook"] else 0
+            time.sleep(0.05)
+    with served(tmp_path) as port:
+        assert {tuple(documents(port)) for _ in range(8)} == {("handbook",)}
+
+
+# -- files in examples/ ------------------------------------------------------------------------------------------------
+
+
+def test_programs(tmp_path: Path) -> None:
+    """The map is drawn, and the demonstration shows five things."""
+
+    def printed(name: str, picture: str) -> str:
+        command = [sys.executable, str(EXAMPLES / name), picture]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+        return ran.stdout
+
+    assert "10,000 messages reach 71," in printed("near_me_map.py", "map.png")
+    demonstration = printed("demo.py", "a.png")
+    parts = ["Tags", "Constraints", "Areas", "Updates", "A service"]
+    begun = [line.partition(".")[0] for line in demonstration.splitlines()]
+    assert [part for part in begun if part in parts] == parts
+    assert "104,649,133 answers, the same in both layouts" in demonstration
+    assert "The timings as a chart: a.png." in demonstration
+
+
+def execute(notebook: Any) -> None:
+    """Run all cells in a kernel of its own, which imports the tagmatch that this process does."""
+    # Without it a kernel that is spawned would import what is installed
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    client = NotebookClient(notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": EXAMPLES}})
+    client.execute(env={**os.environ, "PYTHONPATH": path})
+
+
+def shown(cell: Any) -> list[str]:
+    """What a cell shows; sets of strings have no order of their own in text, but have one as HTML."""
+    return [
+        each.text if each.output_type == "stream" else each.data.get("text/html", each.data["text/plain"])
+        for each in cell.outputs
+    ]
+
+
+def test_the_tour_shows_what_it_says() -> None:
+    """And a cell that fails is noticed."""
+    written, ran = (nbformat.read(EXAMPLES / "tour.ipynb", 4) for _ in range(2))
+    execute(ran)
+    compared = 0
+    for before, after in zip(written.cells, ran.cells, strict=True):
+        if before.cell_type != "code":
+            continue
+        if "varies" in before.metadata.get("tags", []):
+            assert shown(after)
+        else:
+            assert shown(after) == shown(before), before.source
+            compared += len(shown(after))
+    assert compared >= 8
+    wrong = nbformat.v4.new_code_cell("import tagmatch\ntagmatch.nothing_of_that_name")
+    with pytest.raises(CellExecutionError, match="nothing_of_that_name"):
+        execute(nbformat.v4.new_notebook(cells=[wrong]))

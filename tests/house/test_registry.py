@@ -6,7 +6,8 @@ import os
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from support.documents import ROOT
+
 FOLDERS = ("broker", "examples", "model", "partitioner", "pipeline", "tagmatch", "tests", "workloads")
 QUESTION = re.compile("layout" + " (==|in )")
 
@@ -22,11 +23,9 @@ def asking(folder: Path) -> list[str]:
     return found
 
 
-def test_nothing_else_asks_which_layout_it_is() -> None:
+def test_nothing_else_asks_which_layout_it_is(tmp_path: Path) -> None:
+    """And a question is found."""
     assert [line for folder in FOLDERS for line in asking(ROOT / folder)] == []
-
-
-def test_a_question_is_found(tmp_path: Path) -> None:
     name = "layout"
     (tmp_path / "a.py").write_text(f"{name} = 'x'\n{name} == 'x'\n{name}s in ['y']\n{name} in ['y']\n")
     assert [line.partition(".py:")[2].partition(":")[0] for line in asking(tmp_path)] == ["2", "4"]

@@ -12,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from support.documents import ROOT
 
+pytestmark = pytest.mark.nightly
+
 
 class Page(HTMLParser):
     """What a page links to, and the places in it that others may link to."""
@@ -40,13 +42,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_each_page_is_there(site: Path) -> None:
     written = {path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")}
     assert written <= {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
 
 
-@pytest.mark.slow
 def test_links_lead_somewhere(site: Path) -> None:
     """Also those that the build makes, to pages, files, and places within pages."""
     pages = {path.resolve(): Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
@@ -65,7 +65,6 @@ def test_links_lead_somewhere(site: Path) -> None:
     assert followed > 1000
 
 
-@pytest.mark.slow
 def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     """A page shows what it has without the network: no script, style, font or picture of another host."""
     for path in site.rglob("*.html"):
