@@ -14,7 +14,7 @@ from support.kernel_cache import copy_of_cache
 
 import tagmatch
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 # Prints each kernel that is compiled; then does what a program would do, in shapes that `warm_up` does not have
 PROGRAM = """
