@@ -1,4 +1,4 @@
-"""A million areas, and clients that move: `pytest tests/benchmarks/test_areas.py --benchmark-only`."""
+"""A million areas, and clients that move: `pytest tests/benchmarks/test_kernels_areas.py --benchmark-only`."""
 
 from __future__ import annotations
 

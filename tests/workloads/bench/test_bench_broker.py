@@ -12,22 +12,29 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmatch.model.arrays import Lists, offsets_of
+from tagmatch.workloads.bench.harness.brokered import brokered
 from tagmatch.workloads.broker.broker import Broker
 from tagmatch.workloads.broker.client import source_and_sink
-from tagmatch.workloads.broker.input_queue import InputQueue
-from tagmatch.workloads.broker.wire import Events, Names, WireError, decoded, deliveries, encoded, joined, received
+from tagmatch.workloads.broker.remote import Client
+from tagmatch.workloads.broker.wire import Events, Names, WireError, decoded, deliveries, encoded, received
+
+pytestmark = pytest.mark.nightly
 
 PLAIN = list[dict[str, int]]
 
 VALUES = st.integers(-(2**63), 2**63 - 1)
 NAMES = ["p", "price", "città", "", "x" * 300]
 EVENTS = st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES), min_size=1, max_size=20)
+
+
+def lists_of(rows: Sequence[Sequence[int]]) -> Lists:
+    values = np.array([key for row in rows for key in row], np.uint64)
+    return Lists(offsets_of(np.array(list(map(len, rows)), np.int64)), values)
 
 
 def events_of(plain: PLAIN, names: Sequence[str], first: int = 0) -> Events:
@@ -48,6 +55,10 @@ def plain_of(events: Events, names: Sequence[str]) -> dict[int, dict[str, int]]:
     }
 
 
+def random_events(rng: random.Random, count: int, low: int = -99) -> PLAIN:
+    return [{name: rng.randrange(low, 99) for name in rng.sample(NAMES, rng.randrange(5))} for _ in range(count)]
+
+
 def as_bytes(number: int, event: dict[str, int]) -> bytes:
     """As the module says, in plain Python."""
     rest = struct.pack("<IH", number, len(event))
@@ -66,11 +77,7 @@ class Sums:
 
     def interfaces(self, events: Events) -> Lists:
         time.sleep(self._pause)
-        found = [self.of(event) for event in plain_of(events, NAMES).values()]
-        return Lists(
-            offsets_of(np.array(list(map(len, found)), np.int64)),
-            np.array([key for keys in found for key in keys], np.uint64),
-        )
+        return lists_of([self.of(event) for event in plain_of(events, NAMES).values()])
 
     @staticmethod
     def of(event: dict[str, int]) -> list[int]:
@@ -117,11 +124,7 @@ def test_events_are_read_as_they_were_written(plain: PLAIN, first: int, cut: int
 
 @given(lists=st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=5), max_size=9), cut=st.integers(1, 30))
 def test_deliveries_are_read_as_they_were_written(lists: list[list[int]], cut: int) -> None:
-    numbers = np.arange(7, 7 + len(lists), dtype=np.uint32)
-    interfaces = Lists(
-        offsets_of(np.array(list(map(len, lists)), np.int64)),
-        np.array([key for keys in lists for key in keys], np.uint64),
-    )
+    numbers, interfaces = np.arange(7, 7 + len(lists), dtype=np.uint32), lists_of(lists)
     data = deliveries(numbers, interfaces)
     expected = [struct.pack(f"<II{len(keys)}Q", 4 + 8 * len(keys), i, *keys) for i, keys in enumerate(lists, 7)]
     assert bytes(data) == b"".join(expected)
@@ -158,45 +161,10 @@ def test_what_is_no_event_ends_the_connection(wrong: bytes) -> None:
     assert f"what begins with byte {len(right)}, after 1 events, is no event" in str(error)
 
 
-def test_messages_as_events(rng: random.Random) -> None:
-    plain = [{name: rng.randrange(-99, 99) for name in rng.sample(NAMES, rng.randrange(5))} for _ in range(20)]
-    table = pa.table({name: pa.array([event.get(name) for event in plain], pa.int64()) for name in NAMES})
-    assert plain_of(Events.of(table.slice(3)), NAMES) == dict(enumerate(plain[3:]))
-
-
-def test_queue_drops_what_comes_when_it_is_full(rng: random.Random) -> None:
-    queue, waiting, expected, count = InputQueue(10), list[int](), list[int](), 0
-    for _ in range(300):
-        if rng.random() < 0.3:
-            events = queue.take()
-            assert (events.numbers.tolist() if events is not None else []) == waiting
-            waiting = []
-        else:
-            size = rng.randrange(8)
-            plain = [{NAMES[rng.randrange(5)]: rng.randrange(100)} for _ in range(size)]
-            queue.offer(events_of(plain, NAMES, count))
-            expected = [*range(count, count + size)][: 10 - len(waiting)]
-            waiting += expected
-            count += size
-    assert queue.is_done(queue.taken) == (not waiting)
-    queue.take()
-    assert queue.is_done(queue.taken)
-    assert not queue.is_done(queue.taken - 1)
-    assert queue.offered == count
-    assert queue.taken == queue.offered - queue.dropped < count
-
-
-def test_events_of_several_parts_are_joined(rng: random.Random) -> None:
-    plain = [{name: rng.randrange(9) for name in rng.sample(NAMES, rng.randrange(5))} for _ in range(30)]
-    events = events_of(plain, NAMES)
-    parts = [events.part(first, last) for first, last in ((0, 7), (7, 7), (7, 30))]
-    assert plain_of(joined(parts), NAMES) == dict(enumerate(plain))
-
-
 @pytest.mark.parametrize("queue", [1, 100, 100_000])
 def test_each_event_is_delivered_once_or_dropped(rng: random.Random, queue: int) -> None:
     """While the engine does something else, more come than 100."""
-    plain = [{name: rng.randrange(-9, 9) for name in rng.sample(NAMES, rng.randrange(5))} for _ in range(50)]
+    plain = random_events(rng, 50, low=-9)
     with served(Broker(Sums(pause=0.02), queue=queue)) as (client, outcome):
         sent, found = source_and_sink(client, events_of(plain, NAMES), Names.of(NAMES), rate=20_000, seconds=0.3)
     (traffic,) = outcome
@@ -212,14 +180,69 @@ def test_each_event_is_delivered_once_or_dropped(rng: random.Random, queue: int)
         assert interfaces.values[first:last].tolist() == Sums.of(plain[number % len(plain)])
 
 
-def test_an_engine_that_fails_ends_the_connection() -> None:
-    """Though the client has not ended."""
+# -- what the harness says of it -------------------------------------------------------------------------------------
+
+COUNT = 20
+EXPECTED = lists_of([[*range(value + 1)] for value in range(COUNT)])
+
+
+class Backwards:
+    """The interfaces of an event are its value and those below it, from there down to 0."""
+
+    names = ("p",)
+
+    def __init__(self, pause: float = 0.0, less: int = -1, more: int = -1) -> None:
+        self._pause, self._less, self._more = pause, less, more
+
+    def interfaces(self, events: Events) -> Lists:
+        time.sleep(self._pause)
+        values = events.values.tolist()
+        return lists_of([[*[99] * (x == self._more), *range(x - (x == self._less), -1, -1)] for x in values])
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    values = np.arange(COUNT)
+    events = Events(values.astype(np.uint32), np.arange(COUNT + 1), np.ones(COUNT, np.uint32), values)
+    with Client(events, ["unknown", "p"]) as started:
+        yield started
+
+
+@pytest.mark.parametrize(("change", "wrong", "missing"), [({}, 0, 0), ({"less": 7}, 0, 1), ({"more": 7}, 1, 0)])
+def test_a_broker_that_keeps_up(client: Client, change: dict[str, int], wrong: int, missing: int) -> None:
+    done = brokered(Backwards(**change), client, 500, 0.4, EXPECTED)
+    assert done.sent.events == done.traffic.offered == done.traffic.processed == 200
+    assert done.traffic.dropped == done.unaccounted == 0
+    assert (done.wrong, done.missing) == (200 // COUNT * wrong, 200 // COUNT * missing)
+    assert done.keys == 200 // COUNT * (sum(range(COUNT + 1)) + wrong - missing)
+    assert len(done.delays) == 200
+    assert done.delays.min() > 0
+
+
+@pytest.mark.parametrize("queue", [100, 10_000])
+def test_a_broker_that_cannot_keep_up(client: Client, queue: int) -> None:
+    """A longer queue drops less."""
+    done = brokered(Backwards(pause=0.05), client, 20_000, 0.4, EXPECTED, queue=queue)
+    assert (done.traffic.dropped > 0) == (queue == 100)
+    assert done.traffic.processed + done.traffic.dropped == 8_000
+    assert done.unaccounted == done.wrong == done.missing == 0
+    assert done.dropped == done.traffic.dropped / 8_000
+    assert len(done.delays) == done.traffic.processed
+    assert np.median(done.delays) > 0.04, "an event waits for those before it"
+
+
+def test_what_fails_says_so(client: Client) -> None:
+    """An engine ends the connection, though the client has not ended; a client that is killed is told."""
 
     class Broken(Sums):
         def interfaces(self, events: Events) -> Lists:
             raise RuntimeError(f"no answer to {len(events.numbers)}")
 
-    with served(Broker(Broken())) as (client, outcome):
-        client.sendall(as_bytes(0, {"p": 1}))
-        assert client.recv(1) == b""
+    with served(Broker(Broken())) as (connected, outcome):
+        connected.sendall(as_bytes(0, {"p": 1}))
+        assert connected.recv(1) == b""
     assert str(outcome[0]) == "no answer to 1"
+    with Client(client.events, client.names) as other, other.begin(100, 0.01):
+        other._process.kill()
+        with pytest.raises(RuntimeError, match="the client has ended with status -9"):
+            other.end()

@@ -1,0 +1,33 @@
+"""Servers that compared systems need: one of each for all tests."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from support.servers import needs
+
+from tagmatch.workloads.systems.postgres_server import PostgresServer
+from tagmatch.workloads.systems.redis_server import RedisServer
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    if shutil.which("pg_ctl") is None:
+        needs("/usr/lib/postgresql/*/bin/pg_ctl", "postgresql", called="PostgreSQL")
+    with PostgresServer() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def postgis(postgres: PostgresServer) -> PostgresServer:
+    needs("/usr/share/postgresql/*/extension/postgis.control", "postgresql-postgis", called="PostGIS")
+    return postgres
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    needs("redis-server", "redis-server")
+    with RedisServer() as started:
+        yield started
