@@ -116,7 +116,7 @@ def test_two_workers_start_again(tmp_path: Path) -> None:
     programs = {
         "make_rules.py": block('"handbook")'),
         "app.py": block("app = FastAPI()"),
-        "change_rules.py": f"from tagmatch import TagMatch\n{block('changed.consolidate()')}",
+        "change_rules.py": block("changed.consolidate()"),
     }
     for name, code in programs.items():
         (tmp_path / name).write_text(code)

@@ -89,5 +89,3 @@ def test_commands_are_called_by_their_name() -> None:
     used = re.findall(r"Usage: (\S+) (\S+)", hooks.commands())
     assert used
     assert {program for program, _ in used} == {"tagmatch"}
-
-
