@@ -99,7 +99,7 @@ class Gateway(ABC):
             self._connections += 1
             self._is_new = False
             self._connected.set()
-            _LOG.info("connected", extra={"fields": {"gateway": self.options.session}})
+            _LOG.info("connected", extra={"fields": self._named()})
         else:
             self._connected.clear()
 
@@ -120,12 +120,15 @@ class Gateway(ABC):
             if self._ended.is_set():
                 return
             self._failures += 1
-            fields = {"gateway": self.options.session, "reason": str(why) or type(why).__name__}
+            fields = {**self._named(), "reason": str(why) or type(why).__name__}
             _LOG.warning("no connection", extra={"fields": fields})
             if self._has_gone_on:
                 delay = self.options.retry_first
             self._ended.wait(delay)
             delay = min(2 * delay, self.options.retry_most)
+
+    def _named(self) -> dict[str, object]:
+        return {"gateway": self.options.session, "broker": f"{self.options.host}:{self.options.port}"}
 
     @property
     def is_ready(self) -> bool:
