@@ -47,6 +47,8 @@ _LONGEST_S = 2.0**32
 _MOST_LINE, _NUMBERS = 4096, 32
 #: Between signs of life of the server; and bytes that go to it in a second at least
 _PING_S, _SLOWEST = 10, 100_000
+#: Within which a client is closed: after a handshake of TLS that fails, nats-py would wait for ever
+_CLOSE_S = 1.0
 _REFUSED = re.compile(r'permissions violation for (publish|subscription) to "(.*)"', re.IGNORECASE)
 
 
@@ -131,6 +133,9 @@ class NatsGateway(Gateway):
             await client.connect(
                 f"nats://{_in_url(options.host)}:{options.port}",
                 allow_reconnect=False,
+                # Else the client tries a server that cannot be reached for two minutes, in intervals of its own
+                max_reconnect_attempts=1,
+                reconnect_time_wait=0,
                 error_cb=self._on_error,
                 closed_cb=on_closed,
                 connect_timeout=math.ceil(options.flush_timeout),
@@ -149,7 +154,7 @@ class NatsGateway(Gateway):
                 if not mark.done():
                     mark.set_exception(Unsent("the connection was lost", is_suspect=True))
             with contextlib.suppress(Exception):
-                await client.close()
+                await asyncio.wait_for(client.close(), _CLOSE_S)
         raise NoConnection(self._complaint or "the connection was lost")
 
     async def _subscribe(self, client: Client) -> None:
@@ -190,6 +195,7 @@ class NatsGateway(Gateway):
         if self._connection_ends is not None:
             self._connection_ends.cancel()
         self._connecting.join(self.options.flush_timeout)
+        self._do(self._end_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         if not self._connecting.is_alive():
@@ -202,6 +208,11 @@ class NatsGateway(Gateway):
                     await self._server_has_all(self._client, 0)
             with contextlib.suppress(NatsError, OSError):
                 await self._client.close()
+
+    async def _end_tasks(self) -> None:
+        """Wait for those that were cancelled: the loop must not be closed before."""
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=_CLOSE_S)
 
     # -- messages ----------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,8 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: Debian keeps servers' programs out of the path of users
-_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+from support.servers import needs
 
 
 def free_port() -> int:
@@ -71,21 +68,15 @@ class Server:
             self._process = None
 
 
-def _program(name: str) -> str:
-    found = shutil.which(name, path=_PATH)
-    assert found is not None, f"tests need the program {name} (Debian package {name})"
-    return found
-
-
 def mosquitto(folder: Path, more: str = "") -> Server:
     """A broker of MQTT, which keeps its sessions over a restart; with more lines of its configuration."""
     port = free_port()
-    config = folder / "mosquitto.conf"
+    config, anonymous = folder / "mosquitto.conf", "false" if "password_file" in more else "true"
     config.write_text(
-        f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n"
+        f"listener {port} 127.0.0.1\nallow_anonymous {anonymous}\nmax_queued_messages 0\n"
         f"persistence true\npersistence_location {folder}/\nlog_dest stderr\nuser root\n{more}"
     )
-    return Server([_program("mosquitto"), "-c", str(config)], port, folder / "mosquitto.log")
+    return Server([needs("mosquitto", "mosquitto"), "-c", str(config)], port, folder / "mosquitto.log")
 
 
 def nats_server(folder: Path, more: str = "") -> Server:
@@ -93,7 +84,7 @@ def nats_server(folder: Path, more: str = "") -> Server:
     port = free_port()
     config = folder / "nats.conf"
     config.write_text(f"host: 127.0.0.1\nport: {port}\n{more}")
-    return Server([_program("nats-server"), "-c", str(config)], port, folder / "nats.log")
+    return Server([needs("nats-server", "nats-server"), "-c", str(config)], port, folder / "nats.log")
 
 
 class Proxy:

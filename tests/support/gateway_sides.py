@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import ssl
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
+import nats
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.subscribeoptions import SubscribeOptions
+from support.agreement import loaded
 from support.brokers import Server, mosquitto, nats_server
-from support.gateways import running
-from support.mqtt_client import MqttClient
-from support.nats_client import NatsClient
+from support.certificates import Authority
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
@@ -19,137 +30,317 @@ from tagmatch.broker.gateways.gateway import Gateway
 from tagmatch.broker.gateways.mqtt import MqttGateway
 from tagmatch.broker.gateways.nats import NatsGateway
 from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
+from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
 from tagmatch.broker.subscriber_options import HUB_DEFAULTS, HubOptions
 
-Properties = Sequence[tuple[str, str]]
+
+class Came(NamedTuple):
+    """A notification that a client got."""
+
+    topic: str
+    payload: bytes
+    id: bytes | None
+    #: For how long it lasts
+    seconds: float | None
+    #: Whether it says that it may have come before
+    again: bool
 
 
-class Side(Protocol):
+class Secured:
+    """Files of a broker that wants TLS and a password, and what a gateway and a client say there."""
+
+    def __init__(self, folder: Path, password: str = "secret") -> None:
+        self.folder, self.password, authority = folder, password, Authority("ours")
+        server = authority.certificate("localhost")
+        files = {"ca.pem": authority.cert, "server.pem": server.cert, "server.key": server.key}
+        for name, data in {**files, "password": password.encode(), "others.pem": Authority("others").cert}.items():
+            (folder / name).write_bytes(data)
+        self.options = {
+            "username": "ana", "password_file": str(folder / "password"), "tls": True, "tls_ca": str(folder / "ca.pem"),
+        }  # fmt: skip
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self.folder / "ca.pem")
+
+
+class Client:
+    """Publishes messages, and keeps notifications; each kind has what this one has and more of its own."""
+
+    def __init__(self) -> None:
+        self.got: list[Came] = []
+
+    @property
+    def notified(self) -> list[tuple[str, bytes]]:
+        return [(each.topic, each.payload) for each in list(self.got)]
+
+    @property
+    def payloads(self) -> set[bytes]:
+        return {each.payload for each in list(self.got)}
+
+    def wait(self, count: int) -> list[Came]:
+        """What has come, when so many have."""
+        wait_until(lambda: len(self.got) >= count)
+        return list(self.got)
+
+    def rest(self, topic: str) -> list[Came]:
+        """What has come, when what was sent has; this topic is one of a notification."""
+        self.publish_to(topic, b"end")
+        wait_until(lambda: b"end" in self.payloads)
+        return [each for each in list(self.got) if each.payload != b"end"]
+
+
+class Side:
     """One kind of broker."""
 
     name: str
     separator: str
+    #: Any topics below
+    every: str
+    #: Whether the broker keeps messages for who is away
+    keeps: bool
     #: What bounds the size of what it takes, as a line of its configuration, and the bytes that are too many
     small: str
-    too_large: int
+    kind: type[Any]
+    too_large = 20_000
 
-    def start(self, folder: Path, more: str = "") -> Server: ...
-
-    def options(self, port: int, **options: Any) -> Any: ...
-
-    def client(self, port: int) -> AbstractContextManager[Client]: ...
-
-    def gateway(self, tm: TagMatch[Any], options: Any) -> Any: ...
-
-
-class Client(Protocol):
-    """Publishes messages, and keeps notifications."""
-
-    def publish(self, payload: bytes, *properties: tuple[str, str], expires: int | None = None) -> None: ...
-
-    def wait_for_acknowledgements(self, seconds: float) -> None:
-        """Wait until the broker has all that was published."""
-
-    def when_back(self) -> Callable[[], object]:
-        """What to call when the broker has ended: waits until the client has subscribed again."""
+    def client(self, port: int, secured: Secured | None = None) -> Any:
+        return closing(self.kind(port, secured))
 
     @property
-    def notified(self) -> list[tuple[str, bytes]]: ...
+    def defaults(self) -> dict[str, Any]:
+        places = {"messages": f"in{self.separator}{self.every}", "notifications": "out", "control": "control"}
+        return {**places, "retry_first": 0.05, "retry_most": 0.2}
 
 
-class _MqttSide:
-    name, separator, small, too_large = "mqtt", "/", "max_packet_size 20000", 20_000
+# -- MQTT --------------------------------------------------------------------------------------------------------------
+
+
+class _MqttClient(Client):
+    """Connects again by itself."""
+
+    def __init__(self, port: int, secured: Secured | None) -> None:
+        super().__init__()
+        self._ready, self._told, self._answers = threading.Event(), list[Any](), dict[bytes, bytes]()
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="client", protocol=mqtt.MQTTv5)
+        self._client.on_connect, self._client.on_message = self._on_connect, self._on_message
+        self._client.on_subscribe = lambda *_: self._ready.set()
+        self._client.reconnect_delay_set(0.05, 0.2)
+        if secured is not None:
+            self._client.tls_set_context(secured.context)
+            self._client.username_pw_set("ana", secured.password)
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = 600
+        self._client.connect("127.0.0.1", port, clean_start=False, properties=properties)
+        self._client.loop_start()
+        assert self._ready.wait(60)
+
+    def _on_connect(self, client: Any, *_: Any) -> None:
+        client.subscribe([(topic, SubscribeOptions(qos=1)) for topic in ("out/#", "answers")])
+
+    def _on_message(self, _client: Any, _data: Any, message: Any) -> None:
+        found = message.properties
+        id_, seconds = (getattr(found, name, None) for name in ("CorrelationData", "MessageExpiryInterval"))
+        if message.topic == "answers":
+            self._answers[id_] = message.payload
+        else:
+            again = ("redelivered", "true") in getattr(found, "UserProperty", [])
+            self.got.append(Came(message.topic, message.payload, id_, seconds, again))
+
+    def publish(
+        self, payload: bytes, *properties: tuple[str, str], expires: int | None = None, own_id: bytes | None = None
+    ) -> None:
+        given = {"MessageExpiryInterval": expires, "CorrelationData": own_id}
+        more = {name: value for name, value in given.items() if value is not None}
+        self.publish_to("in/a/b", payload, UserProperty=list(properties) or [("no", "tag")], **more)
+
+    def publish_to(self, topic: str, payload: bytes, *, retain: bool = False, **more: Any) -> None:
+        own = Properties(PacketTypes.PUBLISH)
+        for name, value in more.items():
+            setattr(own, name, value)
+        self._told.append(self._client.publish(topic, payload, 1, retain, properties=own))
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        number = b"%d" % len(self._told)
+        self.publish_to("control", json.dumps(request).encode(), ResponseTopic="answers", CorrelationData=number)
+        wait_until(lambda: number in self._answers)
+        found: dict[str, Any] = json.loads(self._answers[number])
+        return found
+
+    def wait_for_acknowledgements(self, seconds: float = 60) -> None:
+        wait_until(lambda: all(each.is_published() for each in self._told), seconds)
+        self._told.clear()
+
+    def when_back(self) -> Callable[[], object]:
+        self._ready.clear()
+        return lambda: wait_until(self._ready.is_set)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+class _MqttSide(Side):
+    name, separator, every, keeps, small = "mqtt", "/", "#", True, "max_packet_size 20000"
+    kind = _MqttClient
 
     def start(self, folder: Path, more: str = "") -> Server:
         return mosquitto(folder, more)
 
-    def options(self, port: int, **options: Any) -> MqttOptions:
-        found = {"messages": "in/#", "notifications": "out", "retry_first": 0.05, "retry_most": 0.2, **options}
-        return MqttOptions(port=port, **found)
+    def secured(self, with_: Secured) -> str:
+        salt = b"twelve bytes"
+        digest = hashlib.pbkdf2_hmac("sha512", with_.password.encode(), salt, 101)
+        as_text = "$".join(base64.b64encode(each).decode() for each in (salt, digest))
+        (with_.folder / "users").write_text(f"ana:$7$101${as_text}\n")
+        files = {"certfile": "server.pem", "keyfile": "server.key", "password_file": "users"}
+        return "".join(f"{name} {with_.folder / file}\n" for name, file in files.items())
 
-    def gateway(self, *parts: Any) -> Gateway:
-        return MqttGateway(*parts)
-
-    @contextmanager
-    def client(self, port: int) -> Iterator[Client]:
-        found = _OfMqtt(MqttClient(port, "client", "out/#"))
-        yield found
-        found.client.close()
+    def gateway(self, tm: TagMatch[Any], hub: Hub, sessions: Sessions, port: int, **options: Any) -> Gateway:
+        return MqttGateway(tm, hub, sessions, MqttOptions(port=port, **{**self.defaults, **options}))
 
 
-class _OfMqtt:
-    def __init__(self, client: MqttClient) -> None:
-        self.client = client
-        self._told: list[Any] = []
+# -- NATS --------------------------------------------------------------------------------------------------------------
 
-    def publish(self, payload: bytes, *properties: tuple[str, str], expires: int | None = None) -> None:
-        more = {} if expires is None else {"MessageExpiryInterval": expires}
-        own = list(properties) or [("no", "tag")]
-        self._told.append(self.client.publish("in/x", payload, UserProperty=own, **more))
 
-    def wait_for_acknowledgements(self, seconds: float) -> None:
-        wait_until(lambda: all(each._published for each in self._told), seconds)
-        self._told.clear()
+class _NatsClient(Client):
+    """Runs in a separate thread; headers that would repeat are one, of JSON."""
 
-    def when_back(self) -> Callable[[], object]:
-        found: Callable[[], object] = self.client.will_subscribe()
+    def __init__(self, port: int, secured: Secured | None) -> None:
+        super().__init__()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        security = {} if secured is None else {"user": "ana", "password": secured.password, "tls": secured.context}
+        self._do(self._connect(port, security))
+
+    def _do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+
+    async def _connect(self, port: int, security: dict[str, Any]) -> None:
+        async def quiet(_: Exception) -> None: ...
+
+        again = {"max_reconnect_attempts": -1, "reconnect_time_wait": 0.05}
+        self._client = await nats.connect(f"nats://127.0.0.1:{port}", error_cb=quiet, **again, **security)
+        await self._client.subscribe("out.>", cb=self._keep)
+        await self._client.flush()
+
+    async def _keep(self, message: Any) -> None:
+        found = message.headers or {}
+        id_, seconds = found.get("id"), found.get("expires-in")
+        more = None if id_ is None else id_.encode(), None if seconds is None else float(seconds)
+        self.got.append(Came(message.subject, message.data, *more, "redelivered" in found))
+
+    def publish(
+        self, payload: bytes, *properties: tuple[str, str], expires: int | None = None, own_id: bytes | None = None
+    ) -> None:
+        headers = {name.replace(":", "-"): value for name, value in properties if name != "tag"}
+        if tags := [value for name, value in properties if name == "tag"]:
+            headers = {"tags": json.dumps(tags), **headers}
+        if expires is not None:
+            headers["expires-in"] = str(expires)
+        if own_id is not None:
+            headers["id"] = own_id.decode()
+        self.publish_to("in.a.b", payload, headers=headers or None)
+
+    def publish_to(self, topic: str, payload: bytes, **more: Any) -> None:
+        async def publish() -> None:
+            await self._client.publish(topic, payload, **more)
+            await self._client.flush()
+
+        self._do(publish())
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        answer = self._do(self._client.request("control", json.dumps(request).encode(), timeout=60))
+        found: dict[str, Any] = json.loads(answer.data)
         return found
 
-    @property
-    def notified(self) -> list[tuple[str, bytes]]:
-        return [(each.topic, each.payload) for each in list(self.client.got)]
+    def wait_for_acknowledgements(self, seconds: float = 60) -> None: ...
+
+    def when_back(self) -> Callable[[], object]:
+        return lambda: wait_until(lambda: self._client.is_connected)
+
+    def close(self) -> None:
+        self._do(self._client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(60)
+        self._loop.close()
 
 
-class _NatsSide:
-    name, separator, small, too_large = "nats", ".", "max_payload: 20000", 20_000
+class _NatsSide(Side):
+    name, separator, every, keeps, small = "nats", ".", ">", False, "max_payload: 20000"
+    kind = _NatsClient
 
     def start(self, folder: Path, more: str = "") -> Server:
         return nats_server(folder, more)
 
-    def options(self, port: int, **options: Any) -> NatsOptions:
-        found = {"messages": "in.>", "notifications": "out", "retry_first": 0.05, "retry_most": 0.2, **options}
-        return NatsOptions(port=port, **found)
+    def secured(self, with_: Secured) -> str:
+        files = f'cert_file: "{with_.folder}/server.pem", key_file: "{with_.folder}/server.key"'
+        return f"tls {{ {files} }}\nauthorization {{ user: ana, password: {with_.password} }}\n"
 
-    def gateway(self, *parts: Any) -> Gateway:
-        return NatsGateway(*parts)
-
-    @contextmanager
-    def client(self, port: int) -> Iterator[Client]:
-        found = _OfNats(NatsClient(port, "out.>"))
-        yield found
-        found.client.close()
-
-
-class _OfNats:
-    def __init__(self, client: NatsClient) -> None:
-        self.client = client
-
-    def publish(self, payload: bytes, *properties: tuple[str, str], expires: int | None = None) -> None:
-        headers = {name.replace(":", "-"): value for name, value in properties if name != "tag"}
-        if expires is not None:
-            headers["expires-in"] = str(expires)
-        tags = [value for name, value in properties if name == "tag"]
-        self.client.publish(("in.x", payload, {"tags": json.dumps(tags), **headers} if properties else None))
-
-    def wait_for_acknowledgements(self, seconds: float) -> None: ...
-
-    def when_back(self) -> Callable[[], object]:
-        return lambda: wait_until(self.client.is_connected)
-
-    @property
-    def notified(self) -> list[tuple[str, bytes]]:
-        return [(each.subject, each.data) for each in list(self.client.got)]
+    def gateway(self, tm: TagMatch[Any], hub: Hub, sessions: Sessions, port: int, **options: Any) -> Gateway:
+        return NatsGateway(tm, hub, sessions, NatsOptions(port=port, **{**self.defaults, **options}))
 
 
 SIDES: dict[str, Any] = {"mqtt": _MqttSide(), "nats": _NatsSide()}
 
 
+# -- gateways ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
 def running_on(
-    side: Any, tm: TagMatch[Any], port: int, hub: HubOptions = HUB_DEFAULTS, seconds: float = 60, **options: Any
-) -> AbstractContextManager[tuple[Any, Sessions]]:
-    """A gateway of this kind that has connected, and the sessions of its hub."""
-    return running(tm, lambda *parts: side.gateway(*parts, side.options(port, **options)), hub, seconds)
+    side: Any, tm: TagMatch[Any], port: int, hub: HubOptions = HUB_DEFAULTS, connects: bool = True, **options: Any
+) -> Iterator[tuple[Any, Sessions]]:
+    """A gateway of this kind, which has connected if it can, and the sessions of its hub."""
+    sessions = Sessions(tm.stats()["key_type"])
+    with Hub(tm, sessions, hub, channels=list(tm.stats()["channels"])) as found:
+        gateway = side.gateway(tm, found, sessions, port, **options)
+        gateway.start()
+        try:
+            if connects:
+                wait_until(lambda: gateway.stats()["connected"] == 1)
+            yield gateway, sessions
+        finally:
+            gateway.stop()
+
+
+@dataclass
+class Between:
+    """A gateway that has connected, the sessions of its hub, and a client of the broker."""
+
+    gateway: Any
+    sessions: Sessions
+    client: Any
+
+    @property
+    def counts(self) -> dict[str, int]:
+        found: dict[str, int] = self.gateway.stats()
+        return found
+
+    def notify(self, payloads: Sequence[bytes]) -> None:
+        """Publish messages with the tag `a` in the hub."""
+        self.gateway._hub.publish([["a"]] * len(payloads), payloads)
+
+
+@contextmanager
+def between(
+    side: Any,
+    broker: Server,
+    *,
+    keys: Sequence[int] = (1,),
+    tags: Sequence[str] = ("a",),
+    port: int | None = None,
+    **options: Any,
+) -> Iterator[Between]:
+    """A gateway of an index that has one set, of these tags, with these keys."""
+    tm, _ = loaded([(tags, key) for key in keys])
+    with (
+        tm,
+        running_on(side, tm, port or broker.port, **options) as (gateway, sessions),
+        side.client(broker.port) as client,
+    ):
+        yield Between(gateway, sessions, client)
 
 
 def letters_in(path: Path) -> list[dict[str, Any]]:
