@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import numpy as np
@@ -10,16 +11,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
-from support.arrow_messages import messages_in, stream_of
-from support.service import command, config, messages, options
+from support.raw_flight import field
+from support.service import command, config, exchanged, messages, options, put
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
+from tagmatch.broker import flight_wire as wire
 from tagmatch.broker.actions import ACTIONS
-from tagmatch.broker.errors import INTERNAL, error_of_text, flight_error
-from tagmatch.broker.messages import check_messages, check_schema, messages_of
+from tagmatch.broker.errors import INTERNAL, error_of_text
 from tagmatch.broker.running import serving
-from tagmatch.broker.wire import MatchOptions, area_of, area_row, read_json, write_json
-from tagmatch.files.ipc import IpcReader
+from tagmatch.broker.wire import area_of, area_row, read_json, write_json
 
 more = settings(max_examples=60)
 
@@ -66,30 +66,22 @@ def served():
 def goes_on(served) -> None:
     """The service still gives right answers, and nothing is under way."""
     service, client = served
-    writer, reader = client.do_exchange(command(command="match"), options())
-    with writer:
-        writer.begin(messages([]).schema)
-        writer.write_batch(messages([["a", "c"]]))
-        writer.done_writing()
-        assert reader.read_all().to_pylist() == [{"keys": [1]}]
-    assert service.wait_until_idle(30)
+    found = exchanged(client, command(command="match"), messages([["a", "c"]]))
+    assert found.to_pylist() == [{"keys": [1]}]
+    assert service.wait_until_idle(60)
 
 
-def check_error(error: BaseException) -> None:
-    """An error of the service, in one line, that names neither code nor files of it."""
-    text = str(error)
-    assert "Traceback" not in text
-    assert ".py" not in text.partition("gRPC client debug context")[0]
-    assert INTERNAL not in text
-    told = error_of_text(getattr(error, "extra_info", b"") or b"")
-    assert told is None or "\n" not in str(told)
-
-
-def attempt(call) -> None:
+def attempt(call, *arguments) -> None:
+    """An error is one of the service, in one line, that names neither code nor files of it."""
     try:
-        call()
+        call(*arguments)
     except (flight.FlightError, pa.ArrowException, OSError) as error:
-        check_error(error)
+        text = str(error)
+        assert "Traceback" not in text
+        assert ".py" not in text.partition("gRPC client debug context")[0]
+        assert INTERNAL not in text
+        told = error_of_text(getattr(error, "extra_info", b"") or b"")
+        assert told is None or "\n" not in str(told)
 
 
 @more
@@ -104,24 +96,9 @@ def test_descriptors(served, body, is_path):
     descriptor = flight.FlightDescriptor.for_path(body[:100]) if is_path else flight.FlightDescriptor.for_command(body)
     batch = pa.record_batch({"key": [1], "tags": [["a"]]})
 
-    def exchange():
-        writer, reader = client.do_exchange(descriptor, options())
-        with writer:
-            writer.begin(batch.schema)
-            writer.write_batch(batch)
-            writer.done_writing()
-            for _ in reader:
-                pass
-
-    def put():
-        writer, answers = client.do_put(descriptor, batch.schema, options())
-        with writer:
-            writer.write_batch(batch)
-            writer.done_writing()
-            answers.read()
-
-    for call in (exchange, put, lambda: client.get_flight_info(descriptor, options())):
-        attempt(call)
+    attempt(exchanged, client, descriptor, batch)
+    attempt(put, client, descriptor, batch)
+    attempt(client.get_flight_info, descriptor, options())
     goes_on(served)
 
 
@@ -177,21 +154,8 @@ def test_columns_of_any_type(served, schema, rows, name):
     service, client = served
     batch = pa.RecordBatch.from_arrays([_nulls(kind, rows) for _, kind in schema], names=[name for name, _ in schema])
 
-    def send():
-        if name in ("match", "notify"):
-            named = {"session": "a"} if name == "notify" else {}
-            writer, reader = client.do_exchange(command(command=name, **named), options())
-            writer.begin(batch.schema)
-        else:
-            writer, _ = client.do_put(command(command=name), batch.schema, options())
-            reader = ()
-        with writer:
-            writer.write_batch(batch)
-            writer.done_writing()
-            for _ in reader:
-                pass
-
-    attempt(send)
+    asked = command(command=name, **({"session": "a"} if name == "notify" else {}))
+    attempt(exchanged if name in ("match", "notify") else put, client, asked, batch)
     service.index.consolidate()
     goes_on(served)
 
@@ -203,79 +167,17 @@ def _nulls(kind: pa.DataType, rows: int) -> pa.Array:
         return pa.nulls(rows)
 
 
-def _strings(data: bytes, *offsets: int) -> pa.Array:
-    buffers = [None, pa.py_buffer(np.array(offsets, np.int32)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
-
-
-def _lists(values: pa.Array, *offsets: int) -> pa.Array:
-    buffers = [None, pa.py_buffer(np.array(offsets, np.int32))]
-    return pa.Array.from_buffers(pa.list_(values.type), len(offsets) - 1, buffers, children=[values])
-
-
-UNSOUND = {
-    "text that is no UTF-8": _lists(_strings(b"a\xff", 0, 1, 2), 0, 2),
-    "strings that go backwards": _lists(_strings(b"abc", 0, 3, 1, 3), 0, 3),
-    "lists that go backwards": _lists(_strings(b"abc", 0, 1, 2, 3), 0, 3, 1, 3),
-    "an index that the dictionary has not": _lists(
-        pa.DictionaryArray.from_arrays(pa.array([0, 7], pa.int32()), pa.array(["a"]), safe=False), 0, 2
-    ),
-}
-
-
-@pytest.mark.parametrize("what", UNSOUND)
 @pytest.mark.parametrize("name", ["match", "add", "publish"])
-def test_unsound_arrow_data(served, name, what):
-    """What Arrow itself reads without a word: the service validates it in full."""
-    _, client = served
-    batch = pa.RecordBatch.from_arrays([UNSOUND[what]], names=["tags"])
+def test_unsound_arrow_data(served, name):
+    """Text that is no UTF-8, which Arrow itself reads without a word: the service validates it in full."""
+    offsets, data = (pa.py_buffer(np.array([0, 2], np.int32)), pa.py_buffer(b"a\xff"))
+    text = pa.Array.from_buffers(pa.string(), 1, [None, offsets, data])
+    batch = pa.record_batch({"tags": pa.ListArray.from_arrays([0, 1], text)})
     if name == "add":
-        batch = batch.append_column("key", pa.array(range(len(batch)), pa.uint64()))
-
-    def send():
-        if name == "match":
-            writer, _ = client.do_exchange(command(command=name), options())
-            writer.begin(batch.schema)
-        else:
-            writer, _ = client.do_put(command(command=name), batch.schema, options())
-        with writer:
-            writer.write_batch(batch)
-            writer.done_writing()
-
+        batch = batch.append_column("key", pa.array([1], pa.uint64()))
     with pytest.raises(flight.FlightServerError, match=r"Arrow data|column 'tags'"):
-        send()
+        (exchanged if name == "match" else put)(served[1], command(command=name), batch)
     goes_on(served)
-
-
-@settings(max_examples=300)
-@given(data=st.data())
-def test_damaged_arrow_data(data):
-    """Bytes of a stream that somebody has changed: whatever of it Arrow reads is refused, or can be matched.
-
-    What follows is all that the service does before it asks the index.
-    """
-    tags = [["a", "b"], [], ["cc"] * 5]
-    batch = messages(tags, x=[1, None, 3], attributes=['{"y": 1}', None, "{}"], location=[[1.0, 2.0], None, [3.0, 4.0]])
-    sent = [bytearray(part) for message in messages_in(stream_of([batch])) for part in message]
-    for _ in range(data.draw(st.integers(1, 4))):
-        part = data.draw(st.sampled_from([each for each in sent if each]))
-        part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255) | st.sampled_from([127, 128]))
-    reader = IpcReader(most_bytes=1 << 20, most_rows=1000)
-    try:
-        reader.feed(sent[0], sent[1])
-        check_schema(reader.schema)
-        read = reader.feed(sent[2], sent[3])
-        queries = messages_of(read, MatchOptions(), 0.0).queries
-        check_messages(queries, 0, plane=False)
-    except Exception as error:
-        check_error(flight_error(error))
-        return
-    assert len(INDEX.match_many(queries)) == len(read)
-
-
-INDEX = TagMatch(threads=1, device="cpu")
-INDEX.add_sets([["a"], []], [1, 2], where=["x > 0", None])
-INDEX.consolidate()
 
 
 @given(value=JSON)
@@ -319,3 +221,47 @@ def test_what_fails_within_is_not_shown(served, monkeypatch):
         writer.close()
     monkeypatch.undo()
     goes_on(served)
+
+
+# -- the messages of Flight, compared with those of Arrow's own -------------------------------------------------------
+
+READERS = [wire.read_data, wire.read_descriptor, wire.read_ticket, wire.read_action]
+
+
+@given(command=st.binary(max_size=300), name=st.text(max_size=20))
+def test_what_arrow_writes(command, name):
+    descriptor = flight.FlightDescriptor.for_command(command).serialize()
+    assert wire.read_descriptor(descriptor) == (True, command)
+    assert wire.read_descriptor(flight.FlightDescriptor.for_path(command, b"x").serialize()) == (False, b"")
+    assert wire.read_ticket(flight.Ticket(command).serialize()) == command
+    assert wire.read_action(flight.Action(name, command).serialize()) == (name, command)
+    found = wire.read_data(field(1, descriptor) + field(1000, command) + field(2, b"header") + field(7, b"unknown"))
+    assert (found.descriptor, found.header, found.body) == ((True, command), b"header", command)
+
+
+@given(command=st.binary(max_size=300))
+def test_what_arrow_reads(command):
+    schema = pa.schema([("a", pa.int64())])
+    info = flight.FlightInfo.deserialize(wire.flight_info(memoryview(schema.serialize()), command))
+    assert (info.schema, info.descriptor.command, info.total_records, info.total_bytes) == (schema, command, -1, -1)
+    assert [each.ticket.ticket for each in info.endpoints] == [command]
+    assert flight.Result.deserialize(wire.result(command)).body.to_pybytes() == command
+
+
+@given(message=st.binary(max_size=40), reader=st.sampled_from(READERS))
+@example(message=b"\xff" * 20, reader=wire.read_data)  # a number without an end
+@example(message=b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\x7f", reader=wire.read_data)  # longer than the message
+@example(message=b"\x0b\x0c", reader=wire.read_data)  # a group
+@example(message=b"\x08\x01" * 1000, reader=wire.read_ticket)
+@example(message=field(1, b"\xff\xfe"), reader=wire.read_action)
+def test_bytes_of_strangers(message, reader):
+    with contextlib.suppress(InvalidValueError):
+        reader(message)
+
+
+@pytest.mark.parametrize(
+    "message", [b"\xff" * 20, b"\x10\x01", b"\x0b", b"\x02\x00", b"\x12\x05abcd", field(1, b"\x12")]
+)
+def test_malformed(message):
+    with pytest.raises(InvalidValueError, match="Protocol Buffer"):
+        wire.read_data(message)

@@ -5,32 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import flight
 from support.agreement import loaded
-from support.brokers import Proxy, mosquitto, nats_server
-from support.mqtt_client import MqttClient
+from support.brokers import Proxy
 from support.notified import is_balanced
-from support.service import value
+from support.service import NO_METRICS, USERS, value
 from support.waiting import wait_until
 
 from tagmatch import (
-    AccessError,
     ClosedError,
-    ConfigError,
     InvalidTypeError,
     InvalidValueError,
     SessionError,
@@ -40,8 +32,7 @@ from tagmatch import (
     UnavailableError,
     connect,
 )
-from tagmatch.broker.access import new_token
-from tagmatch.broker.config import Config, MetricsOptions, ServerOptions, User, read_config
+from tagmatch.broker.config import Config, ServerOptions
 from tagmatch.broker.running import serving
 from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
 
@@ -49,8 +40,8 @@ TAGS = "abcdef"
 SETS = [(list(tags), key) for key, tags in enumerate(("", "a", "b", "ab", "abc", "ef", "g"))]
 
 
-def config_of(**sections: Any) -> Config:
-    return Config(ServerOptions(port=0, drain_seconds=20), metrics=MetricsOptions(enabled=False), **sections)
+def config_of(rate: float = 0.0, **sections: Any) -> Config:
+    return Config(ServerOptions(port=0, drain_seconds=20, rate=rate), metrics=NO_METRICS, **sections)
 
 
 @contextlib.contextmanager
@@ -61,12 +52,17 @@ def served(config: Config | None = None) -> Iterator[tuple[Any, Any, Any]]:
         yield service, remote, oracle
 
 
+def counts(service: Any) -> dict[str, Any]:
+    found: dict[str, Any] = service.subscribers.stats()["sessions"]
+    return found
+
+
 def has_connected(service: Any, count: int = 1) -> Callable[[], bool]:
-    return lambda: service.subscribers.stats()["sessions"]["connected"] == count
+    return lambda: counts(service)["connected"] == count
 
 
 @pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
-def test_subscribers_get_what_the_oracle_says(rng: random.Random, guarantee: Any) -> None:
+def test_subscribers_get_what_the_oracle_says(rng, guarantee):
     with served() as (service, remote, oracle):
         followed = [{1, 3}, {0}, {2, 4, 5, 99}]
         subscribers = [remote.subscriber(f"{n}", keys, guarantee=guarantee) for n, keys in enumerate(followed)]
@@ -74,15 +70,11 @@ def test_subscribers_get_what_the_oracle_says(rng: random.Random, guarantee: Any
         wait_until(has_connected(service, 4))
         messages = [rng.sample(TAGS, rng.randint(0, 4)) for _ in range(400)]
         for begin in range(0, 400, 50):
-            part = messages[begin : begin + 50]
-            published = remote.publish(part, [b"%d" % (begin + row) for row in range(50)])
+            published = remote.publish(messages[begin : begin + 50], [b"%d" % (begin + row) for row in range(50)])
             assert (published.messages, published.matched) == (50, 50)  # the empty set is in each
         for keys, subscriber in zip([*followed, set(range(7))], [*subscribers, every], strict=True):
-            expected = [
-                (b"%d" % row, keys & set(oracle.match_unique(tags)))
-                for row, tags in enumerate(messages)
-                if keys & set(oracle.match_unique(tags))
-            ]
+            found = [(b"%d" % row, keys & set(oracle.match_unique(tags))) for row, tags in enumerate(messages)]
+            expected = [(payload, some) for payload, some in found if some]
             notifications = iter(subscriber)
             got = [next(notifications) for _ in expected]
             assert [(each.payload, set(each.keys)) for each in got] == expected
@@ -91,12 +83,11 @@ def test_subscribers_get_what_the_oracle_says(rng: random.Random, guarantee: Any
                 subscriber.acknowledge()
             subscriber.close()
         wait_until(has_connected(service, 0))
-        counts = service.subscribers.stats()["sessions"]
-        assert is_balanced(counts)
-        assert counts["waiting"] == 0
+        assert is_balanced(counts(service))
+        assert counts(service)["waiting"] == 0
 
 
-def test_messages_have_ids_attributes_and_times() -> None:
+def test_messages_have_ids_attributes_and_times():
     with TagMatch(key_type="string") as tm:
         tm.add_set(["flat"], "ana", where="price < 900")
         tm.consolidate()
@@ -111,62 +102,59 @@ def test_messages_have_ids_attributes_and_times() -> None:
             table = pa.table({"tags": [["flat"]] * 3, "price": [850, 950, 1], "id": ["a", "b", "c"], "expires": times})
             published = remote.publish(table)
             assert (published.messages, published.matched) == (3, 2)
-            (got,) = (next(iter(phone)),)
+            got = next(iter(phone))
             assert (got.id, got.payload, got.keys, got.expires) == (b"a", None, ["ana"], later)
-            wait_until(lambda: service.subscribers.stats()["sessions"]["expired"] == 1)
+            lasts = pa.array([timedelta(seconds=-1), timedelta(hours=1), None], pa.duration("ms"))
+            more = {"tags": [["flat"]] * 3, "price": [1] * 3, "payload": ["past", "hour", "ever"], "expires": lasts}
+            remote.publish(pa.table(more))
+            first, second = (next(iter(phone)) for _ in range(2))
+            assert (first.payload, second.payload, second.expires) == (b"hour", b"ever", None)
+            assert timedelta(minutes=50) < first.expires - datetime.now(UTC) <= timedelta(hours=1)
+            wait_until(lambda: counts(service)["expired"] == 2)
 
 
-def test_keys_are_followed_live() -> None:
+def test_keys_are_followed_live():
     with served() as (service, remote, _), remote.subscriber("phone", [1]) as phone:
         wait_until(has_connected(service))
         phone.follow([2, 5])
         phone.unfollow([1])
-        wait_until(lambda: service.subscribers.stats()["sessions"]["keys"] == 2)
+        wait_until(lambda: counts(service)["keys"] == 2)
         remote.publish([["a"], ["b"]], [b"a", b"b"])
         assert next(iter(phone)).payload == b"b"
         with pytest.raises((InvalidTypeError, InvalidValueError)):
             phone.follow(["a"])
 
 
-@pytest.mark.parametrize(
-    ("wrong", "error"),
-    [
-        ({"session": ""}, InvalidValueError),
-        ({"session": "a", "keys": [-1]}, InvalidValueError),
-        ({"session": "a", "keys": ["b"]}, InvalidTypeError),
-        ({"session": "a", "keys": [1], "every_key": True}, InvalidValueError),
-        ({"session": "a", "guarantee": "exactly_once"}, InvalidValueError),
-        ({"session": "a", "when_full": "wait"}, InvalidValueError),
-        ({"session": "a", "linger": -1.0}, InvalidValueError),
-    ],
-)
-def test_wrong_arguments_are_told(wrong: dict[str, Any], error: type[Exception]) -> None:
-    with served() as (_, remote, _oracle), pytest.raises(error):
-        next(iter(remote.subscriber(**wrong)))
-
-
-@pytest.mark.parametrize("keys", ["ana", 7])
-def test_a_single_key_is_no_iterable_of_keys(keys: Any) -> None:
-    with served() as (_, remote, _oracle):
-        with pytest.raises(InvalidTypeError, match=rf"keys must be an iterable of keys, not {keys!r}.*; give a list"):
-            remote.subscriber("phone", keys)
-        with remote.subscriber("phone") as phone:
-            for change in (phone.follow, phone.unfollow):
-                with pytest.raises(InvalidTypeError, match="keys must be an iterable of keys"):
-                    change(keys)
-
-
-def test_wrong_publications_are_told() -> None:
-    with served() as (service, remote, _):
-        for wrong in (pa.table({"id": ["a"]}), pa.table({"tags": [["a"]], "payload": [1.5]}), pa.table({"tags": [7]})):
+def test_wrong_calls_are_told():
+    with served(config_of(hub=HubOptions(max_waiting=10, when_busy="drop"))) as (service, remote, _):
+        for wrong in (
+            {"session": ""},
+            {"session": "a", "keys": [1], "every_key": True},
+            {"session": "a", "guarantee": "exactly_once"},
+            {"session": "a", "keys": ["b"]},
+        ):
             with pytest.raises((InvalidTypeError, InvalidValueError)):
-                remote.publish(wrong)
+                next(iter(remote.subscriber(**wrong)))
+        for table in (pa.table({"id": ["a"]}), pa.table({"tags": [["a"]], "payload": [1.5]}), pa.table({"tags": [7]})):
+            with pytest.raises((InvalidTypeError, InvalidValueError)):
+                remote.publish(table)
         with pytest.raises(InvalidTypeError):
             remote.publish(["a"], [7])
+        with pytest.raises(InvalidValueError, match="fewer at a time"):
+            remote.publish([["a"]] * 11)
         assert service.subscribers.stats()["hub"]["notifications"] == 0
+        assert remote.publish([["a"]] * 10).messages == 10
+        for key in ("ana", 7):
+            message = rf"keys must be an iterable of keys, not {key!r}.*; give a list"
+            with pytest.raises(InvalidTypeError, match=message):
+                remote.subscriber("phone", key)
+            with remote.subscriber("phone") as phone:
+                for change in (phone.follow, phone.unfollow):
+                    with pytest.raises(InvalidTypeError, match=message):
+                        change(key)
 
 
-def test_wrong_acknowledgements_end_the_stream() -> None:
+def test_wrong_acknowledgements_end_the_stream():
     with served() as (service, remote, _):
         phone = remote.subscriber("phone", [1], guarantee="at_least_once")
         wait_until(has_connected(service))
@@ -178,14 +166,14 @@ def test_wrong_acknowledgements_end_the_stream() -> None:
             phone.acknowledge(1)
 
 
-def test_what_was_not_acknowledged_comes_again() -> None:
+def test_what_was_not_acknowledged_comes_again():
     with served() as (service, remote, _):
         with remote.subscriber("phone", [1], guarantee="at_least_once") as phone:
             wait_until(has_connected(service))
             remote.publish([["a"]] * 3, [b"1", b"2", b"3"])
             assert [next(iter(phone)).payload for _ in range(1)] == [b"1"]
             phone.acknowledge(1)
-            wait_until(lambda: service.subscribers.stats()["sessions"]["delivered"] == 1)
+            wait_until(lambda: counts(service)["delivered"] == 1)
         wait_until(has_connected(service, 0))
         remote.publish([["a"]], [b"4"])
         with remote.subscriber("phone", guarantee="at_least_once") as phone:
@@ -195,7 +183,7 @@ def test_what_was_not_acknowledged_comes_again() -> None:
             assert [each.redelivered for each in got][-1] is False
 
 
-def test_iteration_goes_on_where_it_was_left() -> None:
+def test_iteration_goes_on_where_it_was_left():
     """By one notification at a time, by iterators that are left, by batches, and by several threads."""
     with served() as (service, remote, _), remote.subscriber("phone", [1], guarantee="at_least_once") as phone:
         wait_until(has_connected(service))
@@ -220,7 +208,7 @@ def test_iteration_goes_on_where_it_was_left() -> None:
         assert sorted(got) == list(range(1, 201))
 
 
-def test_what_was_not_handed_over_is_not_acknowledged() -> None:
+def test_what_was_not_handed_over_is_not_acknowledged():
     """A loop that is left in the middle of a batch, and begun again after `acknowledge`, loses nothing."""
     with served() as (service, remote, _):
         got: list[bytes | None] = []
@@ -236,22 +224,21 @@ def test_what_was_not_handed_over_is_not_acknowledged() -> None:
                 phone.acknowledge()
             wait_until(has_connected(service, 0))
         assert got == [b"%d" % number for number in range(6)]
-        assert service.subscribers.stats()["sessions"]["waiting"] == 0
+        assert counts(service)["waiting"] == 0
 
 
-def test_sessions_are_listed_and_ended_by_their_users_and_by_an_admin() -> None:
-    tokens, users = {}, []
-    for name, role in (("ana", "read"), ("bo", "read"), ("root", "admin")):
-        tokens[name], digest = new_token()
-        users.append(User(name, digest, role))
+def test_sessions_are_their_users_or_an_administrators():
     tm, _ = loaded(SETS)
-    with tm, serving(tm, config_of(users=tuple(users))) as service, contextlib.ExitStack() as stack:
-        ana, bo, root = (stack.enter_context(connect(service.url, token=tokens[user.name])) for user in users)
+    with tm, serving(tm, config_of(users=USERS)) as service, contextlib.ExitStack() as stack:
+        tokens = [f"token-{role}" for role in ("read", "write", "admin")]
+        ana, bo, root = (stack.enter_context(connect(service.url, token=token)) for token in tokens)
         phone = stack.enter_context(ana.subscriber("phone", [1, 2]))
         stack.enter_context(bo.subscriber("desk", every_key=True))
         wait_until(has_connected(service, 2))
+        with pytest.raises(SessionError, match="another subscriber"):
+            next(iter(bo.subscriber("phone", [1])))
         (own,) = ana.sessions()
-        assert (own["session"], own["user"], own["connected"], own["keys"]) == ("phone", "ana", True, 2)
+        assert (own["session"], own["user"], own["connected"], own["keys"]) == ("phone", "user-read", True, 2)
         assert {each["session"]: each["keys"] for each in root.sessions()} == {"phone": 2, "desk": None}
         assert not ana.end_session("desk")
         assert bo.end_session("desk")
@@ -262,28 +249,16 @@ def test_sessions_are_listed_and_ended_by_their_users_and_by_an_admin() -> None:
         assert root.sessions() == []
 
 
-def test_following_is_within_the_rate() -> None:
+def test_following_is_within_the_rate():
     """What a subscriber follows counts as what others send: one that follows more and more waits."""
-    config = Config(ServerOptions(port=0, rate=100, drain_seconds=20), metrics=MetricsOptions(enabled=False))
-    with served(config) as (service, remote, _), remote.subscriber("phone", []) as phone:
+    with served(config_of(rate=100)) as (service, remote, _), remote.subscriber("phone", []) as phone:
         wait_until(has_connected(service))
-        for _ in range(3):
-            phone.follow(range(100))
-            phone.unfollow(range(100))
-        wait_until(lambda: value(service, "tagmatch_throttled_seconds_total") > 1)
+        phone.follow(range(100))
+        phone.unfollow(range(50))
+        wait_until(lambda: value(service, "tagmatch_throttled_seconds_total") > 0)
 
 
-def test_messages_may_say_for_how_long_they_last() -> None:
-    with served() as (service, remote, _), remote.subscriber("phone", [1]) as phone:
-        wait_until(has_connected(service))
-        lasts = pa.array([timedelta(seconds=-1), timedelta(hours=1), None], pa.duration("ms"))
-        remote.publish(pa.table({"tags": [["a"]] * 3, "payload": ["past", "hour", "ever"], "expires": lasts}))
-        first, second = (next(iter(phone)) for _ in range(2))
-        assert (first.payload, second.payload, second.expires) == (b"hour", b"ever", None)
-        assert timedelta(minutes=50) < first.expires - datetime.now(UTC) <= timedelta(hours=1)
-
-
-def test_a_second_connection_takes_the_session_over() -> None:
+def test_a_second_connection_takes_the_session_over():
     with served() as (service, remote, _):
         first = remote.subscriber("phone", [1])
         wait_until(has_connected(service))
@@ -296,21 +271,7 @@ def test_a_second_connection_takes_the_session_over() -> None:
         second.close()
 
 
-def test_closing_ends_what_another_thread_waits_for() -> None:
-    with served() as (service, remote, _):
-        phone, got = remote.subscriber("phone", [1]), []
-        thread = threading.Thread(target=lambda: got.extend(phone), daemon=True)
-        thread.start()
-        wait_until(has_connected(service))
-        remote.publish([["a"]], [b"a"])
-        wait_until(lambda: len(got) == 1)
-        phone.close()
-        thread.join(30)
-        assert not thread.is_alive()
-        wait_until(has_connected(service, 0))
-
-
-def test_a_slow_subscriber_is_told_and_cut() -> None:
+def test_a_slow_subscriber_is_told_and_cut():
     """It reads nothing, so that what the network holds fills, and then its outbox."""
     options = SessionOptions(max_notifications=50, max_bytes=1 << 20)
     with served(config_of(sessions=options)) as (service, remote, _):
@@ -328,7 +289,7 @@ def test_a_slow_subscriber_is_told_and_cut() -> None:
         thread = threading.Thread(target=take)
         thread.start()
         payload, sent = os.urandom(20_000), 0
-        while service.subscribers.stats()["sessions"]["dropped"] == 0:
+        while counts(service)["dropped"] == 0:
             sent += remote.publish([["a"]] * 10, [payload] * 10).matched
             wait_until(lambda seen=sent: got[0] >= seen - 40)
             assert sent < 100_000
@@ -339,44 +300,11 @@ def test_a_slow_subscriber_is_told_and_cut() -> None:
         remote.publish([["a"]], [b"end"])
         thread.join(60)
         assert got[0] == sent + 1
-        counts = service.subscribers.stats()["sessions"]
-        assert is_balanced(counts)
+        assert is_balanced(counts(service))
         fast.close()
 
 
-def test_who_may_do_what() -> None:
-    tokens = {name: new_token() for name in ("ana", "bo", "cy")}
-    users = tuple(
-        User(name, digest, role)  # type: ignore[arg-type]
-        for (name, (_, digest)), role in zip(tokens.items(), ("read", "read", "write"), strict=True)
-    )
-    tm, _ = loaded(SETS)
-    with tm, serving(tm, config_of(users=users)) as service:
-        ana, bo, cy = (connect(service.url, token=token) for token, _ in tokens.values())
-        with ana, bo, cy:
-            phone = ana.subscriber("phone", [1])
-            wait_until(has_connected(service))
-            with pytest.raises(SessionError, match="another subscriber"):
-                next(iter(bo.subscriber("phone", [1])))
-            with pytest.raises(AccessError, match="write"):
-                ana.publish([["a"]])
-            cy.publish([["a"]], [b"a"])
-            assert next(iter(phone)).payload == b"a"
-            phone.close()
-        client = flight.FlightClient(service.url)
-        descriptor = flight.FlightDescriptor.for_command(b'{"command": "notify", "session": "phone"}')
-
-        def subscribe() -> None:
-            writer, reader = client.do_exchange(descriptor)
-            writer.begin(pa.schema([("acknowledge", pa.int64())]))
-            reader.read_chunk()
-
-        with pytest.raises(flight.FlightUnauthenticatedError):
-            subscribe()
-        client.close()
-
-
-def test_any_client_of_flight_can_subscribe() -> None:
+def test_any_client_of_flight_can_subscribe():
     with served() as (service, remote, _):
         client = flight.FlightClient(service.url)
         command = {"command": "notify", "session": "phone", "keys": [1], "guarantee": "at_least_once"}
@@ -387,7 +315,7 @@ def test_any_client_of_flight_can_subscribe() -> None:
         batch = reader.read_chunk().data
         assert batch.select(["offset", "payload", "keys"]).to_pylist() == [{"offset": 1, "payload": b"a", "keys": [1]}]
         writer.write_batch(pa.record_batch({"acknowledge": [1]}))
-        wait_until(lambda: service.subscribers.stats()["sessions"]["delivered"] == 1)
+        wait_until(lambda: counts(service)["delivered"] == 1)
         writer.write_batch(pa.record_batch({"acknowledge": pa.array([None], pa.int64())}))
         writer.close()
         wait_until(has_connected(service, 0))
@@ -396,7 +324,7 @@ def test_any_client_of_flight_can_subscribe() -> None:
 
 # -- clients that vanish -----------------------------------------------------------------------------------------------
 
-MESSAGES, BATCH = 4_000, 20
+MESSAGES, BATCH = 1_600, 20
 
 
 class Taker(threading.Thread):
@@ -431,7 +359,7 @@ class Taker(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
-def test_lost_connections_lose_nothing_or_give_nothing_twice_over_flight(rng: random.Random, guarantee: Any) -> None:
+def test_lost_connections_lose_nothing_or_give_nothing_twice_over_flight(rng, guarantee):
     with served() as (service, remote, oracle):
         proxy, keys = Proxy(service.port), [1, 3, 5]
         taker = Taker(proxy.port, keys, guarantee)
@@ -443,7 +371,7 @@ def test_lost_connections_lose_nothing_or_give_nothing_twice_over_flight(rng: ra
             payloads = [b"%d" % (begin + row) for row in range(BATCH)]
             remote.publish(tags, payloads)
             expected.update(p for t, p in zip(tags, payloads, strict=True) if set(oracle.match_unique(t)) & set(keys))
-            if begin % 500 == 240:
+            if begin % 200 == 100:
                 before = taker.connections
                 proxy.cut()
                 wait_until(lambda seen=before: taker.connections > seen)
@@ -459,125 +387,5 @@ def test_lost_connections_lose_nothing_or_give_nothing_twice_over_flight(rng: ra
             assert taker.connections >= 8
         else:
             assert max(got.values()) == 1
-        assert is_balanced(service.subscribers.stats()["sessions"])
+        assert is_balanced(counts(service))
         proxy.close()
-
-
-_SUBSCRIBER = """
-import sys
-from tagmatch import connect
-with connect(sys.argv[1]) as remote, remote.subscriber("phone", [1], guarantee="at_least_once") as phone:
-    for each in phone:
-        print(each.payload.decode(), flush=True)
-        if each.offset % 5 == 0:
-            phone.acknowledge()
-"""
-
-
-@pytest.mark.slow
-def test_clients_that_are_killed_get_the_rest_later() -> None:
-    """At least once, over programs that are killed in the middle."""
-    with served() as (service, remote, _):
-        got: list[str] = []
-        for begin in range(0, 1_500, 500):
-            if begin:
-                remote.publish([["a"]] * 500, [b"%d" % (begin + row) for row in range(500)])
-            program = subprocess.Popen(
-                [sys.executable, "-c", _SUBSCRIBER, service.url], stdout=subprocess.PIPE, text=True
-            )
-            assert program.stdout is not None
-            if not begin:
-                wait_until(has_connected(service))
-                remote.publish([["a"]] * 500, [b"%d" % row for row in range(500)])
-            while len(set(got)) < begin + 250:
-                got.append(program.stdout.readline().strip())
-            os.kill(program.pid, signal.SIGKILL)
-            got += program.stdout.read().split()
-            program.stdout.close()
-            program.wait()
-        remote.publish([["a"]], [b"1500"])
-        with remote.subscriber("phone", guarantee="at_least_once") as phone:
-            for each in phone:
-                got.append(each.payload.decode())
-                if each.payload == b"1500":
-                    break
-        assert {int(each) for each in got} == set(range(1_501))
-
-
-def test_a_service_that_ends_gives_what_waits() -> None:
-    with served() as (service, remote, _):
-        phone = remote.subscriber("phone", [1])
-        wait_until(has_connected(service))
-        remote.publish([["a"]] * 1_000, [b"%d" % row for row in range(1_000)])
-        service.drain()
-        assert [int(each.payload) for each in phone] == list(range(1_000))  # and the iteration ends
-        phone.close()
-        assert service.wait_until_idle(60)
-        with pytest.raises(UnavailableError):
-            remote.publish([["a"]])
-
-
-# -- configuration and gateways ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[sessions]\nmax_keys = 0\n", ":2: max_keys"),
-        ("[sessions]\nwhen_full = 'x'\n", ":2: when_full"),
-        ("[hub]\nwhen_busy = 1\n", ":2: when_busy"),
-        ("[[mqtt]]\nhost = 'a'\n", "messages"),
-        ("[[mqtt]]\nmessages = 'a'\n[[mqtt]]\nmessages = 'b'\n", ":3: session of .* in line 1; give each"),
-        ("[[nats]]\nmessages = 'a'\nport = 0\n", ":3: port"),
-        ("[[nats]]\nmessages = 'a'\nquue = 'a'\n", "'queue'"),
-    ],
-)
-def test_wrong_configurations_name_the_line(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "a.toml").write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        read_config(tmp_path / "a.toml")
-
-
-def test_files_of_gateways_are_beside_the_configuration(tmp_path: Path) -> None:
-    (tmp_path / "a.toml").write_text("[[mqtt]]\nmessages = 'a'\nusername = 'ana'\npassword_file = 'secret'\n")
-    (tmp_path / "secret").write_text("word\n")
-    assert read_config(tmp_path / "a.toml").mqtt[0].password == "word"
-
-
-@pytest.mark.slow
-def test_the_service_has_its_gateways(tmp_path: Path) -> None:
-    """From MQTT to a subscriber of Flight and to NATS, in one service, with figures of all."""
-    broker, server = mosquitto(tmp_path), nats_server(tmp_path)
-    (tmp_path / "a.toml").write_text(
-        f"[server]\nport = 0\n[metrics]\nenabled = false\n[sessions]\nlinger = 60\n"
-        f"[[mqtt]]\nport = {broker.port}\nmessages = 'in'\nnotifications = 'out'\n"
-        f"[[nats]]\nport = {server.port}\nnotifications = 'out'\n"
-    )
-    with served(read_config(tmp_path / "a.toml")) as (service, remote, _):
-        client = MqttClient(broker.port, "client", "out/#")
-        wait_until(lambda: all(service.subscribers.stats()[name]["connected"] for name in ("mqtt", "nats")))
-        with remote.subscriber("phone", [1]) as phone:
-            wait_until(has_connected(service, 3))
-            client.publish("in", b"hello", UserProperty=[("tag", "a")])
-            assert next(iter(phone)).payload == b"hello"
-            assert {each.topic for each in client.wait(2)} == {"out/0", "out/1"}
-        wait_until(lambda: service.subscribers.stats()["nats"]["sent"] == 2)
-        text = service.metrics.text().decode()
-        for line in (
-            "tagmatch_hub_in_total 1.0",
-            "tagmatch_sessions_sessions 3.0",
-            'tagmatch_gateway_sent_total{session="nats"} 2.0',
-            'tagmatch_gateway_received_total{session="mqtt"} 1.0',
-        ):
-            assert line in text
-        client.close()
-    broker.kill()
-    server.kill()
-
-
-def test_a_full_hub_is_told_to_publishers() -> None:
-    with served(config_of(hub=HubOptions(max_waiting=10, when_busy="drop"))) as (service, remote, _):
-        with pytest.raises(InvalidValueError, match="fewer at a time"):
-            remote.publish([["a"]] * 11)
-        assert remote.publish([["a"]] * 10).messages == 10
-        assert service.subscribers.stats()["hub"]["in"] == 10

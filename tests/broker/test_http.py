@@ -7,12 +7,12 @@ import socket
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 from support.waiting import wait_until
 
+from tagmatch.broker import http
 from tagmatch.broker.config import MetricsOptions
 from tagmatch.broker.http import MAX_CONNECTIONS, MAX_REQUEST, HttpEndpoint
 
@@ -20,7 +20,7 @@ BEGUN = b"GET /livez HTTP/1.1\r\nHost: x\r\nX: "
 
 
 @pytest.fixture
-def endpoint() -> Iterator[HttpEndpoint]:
+def endpoint():
     with closing(
         HttpEndpoint(MetricsOptions(port=0), lambda: b"metrics 1\n" * 1_000_000, lambda: (True, b"ready\n"))
     ) as found:
@@ -56,7 +56,8 @@ def _threads() -> int:
     return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
 
-def test_few_slow_connections_are_open_at_once(endpoint):
+def test_few_slow_connections_are_open_at_once(endpoint, monkeypatch):
+    monkeypatch.setattr(http, "MAX_SECONDS", 2.0)
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(_connected(endpoint)) for _ in range(3 * MAX_CONNECTIONS)]
         wait_until(lambda: all(map(_has_ended, slow[: 2 * MAX_CONNECTIONS])))
@@ -71,7 +72,8 @@ def test_few_slow_connections_are_open_at_once(endpoint):
     [b"", b"G", BEGUN, b"GET /metrics HTTP/1.1\r\nConnection: keep-alive\r\n\r\n"],
     ids=["nothing", "a letter", "headers", "an answer that is not read"],
 )
-def test_a_connection_has_its_time(endpoint, begun):
+def test_a_connection_has_its_time(endpoint, begun, monkeypatch):
+    monkeypatch.setattr(http, "MAX_SECONDS", 1.0)
     with _connected(endpoint, begun):
         wait_until(lambda: _threads() == 1)
         wait_until(lambda: not _threads())

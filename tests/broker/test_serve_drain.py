@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from pyarrow import flight
 from support.command import tagmatch
 from support.service import Served, command, config, messages, options, remote, value, written
+from support.waiting import wait_until as until
 
 from tagmatch import ClosedError, Overloaded, TagMatch, TagMatchError, UnavailableError, connect
 from tagmatch.broker.config import MetricsOptions
@@ -33,63 +34,59 @@ def path(tmp_path):
 
 def fetched(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
 
-def until(happens) -> None:
-    for _ in range(3000):
-        if happens():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it does not happen")
+class Slow:
+    """Has an index match when it is let."""
+
+    def __init__(self, index, monkeypatch):
+        self.let, self._match_many = threading.Event(), index.match_many
+        monkeypatch.setattr(index, "match_many", self)
+
+    def __call__(self, queries, *, unique=False):
+        assert self.let.wait(60)
+        return self._match_many(queries, unique=unique)
 
 
 @pytest.mark.slow
-def test_sigterm_loses_no_answer(path, tmp_path):
-    """Whatever was sent before the end is answered, or fails with an error that says so; what comes later, too."""
+def test_a_whole_life(path, tmp_path):
+    """At SIGTERM, whatever was sent before is answered, or fails with an error that says so; what comes later, too."""
     config = written(tmp_path, "[metrics]\nport = 0\n[log]\nlevel = 'info'")
-    served = Served(path, "--config", config, "--port", 0)
+    channels = ["--channel", "alarm:5s:1", "--channel", "bulk:60s", "--order", "edf"]
+    served = Served(path, "--config", config, "--port", 0, *channels)
     assert served.metrics
     assert fetched(f"{served.metrics}/livez") == (200, "alive\n")
     assert fetched(f"{served.metrics}/readyz") == (200, "ready\n")
     assert fetched(f"{served.metrics}/x")[0] == 404
     with connect(served.url) as tm:
         assert tm.stats()["queries"] == 2  # its own, which were matched before it said that it listens
-        futures = [tm.submit(["cat", "x"]) for _ in range(20_000)]
-        assert futures[0].result(60) == [7]
-        served.process.send_signal(signal.SIGTERM)
-        lost = 0
-        for each in futures:
-            try:
-                assert each.result(60) == [7]
-            except UnavailableError:
-                lost += 1
-        code, log = served.end()
-        assert code == 0
-        ended = [json.loads(line) for line in log.splitlines()]
-        assert ended[-1]["answered_all"] is True
-        answered = 20_000 - lost
-        assert answered > 0
-        with pytest.raises(UnavailableError):
-            tm.match(["cat"])
-
-
-@pytest.mark.slow
-def test_metrics_over_http(path, tmp_path):
-    served = Served(path, "--config", written(tmp_path, "[metrics]\nport = 0"), "--port", 0)
-    try:
-        with connect(served.url) as tm:
-            assert tm.match_many([["cat"]] * 100).to_pylist() == [[7]] * 100
-            tm.add_set(["cow"], 9)
+        assert list(tm.stats()["channels"]) == ["alarm", "bulk"]
+        assert tm.match_many([["cat"]] * 100, channel="alarm").to_pylist() == [[7]] * 100
+        tm.add_set(["cow"], 9)
         status, text = fetched(f"{served.metrics}/metrics")
         assert status == 200
         for line in ("tagmatch_messages_total 100.0", "tagmatch_keys_total 100.0", "tagmatch_staged_changes 1.0"):
             assert line in text
-    finally:
-        served.kill()
+        futures = [tm.submit(["cat", "x"]) for _ in range(10_000)]
+        assert futures[0].result(60) == [7]
+        served.process.send_signal(signal.SIGTERM)
+        answered = 0
+        for each in futures:
+            try:
+                assert each.result(60) == [7]
+                answered += 1
+            except UnavailableError:
+                pass
+        code, log = served.end()
+        assert code == 0
+        assert json.loads(log.splitlines()[-1])["answered_all"] is True
+        assert answered > 0
+        with pytest.raises(UnavailableError):
+            tm.match(["cat"])
 
 
 def test_all_that_was_taken_is_answered_within_one_process(monkeypatch):
@@ -97,13 +94,7 @@ def test_all_that_was_taken_is_answered_within_one_process(monkeypatch):
     with TagMatch(threads=1, device="cpu") as index:
         index.add_set(["a"], 1)
         index.consolidate()
-        service, gate, match_many = started(index, config()), threading.Event(), index.match_many
-
-        def slow(queries, *, unique=False):
-            gate.wait(30)
-            return match_many(queries, unique=unique)
-
-        monkeypatch.setattr(index, "match_many", slow)
+        service, slow = started(index, config()), Slow(index, monkeypatch)
         with connect(service.url) as tm:
             futures = [tm.submit(["a"]) for _ in range(100)]
             until(lambda: value(service, "tagmatch_messages_total") == 100)
@@ -113,7 +104,7 @@ def test_all_that_was_taken_is_answered_within_one_process(monkeypatch):
             assert not service.is_ready
             with pytest.raises(UnavailableError, match="ends"):
                 tm.match_many([["a"]])
-            gate.set()
+            slow.let.set()
             assert [each.result(60) for each in futures] == [[1]] * 100
             ending.join(60)
             assert not ending.is_alive()
@@ -136,6 +127,21 @@ def test_a_client_of_flight_alone_is_told_of_the_end():
         writer.close()
         assert service.wait_until_idle(30)
         client.close()
+
+
+def test_a_service_that_ends_gives_subscribers_what_waits():
+    with remote() as (index, tm), serving(index) as service, connect(service.url) as other:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+        phone = other.subscriber("phone", [1])
+        until(lambda: service.subscribers.stats()["sessions"]["connected"] == 1)
+        other.publish([["a"]] * 1_000, [b"%d" % row for row in range(1_000)])
+        service.drain()
+        assert [int(each.payload) for each in phone] == list(range(1_000))  # and the iteration ends
+        phone.close()
+        assert service.wait_until_idle(60)
+        with pytest.raises(UnavailableError):
+            other.publish([["a"]])
 
 
 def test_the_end_does_not_wait_for_clients_for_ever():
@@ -200,10 +206,10 @@ def test_kill_9_of_clients():
     with remote() as (index, tm), serving(index) as service:
         tm.add_set(["cat"], 7)
         tm.consolidate()
-        for _ in range(2):
+        for number in range(1, 3):
             client = subprocess.Popen([sys.executable, "-c", _CLIENT, service.url], stdout=subprocess.PIPE, text=True)
             assert client.stdout.readline() == "here\n"
-            until(lambda: value(service, "tagmatch_messages_total") > 1000)
+            until(lambda most=1000 * number: value(service, "tagmatch_messages_total") > most)
             client.kill()
             client.communicate(timeout=60)
             until(lambda: service.wait_until_idle(1))
@@ -221,12 +227,7 @@ def test_closing_a_client():
         tm.close()
         assert all(each.result(0) == [1] for each in futures)
         tm.close()
-        for call in (
-            lambda: tm.match(["a"]),
-            lambda: tm.match_many([["a"]]),
-            lambda: tm.stats(),
-            lambda: tm.add_set([], 1),
-        ):
+        for call in (lambda: tm.match(["a"]), lambda: tm.match_many([["a"]]), tm.stats, lambda: tm.add_set([], 1)):
             with pytest.raises(ClosedError):
                 call()
         assert "closed" in repr(tm)
@@ -251,47 +252,23 @@ def test_closing_a_client_in_the_callback_of_a_future():
 
 
 def test_more_messages_than_may_be_on_their_way(monkeypatch):
-    gate = threading.Event()
     with remote() as (index, tm):
-        match_many = index.match_many
-
-        def slow(queries, *, unique=False):
-            gate.wait(30)
-            return match_many(queries, unique=unique)
-
-        monkeypatch.setattr(index, "match_many", slow)
+        slow = Slow(index, monkeypatch)
         monkeypatch.setattr(tm._pipelined[False], "_most", 10)
         futures = [tm.submit(["a"]) for _ in range(10)]
         with pytest.raises(Overloaded, match="10 messages"):
             tm.submit(["a"], block=False)
         with pytest.raises(Overloaded):
             tm.submit(["a"], timeout=0.05)
-        gate.set()
+        slow.let.set()
         assert [each.result(30) for each in futures] == [[]] * 10
         assert tm.submit(["a"]).result(30) == []
 
 
 def test_a_port_that_is_taken(path):
     with TagMatch(threads=1, device="cpu") as index, serving(index) as service:
-        port = int(service.url.rpartition(":")[2])
+        with pytest.raises(TagMatchError, match="cannot listen: Address already in use"):
+            started(index, replace(config(), server=replace(config().server, port=service.port)))
         with pytest.raises(TagMatchError, match="metrics"):
-            HttpEndpoint(MetricsOptions(port=port), lambda: b"", lambda: (True, b""))
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        line = tagmatch("serve", path, "--port", taken.getsockname()[1], code=1)
-        assert "cannot listen" in line
-
-
-def test_where_nothing_answers():
-    with pytest.raises(UnavailableError):
-        connect("grpc://127.0.0.1:9", timeout=20)
-    for url in ("http://x:1", "grpc://x", "grpc://a@b:1", "x", ""):
-        with pytest.raises(ValueError, match="grpc"):
-            connect(url)
-    with pytest.raises(TypeError):
-        connect(None)
-    with pytest.raises(ValueError, match="together"):
-        connect("grpc://127.0.0.1:9", cert_chain=b"")
-    with pytest.raises(ValueError, match="token"):
-        connect("grpc://127.0.0.1:9", token="a\nb")
+            HttpEndpoint(MetricsOptions(port=service.port), lambda: b"", lambda: (True, b""))
+        assert "cannot listen" in tagmatch("serve", path, "--port", service.port, code=1)

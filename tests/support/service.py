@@ -54,6 +54,33 @@ def messages(rows: list[list[str]], **columns: Any) -> pa.RecordBatch:
     return pa.record_batch({"tags": pa.array(rows, pa.list_(pa.string())), **columns})
 
 
+def exchanged(client: flight.FlightClient, asked: Any, rows: Any, given: Any = None) -> pa.Table:
+    """The answers to rows, which are a table or a batch; `asked` is a descriptor, `given` are options of the call."""
+    writer, reader = client.do_exchange(asked, given or options())
+    with writer:
+        writer.begin(rows.schema)
+        _write(writer, rows)
+        writer.done_writing()
+        return reader.read_all()
+
+
+def put(client: flight.FlightClient, asked: Any, *rows: Any, given: Any = None) -> Any:
+    """What the service says to rows of one schema."""
+    writer, answers = client.do_put(asked, rows[0].schema, given or options())
+    with writer:
+        for some in rows:
+            _write(writer, some)
+        writer.done_writing()
+        return answers.read()
+
+
+def _write(writer: Any, rows: Any) -> None:
+    if isinstance(rows, pa.Table):
+        writer.write_table(rows)
+    else:
+        writer.write_batch(rows)
+
+
 class Served:
     """`tagmatch serve` as a process; `options` are those of `Popen`."""
 
@@ -61,18 +88,18 @@ class Served:
         self.process = started("serve", *arguments, stdout=subprocess.PIPE, **options)
         assert self.process.stdout is not None
         line = self.process.stdout.readline().decode()
-        assert line.startswith("tagmatch: listening on "), (line, self.process.communicate(timeout=60))
+        assert line.startswith("tagmatch: listening on "), (line, self.process.communicate(timeout=300))
         self.url = line.split()[3].rstrip(",")
         self.metrics = line.split()[-1].removesuffix("/metrics") if "metrics on" in line else None
 
     def end(self) -> tuple[int, str]:
         """Its exit code and what it has logged, when it has ended."""
-        _, errors = self.process.communicate(timeout=60)
+        _, errors = self.process.communicate(timeout=300)
         return self.process.returncode, errors.decode()
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=300)
 
 
 def written(folder: Path, text: str) -> Path:

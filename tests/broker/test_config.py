@@ -1,0 +1,323 @@
+"""The configuration of a service: what is right is read, and a mistake is an error that names its line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from support.service import NO_METRICS, USERS, config, written
+
+from tagmatch import Channel, ConfigError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
+from tagmatch.broker.access import token_sha256
+from tagmatch.broker.config import Config, LogOptions, ServerOptions, User, read_config
+from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
+from tagmatch.broker.gateways.topics import MQTT, NATS
+from tagmatch.broker.running import opened, started, with_arguments
+from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
+from tagmatch.model.channels import channel_of
+
+DIGEST = token_sha256("secret")
+WHOLE = f"""
+# a comment
+[server]
+host = "0.0.0.0"
+port = 0
+tls_cert = "server.pem"
+tls_key = "/etc/server.key"
+rate = 1000          # an integer where a number may be
+burst = 0.5
+
+[index]
+path = "cats.index"
+threads = 2
+durability = "os"
+order = "edf"
+
+[metrics]
+enabled = false
+
+[log]
+format = "text"
+
+[[users]]
+name = "ana"
+token_sha256 = "{DIGEST}"
+role = "write"
+expires = 2030-01-31T12:00:00Z
+
+[[users]]
+name = "bo"
+token_sha256 = "{DIGEST}"
+
+[[channel]]
+name = "alarm"
+deadline = "5ms"
+priority = 1
+
+[[channel]]
+name = "bulk"
+deadline = 2
+latency_budget = "100ms"
+expiry = "1min"
+
+[[mqtt]]
+messages = "a"
+username = "ana"
+password_file = "secret"
+"""
+
+
+def test_a_whole_file(tmp_path):
+    (tmp_path / "secret").write_text("opensesame\n")
+    found = read_config(written(tmp_path, WHOLE))
+    assert (found.server.host, found.server.rate) == ("0.0.0.0", 1000.0)
+    assert (found.server.tls_cert, found.server.tls_key) == (str(tmp_path / "server.pem"), "/etc/server.key")
+    assert found.index.keywords["durability"] == "os"
+    assert not found.metrics.enabled
+    assert found.log == LogOptions("text")
+    ana, bo = found.users
+    assert ana == User("ana", DIGEST, "write", datetime(2030, 1, 31, 12, tzinfo=UTC))
+    assert (bo.role, bo.expires) == ("read", None)
+    assert [ana.may(role) for role in ("read", "write", "admin")] == [True, True, False]
+    alarm, bulk = Channel("alarm", 0.005, 1), Channel("bulk", 2, latency_budget=0.1, expiry=60)
+    assert [each.channel for each in found.channel] == [alarm, bulk]
+    more = with_arguments(found, "other", "localhost", 7, [channel_of("alarm:1ms"), channel_of("spare")], "dfgs")
+    assert (more.index.path, more.server.host, more.server.port) == ("other", "localhost", 7)
+    dues = {"alarm": 0.001, "bulk": 2.0, "spare": float("inf")}
+    assert {each.channel.name: each.channel.due for each in more.channel} == dues
+    assert (found.index.order, more.index.order) == ("edf", "dfgs")
+    (gateway,) = found.mqtt
+    assert gateway.password == "opensesame"
+    assert "opensesame" not in repr(gateway)
+    (tmp_path / "secret").unlink()
+    with pytest.raises(TagMatchError, match="cannot be read"):
+        _ = gateway.password
+
+
+def test_an_empty_file_is_what_there_is_by_default(tmp_path):
+    assert read_config(written(tmp_path, "")) == Config()
+    assert Config().server.is_local
+
+
+USER, CHANNEL = f"[[users]]\nname = 'a'\ntoken_sha256 = '{DIGEST}'\n", '[[channel]]\nname = "a"\n'
+MISTAKES = [
+    ("[server]\nport = 8815\nhots = 'x'", 3, "'host' meant"),
+    ("[server]\n\nport = 'x'", 3, "port must be an integer, not 'x'"),
+    ("[server]\nport = true", 2, "port must be an integer"),
+    ("[server]\n# port = 1\nport = 70000", 3, "port must be from 0 to 65535"),
+    ("[server]\nrate = -1", 2, "rate must be from"),
+    ("[server]\nhost = 'a'\ntls_cert = 'x'", 3, "tls_cert needs tls_key"),
+    ("[server]\nclient_ca = 'x'", 2, "without TLS"),
+    ("[server]\nport = \n", 2, "Invalid value"),
+    ("[server]\nport = 1\nport = 2", 3, "overwrite"),
+    ("[sever]\nport = 1", 1, "'server' meant"),
+    ("\nserver = 1", 2, r"write \[server\]"),
+    ("[index]\npath = [1]", 2, "path must be a text"),
+    ('[index]\norder = "lifo"', 2, "order must be one of 'fifo', 'edf', 'dfgs'"),
+    ("[log]\nlevel = 'all'", 2, "one of 'debug'"),
+    ("[sessions]\nmax_keys = 0", 2, "max_keys"),
+    ("[sessions]\nwhen_full = 'x'", 2, "when_full"),
+    ("[hub]\nwhen_busy = 1", 2, "when_busy"),
+    ("[users]\nname = 'x'", 1, r"write \[\[users\]\]"),
+    ("[[users]]\nname = 'a'", 1, "needs 'token_sha256'"),
+    (f"{USER}[[users]]\nname = 'b'\ntoken_sha256 = 'secret'", 6, "never"),
+    (f"{USER}role = 'root'", 4, "one of 'read'"),
+    (f"{USER}expires = 2030-01-01T00:00:00", 4, "time zone"),
+    (USER * 2, 5, r"name of \[\[users\]\] in line 5 is 'a', as is name of \[\[users\]\] in line 2;"),
+    (f'{CHANNEL}deadline = "5 parsecs"', 3, "deadline must be a number and one of us, ms, s, min, h"),
+    (f"{CHANNEL}\nlatency_budget = 3\ndeadline = 2", 4, "latency_budget must be less than"),
+    (f"{CHANNEL}deadline = 0", 3, "deadline must be from 1e-09"),
+    (f'{CHANNEL}priority = "high"', 3, "priority must be an integer"),
+    ("[[channel]]\ndeadline = 1", 1, r"\[channel\] needs 'name'"),
+    (f"{CHANNEL}expire = 1", 3, r"\[channel\] has no 'expire'; is 'expiry' meant"),
+    (CHANNEL * 2, 4, r"name of \[\[channel\]\] in line 4 is 'a', as is"),
+    # Gateways, also such as could never work, or would harm
+    ("[[mqtt]]\nhost = 'a'", 1, "messages"),
+    ("[[mqtt]]\nmessages = 'a'\n[[mqtt]]\nmessages = 'b'", 3, "session of .* in line 1; give each"),
+    (
+        "[[mqtt]]\nmessages = 'a'\nsession = 'one'\n[[nats]]\nmessages = 'a'\nsession = 'one'", 6,
+        r"session of \[\[nats\]\] in line 6 is 'one', as is session of \[\[mqtt\]\] in line 3; give each",
+    ),
+    ("[[nats]]\nmessages = 'a'\nport = 0", 3, "port"),
+    ("[[nats]]\nmessages = 'a'\nquue = 'a'", 3, "'queue'"),
+    ('[[mqtt]]\nmessages = "#"\nnotifications = "out"', 2, "messages of .* notifications of"),
+    ('[[mqtt]]\nnotifications = "out"\nmessages = "$share/g/+/+"', 3, "messages of .* notifications of"),
+    ('[[mqtt]]\ncontrol = "out/#"\nnotifications = "out"', 2, "control of .* notifications of"),
+    ('[[mqtt]]\nmessages = "in/#"\ncontrol = "in/control"', 2, "messages of .* control of"),
+    ('[[nats]]\nmessages = ">"\nnotifications = "out"', 2, "messages of .* notifications of"),
+    ('[[nats]]\ncontrol = "out.>"\nnotifications = "out"', 2, "control of .* notifications of"),
+    ('[[nats]]\nmessages = "in.>"\ncontrol = "in.control"', 2, "messages of .* control of"),
+    (
+        '[[nats]]\nmessages = "in.>"\nnotifications = "mid"\n'
+        '[[nats]]\nsession = "two"\nmessages = "mid.>"\nnotifications = "in"', 2,
+        "messages of .* in line 2 .* notifications of .* in line 7",
+    ),
+    ('[[nats]]\nmessages = "in..x"', 2, "messages must be a subject"),
+    ('[[nats]]\nnotifications = "in.*"', 2, "notifications must be a subject, no filter"),
+    ('[[mqtt]]\nmessages = "in/#/x"', 2, "messages must be a topic"),
+    ('[[mqtt]]\nmessages = "$share/in"', 2, "messages must be a topic"),
+    ('[[mqtt]]\nnotifications = "$share/g/out"', 2, "notifications must be a topic, no filter"),
+    ('[[mqtt]]\nmessages = "in\\u0007"', 2, "messages must be a text without control characters"),
+    ('[[mqtt]]\nmessages = "in\\uffff"', 2, "messages must be a topic"),
+    ('[[mqtt]]\nmessages = "in"\nclient_id = "a\\u0000"', 3, "client_id must be a text without control"),
+    ('[[mqtt]]\nmessages = "in"\nusername = "a\\nb"', 3, "username must be a text without control"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line", "message"), MISTAKES)
+def test_mistakes_name_their_line(tmp_path, text, line, message):
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_config(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_gateways_may_follow_each_other(tmp_path):
+    chain = (
+        '[[nats]]\nmessages = "in.>"\nnotifications = "mid"\n[[nats]]\nsession = "two"\nmessages = "mid.*"\n'
+        'notifications = "out"\n[[nats]]\nsession = "far"\nhost = "other"\nmessages = "out.*"\nnotifications = "in"'
+    )
+    assert len(read_config(written(tmp_path, chain)).nats) == 3
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read"):
+        read_config(tmp_path / "none.toml")
+    (tmp_path / "latin.toml").write_bytes(b"# \xe9")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        read_config(tmp_path / "latin.toml")
+
+
+def test_which_index_is_opened(tmp_path):
+    path = tmp_path / "cats.index"
+    with pytest.raises(ConfigError, match="INDEX"):
+        opened(Config())
+    with TagMatch(path, key_type="string") as tm:
+        tm.add_set(["cat"], "ana")
+        tm.consolidate()
+    with opened(with_arguments(Config(), str(path), "localhost", 7)) as tm:
+        assert tm.match(["cat"]) == ["ana"]
+    text = f'[index]\npath = "{tmp_path}/new.index"\ncreate = true\nkey_type = "string"\n{CHANNEL}'
+    with opened(read_config(written(tmp_path, text))) as tm:
+        assert (tm.stats()["key_type"], list(tm.stats()["channels"])) == ("string", ["a"])
+
+
+def test_others_can_reach_it_only_if_that_is_meant():
+    for given in (config(host="0.0.0.0"), config(USERS, host="0.0.0.0")):
+        with pytest.raises(TagMatchError, match="insecure"):
+            started(TagMatch(threads=1, device="cpu"), given)
+    for fine in (config(), config(host="0.0.0.0", insecure=True)):
+        fine.check_exposure()
+    replace(config(USERS), server=ServerOptions("0.0.0.0", tls_cert="a", tls_key="b")).check_exposure()
+
+
+# -- options -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("alarm:5", "channel 'alarm': deadline must be a number and one of us, ms, s, min, h, such as 5ms, not '5'"),
+        ("alarm:5ms:high", "channel 'alarm': priority must be an integer, not 'high'"),
+        ("alarm:5ms:1:2", "a channel must be NAME:DEADLINE:PRIORITY, such as alarm:5ms:1, not 'alarm:5ms:1:2'"),
+        (":5ms", "the name of a channel must not be empty"),
+    ],
+)
+def test_channels_that_cannot_be_read(text, message):
+    with pytest.raises(InvalidValueError, match=message):
+        channel_of(text)
+
+
+OF_BOTH: list[dict[str, Any]] = [
+    {"port": 0}, {"port": 65_536}, {"host": 7}, {"messages": ""}, {"form": "xml"}, {"guarantee": "exactly_once"},
+    {"when_full": "disconnect"}, {"max_waiting": 0}, {"batch_messages": 0}, {"retry_first": 0},
+    {"consolidate_interval": -1}, {"password_file": "x"}, {"tls_ca": "x"},
+]  # fmt: skip
+OF_ONE: dict[Any, list[dict[str, Any]]] = {
+    MqttOptions: [
+        {"messages": "a/#/b"}, {"messages": "a+/b"}, {"notifications": "out/+"}, {"session_expiry": -1},
+        {"keepalive": 0}, {"client_id": ""},
+    ],
+    NatsOptions: [
+        {"messages": "a..b"}, {"messages": "a b"}, {"control": "a.>.b"}, {"notifications": "out.*"}, {"queue": "a b"},
+        {"flush_timeout": -1},
+    ],
+    SessionOptions: [
+        {"max_sessions": 0}, {"max_keys": 1.5}, {"max_notifications": 0}, {"max_bytes": 2**41}, {"when_full": "wait"},
+        {"linger": -1}, {"message_expiry": "soon"},
+    ],
+    HubOptions: [{"max_waiting": 0}, {"max_waiting_bytes": 0}, {"when_busy": "x"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OF_ONE)
+def test_options_are_checked(kind):
+    is_gateway = kind in (MqttOptions, NatsOptions)
+    for wrong in [*OF_ONE[kind], *(OF_BOTH if is_gateway else [])]:
+        (name,) = wrong
+        with pytest.raises((InvalidTypeError, InvalidValueError)) as error:
+            kind(**({"messages": "in"} if is_gateway else {}) | wrong)
+        begins = {"password_file": "username must be given beside", "tls_ca": "tls_ca needs tls"}.get(name, name)
+        assert str(error.value).startswith(begins)
+
+
+@pytest.mark.parametrize(
+    ("naming", "one", "other", "share"),
+    [
+        (MQTT, "#", "out/+", True),
+        (MQTT, "+/+", "out/+", True),
+        (MQTT, "+", "out/+", False),
+        (MQTT, "out/#", "out", True),
+        (MQTT, "out/7", "out/+", True),
+        (MQTT, "out", "out/+", False),
+        (MQTT, "+/#", "out/+", True),
+        (MQTT, "in/#", "out/+", False),
+        (MQTT, "$share/group/out/#", "out/+", True),
+        (MQTT, "$share/group/in/#", "out/+", False),
+        (MQTT, "#", "$other/+", False),
+        (MQTT, "$other/#", "$other/+", True),
+        (MQTT, "a/+/c", "a/b/+", True),
+        (MQTT, "a/+/c/d", "a/b/+", False),
+        (NATS, ">", "out.*", True),
+        (NATS, "*.*", "out.*", True),
+        (NATS, "*", "out.*", False),
+        (NATS, "out.>", "out.*", True),
+        (NATS, "out.>", "out", False),
+        (NATS, "out.7", "out.*", True),
+        (NATS, "out.7.>", "out.*", False),
+        (NATS, "in.>", "out.*", False),
+        (NATS, "a.*.c", "a.b.*", True),
+    ],
+)
+def test_filters_that_share_topics(naming, one, other, share):
+    assert naming.overlap(one, other) == naming.overlap(other, one) == share
+
+
+@pytest.mark.parametrize("kind", [MqttOptions, NatsOptions])
+@pytest.mark.parametrize("required", [False, True])
+def test_readiness_waits_for_gateways_that_are_required(kind, required, monkeypatch):
+    """Of others it says that they have no connection."""
+    gateway = kind(messages="in", port=1, required=required)
+    name = "mqtt" if kind is MqttOptions else "nats"
+    with TagMatch() as tm:
+        service = started(tm, Config(ServerOptions(port=0), metrics=NO_METRICS, **{name: (gateway,)}))
+        try:
+            ready, words = service.readiness()
+            assert service.is_ready is ready is not required
+            first, line = words.decode().splitlines()
+            assert first == ("not ready" if required else "ready")
+            assert line.startswith(f"{gateway.session}: not connected for ")
+            (own,) = service.subscribers.gateways
+            own._is_connected(True)
+            assert service.readiness() == (True, f"ready\n{gateway.session}: connected\n".encode())
+            own._is_connected(False)  # a broker may be started again
+            assert service.is_ready
+            monkeypatch.setattr("tagmatch.broker.gateways.gateway.GRACE_S", 0.0)
+            assert service.is_ready is not required
+        finally:
+            service.drain()
+            service.subscribers.end(30)
+            service.shutdown()
