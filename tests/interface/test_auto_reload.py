@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.agreement import index_of
 from support.waiting import wait_until
 
-from tagmatch import InvalidValueError, TagMatch
+from tagmatch import TagMatch
 from tagmatch.model.parallel import GivenUpError, unless
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import MANIFEST
@@ -72,9 +73,10 @@ def no_thread_stays() -> Iterator[None]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("layout", ["rarest", pytest.param("balanced", marks=pytest.mark.nightly)])
 def test_many_snapshots_of_another_process(path: Path, layout: Any) -> None:
     """Each answer comes from one snapshot, and never from an older one than the answer before."""
-    last = 40
+    last = 15
     with TagMatch.open(path, device="cpu", threads=2, layout=layout, auto_reload=SOON) as tm:
         seen: list[list[int]] = [[], []]
         mixed: list[list[int]] = []
@@ -102,47 +104,57 @@ def test_many_snapshots_of_another_process(path: Path, layout: Any) -> None:
         tm.check()
 
 
-def test_never_by_default(path: Path) -> None:
-    with TagMatch.open(path) as tm, TagMatch(path):
-        assert threads() == []
-        save(path, 1)
-        time.sleep(10 * SOON)
-        assert tm.match(["t1"]) == [0]
+class Looks:
+    """Counts how often threads in the background read the manifest."""
 
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._read, manifest = threading.Semaphore(0), Folder.manifest
 
-def test_not_before_its_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = threading.Event()
-    manifest = Folder.manifest
+        def counted(folder: Folder) -> Any:
+            try:
+                return manifest(folder)
+            finally:
+                if threading.current_thread() in threads():
+                    self._read.release()
 
-    def seen(folder: Folder) -> Any:
-        if threading.current_thread() in threads():
-            read.set()
-        return manifest(folder)
-
-    monkeypatch.setattr(Folder, "manifest", seen)
-    with TagMatch.open(path, auto_reload=AGES) as tm:
-        assert len(threads()) == 1
-        save_over(path, 1)
-        assert not read.wait(10 * SOON)
-        assert tm.match(["t1"]) == [0]
-
-
-def test_nothing_is_read_but_the_manifest_where_nothing_is_new(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = threading.Semaphore(0)
-    manifest = Folder.manifest
-
-    def counted(folder: Folder) -> Any:
-        looks.release()
-        return manifest(folder)
-
-    with TagMatch.open(path, auto_reload=SOON) as tm:
-        snapshot = tm.snapshot
         monkeypatch.setattr(Folder, "manifest", counted)
-        monkeypatch.setattr(Folder, "open", None)
+
+    def wait(self) -> None:
+        """For one that begins from now on to end."""
+        while self._read.acquire(blocking=False):
+            pass
         for _ in range(3):
-            assert looks.acquire(timeout=TIMEOUT)
+            assert self._read.acquire(timeout=TIMEOUT)
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    return Looks(monkeypatch)
+
+
+@pytest.mark.parametrize("seconds", [None, AGES])
+def test_never_by_default_nor_before_its_time(path: Path, seconds: float | None) -> None:
+    with TagMatch.open(path, auto_reload=seconds) as tm, TagMatch.open(path, auto_reload=SOON) as other:
+        assert len(threads()) == (1 if seconds is None else 2)
+        save_over(path, 1)
+        wait_until(lambda: other.match(["t1"]) == [1])
+        assert tm.match(["t1"]) == [0]
+
+
+def test_nothing_is_read_but_the_manifest_where_nothing_is_new(
+    path: Path, looks: Looks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither after own changes."""
+    with TagMatch(path, auto_reload=SOON) as tm:
+        snapshot = tm.snapshot
+        monkeypatch.setattr(Folder, "open", None)
+        looks.wait()
         assert tm.snapshot is snapshot
-        assert tm.stats()["reload_error"] is None
+        for key in range(1, 10):
+            tm.add_set(["t1"], key)
+            tm.consolidate()
+        looks.wait()
+        assert (sorted(tm.match(["t1"])), tm.stats()["reload_error"]) == ([*range(10)], None)
 
 
 def test_queries_do_not_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,7 +259,7 @@ def errors_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "tagmatch.following"]
 
 
-def test_an_index_that_is_away_for_a_while(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_index_that_is_away_for_a_while(path: Path, looks: Looks, caplog: pytest.LogCaptureFixture) -> None:
     """It is told once, what there was goes on answering, and the index is followed again when it is back."""
     away = path.with_name("away")
     with caplog.at_level(logging.INFO), TagMatch.open(path, auto_reload=SOON) as tm:
@@ -255,7 +267,7 @@ def test_an_index_that_is_away_for_a_while(path: Path, caplog: pytest.LogCapture
         path.rename(away)
         told = f"IndexNotFoundError: there is no index at {path}: no such folder"
         wait_until(lambda: tm.stats()["reload_error"] == told)
-        time.sleep(5 * SOON)
+        looks.wait()
         assert (tm.match(["t1"]), tm.stats()["reload_error"]) == ([0], told)
         assert errors_of(caplog) == [f"a newer snapshot is not taken over: {told}"]
         save(away, 1)
@@ -286,27 +298,13 @@ def test_a_damaged_snapshot_is_not_taken_over(path: Path) -> None:
         assert tm.stats()["reload_error"] is None
 
 
-def test_other_types_of_keys_are_told(path: Path) -> None:
-    with TagMatch.open(path, auto_reload=SOON) as tm, TagMatch(key_type="string") as other:
-        other.add_set(["t1"], "ana")
-        other.consolidate()
-        other.save(path)
-        wait_until(lambda: 'have key_type "string", not "integer"' in str(tm.stats()["reload_error"]))
-        assert tm.match(["t1"]) == [0]
-
-
-def test_in_memory_there_is_nothing_to_follow() -> None:
-    with pytest.raises(InvalidValueError, match="auto_reload needs a path"):
-        TagMatch(auto_reload=1)
-
-
 # -- writers ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_index_is_followed_when_it_is_there(tmp_path: Path) -> None:
+def test_a_new_index_is_followed_when_it_is_there(tmp_path: Path, looks: Looks) -> None:
     path = tmp_path / "index"
     with TagMatch(path, auto_reload=SOON) as tm:
-        time.sleep(5 * SOON)
+        looks.wait()
         assert tm.stats()["reload_error"] is None
         save(path, 1)
         wait_until(lambda: tm.match(["t1"]) == [1])
@@ -326,20 +324,8 @@ def test_staged_changes_stay_staged(path: Path, durability: Any) -> None:
 
 def save_over(path: Path, key: int) -> None:
     """As `save`, where another program has changes staged: what it has logged is left alone."""
-    with TagMatch(device="cpu") as other:
-        other.add_sets([[tag] for tag in TAGS], [key] * len(TAGS))
-        other.consolidate()
+    with index_of([[tag] for tag in TAGS], [key] * len(TAGS), device="cpu") as other:
         other.save(path)
-
-
-def test_own_changes_are_no_news(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with TagMatch(path, auto_reload=SOON) as tm:
-        monkeypatch.setattr(Folder, "open", None)
-        for key in range(1, 10):
-            tm.add_set(["t1"], key)
-            tm.consolidate()
-        time.sleep(5 * SOON)
-        assert (sorted(tm.match(["t1"])), tm.stats()["reload_error"]) == ([*range(10)], None)
 
 
 # -- stores ----------------------------------------------------------------------------------------------------------
@@ -359,3 +345,55 @@ def test_an_index_on_a_store(path: Path, uri: str, bucket: Any) -> None:
         with TagMatch.open(path) as tm:
             tm.save(uri)
         wait_until(lambda: reader.stats()["reload_error"] is None)
+
+
+pytest_plugins = ["support.s3_bucket"]
+
+PARENT = """
+import os, sys
+from pathlib import Path
+from tagmatch import TagMatch
+from tagmatch.model.storage import shared_files
+
+def forked(end):
+    child = os.fork()
+    if not child:
+        end()
+    assert os.waitpid(child, 0)[1] == 0
+
+uri, newer = sys.argv[1:]
+tm = TagMatch.open(uri, device="cpu")
+with shared_files.temporary_folder() as folder:
+    forked(sys.exit)  # handlers of exit run, as in a worker of a server that forks
+    assert folder.is_dir()
+with TagMatch.open(newer, device="cpu") as other:
+    other.save(uri)
+assert tm.reload()
+assert sorted(tm.match(["a"])) == [1, 2]
+
+def follow():  # when the parent's copies are gone
+    import shutil
+    shutil.rmtree(shared_files.folder_for_copies())
+    assert sorted(tm.match(["a"])) == [1, 2]
+    with TagMatch.open(uri, device="cpu") as again:
+        assert sorted(again.match(["a"])) == [1, 2]
+    assert shared_files.folder_for_copies().is_dir()
+    sys.exit()
+
+forked(follow)
+print(*shared_files._made)
+"""
+
+
+@pytest.mark.slow
+def test_the_end_of_a_child_leaves_the_copies_of_its_parent(uri: str, tmp_path: Path) -> None:
+    for name, keys in (("older", [1]), ("newer", [1, 2])):
+        with index_of([["a"] for _ in keys], keys, path=tmp_path / name, device="cpu") as tm:
+            if name == "older":
+                tm.save(uri)
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT, uri, str(tmp_path / "newer")], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()
+    assert not [folder for folder in done.stdout.split() if Path(folder).exists()], "it leaves them behind"

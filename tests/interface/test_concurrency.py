@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import itertools
 import random
+import shutil
 import sys
 import threading
 import warnings
@@ -18,72 +18,14 @@ import pyarrow as pa
 import pytest
 from support import moving_keys
 from support.agreement import assert_keys, loaded
-from support.pipelines import IN_PACKET
 
 from tagmatch import ClosedError, IndexChangedError, StagedChangesWarning, TagMatch
+from tagmatch.partitioner.consolidation import FEW_SETS
 
 pytestmark = pytest.mark.slow
 
-TAGS = [f"a{i}" for i in range(40)]
-VERSIONS = range(2, 27)
-#: enough that the work is split
-QUERIES = pa.chunked_array([[[tag, "unknown"] for tag in TAGS * 25]] * 3)
+VERSIONS = range(1, 16)
 TIMEOUT = 120
-
-Ask = Callable[[TagMatch], set[int]]
-
-
-def by_match(tm: TagMatch) -> set[int]:
-    keys = tm.match(TAGS)
-    assert len(keys) == len(TAGS)
-    return set(keys)
-
-
-def by_explain(tm: TagMatch) -> set[int]:
-    explained = tm.explain(TAGS)
-    assert {tags for tags, _ in explained} == {frozenset([tag]) for tag in TAGS}
-    return {key for _, keys in explained for key in keys}
-
-
-def by_iteration(tm: TagMatch) -> set[int]:
-    stored = list(tm)
-    assert {tags for tags, _ in stored} == {frozenset([tag]) for tag in TAGS}
-    return {key for _, keys in stored for key in keys}
-
-
-def by_columns(tm: TagMatch) -> set[int]:
-    table = tm.to_arrow()
-    assert sorted(table["tags"].to_pylist()) == sorted([tag] for tag in TAGS)
-    return set(table["key"].to_pylist())
-
-
-def by_match_many(tm: TagMatch) -> set[int]:
-    answers = tm.match_many(QUERIES)
-    assert len(answers) == len(QUERIES)
-    assert answers.value_lengths().unique().to_pylist() == [1]
-    return set(answers.values.unique().to_pylist())
-
-
-def by_submit(tm: TagMatch) -> set[int]:
-    keys = tm.submit(TAGS).result(TIMEOUT)
-    assert len(keys) == len(TAGS)
-    return set(keys)
-
-
-WAYS: dict[str, Ask] = {
-    "match": by_match,
-    "match_unique": lambda tm: tm.match_unique(TAGS),
-    "match_many": by_match_many,
-    "match_many unique": lambda tm: set(tm.match_many([TAGS], unique=True).values.to_pylist()),
-    "submit": by_submit,
-    "submit in a packet": lambda tm: tm.submit([*TAGS, IN_PACKET], unique=True).result(TIMEOUT),
-    "amatch": lambda tm: asyncio.run(tm.amatch(TAGS, unique=True)),
-    "amatch in a packet": lambda tm: asyncio.run(tm.amatch([*TAGS, IN_PACKET], unique=True)),
-    "submit unique": lambda tm: tm.submit(TAGS, unique=True).result(TIMEOUT),
-    "explain": by_explain,
-    "iter": by_iteration,
-    "to_arrow": by_columns,
-}
 
 
 @pytest.fixture(autouse=True)
@@ -112,39 +54,11 @@ def in_background(*jobs: Callable[[], object]) -> Iterator[list[Future[object]]]
             future.result(TIMEOUT)
 
 
-def replace_version(tm: TagMatch, version: int) -> None:
-    """Every one-tag set has its version as its only key."""
-    rows = [[tag] for tag in TAGS]
-    tm.remove_sets(rows, [version - 1] * len(rows))
-    tm.add_sets(rows, [version] * len(rows))
-    tm.consolidate()
-
-
 @pytest.fixture
 def tm(layout: str) -> Iterator[TagMatch]:
     with TagMatch(layout=layout, threads=4, max_partition_size=7) as tm:
-        replace_version(tm, 1)
+        moving_keys.store_first(tm)
         yield tm
-
-
-@pytest.mark.parametrize("ask", WAYS.values(), ids=WAYS)
-def test_each_answer_is_of_one_snapshot(tm, ask):
-    finished = threading.Event()
-
-    def reader() -> None:
-        last = 0
-        while not finished.is_set():
-            (version,) = ask(tm)
-            assert last <= version <= VERSIONS[-1]
-            last = version
-
-    with in_background(reader, reader, reader):
-        try:
-            for version in VERSIONS:
-                replace_version(tm, version)
-                assert ask(tm) == {version}
-        finally:
-            finished.set()
 
 
 def consolidate_after_all(tm: TagMatch) -> None:
@@ -156,9 +70,21 @@ def consolidate_after_all(tm: TagMatch) -> None:
             return
 
 
-def test_each_answer_is_of_one_snapshot_of_several_segments(tmp_path, layout, rng, monkeypatch):
-    """Threads ask while two objects consolidate an index, merge its segments in the background, and reload."""
-    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+@pytest.mark.parametrize(
+    ("layout", "few"),
+    [
+        ("rarest", 0),
+        ("balanced", FEW_SETS),
+        pytest.param("rarest", FEW_SETS, marks=pytest.mark.nightly),
+        pytest.param("balanced", 0, marks=pytest.mark.nightly),
+    ],
+)
+def test_each_answer_is_of_one_snapshot(tmp_path, layout, rng, few, monkeypatch):
+    """Threads ask while two objects consolidate an index, merge its segments in the background, and reload.
+
+    With `few` as 0, there are several segments.
+    """
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
     finished, segments = threading.Event(), set()
     with (
         TagMatch(tmp_path / "index", layout=layout, threads=4) as tm,
@@ -177,7 +103,7 @@ def test_each_answer_is_of_one_snapshot_of_several_segments(tmp_path, layout, rn
                     writer = rng.choice([tm, other])
                     writer.reload()
                     try:
-                        moving_keys.move_to(writer, version - 1, full=version % 10 == 0)
+                        moving_keys.move_to(writer, version, full=version % 5 == 0)
                     except IndexChangedError:
                         consolidate_after_all(writer)
                     tm.reload()
@@ -185,27 +111,30 @@ def test_each_answer_is_of_one_snapshot_of_several_segments(tmp_path, layout, rn
             finally:
                 finished.set()
         tm.check()
-        assert dict(tm) == moving_keys.contents(VERSIONS[-1] - 1)
-    assert len(segments) > 1, segments
+        assert dict(tm) == moving_keys.contents(VERSIONS[-1])
+    assert few or len(segments) > 1, segments
 
 
-def test_staged_changes_are_not_seen_while_others_ask(tm):
+def test_staged_changes_are_not_seen_while_others_ask(tm, rng):
     def writer() -> None:
         for key in range(300):
-            tm.add_set(TAGS, key)
-            tm.remove_set([TAGS[0]], 1)
+            tm.add_set(["all"], key)
+            tm.remove_set(["the version"], 10**6)
 
     with in_background(writer, writer) as writers:
         while not all(future.done() for future in writers):
-            assert by_match(tm) == by_match_many(tm) == {1}
+            for version in itertools.islice(moving_keys.ask(tm, rng), len(moving_keys.WAYS)):
+                assert version == 0
     with pytest.warns(StagedChangesWarning, match="1200 staged changes"):
         tm.close()
 
 
-def test_no_change_is_lost(tm):
-    """Four threads stage additions and removals while two others consolidate."""
-    rounds = 60
+@pytest.mark.parametrize("durability", ["fsync", "none"])
+def test_no_change_is_lost(tmp_path, layout, durability):
+    """Four threads stage additions and removals while two others consolidate; the last changes may be in a log."""
+    rounds, path = 60, tmp_path / "index"
     done = threading.Event()
+    tm = TagMatch(path, layout=layout, threads=4, max_partition_size=7, durability=durability)
 
     def writer(number: int) -> None:
         for i in range(rounds):
@@ -224,31 +153,20 @@ def test_no_change_is_lost(tm):
                 pass
         finally:
             done.set()
-    tm.consolidate()
-    tm.check()
-    keys = sorted(1_000 * number + i for number in range(4) for i in range(rounds))
-    for letter in "xy":
-        assert_keys(tm.match_many([[letter, *(f"{letter}{key}" for key in keys)]]), [keys])
-    assert tm.match(["gone", *(f"gone{key}" for key in keys)]) == []
-    assert len(tm) == len(TAGS) + 2 * len(keys)
-
-
-def test_changes_of_one_thread_stay_in_order_across_consolidations(tm):
-    rounds = 150
-
-    def writer(number: int) -> None:
-        for i in range(rounds):
-            tm.add_set([f"w{number}"], i)
-            if i:
-                tm.remove_set([f"w{number}"], i - 1)
-
-    with in_background(lambda: writer(0), lambda: writer(1)) as writers:
-        while not all(future.done() for future in writers):
+    with tm:
+        if durability == "none":
             tm.consolidate()
-            for number in (0, 1):
-                assert len(tm.match([f"w{number}"])) <= 2
-    tm.consolidate()
-    assert tm.match(["w0"]) == tm.match(["w1"]) == [rounds - 1]
+        shutil.copytree(path, tmp_path / "copy")
+        tm.consolidate()
+    keys = sorted(1_000 * number + i for number in range(4) for i in range(rounds))
+    for place in (path, tmp_path / "copy"):
+        with TagMatch(place) as tm:
+            tm.consolidate()
+            tm.check()
+            for letter in "xy":
+                assert_keys(tm.match_many([[letter, *(f"{letter}{key}" for key in keys)]]), [keys])
+            assert tm.match(["gone", *(f"gone{key}" for key in keys)]) == []
+            assert len(tm) == 2 * len(keys)
 
 
 def test_every_submitted_query_gets_its_own_answer(layout, rng):
@@ -270,14 +188,14 @@ def test_every_submitted_query_gets_its_own_answer(layout, rng):
 def test_bad_queries_do_not_disturb_others(tm):
     def good() -> None:
         for _ in range(100):
-            assert tm.submit(TAGS, unique=True).result(TIMEOUT) == {1}
+            assert tm.submit(["the version"], unique=True).result(TIMEOUT) == {10**6}
 
     def bad() -> None:
         for _ in range(100):
             with pytest.raises(TypeError, match=r"\btags\b"):
-                tm.submit([*TAGS, None]).result(TIMEOUT)
+                tm.submit(["all", None]).result(TIMEOUT)
             with pytest.raises(TypeError, match=r"\bqueries\b"):
-                tm.match_many([TAGS, "a0"])
+                tm.match_many([["all"], "all"])
 
     with in_background(good, good, bad, bad):
         pass
@@ -309,12 +227,12 @@ def until_closed(job: Callable[[], object]) -> Callable[[], None]:
     return expect_closed
 
 
-@pytest.mark.parametrize("ask", WAYS.values(), ids=WAYS)
-def test_close_while_others_ask(tm, ask):
+@pytest.mark.parametrize("way", moving_keys.WAYS)
+def test_close_while_others_ask(tm, way, seed):
     answered = threading.Semaphore(0)
 
     def read() -> None:
-        assert ask(tm) == {1}
+        assert way(tm, random.Random(seed)) == 0
         answered.release()
 
     with in_background(*[until_closed(read)] * 3):
@@ -367,36 +285,11 @@ def test_close_says_how_many_changes_of_others_are_lost(layout, tmp_path):
 
 
 def test_close_answers_what_was_submitted(tm):
-    futures = [tm.submit(TAGS, unique=True) for _ in range(500)]
+    futures = [tm.submit(["the version"], unique=True) for _ in range(500)]
     tm.close()
     assert not wait(futures, TIMEOUT).not_done
     for future in futures:
         error = future.exception()
-        assert isinstance(error, ClosedError) or future.result() == {1}
+        assert isinstance(error, ClosedError) or future.result() == {10**6}
     with pytest.raises(ClosedError):
-        tm.submit(TAGS).result(TIMEOUT)
-
-
-def test_saved_and_read_at_once(tmp_path, layout):
-    """Whoever opens the index while another thread saves to it gets one whole snapshot."""
-    path = tmp_path / "index"
-    tm = TagMatch(path, layout=layout)
-    replace_version(tm, 1)
-    finished = threading.Event()
-
-    def reader() -> None:
-        last = 0
-        while not finished.is_set():
-            with TagMatch.open(path) as opened:
-                (version,) = by_match(opened)
-                opened.check()
-            assert last <= version <= VERSIONS[-1]
-            last = version
-
-    with in_background(reader, reader):
-        try:
-            for version in VERSIONS:
-                replace_version(tm, version)
-        finally:
-            finished.set()
-    assert by_match(TagMatch.open(path)) == {VERSIONS[-1]}
+        tm.submit([]).result(TIMEOUT)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.agreement import index_of
 
 from tagmatch import Box, Circle, Near, TagMatch
 from tagmatch.partitioner.consolidation import FEW_SETS
@@ -167,12 +168,16 @@ WAYS: dict[str, Callable[[TagMatch], Iterator[list[int]]]] = {
 }
 
 
-def test_each_client_is_found_once_wherever_it_jumps(seed: int, layout: Any) -> None:
+@pytest.mark.parametrize("few", [0, FEW_SETS])
+def test_each_client_is_found_once_wherever_it_jumps(
+    seed: int, layout: Any, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
     with TagMatch(device="cpu", layout=layout, threads=2) as tm:
         Jumping(tm, 30, 2, seed).run(4_000, 400)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("few", [0, FEW_SETS])
 def test_each_of_many_clients_is_found_once_wherever_it_jumps(
     seed: int, layout: Any, few: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
@@ -197,9 +202,7 @@ def test_no_move_is_lost_between_the_building_of_cells_and_their_taking_over(
         moved.wait(0.3)  # in vain, as whoever moves has to wait
         return cells
 
-    with TagMatch(device="cpu") as tm:
-        tm.add_sets([["a"], ["b"]], [1, 2], area=Near(10))
-        tm.consolidate()
+    with index_of([["a"], ["b"]], [1, 2], area=Near(10), device="cpu") as tm:
         tm.move([1, 2], *LEFT)
         tm.add_set(["c"], 1, area=Near(10))
         monkeypatch.setattr(ClientCells, "of", slow)
@@ -215,9 +218,7 @@ def test_no_move_is_lost_between_the_building_of_cells_and_their_taking_over(
 
 def test_no_move_is_lost_before_cells_that_follow_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that moves between the building of its cells and their answering moves in both."""
-    with TagMatch(device="cpu") as tm:
-        tm.add_set(["a"], 1, area=Near(10))
-        tm.consolidate()
+    with index_of([["a"]], [1], area=Near(10), device="cpu") as tm:
         tm.move([1], *LEFT)
         take_over = tm._engine.changing._take_over
 
@@ -264,9 +265,7 @@ def test_moves_that_fail_in_the_midst_are_made_wholly(
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 def test_moves_for_which_there_is_no_memory_are_not_made(error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with TagMatch(device="cpu") as tm:
-        tm.add_set(["a"], 1, area=Near(10))
-        tm.consolidate()
+    with index_of([["a"]], [1], area=Near(10), device="cpu") as tm:
         tm.move([1], *LEFT)
 
         def failing(*_: Any) -> None:
@@ -303,7 +302,7 @@ threads = [threading.Thread(target=move) for _ in range(2)]
 for thread in threads:
     thread.start()
 codes = []
-for _ in range(20):
+for _ in range(6):
     child = os.fork()
     if not child:
         code = 1
@@ -321,7 +320,7 @@ for _ in range(20):
 stop.set()
 for thread in threads:
     thread.join()
-assert codes == [0] * 20, codes
+assert codes == [0] * 6, codes
 """
 
 

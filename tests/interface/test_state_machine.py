@@ -18,7 +18,7 @@ import warnings
 from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -39,7 +39,7 @@ from hypothesis.stateful import (
 from oracle import Oracle, is_condition
 from support import filters, strategies
 from support.agreement import assert_agree, assert_keys
-from support.areas_and_moves import AREAS, PLACES, SHAPES, At, located_table
+from support.areas_and_moves import AREA, AREAS, PLACES, SHAPES, At, located_table, struct_of
 from support.conditions import Expression, Message, in_tables
 from support.expiring import BEGIN, set_clock, times_of
 from support.waiting import wait_until
@@ -88,9 +88,11 @@ class Subscription(NamedTuple):
     tags: list[str]
     key: int
     where: Expression | None
+    area: Any
 
 
-NEW = st.builds(lambda pair, where: Subscription(*pair, where), FEW_PAIRS | strategies.pairs, WHERE)
+SOME_AREAS = st.none() | st.none() | st.sampled_from(AREAS)
+NEW = st.builds(lambda pair, *others: Subscription(*pair, *others), FEW_PAIRS | strategies.pairs, WHERE, SOME_AREAS)
 
 
 def message_for(data: st.DataObject, subscription: Subscription, query: list[str]) -> Message:
@@ -176,35 +178,35 @@ class Index(RuleBasedStateMachine):
         """Keys are drawn as integers, and some integers are equal, so that some names are."""
         return FEW_NAMES.get(key, str(key)) if self.key_type == "string" else key
 
-    def columns(self, subscriptions: list[Subscription]) -> tuple[list[list[str]], list[Any], list[Expression | None]]:
-        tags, keys, where = zip(*subscriptions, strict=True) if subscriptions else ((), (), ())
-        return list(tags), list(map(self.key, keys)), list(where)
+    def columns(self, subscriptions: list[Subscription]) -> tuple[list[Any], ...]:
+        tags, keys, where, area = map(list, zip(*subscriptions, strict=True)) if subscriptions else ([], [], [], [])
+        return tags, list(map(self.key, keys)), where, area
 
     @rule(target=subscriptions, one=subscriptions | NEW, seconds=SECONDS, from_now=st.booleans())
     def add_set(self, one, seconds, from_now):
         at = None if seconds is None else self.clock.after(seconds)
         is_after = seconds is not None and seconds > 0
         expires = timedelta(seconds=seconds) if from_now and is_after else at
-        self.change("add_set", one.tags, self.key(one.key), where=one.where, expires=expires)
+        self.change("add_set", one.tags, self.key(one.key), where=one.where, area=one.area, expires=expires)
         return one
 
     @rule(one=subscriptions | NEW)
     def remove_set(self, one):
-        self.change("remove_set", one.tags, self.key(one.key), where=one.where)
+        self.change("remove_set", one.tags, self.key(one.key), where=one.where, area=one.area)
 
     @rule(one=subscriptions | NEW)
     def remove_set_that_must_be_there(self, one):
         arguments = one.tags, self.key(one.key)
         after = self.oracle.staged_again()
         after.forget_staged()
-        after.remove_set(*arguments, where=one.where)
+        after.remove_set(*arguments, where=one.where, area=one.area)
         if not after.consolidate()[3]:
-            assert self.tm.remove_set(*arguments, where=one.where, missing="error")
-            self.oracle.remove_set(*arguments, where=one.where)
+            assert self.tm.remove_set(*arguments, where=one.where, area=one.area, missing="error")
+            self.oracle.remove_set(*arguments, where=one.where, area=one.area)
             self.note_lasting()
         else:
             with pytest.raises(NotStoredError, match="is not stored with the set"):
-                self.tm.remove_sets([one.tags], [self.key(one.key)], where=one.where, missing="error")
+                self.tm.remove_sets([one.tags], [arguments[1]], where=one.where, area=one.area, missing="error")
 
     @rule(data=st.data())
     def remove_what_is_stored(self, data):
@@ -220,54 +222,33 @@ class Index(RuleBasedStateMachine):
           unit=UNITS, column=COLUMNS, is_table=st.booleans())  # fmt: skip
     def add_sets(self, added, unit, column, is_table):
         """With columns of expressions and times, by themselves or in a table."""
-        tags, keys, where = self.columns([one for one, _ in added])
+        tags, keys, where, area = self.columns([one for one, _ in added])
         times = [None if seconds is None else self.clock.after(seconds) for _, seconds in added]
         expires = pa.array(times, pa.timestamp(unit, "Europe/Rome"))
         if is_table:
             kinds = pa.list_(pa.string()), {"integer": pa.uint64(), "string": pa.string()}[self.key_type]
             columns = {"tags": pa.array(tags, kinds[0]), "key": pa.array(keys, kinds[1])}
-            where_column = pa.array(where, pa.string())
-            self.tm.add_subscriptions(pa.table(columns | {"where": where_column, "expires": expires}))
+            columns |= {"where": pa.array(where, pa.string()), "area": pa.array(list(map(struct_of, area)), AREA)}
+            self.tm.add_subscriptions(pa.table(columns | {"expires": expires}))
         else:
-            self.tm.add_sets(tags, keys, where=column(where), expires=expires)
-        self.oracle.add_sets(tags, keys, where=where, expires=times)
+            self.tm.add_sets(tags, keys, where=column(where), area=area, expires=expires)
+        self.oracle.add_sets(tags, keys, where=where, area=area, expires=times)
         self.note_lasting()
         return multiple(*(one for one, _ in added))
 
-    @rule(target=subscriptions, added=st.lists(subscriptions | NEW, max_size=8), where=WHERE,
+    @rule(target=subscriptions, added=st.lists(subscriptions | NEW, max_size=8), where=WHERE, area=SOME_AREAS,
           seconds=st.none() | st.integers(1, 12))  # fmt: skip
-    def add_sets_alike(self, added, where, seconds):
-        """With one expression and one time for all."""
-        tags, keys, _ = self.columns(added)
+    def add_sets_alike(self, added, where, area, seconds):
+        """With one expression, one area and one time for all."""
+        tags, keys, *_ = self.columns(added)
         expires = None if seconds is None else timedelta(seconds=seconds)
-        self.change("add_sets", tags, keys, where=where, expires=expires)
-        return multiple(*(one._replace(where=where) for one in added))
+        self.change("add_sets", tags, keys, where=where, area=area, expires=expires)
+        return multiple(*(one._replace(where=where, area=area) for one in added))
 
     @rule(removed=st.lists(subscriptions, max_size=8))
     def remove_sets(self, removed):
-        tags, keys, where = self.columns(removed)
-        self.change("remove_sets", tags, keys, where=where)
-
-    @rule(target=subscriptions, one=subscriptions | NEW, area=st.sampled_from(AREAS), seconds=SECONDS)
-    def add_set_with_area(self, one, area, seconds):
-        expires = None if seconds is None else self.clock.after(seconds)
-        self.change("add_set", one.tags, self.key(one.key), where=one.where, area=area, expires=expires)
-        return one
-
-    @rule(target=subscriptions, added=st.lists(st.tuples(FEW_PAIRS, st.sampled_from(AREAS)), max_size=8))
-    def add_sets_with_areas(self, added):
-        """With a column of areas; the oracle has one after the other."""
-        pairs = [pair for pair, _ in added]
-        sets, keys = [tags for tags, _ in pairs], [self.key(key) for _, key in pairs]
-        self.tm.add_sets(sets, keys, area=[area for _, area in added])
-        for tags, key, (_, area) in zip(sets, keys, added, strict=True):
-            self.oracle.add_set(tags, key, area=area)
-        self.note_lasting()
-        return multiple(*(Subscription(*pair, None) for pair in pairs))
-
-    @rule(one=subscriptions | NEW, area=st.sampled_from(AREAS))
-    def remove_set_with_area(self, one, area):
-        self.change("remove_set", one.tags, self.key(one.key), where=one.where, area=area)
+        tags, keys, where, area = self.columns(removed)
+        self.change("remove_sets", tags, keys, where=where, area=area)
 
     @rule(moves=MOVES)
     def move(self, moves):
@@ -303,6 +284,7 @@ class Index(RuleBasedStateMachine):
         assert became == self.oracle.consolidate()
         assert tuple(self.tm.stats()["changes"].values()) == tuple(map(sum, zip(before, became, strict=True)))
         self.lasting = 0
+        assert not (self.on_disk() and list(self.path.glob("staged-*")))
         self.tm.check()
         assert not full or self.tm.stats()["segments"] == 1
 
@@ -325,32 +307,26 @@ class Index(RuleBasedStateMachine):
         self.message = message_for(data, one, query)
         assert_agree(self.tm, self.oracle, [query + one.tags, self.message])
 
-    @rule(some=st.lists(subscriptions, max_size=4), data=st.data(), unique=st.booleans())
-    def submit(self, some, data, unique):
-        messages = [message_for(data, one, []) for one in some]
-        futures = [self.tm.submit(*message, unique=unique) for message in messages]
-        for message, future in zip(messages, futures, strict=True):
-            keys = future.result(60)
-            assert (keys if unique else sorted(keys)) == (
-                self.oracle.match_unique(*message) if unique else self.oracle.match(*message)
-            )
-
-    @rule(queries=strategies.query_lists, unique=st.booleans())
-    def match_many(self, queries, unique):
-        expected = map(self.oracle.match_unique if unique else self.oracle.match, queries)
-        assert_keys(self.tm.match_many(queries, unique=unique), list(map(sorted, expected)), self.key_type)
-
-    @rule(some=st.lists(subscriptions, max_size=4), data=st.data(), unique=st.booleans())
-    def amatch(self, some, data, unique):
-        """All at once, in one loop of events."""
+    @rule(some=st.lists(subscriptions, max_size=4), data=st.data(), unique=st.booleans(), awaits=st.booleans())
+    def submit(self, some, data, unique, awaits):
+        """All at once, perhaps in one loop of events."""
         messages = [message_for(data, one, []) for one in some]
 
         async def answers():
             return await asyncio.gather(*(self.tm.amatch(*message, unique=unique) for message in messages))
 
+        if awaits:
+            found = asyncio.run(asyncio.wait_for(answers(), 60))
+        else:
+            futures = [self.tm.submit(*message, unique=unique) for message in messages]
+            found = [future.result(60) for future in futures]
         expected = [(self.oracle.match_unique if unique else self.oracle.match)(*message) for message in messages]
-        found = asyncio.run(asyncio.wait_for(answers(), 60))
         assert [keys if unique else sorted(keys) for keys in found] == expected
+
+    @rule(queries=strategies.query_lists, unique=st.booleans())
+    def match_many(self, queries, unique):
+        expected = map(self.oracle.match_unique if unique else self.oracle.match, queries)
+        assert_keys(self.tm.match_many(queries, unique=unique), list(map(sorted, expected)), self.key_type)
 
     @rule(some=st.lists(subscriptions, max_size=6), data=st.data(), unique=st.booleans(), ahead=st.integers(0, 2))
     def match_many_in_a_table(self, some, data, unique, ahead):
@@ -428,8 +404,15 @@ class Index(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-@pytest.mark.parametrize("few", [0, 4, FEW_SETS])
-@pytest.mark.parametrize("key_type", get_args(KeyType))
+KINDS = [*product(get_args(Layout), get_args(KeyType), [0, 4, FEW_SETS])]
+#: Each layout, each type of keys and each `few` is in one of them
+SOME = [("rarest", "string", 0), ("balanced", "integer", 4), ("rarest", "integer", FEW_SETS)]
+
+
+@pytest.mark.parametrize(
+    ("layout", "key_type", "few"),
+    [pytest.param(*kind, marks=[] if kind in SOME or CALLS_OF_A_KIND else pytest.mark.nightly) for kind in KINDS],
+)
 def test_any_order_of_calls(layout, key_type, few, monkeypatch):
     """With segments of any size, which are merged in the background meanwhile.
 
@@ -438,7 +421,8 @@ def test_any_order_of_calls(layout, key_type, few, monkeypatch):
     clock, once = set_clock(monkeypatch), Expiring.once
     monkeypatch.setattr(Expiring, "once", lambda *arguments: once(*arguments) if DROPPING.is_set() else 0.002)
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
-    chosen = settings(stateful_step_count=CALLS)
+    most = settings().max_examples
+    chosen = settings(stateful_step_count=CALLS, max_examples=min(most, 8) if (layout, key_type, few) in SOME else most)
     if CALLS_OF_A_KIND:
         examples = CALLS_OF_A_KIND // MANY_CALLS
         chosen = settings(

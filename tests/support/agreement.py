@@ -14,6 +14,16 @@ from tagmatch import TagMatch
 KEY_TYPES = {"integer": pa.uint64(), "string": pa.large_string()}
 
 
+def index_of(
+    tags: Any, keys: Any, path: Any = None, *, where: Any = None, area: Any = None, expires: Any = None, **options: Any
+) -> TagMatch[Any]:
+    """An index with these sets."""
+    tm: TagMatch[Any] = TagMatch(path, **options)
+    tm.add_sets(tags, keys, where=where, area=area, expires=expires)
+    tm.consolidate()
+    return tm
+
+
 def loaded(pairs: Iterable[tuple[Iterable[str], Any]], **options: Any) -> tuple[TagMatch[Any], Oracle]:
     """Both, with these (tags, key) pairs stored."""
     sets, keys = zip(*pairs, strict=True)

@@ -39,15 +39,18 @@ def any_at(rng: random.Random) -> At:
     return At(rng.choice([None, *PLACES]), rng.choice([None, None, *SHAPES]))
 
 
+#: The type of a column of areas
+AREA = pa.struct({"kind": pa.string(), **dict.fromkeys(areas.FIELDS, pa.float64())})
+
+
 def located_table(asked: list[tuple[list[str], At]]) -> pa.Table:
     """Messages without attributes as a table."""
     lists = pa.list_(pa.float64())
-    within = pa.struct({"kind": pa.string(), **dict.fromkeys(areas.FIELDS, pa.float64())})
     return pa.table(
         {
             "tags": pa.array([list(tags) for tags, _ in asked], pa.list_(pa.string())),
             "location": pa.array([at.location and list(at.location) for _, at in asked], lists),
-            "within": pa.array([struct_of(at.within) for _, at in asked], within),
+            "within": pa.array([struct_of(at.within) for _, at in asked], AREA),
         }
     )
 

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
+import pyarrow as pa
 from oracle import holds_for
 from support.conditions import Message, conditions_in
 from support.numbered_conditions import FOR_ALL, any_attributes, condition_of, row_of, table_of
+from support.pipelines import IN_PACKET
 
 from tagmatch import TagMatch
 
@@ -115,24 +117,39 @@ def _match(tm: TagMatch, rng: random.Random) -> int:
     return _check_keys([message], [tm.match(*message)])
 
 
+def _match_unique(tm: TagMatch, rng: random.Random) -> int:
+    (message,) = _messages(rng, 1)
+    return _check_keys([message], [list(tm.match_unique(*message))])
+
+
 def _match_many(tm: TagMatch, rng: random.Random) -> int:
     messages = _messages(rng, 8)
-    return _check_keys(messages, tm.match_many(table_of(messages)).to_pylist())
+    return _check_keys(messages, tm.match_many(table_of(messages), unique=rng.random() < 0.5).to_pylist())
 
 
 def _match_many_tags(tm: TagMatch, rng: random.Random) -> int:
-    messages = [Message(tags, {}) for tags, _ in _messages(rng, 8)]
-    return _check_keys(messages, tm.match_many([tags for tags, _ in messages]).to_pylist())
+    """One message so often that the work is split, in several chunks."""
+    message = Message([*_VERSION, "all", *rng.sample(_EVERYTHING, 3)], {})
+    answers = tm.match_many(pa.chunked_array([[message.tags] * 1000] * 3)).to_pylist()
+    if len(set(map(frozenset, answers))) != 1:
+        raise MixedError("answers of several versions in one call")
+    return _check_keys([message], answers[:1])
 
 
 def _submit(tm: TagMatch, rng: random.Random) -> int:
     (message,) = _messages(rng, 1)
-    return _check_keys([message], [tm.submit(*message).result(60)])
+    return _check_keys([message], [list(tm.submit(*message, unique=rng.random() < 0.5).result(60))])
 
 
 def _amatch(tm: TagMatch, rng: random.Random) -> int:
     (message,) = _messages(rng, 1)
-    return _check_keys([message], [asyncio.run(tm.amatch(*message))])
+    return _check_keys([message], [list(asyncio.run(tm.amatch(*message, unique=rng.random() < 0.5)))])
+
+
+def _in_a_packet(tm: TagMatch, rng: random.Random) -> int:
+    ((tags, _),) = _messages(rng, 1)
+    submitted = tm.submit([*tags, IN_PACKET]).result(60)
+    return _check_keys([Message(tags, {})], [submitted])
 
 
 def _columns(tm: TagMatch, _: random.Random) -> int:
@@ -145,7 +162,7 @@ def _columns(tm: TagMatch, _: random.Random) -> int:
 
 #: Each asks an index, and returns of which version the answer is
 WAYS: tuple[Callable[[TagMatch, random.Random], int], ...] = (
-    _match, _match_many, _match_many_tags, _submit, _amatch, _columns,
+    _match, _match_unique, _match_many, _match_many_tags, _submit, _amatch, _in_a_packet, _columns,
     lambda tm, _: _check_sets(tm.explain(_EVERYTHING, FOR_ALL)),
     lambda tm, _: _check_sets(list(tm)),
 )  # fmt: skip

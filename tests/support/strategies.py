@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 #: few enough that one set is often contained in another; among them all kinds of tags that could be confused
@@ -18,20 +19,17 @@ BOUNDARY_KEYS = (0, 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
 #: in no order; among them keys of which one is the beginning of another, and a fox that in UTF-16, not in UTF-8, comes
 #: before the wide tilde
 COMMON_NAMES = (
-    "bob",
-    "alice",
-    "",
-    "🦊",
-    "～",
-    "alic",
-    "Alice",
-    "é",
-    "日本",
-    "x" * 70,
-    "b\0",
-    "b",
+    "bob", "alice", "", "🦊", "～", "alic", "Alice", "é", "日本", "x" * 70, "b\0", "b",
     "3f2b8c1e-0000-4000-8000-7d1e5a9b0c44",
-)
+)  # fmt: skip
+
+layouts = st.sampled_from(["rarest", "balanced"])
+
+
+def fewer(part: int = 4) -> settings:
+    """For a test that is repeated with several engines or paths, a part of the examples each."""
+    return settings(max_examples=max(2, settings().max_examples // part))
+
 
 common_tags = st.sampled_from(COMMON_TAGS)
 long_tags = st.builds(operator.mul, st.text(min_size=1, max_size=3), st.integers(1, 5_000))
