@@ -1,114 +1,37 @@
-"""Sets with areas, and messages that say where they are, against plain Python; and clients that move."""
+"""Sets with areas, and messages that say where they are, against plain Python; clients that move; both geometries."""
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
-from contextlib import suppress
+import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from oracle import Oracle
-from support.areas import FIELDS
-from support.areas_and_moves import struct_of
-from support.distances import UndecidedError
-from support.located import messages, moves, subscriptions
+from support.agreement import index_of
+from support.distances import HALF_WAY
+from support.index_files import contents_of
+from support.waiting import wait_until
 
 from tagmatch import (
     Box,
+    Circle,
     IndexCorruptError,
     IndexExistsError,
     InvalidTypeError,
     InvalidValueError,
     Near,
     NullError,
+    StagedChangesWarning,
     TagMatch,
     TagMatchError,
 )
 from tagmatch.model.storage.positions import open_positions
-from tagmatch.pipeline.areas import index
 
-
-@pytest.fixture(scope="module", params=["contents", "areas", "either"])
-def found_first(request):
-    """What of sets with areas is looked for first: all contents, all areas, or what takes less time."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param != "either":
-            areas = request.param == "areas"
-            patch.setattr(index, "areas_come_first", lambda required, _: np.full(len(required), areas))
-        yield request.param
-
-
-@pytest.mark.usefixtures("found_first")
-@given(data=st.data(), plane=st.booleans(), layout=st.sampled_from(["rarest", "balanced"]))
-def test_any_way_to_ask(data, plane, layout):
-    """Every call that takes a query, alone and in a table, while clients move and sets change."""
-    drawn = data.draw(st.lists(subscriptions(plane=plane), min_size=1, max_size=8))
-    oracle = Oracle(plane=plane)
-    with TagMatch(layout=layout, device="cpu", threads=2, plane=plane) as tm:
-        half, removed = len(drawn) // 2, data.draw(st.sets(st.sampled_from(drawn)))
-        for each in (tm, oracle):
-            for some in (drawn[:half], drawn[half:]):
-                for tags, client, where, area in some:
-                    each.add_set(tags, client, where=where, area=area)
-                each.consolidate()
-            for tags, client, where, area in removed:
-                each.remove_set(tags, client, where=where, area=area)
-            each.consolidate()
-        asked = []
-        for _ in range(3):
-            moved = data.draw(moves(plane=plane))
-            for each in (tm, oracle):
-                each.move(list(moved), [place[0] for place in moved.values()], [place[1] for place in moved.values()])
-            asked.append(data.draw(messages(plane=plane)))
-            with suppress(UndecidedError):
-                agrees(tm, oracle.match(**asked[-1]), **asked[-1])
-        for message, keys in zip(
-            asked, tm.match_many(table_of(asked, plane=plane), unique=True).to_pylist(), strict=True
-        ):
-            with suppress(UndecidedError):
-                assert keys == sorted(oracle.match_unique(**message))
-
-
-def agrees(tm: TagMatch, expected: list[int], **message: Any) -> None:
-    assert sorted(tm.match(**message)) == expected
-    assert tm.match_unique(**message) == set(expected)
-    assert sorted(tm.submit(**message).result()) == expected
-    assert asyncio.run(tm.amatch(**message, unique=True)) == set(expected)
-    assert sorted(key for _, keys in tm.explain(**message) for key in keys) == expected
-
-
-def table_of(asked: list[dict[str, Any]], *, plane: bool) -> pa.Table:
-    names = ("x", "y") if plane else ("lon", "lat")
-    located = [message["location"] and dict(zip(names, message["location"], strict=True)) for message in asked]
-    within = pa.struct({"kind": pa.string(), **dict.fromkeys(FIELDS, pa.float64())})
-    return pa.table(
-        {
-            "tags": pa.array([message["tags"] for message in asked], pa.list_(pa.string())),
-            "x": pa.array([message["attributes"].get("x") for message in asked], pa.int64()),
-            "location": pa.array(located, pa.struct(dict.fromkeys(names, pa.float64()))),
-            "within": pa.array([struct_of(message["within"]) for message in asked], within),
-        }
-    )
-
-
-def test_keys_that_are_strings_move():
-    with TagMatch(key_type="string", device="cpu") as tm:
-        tm.add_sets([["a"], ["a"], []], ["ana", "bo", "cy"], area=Near(1000))
-        tm.add_set(["a"], "dee")
-        tm.consolidate()
-        tm.move(["ana", "cy", "dee"], [9.0, 9.0, 9.0], [45.0, 45.0, 45.0])
-        assert sorted(tm.match(["a"], location=(9.001, 45.0))) == ["ana", "cy", "dee"]
-        assert sorted(tm.match(["a"], within=Box(8, 44, 10, 46))) == ["ana", "cy", "dee"]
-        tm.move(["ana", "dee"], math.nan, math.nan)
-        assert sorted(tm.match(["a"], within=Box(8, 44, 10, 46))) == ["cy"]
-        assert tm.match(["a"]) == ["dee"]
-        assert tm.stats()["positions"] == 1
+SWAPPED = "lon and lat seem swapped: lon comes first"
 
 
 @pytest.mark.parametrize(
@@ -118,9 +41,7 @@ def test_keys_that_are_strings_move():
 )  # fmt: skip
 def test_ways_to_leave(nowhere):
     """Nulls, as Arrow and as Python have them, and NaN."""
-    with TagMatch(device="cpu") as tm:
-        tm.add_sets([[], []], [1, 2], area=Near(10))
-        tm.consolidate()
+    with index_of([[], []], [1, 2], area=Near(10), device="cpu") as tm:
         tm.move([1, 2], [9.0, 9.0], [45, 45])
         some = isinstance(nowhere, pa.ChunkedArray) and not len(nowhere)
         tm.move([] if some else [1], nowhere, nowhere)
@@ -147,63 +68,40 @@ def test_clients_that_move_before_they_subscribe():
         assert tm.match([], location=(9, 45)) == []
 
 
-def test_positions_stay_when_segments_are_merged():
-    with TagMatch(device="cpu") as tm:
-        for key in range(20):
-            tm.add_set(["a"], key, area=Near(10))
-            tm.move([key], key, 45)
-            tm.consolidate(full=key % 7 == 0)
-        for key in range(20):
-            assert tm.match(["a"], location=(key, 45)) == [key]
-
-
 @pytest.mark.parametrize(
-    ("location", "message"),
+    ("location", "error", "message"),
     [
-        ((9.0, 91.0), "location: lat must be from -90 to 90, not 91.0; lon and lat seem swapped: lon comes first"),
-        ((-180.5, 0), "location: lon must be from -180 to 180, not -180.5"),
-        ((math.nan, 0), "location: lon must be finite, not nan"),
+        ((9.0, 91.0), InvalidValueError, f"location: lat must be from -90 to 90, not 91.0; {SWAPPED}"),
+        ((-180.5, 0), InvalidValueError, "location: lon must be from -180 to 180, not -180.5"),
+        ((math.nan, 0), InvalidValueError, "location: lon must be finite, not nan"),
+        *((wrong, InvalidTypeError, "location") for wrong in (9.0, "9,45", (1, 2, 3), {1, 2}, (True, 1), ("9", "45"))),
     ],
 )
-def test_locations_that_are_nowhere(location, message):
-    with TagMatch(device="cpu") as tm, pytest.raises(InvalidValueError) as error:
-        tm.match([], location=location)
-    assert str(error.value) == message
-
-
-@pytest.mark.parametrize("location", [9.0, "9,45", (1, 2, 3), {1, 2}, (True, 1), ("9", "45")])
-def test_no_locations(location):
-    with TagMatch(device="cpu") as tm, pytest.raises(InvalidTypeError, match="location"):
-        tm.match([], location=location)
-
-
-def test_within_is_no_near():
-    with TagMatch(device="cpu") as tm, pytest.raises(InvalidTypeError, match="within must be a Circle or a Box"):
-        tm.match([], within=Near(5))
+def test_locations_that_are_none(location, error, message):
+    with TagMatch(device="cpu") as tm:
+        with pytest.raises(error, match=f"^{message}"):
+            tm.match([], location=location)
+        with pytest.raises(InvalidTypeError, match="within must be a Circle or a Box"):
+            tm.match([], within=Near(5))
 
 
 @pytest.mark.parametrize(
     ("column", "error", "message"),
     [
-        (
-            [None, {"lon": 1.0, "lat": 95.0}],
-            InvalidValueError,
-            "column 'location': row 1: lat must be from -90 to 90, not 95.0; lon and lat seem swapped: lon comes first",
-        ),
-        ([{"lon": 1.0, "lat": math.nan}], InvalidValueError, "column 'location': row 0: lat must be finite, not nan"),
-        ([{"lon": 1.0, "lat": None}], NullError, "column 'location': row 0 has no lat"),
-        ([[1.0, 2.0], [1.0]], InvalidValueError, "column 'location': row 1 must have two numbers, lon and lat"),
-        (
-            [{"x": 1.0, "y": 2.0}],
-            InvalidTypeError,
-            "column 'location' must have the fields lon and lat, not ['x', 'y']",
-        ),
+        ([None, {"lon": 1.0, "lat": 95.0}], InvalidValueError,
+         f"row 1: lat must be from -90 to 90, not 95.0; {SWAPPED}"),
+        ([{"lon": 1.0, "lat": math.nan}], InvalidValueError, "row 0: lat must be finite, not nan"),
+        ([{"lon": 1.0, "lat": None}], NullError, "row 0 has no lat"),
+        ([[1.0, 2.0], [1.0]], InvalidValueError, "row 1 must have two numbers, lon and lat"),
     ],
-)
+)  # fmt: skip
 def test_columns_of_locations_with_a_mistake(column, error, message):
-    with TagMatch(device="cpu") as tm, pytest.raises(error) as raised:
-        tm.match_many(pa.table({"location": column}))
-    assert str(raised.value) == message
+    with TagMatch(device="cpu") as tm:
+        with pytest.raises(error) as raised:
+            tm.match_many(pa.table({"location": column}))
+        assert str(raised.value) == f"column 'location': {message}"
+        with pytest.raises(InvalidTypeError, match=r"'location' must have the fields lon and lat, not \['x', 'y'\]"):
+            tm.match_many(pa.table({"location": [{"x": 1.0, "y": 2.0}]}))
 
 
 @pytest.mark.parametrize(
@@ -216,31 +114,12 @@ def test_columns_of_locations_with_a_mistake(column, error, message):
     ],
 )
 def test_moves_to_nowhere(lon, lat, message):
-    with TagMatch(device="cpu") as tm:
-        tm.add_sets([[], []], [1, 2], area=Near(5))
-        tm.consolidate()
+    with index_of([[], []], [1, 2], area=Near(5), device="cpu") as tm:
         tm.move([1, 2], 5, 5)
         with pytest.raises(InvalidValueError) as error:
             tm.move([1, 2], lon, lat)
         assert str(error.value) == message
         assert sorted(tm.match([], location=(5, 5))) == [1, 2]
-
-
-def test_positions_last(tmp_path):
-    """Those of the last consolidation, or of when they were saved."""
-    with TagMatch(tmp_path / "index", key_type="string") as tm:
-        tm.add_sets([[], []], ["ana", "bo"], area=Near(10))
-        tm.move(["ana", "bo"], [9, 10], [45, 46])
-        tm.consolidate()
-        tm.move(["bo"], 11, 47)
-    with TagMatch.open(tmp_path / "index") as tm:
-        assert tm.match([], location=(10, 46)) == ["bo"]
-        tm.move(["bo"], 11, 47)
-        tm.save_positions()
-    with TagMatch.open(tmp_path / "index") as tm:
-        assert tm.match([], location=(11, 47)) == ["bo"]
-        assert tm.match([], location=(9, 45)) == ["ana"]
-        assert tm.match([], location=(10, 46)) == []
 
 
 def test_damaged_positions_are_noticed(tmp_path):
@@ -272,9 +151,7 @@ def test_positions_are_saved_before_anything_else(tmp_path):
     with TagMatch(tmp_path / "new" / "index") as tm:
         tm.move([7], 9, 45)
         tm.save_positions()
-    with TagMatch(tmp_path / "new" / "index") as tm:
-        tm.add_set([], 7, area=Near(10))
-        tm.consolidate()
+    with index_of([[]], [7], area=Near(10), path=tmp_path / "new" / "index") as tm:
         assert tm.match([], location=(9, 45)) == [7]
     (tmp_path / "other").mkdir()
     with TagMatch(tmp_path / "other") as tm:
@@ -339,6 +216,139 @@ def test_positions_of_a_writer_that_was_killed_go(tmp_path):
     assert not (tmp_path / "index" / "POSITIONS.arrow.new").exists()
 
 
-def test_positions_in_memory_cannot_be_saved():
-    with TagMatch() as tm, pytest.raises(InvalidValueError, match="no folder to save positions to"):
+ANTIPODES = [(-170.0, -45.0), (-170.0, -44.9999), (-169.9999, -45.0)]
+FAR = [(1e308, -1e308), (1.5e154, 0.0), (1e-170, 0.0), (0.0, 5e-324), (0.0, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("plane", "middle", "radius", "asked", "expected"),
+    [
+        (False, (10.0, 45.0), HALF_WAY - 1e-3, ANTIPODES, [False, True, True]),
+        (False, (10.0, 45.0), HALF_WAY - 10, ANTIPODES, [False, True, False]),
+        (True, (0.0, 0.0), 1.4e154, FAR, [False, False, True, True, True]),
+        (True, (0.0, 0.0), 1.7e308, FAR, [True, True, True, True, True]),
+        (True, (0.0, 0.0), 1e-200, FAR, [False, False, False, True, True]),
+        (True, (0.0, 0.0), 0.0, FAR, [False, False, False, False, True]),
+    ],
+)
+@pytest.mark.parametrize("others", [0, 400])
+def test_all_ways_to_ask(plane, middle, radius, asked, expected, others):
+    """A circle that stays, a client that moves, and clients within a circle; a message alone, and in a table."""
+    circle = Circle(*middle, radius)
+    with TagMatch(device="cpu", plane=plane) as tm:
+        tm.add_set(["stays"], 1, area=circle)
+        tm.add_set(["moves"], 2, area=Near(radius))
+        tm.add_set(["asked for"], 3)
+        tm.add_sets([["stays"]] * others, range(10, 10 + others), area=Circle(*middle, 0))
+        tm.consolidate()
+        for place, is_there in zip(asked, expected, strict=True):
+            lon, lat = place
+            tm.move([2, 3], [middle[0], lon], [middle[1], lat])
+            for tags, key in ((["stays"], 1), (["moves"], 2)):
+                table = pa.table({"tags": [tags], "location": [list(place)]})
+                assert (key in tm.match(tags, location=place)) is is_there
+                assert (key in tm.match_many(table).to_pylist()[0]) is is_there
+            tags, found = ["asked for"], [3] if is_there else []
+            assert tm.match(tags, within=circle) == found
+            tm.move([3], [middle[0]], [middle[1]])
+            assert tm.match(tags, within=Circle(lon, lat, radius)) == found
+
+
+HERE, AROUND = (9.0, 45.0), Box(8, 44, 10, 46)
+OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
+
+
+def test_positions_stay_whatever_is_taken_over(tmp_path: Path) -> None:
+    """A reader has positions of its own, which it keeps; one of an earlier snapshot has none at first."""
+    path = tmp_path / "index"
+    with TagMatch(path, keep_snapshots=2, **OPTIONS) as tm:
+        tm.add_set(["a"], 1, area=Near(10))
+        tm.move([1], *HERE)
+        tm.consolidate()
+        with TagMatch.open(path, **OPTIONS) as reader, TagMatch.open(path, auto_reload=0.01, **OPTIONS) as follower:
+            assert reader.match(["a"], location=HERE) == [1]
+            for each in (reader, follower):
+                each.move([1, 2], 20, 0)
+            tm.add_set(["a"], 2, area=Near(10))
+            tm.consolidate()
+            reader.reload()
+            wait_until(lambda: follower.stats()["keys"] == 2)
+            for each in (reader, follower):
+                assert sorted(each.match(["a"], location=(20, 0))) == [1, 2]
+            assert tm.match(["a"], location=HERE) == [1]
+        with TagMatch.open(path, snapshot=1, **OPTIONS) as first:
+            assert (first.stats()["positions"], first.match(["a"], location=HERE)) == (0, [])
+            first.move([1, 2], *HERE)
+            assert first.match(["a"], location=HERE) == [1]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_areas_are_exact_in_any_layout(layout: Any, exact: bool) -> None:
+    with TagMatch(layout=layout, exact=exact, **OPTIONS) as tm:
+        tm.add_sets([["a", str(number)] for number in range(100)], range(100), area=Near(10))
+        tm.add_sets([["b"]] * 3, [200, 201, 202], area=[Circle(*HERE, 5), Circle(20, 0, 5), None])
+        tm.consolidate()
+        tm.move(range(50), *HERE)
+        tm.move([201, 202], *HERE)
+        query = ["a", "b", *map(str, range(40, 60))]
+        assert sorted(tm.match(query, location=HERE)) == [*range(40, 50), 200, 202]
+        assert sorted(tm.match(query, within=AROUND)) == [*range(40, 50), 202]
+        assert tm.match(query) == [202]
+
+
+GEOMETRIES = pytest.mark.parametrize("plane", [False, True])
+
+
+def opened(path: Path, *, plane: bool) -> TagMatch[Any]:
+    return TagMatch(path, device="cpu", threads=1, plane=plane)
+
+
+@GEOMETRIES
+def test_staged_areas_of_the_other_geometry_stay_staged(tmp_path: Path, plane: bool) -> None:
+    """Who opens the index otherwise can neither consolidate them nor stage others beside them."""
+    path = tmp_path / "index"
+    with opened(path, plane=plane) as tm:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+    with opened(path, plane=plane) as tm:
+        tm.add_set(["b"], 2, area=Circle(1, 2, 3))
+    before = contents_of(path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", StagedChangesWarning)
+        with opened(path, plane=not plane) as tm:
+            for change in (tm.consolidate, lambda: tm.add_set(["c"], 3, area=Circle(1, 2, 3))):
+                with pytest.raises(InvalidValueError, match=f"staged in {path} have areas on the .*plane={plane}"):
+                    change()
+                assert (tm.stats()["staged"], tm.match(["a", "b"])) == (1, [1])
+    assert contents_of(path) == before
+    with opened(path, plane=plane) as tm:
+        tm.consolidate()
+        assert sorted(tm.match(["a", "b", "c"], location=(1, 2))) == [1, 2]
+
+
+@GEOMETRIES
+def test_a_snapshot_of_the_other_geometry_is_not_taken_over(tmp_path: Path, plane: bool) -> None:
+    with opened(tmp_path / "index", plane=plane) as tm, opened(tmp_path / "index", plane=not plane) as other:
+        tm.add_set(["a"], 1)
+        tm.consolidate()
+        other.reload()
+        tm.add_set(["b"], 2, area=Circle(1, 2, 3))
+        tm.consolidate()
+        with pytest.raises(InvalidValueError, match=f"plane={plane}"):
+            other.reload()
+        assert other.match(["a", "b"]) == [1]
+
+
+@GEOMETRIES
+def test_positions_of_the_other_geometry(tmp_path: Path, plane: bool) -> None:
+    with opened(tmp_path / "index", plane=plane) as tm:
+        tm.move([7], 1, 2)
         tm.save_positions()
+    with pytest.raises(InvalidValueError, match=f"open the index with plane={plane}, or remove the file"):
+        opened(tmp_path / "index", plane=not plane)
+    with opened(tmp_path / "index", plane=plane) as tm:
+        assert tm.stats()["positions"] == 1
+        tm.move([7], None, None)
+        tm.save_positions()
+    with opened(tmp_path / "index", plane=not plane) as tm:
+        assert tm.stats()["positions"] == 0

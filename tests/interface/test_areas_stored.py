@@ -7,7 +7,7 @@ import math
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.areas import areas, numbers_of, plane_areas, text_of
+from support.index_files import contents_of
 
 from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, Near, NullError, TagMatch, Where
 from tagmatch.files.inputs import read_sets
 from tagmatch.model.conditions.areas import KIND, NUMBERS, area_rows
 from tagmatch.model.filters.constraints import Constraint
-from tagmatch.model.options import Layout
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
 
@@ -56,9 +56,8 @@ def stored(tm: TagMatch[Any]) -> dict[frozenset[str], tuple[Any, ...]]:
 # -- one by one, and by text -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", get_args(Layout))
-def test_equal_areas_are_one_set(layout: Layout) -> None:
-    with TagMatch(layout=layout, **OPTIONS) as tm:
+def test_equal_areas_are_one_set() -> None:
+    with TagMatch(**OPTIONS) as tm:
         tm.add_set(["a"], 1, area=CITY)
         tm.add_set(["a"], 2, where="within circle(9.190, 45.46, 5e3)")
         tm.add_sets([["a"], ["a"]], [3, 4], area=CITY)
@@ -92,32 +91,6 @@ def test_what_iteration_gives_is_taken_again() -> None:
         assert stored(again) == {}
 
 
-def test_alternatives_each_have_the_area() -> None:
-    with TagMatch(**OPTIONS) as tm:
-        for stage in (tm.add_set, tm.remove_set):
-            stage(["a"], 1, where='x = 1 or tags {"b"}', area=Near(5))
-            if stage == tm.add_set:
-                assert stored(tm) == {
-                    frozenset(["a", Where("x = 1"), *shown(Near(5))]): (1,),
-                    frozenset(["a", "b", *shown(Near(5))]): (1,),
-                }
-        assert stored(tm) == {}
-
-
-@pytest.mark.parametrize("is_bulk", [False, True])
-def test_removed_by_area_or_by_text(is_bulk: bool) -> None:
-    for removed in ({"area": CITY}, {"where": text(CITY)}):
-        with TagMatch(**OPTIONS) as tm:
-            tm.add_set(["a"], 1, area=CITY)
-            tm.add_set(["a"], 2, area=Circle(9.19, 45.46, 5001))
-            tm.consolidate()
-            if is_bulk:
-                tm.remove_sets([["a"]], [1], **removed)
-            else:
-                tm.remove_set(["a"], 1, **removed)
-            assert list(stored(tm).values()) == [(2,)]
-
-
 # -- in columns --------------------------------------------------------------------------------------------------------
 
 ROWS = st.lists(st.tuples(st.lists(st.sampled_from("ab"), max_size=2, unique=True), st.none() | areas), max_size=8)
@@ -147,17 +120,9 @@ def struct_column(found: list[Any], data: Any) -> pa.Array:
     return pa.array(records, pa.struct(types))
 
 
-@given(rows=ROWS, data=st.data())
-def test_structs_are_stored_as_one_by_one(rows: list[Any], data: Any) -> None:
-    _as_one_by_one(rows, data, plane=False)
-
-
-@given(rows=PLANE_ROWS, data=st.data())
-def test_structs_on_the_plane(rows: list[Any], data: Any) -> None:
-    _as_one_by_one(rows, data, plane=True)
-
-
-def _as_one_by_one(rows: list[Any], data: Any, *, plane: bool) -> None:
+@given(plane=st.booleans(), data=st.data())
+def test_structs_are_stored_as_one_by_one(plane: bool, data: Any) -> None:
+    rows = data.draw(PLANE_ROWS if plane else ROWS)
     found = [area for _, area in rows]
     column = struct_column(found, data)
     tags = [Constraint.of_area(area, plane=plane).tag for area in found if area is not None]
@@ -206,24 +171,13 @@ def test_integers_and_negative_zeros_and_slices() -> None:
 
 
 def test_rows_with_areas_need_no_tags() -> None:
-    table = pa.table(
-        {
-            "key": [1, 2],
-            "tags": pa.array([None, ["a"]], pa.list_(pa.string())),
-            "area": pa.array([{"metres": 3}, None]),
-        }
-    )
+    tags = pa.array([None, ["a"]], pa.list_(pa.string()))
+    table = pa.table({"key": [1, 2], "tags": tags, "area": pa.array([{"metres": 3}, None])})
     with TagMatch(**OPTIONS) as tm:
         tm.add_subscriptions(table)
         assert stored(tm) == {shown(Near(3)): (1,), frozenset(["a"]): (2,)}
         tm.remove_subscriptions(table)
         assert stored(tm) == {}
-        with pytest.raises(NullError, match="row 1"):
-            tm.add_subscriptions(
-                table.set_column(2, "area", pa.array([{"metres": 3}, None]))
-                .take([0, 0])
-                .set_column(2, "area", pa.array([{"metres": 3}, None]))
-            )
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------
@@ -360,20 +314,17 @@ def test_other_mistakes() -> None:
         with pytest.raises(FilterError, match=r"^where: row 1: `not within near\(1\)` has no meaning"):
             tm.add_sets([[]] * 2, range(2), where=["within near(1)", "not within near(1)"])
         assert tm.stats()["staged"] == 0
-    with pytest.raises(InvalidTypeError, match=r"^plane must be True or False, not 1$"):
-        TagMatch(plane=1)  # type: ignore[arg-type]
 
 
 # -- on disk -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", get_args(Layout))
 @pytest.mark.parametrize("plane", [False, True])
-def test_opened_again_and_removed(tmp_path: Path, layout: Layout, plane: bool) -> None:
+def test_opened_again_and_removed(tmp_path: Path, plane: bool) -> None:
     """Also what is staged; an index on the plane is none on the sphere."""
     found = [area for area in AREAS if not (plane and area == OCEAN)]
     options = {"plane": plane, **OPTIONS}
-    with TagMatch(tmp_path / "i", layout=layout, **options) as tm:
+    with TagMatch(tmp_path / "i", **options) as tm:
         assert tm.stats()["plane"] is plane
         tm.add_sets([["a"]] * len(found), range(len(found)), area=found)
         tm.consolidate()
@@ -386,21 +337,15 @@ def test_opened_again_and_removed(tmp_path: Path, layout: Layout, plane: bool) -
             **{frozenset(["a"]) | shown(area): (key,) for key, area in enumerate(found)},
             **{frozenset(["b"]) | shown(Near(key)): (key,) for key in (7, 8)},
         }
-    with pytest.raises(InvalidValueError, match=rf"there are areas on the {'plane' if plane else 'sphere'}: open"):
-        TagMatch.open(tmp_path / "i", **{**options, "plane": not plane})
+    files = contents_of(tmp_path / "i")
+    for way in (TagMatch, TagMatch.open):
+        with pytest.raises(InvalidValueError, match=rf"there are areas on the {'plane' if plane else 'sphere'}: open"):
+            way(tmp_path / "i", **{**options, "plane": not plane})
+    assert contents_of(tmp_path / "i") == files
     with TagMatch.open(tmp_path / "i", **options) as tm:
         tm.remove_sets([["a"]] * len(found), range(len(found)), area=found)
         tm.remove_sets([["b"]] * 2, [7, 8], area=[Near(7), Near(8)])
         assert stored(tm) == {}
-
-
-def test_areas_of_any_numbers_on_the_plane() -> None:
-    with TagMatch(plane=True, **OPTIONS) as tm:
-        tm.add_set(["a"], 1, area=Circle(1e6, -1e6, 5))
-        tm.add_set(["a"], 2, where="within circle(1000000, -1e6, 5)")
-        tm.add_sets([["a"]], [3], where=["within circle(1000000, -1e6, 5)"])
-        assert stored(tm) == {frozenset(["a", Where("within circle(1000000, -1000000, 5)")]): (1, 2, 3)}
-        assert frozenset(["a", Where("within circle(1e6, -1e6, 5)")]) in tm
 
 
 @pytest.mark.parametrize("name", ["sets.jsonl", "sets.csv", "sets.parquet"])

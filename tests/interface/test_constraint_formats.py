@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.agreement import index_of
 from support.index_files import contents_of
 
 from tagmatch import Circle, IndexVersionError, TagMatch, Where, backup
@@ -31,88 +32,69 @@ def log_formats(index: Path, kind: str = "staged") -> list[int]:
     return [struct.unpack_from("<I", file.read_bytes(), 4)[0] for file in sorted(index.glob(f"{kind}-*.log"))]
 
 
-def test_only_indexes_with_conditions_have_format_5(tmp_path: Path) -> None:
+AREA, BOX = Circle(1, 2, 3), "not within box(1, 2, 3, 4)"
+#: Changes one after the other, and of which formats the index and its logs are after each
+CHANGES: list[list[tuple[Any, int, list[int]]]] = [
+    [
+        (lambda tm: tm.add_set(["a"], 1), 3, [1]),
+        (lambda tm: tm.add_set(["a"], 2, where="x < 1 or x > 5"), 5, [3]),
+        (lambda tm: tm.add_set(["b"], 3, expires=LATE), 5, [2]),
+        (lambda tm: tm.remove_set(["a"], 2, where="x < 1 or x > 5"), 4, [3]),
+        (lambda tm: tm.remove_sets([["b"]], [3]), 3, [1]),
+    ],
+    [
+        (lambda tm: tm.add_set(["a"], 1), 3, [1]),
+        (lambda tm: tm.add_set(["a"], 2, where="x = 1"), 5, [3]),
+        (lambda tm: tm.add_set(["a"], 2, area=AREA, expires=LATE), 6, [4]),
+        (lambda tm: tm.add_sets([["b"]], [3], where=[f"x = 1 or {BOX}"]), 6, [4]),
+        (lambda tm: tm.remove_sets([["b"]], [3], where=BOX), 6, [4]),
+        (lambda tm: tm.remove_sets([["a"]], [2], area=[AREA]), 5, [4]),
+        (lambda tm: tm.remove_sets([["a"], ["b"]], [2, 3], where="x = 1"), 3, [3]),
+    ],
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=["conditions", "areas"])
+def test_only_indexes_with_conditions_have_formats_of_their_own(tmp_path: Path, changes: Any) -> None:
     """Also beside keys that expire, and only as long as there are some."""
     index = tmp_path / "i"
-    for change, formats in [
-        (lambda tm: tm.add_set(["a"], 1), (3, [1])),
-        (lambda tm: tm.add_set(["a"], 2, where="x < 1 or x > 5"), (5, [3])),
-        (lambda tm: tm.add_set(["b"], 3, expires=LATE), (5, [2])),
-        (lambda tm: tm.remove_set(["a"], 2, where="x < 1 or x > 5"), (4, [3])),
-        (lambda tm: tm.remove_sets([["b"]], [3]), (3, [1])),
-    ]:
+    for change, *formats in changes:
         with TagMatch(index, **OPTIONS) as tm:
             change(tm)
             logs = log_formats(index)
             tm.consolidate(full=True)
-            assert (format_of(index), logs) == formats
-    with TagMatch(tmp_path / "plain", **OPTIONS) as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+            assert [format_of(index), logs] == formats
+    index_of([["a"]], [1], path=tmp_path / "plain", **OPTIONS).close()
     files, plain = contents_of(index), contents_of(tmp_path / "plain")
     assert {name for name in files if files[name] != plain.get(name)} == {"MANIFEST.json"}
 
 
 @pytest.mark.parametrize("is_bulk", [False, True])
-def test_older_versions_refuse_conditions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bulk: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "log", "version"),
+    [("expires", LATE, 2, 4), ("where", "x = 1", 3, 5), ("where", "within circle(1, 2, 3)", 4, 6)],
+)
+def test_older_versions_refuse_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bulk: bool, name: str, value: Any, log: int, version: int
+) -> None:
     """In the log, where those before can be read, and in the index."""
     index = tmp_path / "i"
     with TagMatch(index, durability="os", **OPTIONS) as tm:
         tm.add_set(["a"], 1)
-        tm.add_set(["a"], 2, expires=LATE)
         if is_bulk:
-            tm.add_sets([["a"], ["b"]], [3, 4], where=[None, "x = 1"])
+            tm.add_sets([["a"], ["b"]], [3, 4], **{name: [None, value]})
         else:
-            tm.add_set(["b"], 4, where="x = 1")
-    assert log_formats(index) == [1, 2, 3]
-    monkeypatch.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", 2)
-    with pytest.raises(IndexVersionError, match=r"staged-\d*3\.log has format 3, .* up to 2; upgrade tagmatch"):
+            tm.add_set(["b"], 4, **{name: value})
+    assert log_formats(index) == [1, log]
+    monkeypatch.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", log - 1)
+    with pytest.raises(IndexVersionError, match=rf"staged-\d*2\.log has format {log}, .* up to {log - 1}; upgrade"):
         TagMatch(index, **OPTIONS)
     monkeypatch.undo()
     with TagMatch(index, **OPTIONS) as tm:
         tm.consolidate()
-        assert 4 in tm.match(["a", "b"], {"x": 1})
-    monkeypatch.setattr("tagmatch.model.storage.format.FORMAT_VERSION", 4)
-    with pytest.raises(IndexVersionError, match=r"has format 5, .* up to 4; upgrade tagmatch"):
-        TagMatch.open(index, **OPTIONS)
-
-
-def test_only_indexes_with_areas_have_format_6(tmp_path: Path) -> None:
-    index, area = tmp_path / "i", Circle(1, 2, 3)
-    for change, formats in [
-        (lambda tm: tm.add_set(["a"], 2, where="x = 1"), (5, [3])),
-        (lambda tm: tm.add_set(["a"], 2, area=area, expires=LATE), (6, [4])),
-        (lambda tm: tm.add_sets([["b"]], [3], where=["x = 1 or not within box(1, 2, 3, 4)"]), (6, [4])),
-        (lambda tm: tm.remove_sets([["b"]], [3], where="not within box(1, 2, 3, 4)"), (6, [4])),
-        (lambda tm: tm.remove_sets([["a"]], [2], area=[area]), (5, [4])),
-        (lambda tm: tm.remove_sets([["a"], ["b"]], [2, 3], where="x = 1"), (3, [3])),
-    ]:
-        with TagMatch(index, **OPTIONS) as tm:
-            change(tm)
-            logs = log_formats(index)
-            tm.consolidate(full=True)
-            assert (format_of(index), logs) == formats
-
-
-@pytest.mark.parametrize("is_bulk", [False, True])
-def test_older_versions_refuse_areas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bulk: bool) -> None:
-    index = tmp_path / "i"
-    with TagMatch(index, durability="os", **OPTIONS) as tm:
-        tm.add_set(["a"], 3, where="x = 1")
-        if is_bulk:
-            tm.add_sets([["a"], ["b"]], [3, 4], area=[None, Circle(1, 2, 3)])
-        else:
-            tm.add_set(["b"], 4, where="within circle(1, 2, 3)")
-    assert log_formats(index) == [3, 4]
-    monkeypatch.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", 3)
-    with pytest.raises(IndexVersionError, match=r"staged-\d*2\.log has format 4, .* up to 3; upgrade tagmatch"):
-        TagMatch(index, **OPTIONS)
-    monkeypatch.undo()
-    with TagMatch(index, **OPTIONS) as tm:
-        tm.consolidate()
-        assert dict(tm)[frozenset(["b", Where("within circle(1, 2, 3)")])] == (4,)
-    monkeypatch.setattr("tagmatch.model.storage.format.FORMAT_VERSION", 5)
-    with pytest.raises(IndexVersionError, match=r"has format 6, .* up to 5; upgrade tagmatch"):
+        assert dict(tm)[frozenset(["b", Where(value)] if name == "where" else ["b"])] == (4,)
+    monkeypatch.setattr("tagmatch.model.storage.format.FORMAT_VERSION", version - 1)
+    with pytest.raises(IndexVersionError, match=rf"has format {version}, .* up to {version - 1}; upgrade tagmatch"):
         TagMatch.open(index, **OPTIONS)
 
 
@@ -121,9 +103,7 @@ def test_small_segments_earlier_snapshots_and_copies(tmp_path: Path, monkeypatch
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
     monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
     index, copy = tmp_path / "i", tmp_path / "copy"
-    with TagMatch(index, keep_snapshots=1, **OPTIONS) as tm:
-        tm.add_sets([[f"t{i}"] for i in range(100)], range(100))
-        tm.consolidate()
+    with index_of([[f"t{i}"] for i in range(100)], range(100), path=index, keep_snapshots=1, **OPTIONS) as tm:
         tm.add_set(["b"], 4, where="x = 1")
         tm.consolidate()
         assert (tm.stats()["segments"], format_of(index)) == (2, 5)

@@ -1,153 +1,24 @@
-"""Sets with `where`, and queries with attributes, against what an expression means to plain Python."""
+"""Sets with `where`, and messages with attributes; mistakes in them are one clear line, and nothing is staged."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import pickle
-import random
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from itertools import product
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from support import filters
+from support.agreement import index_of
 
 from tagmatch import FilterError, InvalidTypeError, InvalidValueError, TagMatch, Where
-from tagmatch.messages import as_tags, messages_in
-from tagmatch.model.filters.values import attribute_tags
-
-SUBSCRIPTIONS = st.lists(
-    st.tuples(st.sets(filters.tags, max_size=2), st.none() | filters.trees), min_size=1, max_size=6
-)
-#: Of a kind each, as a column has them
-COLUMNS = {
-    pa.int64(): st.sampled_from([each for each in filters.INTEGERS if isinstance(each, int)]),
-    pa.int8(): st.integers(-(2**7), 2**7 - 1),
-    pa.uint64(): st.integers(0, 2**63 - 1),
-    pa.float64(): st.sampled_from(filters.FLOATS) | st.just(math.nan),
-    pa.float32(): st.floats(width=32),
-    pa.bool_(): st.booleans(),
-    pa.string(): filters.texts,
-    pa.large_string(): filters.texts,
-    pa.dictionary(pa.int32(), pa.string()): filters.texts,
-}
-
-
-def satisfied(subscriptions: list[Any], tags: set[str], attributes: dict[str, Any]) -> set[int]:
-    return {
-        key
-        for key, (wanted, tree) in enumerate(subscriptions)
-        if wanted <= tags and (tree is None or filters.evaluate(tree, tags, attributes))
-    }
-
-
-def written(subscriptions: list[Any], spelling: random.Random) -> list[str | None]:
-    return [None if tree is None else filters.text_of(tree, spelling) for _, tree in subscriptions]
-
-
-@given(subscriptions=SUBSCRIPTIONS, spelling=filters.spellings, data=st.data())
-def test_any_way_to_ask(layout, subscriptions, spelling, data):
-    """Sets are added one by one or together, and asked for by each call that takes a query."""
-    where = written(subscriptions, spelling)
-    with TagMatch(layout=layout, device="cpu", threads=2) as tm:
-        if data.draw(st.booleans()):
-            for key, ((tags, _), text) in enumerate(zip(subscriptions, where, strict=True)):
-                tm.add_set(tags, key, where=text)
-        else:
-            tm.add_sets([list(tags) for tags, _ in subscriptions], range(len(subscriptions)), where=where)
-        tm.consolidate()
-        for _, tree in subscriptions:
-            tags, attributes = data.draw(filters.messages(tree))
-            keys = satisfied(subscriptions, tags, attributes)
-            assert tm.match_unique(tags, attributes) == keys
-            assert set(tm.match(tags, attributes)) == keys
-            assert tm.submit(tags, attributes, unique=True).result() == keys
-            assert asyncio.run(tm.amatch(tags, attributes, unique=True)) == keys
-            assert {key for _, found in tm.explain(tags, attributes) for key in found} == keys
-            assert tm.match_unique(tags) == satisfied(subscriptions, tags, {})
-
-
-@given(subscriptions=SUBSCRIPTIONS, spelling=filters.spellings)
-def test_what_is_stored_comes_back_and_goes(subscriptions, spelling):
-    """By iteration, by a table, and by the expressions themselves."""
-    where = written(subscriptions, spelling)
-    tags, keys = [list(tags) for tags, _ in subscriptions], list(range(len(subscriptions)))
-    with TagMatch(device="cpu") as tm, TagMatch(device="cpu") as other:
-        tm.add_sets(tags, keys, where=where)
-        tm.consolidate()
-        stored, table = dict(tm), tm.to_arrow()
-        assert all(each in tm for each in stored)
-        other.add_sets(table["tags"], table["key"], where=table["where"] if "where" in table.column_names else None)
-        other.consolidate()
-        assert dict(other) == stored
-        for each, found in stored.items():
-            for key in found:
-                other.remove_set(each, key)
-        tm.remove_sets(pa.array(tags, pa.list_(pa.string())), keys, where=pa.array(where, pa.string()))
-        for database in (tm, other):
-            database.consolidate()
-            assert dict(database) == {}
-
-
-@given(data=st.data())
-def test_tables_of_messages(data):
-    """Columns of each type, of single values and of lists, give the tags that attributes of Python give."""
-    rows = data.draw(st.integers(0, 4))
-    columns: dict[str, pa.Array] = {}
-    for number, kind in enumerate(data.draw(st.lists(st.sampled_from(list(COLUMNS)), max_size=3))):
-        values = st.none() | COLUMNS[kind]
-        is_list = data.draw(st.booleans())
-        if is_list:
-            values = st.none() | st.lists(values, max_size=3)
-        drawn = data.draw(st.lists(values, min_size=rows, max_size=rows))
-        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-        column = pa.array(drawn, pa.list_(plain) if is_list else plain)
-        columns[f"c{number}"] = column if kind is plain or is_list else column.dictionary_encode()
-    if data.draw(st.booleans()):
-        tags = data.draw(st.lists(st.lists(filters.tags, max_size=3), min_size=rows, max_size=rows))
-        columns["tags"] = pa.array(tags, pa.list_(pa.string()))
-    table = pa.table(columns) if columns else pa.table({"tags": pa.array([[]] * rows, pa.list_(pa.string()))})
-    first = data.draw(st.integers(0, rows))
-    for sliced in (table, table.slice(first)):
-        wanted = []
-        for row in sliced.to_pylist():
-            given_tags = row.pop("tags", [])
-            several = {name: each if isinstance(each, list) else [each] for name, each in row.items()}
-            wanted.append(sorted(given_tags + [tag for each in several for tag in tags_of(each, several[each])]))
-        assert [sorted(tags) for part in messages_in(sliced) for tags in rows_in(as_tags(part, threads=2))] == wanted
-
-
-def tags_of(name: str, values: list[Any]) -> list[str]:
-    """Of each value a tag, also of those that are equal."""
-    return [tag for value in values for tag in attribute_tags({name: value})]
-
-
-def rows_in(part: Any) -> list[list[str]]:
-    text, ends = bytes(part.tags.data), part.tags.offsets
-    strings = [text[begin:end].decode() for begin, end in pairwise(ends)]
-    return [strings[begin:end] for begin, end in pairwise(part.offsets)]
-
-
-@pytest.mark.parametrize("make", [pa.table, pa.RecordBatch.from_pydict])
-def test_many_messages(make):
-    """More than a thread writes at once, also with tags in a dictionary and lists with a value twice."""
-    rows = 10_000
-    prices = [None if row % 7 == 0 else row % 100 for row in range(rows)]
-    cities = [[["Rome", "Rome", "Milan"], [], ["Oslo", None]][row % 3] for row in range(rows)]
-    tags = pa.array([[["fr"], []][row % 2] for row in range(rows)], pa.list_(pa.dictionary(pa.int32(), pa.string())))
-    with TagMatch(device="cpu", threads=2) as tm:
-        tm.add_set(["fr"], 1, where="price < 10")
-        tm.add_set([], 2, where='city in {"Rome", "Milan"} and not price >= 50')
-        tm.consolidate()
-        messages = make({"tags": tags, "price": pa.array(prices), "city": pa.array(cities)})
-        found = tm.match_many(messages, unique=True).to_pylist()
-        assert [sorted(keys) for keys in tm.match_many(messages).to_pylist()] == found
-    for row, (price, city) in enumerate(zip(prices, cities, strict=True)):
-        wanted = [1] if row % 2 == 0 and price is not None and price < 10 else []
-        assert found[row] == wanted + ([2] if "Rome" in city and (price is None or price < 50) else [])
 
 
 @pytest.mark.parametrize(
@@ -174,53 +45,33 @@ def as_dictionary(rows: list[list[str]]) -> pa.Array:
     return pa.array(rows, pa.list_(pa.dictionary(pa.int32(), pa.string())))
 
 
-@pytest.mark.parametrize("sign", "+-=")
 @pytest.mark.parametrize("make", [list, lambda rows: pa.array(rows, pa.list_(pa.string())), as_dictionary])
-def test_reserved_tags(make, sign):
-    with TagMatch(device="cpu") as tm:
-        rows = make([["a", f"b\0{sign}"], ["a", "\0", f"{sign}"], ["a", f"\0{sign}b"], [f"\0{sign}"]])
-        for change in (tm.add_sets, tm.remove_sets):
-            with pytest.raises(InvalidValueError, match="tags: row 2 holds a tag that begins as constraints do"):
-                change(rows, range(4))
-        for change in (tm.add_set, tm.remove_set):
-            with pytest.raises(InvalidValueError, match="tags holds a tag that begins as constraints do"):
-                change([f"\0{sign}b"], 1)
-        assert tm.stats()["staged"] == 0
-        tm.add_sets(rows[:2], [0, 1])
-        tm.consolidate()
-        assert sorted(tm.match(["a", f"b\0{sign}", "\0", sign])) == [0, 1]
+def test_reserved_tags(make):
+    for sign in "+-=":
+        with TagMatch(device="cpu") as tm:
+            rows = make([["a", f"b\0{sign}"], ["a", "\0", f"{sign}"], ["a", f"\0{sign}b"], [f"\0{sign}"]])
+            for change in (tm.add_sets, tm.remove_sets):
+                with pytest.raises(InvalidValueError, match="tags: row 2 holds a tag that begins as constraints do"):
+                    change(rows, range(4))
+            for change in (tm.add_set, tm.remove_set):
+                with pytest.raises(InvalidValueError, match="tags holds a tag that begins as constraints do"):
+                    change([f"\0{sign}b"], 1)
+            assert tm.stats()["staged"] == 0
+            tm.add_sets(rows[:2], [0, 1])
+            tm.consolidate()
+            assert sorted(tm.match(["a", f"b\0{sign}", "\0", sign])) == [0, 1]
 
 
 def test_a_reserved_string_of_a_dictionary_that_no_set_has():
     strings = pa.DictionaryArray.from_arrays(pa.array([0, 2, 2]), pa.array(["a", "\0=", "b"]))
-    with TagMatch(device="cpu") as tm:
-        tm.add_sets(pa.ListArray.from_arrays(pa.array([0, 1, 3]), strings), [1, 2])
-        tm.consolidate()
+    with index_of(pa.ListArray.from_arrays(pa.array([0, 1, 3]), strings), [1, 2], device="cpu") as tm:
         assert len(tm) == 2
-
-
-def test_mistakes():
-    with TagMatch(device="cpu") as tm:
-        with pytest.raises(FilterError, match="where: column 8"):
-            tm.add_set([], 1, where="price <")
-        with pytest.raises(FilterError, match="where: row 2: column 8"):
-            tm.add_sets([[], [], []], [1, 2, 3], where=["a = 1", None, "price <"])
-        with pytest.raises(InvalidValueError, match="for each of the 2 sets, not 1"):
-            tm.add_sets([[], []], [1, 2], where=["a = 1"])
-        for where in (7, [7, "a = 1"], pa.array([1, 2])):
-            with pytest.raises(InvalidTypeError, match="where"):
-                tm.add_sets([[], []], [1, 2], where=where)
-        with pytest.raises(InvalidTypeError, match="row 1 holds a condition"):
-            tm.add_sets([["a"], [Where("a = 1")]], [1, 2])
-        with pytest.raises(InvalidTypeError, match="attributes must be a mapping"):
-            tm.match([], [("price", 1)])
-        with pytest.raises(InvalidTypeError, match='attribute "price"'):
-            tm.submit([], {"price": object()})
-        assert tm.stats()["staged"] == 0
 
 
 def test_conditions_are_no_tags():
     with TagMatch(device="cpu") as tm:
+        with pytest.raises(InvalidTypeError, match="row 1 holds a condition"):
+            tm.add_sets([["a"], [Where("a = 1")]], [1, 2])
         tm.add_set(["a", "price < 10"], 1)
         tm.add_set(["a"], 2, where="price<10")
         tm.consolidate()
@@ -300,3 +151,160 @@ def test_tables_of_subscriptions():
             with pytest.raises((InvalidTypeError, InvalidValueError, FilterError), match=message):
                 tm.add_subscriptions(bad)
         assert tm.stats()["staged"] == 0
+
+
+ERRORS = (TypeError, ValueError)
+ALTERNATIVES = " or ".join(f"a = {i}" for i in range(1025))
+
+#: What the language says of them; tests of the model have many more
+EXPRESSIONS = [
+    ("", "column 1: expected a test, such as price < 10, found the end"),
+    ("x == 5", 'column 4: expected a value (a number, "text", true or false), found "="'),
+    ('tags {"\0+a"}', "column 7: a tag must not begin with U+0000 and +, - or =, as constraints do"),
+    (ALTERNATIVES, "this becomes 1,025 conjunctions, at most 1,024 are allowed"),
+]
+
+#: Each way to give one expression; how a message begins
+CALLS: dict[str, tuple[Callable[[TagMatch, Any], None], str]] = {
+    "add_set": (lambda tm, where: tm.add_set(["a"], 1, where=where), "where: "),
+    "remove_set": (lambda tm, where: tm.remove_set(["a"], 1, where=where), "where: "),
+    "add_sets": (lambda tm, where: tm.add_sets([["a"], ["b"]], [1, 2], where=[None, where]), "where: row 1: "),
+    "remove_sets": (lambda tm, where: tm.remove_sets([["a"], ["b"]], [1, 2], where=["a = 1", where]), "where: row 1: "),
+    "add_sets, one for all": (lambda tm, where: tm.add_sets([["a"], ["b"]], [1, 2], where=where), "where: "),
+    "add_subscriptions": (
+        lambda tm, where: tm.add_subscriptions(pa.table({"key": [1, 2], "where": pa.array(["a = 1", where])})),
+        "where: row 1: ",
+    ),
+    "add_sets, a dictionary": (
+        lambda tm, where: tm.add_sets([["a"]] * 2, [1, 2], where=pa.array(["a = 1", where]).dictionary_encode()),
+        "where: row 1: ",
+    ),
+}
+
+
+def said(change: Callable[[TagMatch], Any], *errors: type[Exception]) -> str:
+    """The one line of the error; nothing is staged by the call."""
+    with TagMatch(device="cpu", threads=1) as tm:
+        with pytest.raises(errors) as found:
+            change(tm)
+        assert tm.stats()["staged"] == 0
+    text = str(found.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize(("change", "begin"), CALLS.values(), ids=CALLS)
+def test_expressions(change: Any, begin: str) -> None:
+    for where, message in EXPRESSIONS:
+        assert said(lambda tm, where=where: change(tm, where), FilterError).startswith(begin + message)
+
+
+@pytest.mark.parametrize("where", [b"x = 1", 5, 1.5, True, ["x = 1"], {"x": 1}, math.nan, object()])
+def test_no_text(where: Any) -> None:
+    for call in ("add_set", "remove_set"):
+        assert said(lambda tm, call=call: CALLS[call][0](tm, where), TypeError).startswith("where must be a str, not ")
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        (5, "where must be a text, or one for each row, not 5 (int)"),
+        (b"x = 1", "where must be a text, or one for each row, not b'x = 1'"),
+        ({"x = 1"}, "where must be a text, or one for each row, not {'x = 1'} (set)"),
+        ({"x": 1}, "where must be a text, or one for each row, not {'x': 1} (dict)"),
+        (["x = 1", 5], "where: row 1 must be a text, not 5 (int)"),
+        ([math.nan, None], "where: row 0 must be a text, not nan (float)"),
+        (["x = 1"], "where must have a text or a null for each of the 2 sets, not 1"),
+        (pa.array([1, 2]), "where must be texts, not int64"),
+        (pa.array([b"x = 1", None]), "where must be texts, not binary"),
+        (pa.table({"where": ["x = 1", None]}), "where must be one column, not a Table; pick one, as in table['tags']"),
+    ],
+)
+def test_columns_of_expressions(where: Any, message: str) -> None:
+    for name in ("add_sets", "remove_sets"):
+        assert said(lambda tm, name=name: getattr(tm, name)([["a"], ["b"]], [1, 2], where=where), *ERRORS) == message
+
+
+async def _amatch(tm: TagMatch, tags: Any, attributes: Any) -> Any:
+    return await tm.amatch(tags, attributes)
+
+
+#: Each way to ask with attributes
+ASK: dict[str, Callable[[TagMatch, Any, Any], Any]] = {
+    "match": TagMatch.match,
+    "match_unique": TagMatch.match_unique,
+    "explain": TagMatch.explain,
+    "submit": lambda tm, tags, attributes: tm.submit(tags, attributes).result(60),
+    "amatch": lambda tm, tags, attributes: asyncio.run(_amatch(tm, tags, attributes)),
+}
+
+
+NO_VALUE = 'attribute "x": a value must be a bool, an int, a float or a str, not '
+TOO_GREAT = 'attribute "x": an integer must be from -2**63 to 2**63 - 1'
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        *(({"x": each}, NO_VALUE + type(each).__name__) for each in (b"a", Decimal(1), datetime(2026, 1, 1), {"y": 1})),
+        ({"x": [1, [2]]}, f"{NO_VALUE}list"), ({"x": 1j}, f"{NO_VALUE}complex"),
+        ({"x": np.datetime64(1, "ns")}, f"{NO_VALUE}datetime64"), ({"x": np.uint64(2**63)}, TOO_GREAT),
+        ({"x": 2**63}, TOO_GREAT), ({"x": -(2**63) - 1}, TOO_GREAT), ({"x": 2**90}, TOO_GREAT),
+        ({"x": "\ud800"}, "attribute \"x\": the text '\\ud800' has no UTF-8 form"),
+        ({"": 1}, "the name of an attribute must not be empty"),
+        ({"a\0": 1}, "the name of an attribute must not contain U+0000"),
+        ({"\ud800": 1}, "the name of an attribute '\\ud800' has no UTF-8 form"),
+        ({5: 1}, "the name of an attribute must be a str, not int 5"),
+        ({"x": 1, ("q",): 2}, "the name of an attribute must be a str, not tuple"),
+        ([("x", 1)], "attributes must be a mapping from names to values, not [('x', 1)] (list)"),
+        ("x", "attributes must be a mapping from names to values, not 'x'"),
+    ],
+)  # fmt: skip
+def test_attributes(attributes: Any, message: str) -> None:
+    for ask in ASK.values():
+        assert said(lambda tm, ask=ask: ask(tm, ["a"], attributes), *ERRORS).startswith(message)
+
+
+def test_values_of_numpy() -> None:
+    """As those of Python: integers are exact, which floats of 64 bits are not."""
+    with TagMatch(device="cpu", threads=1) as tm:
+        where = ["x = 9007199254740993", "x = 9.5", "x = true", 'x = "Rome"', "x > 0"]
+        tm.add_sets([[]] * 5, range(5), where=[np.str_(text) for text in where])
+        tm.consolidate()
+        values = [2**53 + 1, 9.5, True, "Rome", [2**53 + 1, True]]
+        of_numpy = [
+            np.int64(2**53 + 1),
+            np.float32(9.5),
+            np.bool_(True),
+            np.str_("Rome"),
+            [np.uint64(2**53 + 1), np.True_],
+        ]
+        for ask in ASK.values():
+            for value, same in zip(values, of_numpy, strict=True):
+                found = ask(tm, [], {"x": value})
+                assert found
+                # In no particular order
+                assert Counter(ask(tm, [], {np.str_("x"): same})) == Counter(found)
+
+
+@pytest.mark.parametrize("make", [dict, MappingProxyType])
+def test_attributes_in_the_place_of_tags(make: Any) -> None:
+    for ask, attributes in product(ASK.values(), (None, {})):
+        found = said(lambda tm, ask=ask, also=attributes: ask(tm, make({"price": 9}), also), TypeError)
+        assert found.startswith("tags must be an iterable of strings, not the mapping ")
+        assert found.endswith("; values of attributes go into attributes=, or into columns of a table")
+
+
+@pytest.mark.parametrize("value", [4, 6, "A", "b", True, False, math.nan, None, [4, "A"]])
+def test_an_attribute_that_is_of_another_type_elsewhere(value: Any) -> None:
+    """Attributes have no types of their own: a test holds for values of the type that it compares with."""
+    with TagMatch(device="cpu", threads=1) as tm:
+        tm.add_sets([[]] * 5, range(5), where=["x < 5", 'x < "a"', "x = true", "x != 5", "not x < 5"])
+        tm.consolidate()
+        several = value if isinstance(value, list) else [] if value is None else [value]
+        numbers = [each for each in several if isinstance(each, int | float) and not isinstance(each, bool)]
+        wanted = {0} if any(each < 5 for each in numbers) else {4}
+        wanted |= {1} if any(isinstance(each, str) and each < "a" for each in several) else set()
+        wanted |= {2} if any(each is True for each in several) else set()
+        wanted |= {3} if several else set()
+        assert tm.match_unique([], {"x": value}) == wanted

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
 from support import strategies
-from support.agreement import assert_agree, assert_keys, loaded
+from support.agreement import assert_agree, assert_keys, index_of, loaded
 from support.dictionaries import encoded
 
 from tagmatch import TagMatch
@@ -29,9 +29,7 @@ def test_as_plain_strings(data, layout, threads):
     oracle = Oracle()
     oracle.add_sets(sets, range(len(sets)))
     oracle.consolidate()
-    with TagMatch(layout=layout, threads=threads) as tm:
-        tm.add_sets(stored, range(len(sets)))
-        tm.consolidate()
+    with index_of(stored, range(len(sets)), layout=layout, threads=threads) as tm:
         answers = tm.match_many(asked)
         assert_keys(answers, [oracle.match(query) for query in queries])
         assert answers.offsets.equals(tm.match_many(queries).offsets)
@@ -137,15 +135,6 @@ def test_strings_that_are_no_utf8_matter_where_they_are_used():
         assert tm.explain(["a"]) == [(frozenset("a"), (0, 1))]
 
 
-def test_a_null_that_is_not_used_is_harmless():
-    tags = pa.DictionaryArray.from_arrays(pa.array([0, 2, 0, 2], pa.int32()), pa.array(["a", None, "b"]))
-    rows = pa.ListArray.from_arrays([0, 1, 4], tags)
-    with TagMatch() as tm:
-        tm.add_sets(rows, [1, 2])
-        tm.consolidate()
-        assert_keys(tm.match_many(rows), [[1], [1, 2]])
-
-
 def test_dictionaries_of_one_length():
     """Chunks whose dictionaries differ in nothing but their strings, or in where in one array they lie."""
     tags = pa.array(["a", "b", "c", "d", "e", "f"])
@@ -154,7 +143,5 @@ def test_dictionaries_of_one_length():
     plain = rows.to_pylist()
     tm, oracle = loaded([(row, i) for i, row in enumerate(plain)])
     assert_keys(tm.match_many(rows), [oracle.match(row) for row in plain])
-    with TagMatch() as same:
-        same.add_sets(rows, range(len(rows)))
-        same.consolidate()
+    with index_of(rows, range(len(rows))) as same:
         assert_agree(same, oracle, plain)

@@ -1,8 +1,10 @@
-"""Tables of messages, whose attributes go to matchers as columns of any type, against plain Python and the row form."""
+"""Tables of messages, whose attributes are columns of any type, or maps, against the oracle."""
 
 from __future__ import annotations
 
+import asyncio
 import math
+import random
 from typing import Any, get_args
 
 import numpy as np
@@ -11,10 +13,14 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import filters
+from oracle import Oracle
+from support import filters, strategies
+from support.agreement import index_of
+from support.conditions import Expression, Message
 from support.paths import all_in
+from support.trees import And, Test, evaluate
 
-from tagmatch import InvalidValueError, TagMatch
+from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
 from tagmatch.pipeline.filters.index import Path
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -105,18 +111,44 @@ def columns(draw: st.DrawFn, rows: int, near: list[Any]) -> pa.Array:
     return draw(st.sampled_from(LISTS))(found)
 
 
+def maps_of(rows: list[dict[str, Any] | None], names: pa.DataType, values: pa.DataType) -> pa.MapArray:
+    """A column of maps; a null where a row has none."""
+    offsets, flat, entries = [], [], []
+    for row in rows:
+        offsets.append(None if row is None else len(flat))
+        flat += [] if row is None else row.keys()
+        entries += [] if row is None else row.values()
+    flat_names = pa.array(flat, own_type(names))
+    if pa.types.is_dictionary(names):
+        coded = flat_names.dictionary_encode()
+        flat_names = pa.DictionaryArray.from_arrays(coded.indices.cast(names.index_type), coded.dictionary)
+    ends = pa.array([*offsets, len(flat)], pa.int32())
+    return pa.MapArray.from_arrays(ends, flat_names, pa.array(entries, values), type=pa.map_(names, values))
+
+
+@st.composite
+def maps(draw: st.DrawFn, rows: int, near: list[Any]) -> pa.MapArray:
+    """A column of maps to values of one type, or to lists of them."""
+    kind = draw(st.sampled_from([pa.bool_(), pa.int64(), pa.float64(), pa.string()]))
+    value = st.none() | drawn(kind, near)
+    if draw(st.booleans()):
+        kind, value = pa.list_(kind), st.none() | st.lists(value, max_size=3)
+    row = st.none() | st.dictionaries(st.sampled_from(NAMES), value, max_size=4)
+    names = draw(st.sampled_from([*TEXTS, pa.dictionary(pa.int8(), pa.string())]))
+    return maps_of(draw(st.lists(row, min_size=rows, max_size=rows)), names, kind)
+
+
 @st.composite
 def tables(draw: st.DrawFn, trees: list[Any]) -> pa.Table:
-    """A column for each of some attributes and perhaps tags, in several chunks, of which some are empty."""
+    """A column for each of some attributes, and perhaps maps and tags, in several chunks, of which some are empty."""
     tests = [test for tree in trees for test in filters.tests_of(tree)]
     near = [each for test in tests for operand in test.operands for each in filters.neighbours(operand)]
     sizes = draw(st.lists(st.sampled_from([0, 1, 2, 5, 19]), min_size=1, max_size=3))
-    names = draw(st.lists(st.sampled_from(NAMES), unique=True, min_size=1))
-    has_tags = draw(st.booleans())
     before = draw(st.integers(0, 9))
     total = before + sum(sizes) + draw(st.integers(0, 2))
-    made = {name: draw(columns(total, near)) for name in names}
-    if has_tags:
+    made = {name: draw(columns(total, near)) for name in draw(st.lists(st.sampled_from(NAMES), unique=True))}
+    made |= {f"map {i}": draw(maps(total, near)) for i in range(draw(st.integers(0 if made else 1, 2)))}
+    if draw(st.booleans()):
         tags = draw(st.lists(st.lists(filters.tags, max_size=3), min_size=total, max_size=total))
         kind = draw(st.sampled_from([pa.string(), pa.dictionary(pa.int32(), pa.string())]))
         made["tags"] = pa.array(tags, pa.list_(kind))
@@ -129,19 +161,22 @@ def tables(draw: st.DrawFn, trees: list[Any]) -> pa.Table:
     return pa.Table.from_batches(batches)
 
 
+def message_of(row: dict[str, Any]) -> Message:
+    """With all values that a message has of each attribute, whatever column they come in."""
+    found: dict[str, Any] = {}
+    for column, value in row.items():
+        for name, several in (value or []) if column.startswith("map ") else [(column, value)]:
+            found.setdefault(name, []).extend(several if isinstance(several, list) else [several])
+    return Message(found.pop("tags", []), found)
+
+
 SUBSCRIPTIONS = st.lists(
-    st.tuples(st.sets(filters.tags, max_size=1), st.none() | filters.trees), min_size=1, max_size=6
+    st.tuples(
+        st.sets(filters.tags, max_size=1), st.none() | st.builds(Expression.of, filters.trees, filters.spellings)
+    ),
+    min_size=1,
+    max_size=6,
 )
-
-
-def satisfied(subscriptions: list[Any], row: dict[str, Any]) -> list[int]:
-    attributes = {name: values for name, values in row.items() if name != "tags"}
-    tags = set(row.get("tags", []))
-    return [
-        key
-        for key, (wanted, tree) in enumerate(subscriptions)
-        if wanted <= tags and (tree is None or filters.evaluate(tree, tags, attributes))
-    ]
 
 
 def have_segments(patched: pytest.MonkeyPatch) -> None:
@@ -151,30 +186,28 @@ def have_segments(patched: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("path", get_args(Path))
-@given(subscriptions=SUBSCRIPTIONS, spelling=filters.spellings, data=st.data())
-def test_columns_of_any_type(layout, path, subscriptions, spelling, data):
-    """From one segment or two, each of which asks for other attributes; and, row by row, as tags."""
-    table = data.draw(tables([tree for _, tree in subscriptions if tree is not None]))
-    where = [None if tree is None else filters.text_of(tree, spelling) for _, tree in subscriptions]
-    cut = data.draw(st.integers(0, len(subscriptions)))
+@given(subscriptions=SUBSCRIPTIONS, data=st.data(), layout=strategies.layouts)
+def test_columns_of_any_type(layout, path, subscriptions, data):
+    """From one segment or two, each of which asks for other attributes; in a table, in batches, and one by one."""
+    table = data.draw(tables([where.tree for _, where in subscriptions if where is not None]))
+    cut, oracle = data.draw(st.integers(0, len(subscriptions))), Oracle()
     with all_in(path), pytest.MonkeyPatch.context() as patched, TagMatch(layout=layout, device="cpu", threads=2) as tm:
         have_segments(patched)
         for part in (slice(0, cut), slice(cut, None)):
-            keys = range(len(subscriptions))[part]
-            tm.add_sets([list(tags) for tags, _ in subscriptions[part]], keys, where=where[part])
-            tm.consolidate()
-        rows = table.to_pylist()
-        wanted = [satisfied(subscriptions, row) for row in rows]
-        assert tm.match_many(table, unique=True).to_pylist() == wanted
-        for batch in table.to_batches():
-            assert tm.match_many(batch, unique=True).to_pylist() == [
-                satisfied(subscriptions, row) for row in batch.to_pylist()
-            ]
-        for row, keys in list(zip(rows, wanted, strict=True))[:5]:
-            tags = row.pop("tags", [])
-            assert sorted(tm.match_unique(tags, row)) == keys
-            assert sorted(tm.submit(tags, row, unique=True).result()) == keys
-            assert {key for _, found in tm.explain(tags, row) for key in found} == set(keys)
+            tags, where = zip(*subscriptions[part], strict=True) if subscriptions[part] else ((), ())
+            for each in (tm, oracle):
+                each.add_sets(list(map(list, tags)), range(len(subscriptions))[part], where=list(where))
+                each.consolidate()
+        messages = list(map(message_of, table.to_pylist()))
+        expected = [sorted(oracle.match_unique(*message)) for message in messages]
+        assert tm.match_many(table, unique=True).to_pylist() == expected
+        batches = [keys for batch in table.to_batches() for keys in tm.match_many(batch, unique=True).to_pylist()]
+        assert batches == expected
+        for message, keys in list(zip(messages, expected, strict=True))[:5]:
+            assert sorted(tm.match_unique(*message)) == keys
+            assert sorted(tm.submit(*message, unique=True).result()) == keys
+            assert asyncio.run(tm.amatch(*message, unique=True)) == set(keys)
+            assert dict(tm.explain(*message)) == dict(oracle.explain(*message))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in TYPES if not pa.types.is_null(kind)], ids=str)
@@ -183,49 +216,29 @@ def test_many_rows_with_nulls(kind, several):
     """More than a packet has, cut at rows that are no multiple of eight, from every place in a byte of the validity."""
     plain = own_type(kind)
     if pa.types.is_boolean(plain):
-        values, where = [True, False], ["x = true", "x != true"]
+        values, trees = [True, False], [Test("x", "=", (True,)), Test("x", "!=", (True,))]
     elif pa.types.is_integer(plain) or pa.types.is_floating(plain):
         make = float if pa.types.is_floating(plain) else int
-        values, where = [make(each) for each in (0, 1, 2, 100)], ["x <= 1", "x > 1.5 and x < 1e9"]
+        values = [make(each) for each in (0, 1, 2, 100)]
+        trees = [Test("x", "<=", (1,)), And((Test("x", ">", (1.5,)), Test("x", "<", (1e9,))))]
     else:
-        values, where = ["", "a", "ab", "b"], ['x < "ab"', 'x suffix "b"']
+        values, trees = ["", "a", "ab", "b"], [Test("x", "<", ("ab",)), Test("x", "suffix", ("b",))]
     chosen = [None if row % 3 == 1 or 500 < row < 900 else values[row * 7 % len(values)] for row in range(3_000)]
     if several:
         chosen = [[each, values[row % len(values)]] if row % 5 else None for row, each in enumerate(chosen)]
     table = pa.table({"x": array_of(chosen, kind), "other": pa.nulls(len(chosen))})
-    with TagMatch(device="cpu", threads=2) as tm:
-        tm.add_sets([[], []], [0, 1], where=where)
-        tm.consolidate()
+    where = [filters.text_of(tree, random.Random(0)) for tree in trees]
+    expected = [[key for key, tree in enumerate(trees) if evaluate(tree, (), {"x": each})] for each in chosen]
+    with index_of([[], []], [0, 1], where=where, device="cpu", threads=2) as tm:
+        assert [sorted(tm.match_unique([], {"x": each})) for each in chosen[:40]] == expected[:40]
         for first in range(9):
-            some = table[first:]
-            expected = [sorted(tm.match_unique([], {"x": each})) for each in [*some["x"][:40].to_pylist()]]
-            found = tm.match_many(some, unique=True)
-            assert found[:40].to_pylist() == expected
-            assert found.to_pylist() == [
-                [key for key in (0, 1) if holds(each, key, kind)] for each in some["x"].to_pylist()
-            ]
-
-
-def holds(given: Any, key: int, kind: pa.DataType) -> bool:
-    """Whether a value, or one of several, satisfies what `test_many_rows_with_nulls` stores."""
-    values = [each for each in (given if isinstance(given, list) else [given]) if each is not None]
-    if pa.types.is_boolean(kind):
-        return any(values) if key == 0 else any(not each for each in values)
-    if isinstance(values[0] if values else "", str):
-        return any(each < "ab" for each in values) if key == 0 else any(each.endswith("b") for each in values)
-    return (
-        any(each <= 1 for each in values)
-        if key == 0
-        else any(each > 1.5 for each in values) and any(each < 1e9 for each in values)
-    )
+            assert tm.match_many(table[first:], unique=True).to_pylist() == expected[first:]
 
 
 def test_a_null_in_a_dictionary_is_no_value():
     texts = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 0]), pa.array(["", None]))
     numbers = pa.DictionaryArray.from_arrays(pa.array([1, 0, 0, None]), pa.array([None, 7]))
-    with TagMatch(device="cpu") as tm:
-        tm.add_sets([[], []], [1, 2], where=["exists(text)", "exists(number)"])
-        tm.consolidate()
+    with index_of([[], []], [1, 2], where=["exists(text)", "exists(number)"], device="cpu") as tm:
         assert tm.match_many(pa.table({"text": texts, "number": numbers}), unique=True).to_pylist() == [
             [1, 2],
             [],
@@ -242,9 +255,7 @@ def test_numbers_that_are_any_where_they_are_null():
     great = pa.Array.from_buffers(
         pa.uint64(), 2, [validity, pa.py_buffer(np.array([2**64 - 1, 1], np.uint64).tobytes())]
     )
-    with TagMatch(device="cpu") as tm:
-        tm.add_sets([[], []], [1, 2], where=["single = 1", "great = 1"])
-        tm.consolidate()
+    with index_of([[], []], [1, 2], where=["single = 1", "great = 1"], device="cpu") as tm:
         assert tm.match_many(pa.table({"single": single, "great": great}), unique=True).to_pylist() == [[], [1, 2]]
 
 
@@ -266,9 +277,7 @@ def test_slices_of_columns_that_are_read_in_place():
         'narrow = 1 and text = "a"',
         "odd = 4",
     ]
-    with TagMatch(device="cpu", threads=2) as tm:
-        tm.add_sets([[]] * len(where), range(len(where)), where=where)
-        tm.consolidate()
+    with index_of([[]] * len(where), range(len(where)), where=where, device="cpu", threads=2) as tm:
         table = pa.table(columns)
         for part in (table, table[1:], table[2:4], table[3:], pa.concat_tables([table[3:], table[:2]])):
             rows = [{name: value for name, value in row.items() if value is not None} for row in part.to_pylist()]
@@ -281,9 +290,7 @@ def test_mistakes_come_before_any_answer(asked):
     """Also in columns that no set asks for, and in the last rows: nothing is matched."""
     rows = 10_000
     great = pa.array([1] * (rows - 1) + [2**63], pa.uint64())
-    with TagMatch(device="cpu", threads=2) as tm:
-        tm.add_set([], 1, where=f"{asked} = 1")
-        tm.consolidate()
+    with index_of([[]], [1], where=f"{asked} = 1", device="cpu", threads=2) as tm:
         with pytest.raises(InvalidValueError, match=f"column 'great': row {rows - 1} has {2**63}, which"):
             tm.match_many(pa.table({"other": [1] * rows, "great": great}))
         assert tm.stats()["queries"] == 0
@@ -292,9 +299,7 @@ def test_mistakes_come_before_any_answer(asked):
 def test_attributes_without_a_set_that_asks():
     """They are checked and left out, also where only other sets have conditions."""
     table = pa.table({"tags": [["a"], []], "x": [1, 2]})
-    with TagMatch(device="cpu") as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+    with index_of([["a"]], [1], device="cpu") as tm:
         assert tm.match_many(table).to_pylist() == [[1], []]
         tm.add_set([], 2, where="y = 1")
         tm.consolidate()
@@ -303,30 +308,29 @@ def test_attributes_without_a_set_that_asks():
         assert tm.match_many(table.drop_columns(["tags"])[:0]).to_pylist() == []
 
 
-@pytest.mark.parametrize("value", [math.nan, -0.0, 0.0, math.inf, -math.inf, 5e-324, 2.0**63, -(2.0**63)])
-def test_numbers_at_the_edges(value):
-    """Doubles beside integers: -0.0 is 0, and NaN equals nothing."""
-    operands = ["0", "1e999", "-1e999", "9223372036854775807", "9223372036854775808.0", "-9223372036854775808"]
-    tests = [f"x {operator} {operand}" for operand in operands for operator in ("<", "<=", "=", "!=", ">", ">=")]
-    with TagMatch(device="cpu") as tm:
-        tm.add_sets([[]] * len(tests), range(len(tests)), where=tests)
-        tm.consolidate()
-        for column in (pa.array([value]), pa.array([2**63 - 1, 2**63 - 2, -(2**63), 0])):
-            found = tm.match_many(pa.table({"x": column}), unique=True).to_pylist()
-            assert found == [sorted(tm.match_unique([], {"x": each})) for each in column.to_pylist()]
+def test_more_maps_than_a_packet():
+    """Rows that several threads make tags of."""
+    rows = [None if i % 7 == 3 else {f"name {i % 50}": i % 10, "x": i % 4} for i in range(20_000)]
+    with index_of([[], []], [0, 1], where=["x = 1", "`name 7` >= 5"], device="cpu", threads=2) as tm:
+        table = pa.table({"attributes": maps_of(rows, pa.string(), pa.int64())})
+        assert tm.match_many(table, unique=True).to_pylist() == [
+            [key for key, holds in enumerate((row and row["x"] == 1, row and row.get("name 7", 0) >= 5)) if holds]
+            for row in rows
+        ]
 
 
-def test_segments_ask_for_different_columns(monkeypatch):
-    have_segments(monkeypatch)
-    table = pa.table({"x": [1, None, 1], "y": ["a", "a", None], "z": [True, True, True]})
-    with TagMatch(device="cpu") as tm:
-        # Each has fewer than the one before, with which it would be merged
-        for first, where in [
-            (0, [f"x = {number}" for number in range(50)]),
-            (50, ['y = "a"', 'y > "a"', 'y < "a"']),
-            (53, ['x = 1 and y contains "a"']),
-        ]:
-            tm.add_sets([[]] * len(where), range(first, first + len(where)), where=where)
-            tm.consolidate()
-        assert tm.stats()["segments"] == 3
-        assert tm.match_many(table, unique=True).to_pylist() == [[1, 50, 53], [50], [1]]
+@pytest.mark.parametrize(
+    ("rows", "names", "values", "error", "message"),
+    [
+        ([{}, {"": 1}], pa.string(), pa.int64(), InvalidValueError, "row 1: the name .* must not be empty"),
+        ([{"a": 1}, None, {"b": 1, "a\0": 2}], pa.string(), pa.int64(), InvalidValueError, "row 2: .*U\\+0000"),
+        ([{}, {"b": 1, "a": 2**63}], pa.string(), pa.uint64(), InvalidValueError, "row 1 has 9223372036854775808"),
+        ([{}, {"b": [], "a": [1, 2**63]}], pa.string(), pa.list_(pa.uint64()), InvalidValueError, "row 1 has 92233"),
+        ([{"a": b"1"}], pa.string(), pa.binary(), InvalidTypeError, "map<string, binary>, but attributes are bools"),
+        ([{1: 1}], pa.int64(), pa.int64(), InvalidTypeError, "the names of attributes are strings: cast them"),
+    ],
+)
+def test_maps_that_no_attributes_can_be(rows, names, values, error, message):
+    table = pa.table({"of it": maps_of(rows, names, values)})
+    with TagMatch(device="cpu") as tm, pytest.raises(error, match=f"column 'of it'.*{message}"):
+        tm.match_many(table)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
+from support import strategies
+from support.agreement import index_of
+from support.areas_and_moves import AREA, struct_of
 from support.distances import UndecidedError
-from support.expiring import BEGIN, set_clock
 from support.located import CLIENTS, messages, moves, subscriptions
-from support.waiting import wait_until
 
 from tagmatch import Box, Circle, Near, TagMatch, Where
+from tagmatch.pipeline.areas import index
 from tagmatch.pipeline.service import Pipeline
 
 COUNTED = ("queries", "matches", "verified", "rejected")
@@ -54,15 +57,33 @@ def both_ways(tm: TagMatch[Any], tags: Any, attributes: Any = None, **place: Any
     return keys
 
 
-@given(data=st.data(), plane=st.booleans(), layout=st.sampled_from(["rarest", "balanced"]), has_strings=st.booleans())
-def test_as_in_a_packet(data: st.DataObject, plane: bool, layout: Any, has_strings: bool) -> None:
-    """Keys, sets and counts, of segments of which some rows are deleted, while clients move."""
+@pytest.fixture(scope="module", params=["contents", "areas", "either"])
+def found_first(request):
+    """What of sets with areas is looked for first: all contents, all areas, or what takes less time."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param != "either":
+            areas = request.param == "areas"
+            patch.setattr(index, "areas_come_first", lambda required, _: np.full(len(required), areas))
+        yield request.param
+
+
+@pytest.mark.usefixtures("found_first")
+@strategies.fewer(2)
+@given(
+    data=st.data(),
+    plane=st.booleans(),
+    layout=strategies.layouts,
+    threads=st.sampled_from([1, 2]),
+    has_strings=st.booleans(),
+)
+def test_any_way_to_ask(data: st.DataObject, plane: bool, layout: Any, threads: int, has_strings: bool) -> None:
+    """Keys, sets and counts, of segments of which some rows are deleted, while clients move; alone, and in a table."""
     drawn = data.draw(st.lists(subscriptions(plane=plane), min_size=1, max_size=8))
     removed = data.draw(st.sets(st.sampled_from(drawn), min_size=1))
     name = str if has_strings else int
     options: dict[str, Any] = {"key_type": "string" if has_strings else "integer", "layout": layout, "plane": plane}
     oracle = Oracle(plane=plane)
-    with TagMatch[Any](device="cpu", threads=1, **options) as tm:
+    with TagMatch[Any](device="cpu", threads=threads, **options) as tm:
         both: tuple[Any, ...] = (tm, oracle)
         for place, (tags, client, where, area) in enumerate(drawn):
             for each in both:
@@ -79,31 +100,54 @@ def test_as_in_a_packet(data: st.DataObject, plane: bool, layout: Any, has_strin
                     each.remove_set(tags, name(client), where=where, area=area)
                     each.remove_set(tags, name(CLIENTS), where=where, area=area)
                 each.consolidate()
+            asked = []
             for _ in range(2):
-                moved, message = data.draw(moves(plane=plane)), data.draw(messages(plane=plane))
+                moved = data.draw(moves(plane=plane))
                 lon, lat = ([place[axis] for place in moved.values()] for axis in (0, 1))
                 for each in both:
                     each.move([name(key) for key in moved], lon, lat)
-                found = both_ways(tm, **message)
+                asked.append(data.draw(messages(plane=plane)))
+                found = both_ways(tm, **asked[-1])
                 with suppress(UndecidedError):
-                    assert found == oracle.match(**message)
+                    expected = oracle.match(**asked[-1])
+                    assert sorted(found) == expected
+                    assert sorted(tm.submit(**asked[-1]).result()) == expected
+                    assert asyncio.run(tm.amatch(**asked[-1], unique=True)) == set(expected)
+                    assert sorted(key for _, keys in tm.explain(**asked[-1]) for key in keys) == expected
+            answers = tm.match_many(table_of(asked, plane=plane), unique=True).to_pylist()
+            for message, keys in zip(asked, answers, strict=True):
+                with suppress(UndecidedError):
+                    assert keys == sorted(oracle.match_unique(**message))
+
+
+def table_of(asked: list[dict[str, Any]], *, plane: bool) -> pa.Table:
+    names = ("x", "y") if plane else ("lon", "lat")
+    located = [message["location"] and dict(zip(names, message["location"], strict=True)) for message in asked]
+    return pa.table(
+        {
+            "tags": pa.array([message["tags"] for message in asked], pa.list_(pa.string())),
+            "x": pa.array([message["attributes"].get("x") for message in asked], pa.int64()),
+            "location": pa.array(located, pa.struct(dict.fromkeys(names, pa.float64()))),
+            "within": pa.array([struct_of(message["within"]) for message in asked], AREA),
+        }
+    )
 
 
 @pytest.mark.parametrize("key_type", ["integer", "string"])
 def test_more_than_there_is_room_for_at_first(key_type: Any) -> None:
     """Of each kind of area, in two segments, of which some sets are deleted; and of sets without areas."""
     name = (lambda key: key) if key_type == "integer" else (lambda key: f"é{key}" * (1 + key % 7))
-    count = 1500
+    count = 600
     keys = [name(key) for key in range(count)]
     with TagMatch[Any](key_type=key_type, device="cpu", threads=1) as tm:
         for _ in range(2):
             tags = [[f"{_}"]] * count
             tm.add_sets(tags, keys, area=Near(1000))
             tm.add_sets([["a", *row] for row in tags], keys, area=Near(10))
-            for key in range(count):
-                tm.add_set([f"{_}"], keys[key], area=Circle(9, 45, key))
-                tm.add_set([f"{_}"], keys[key], area=Box(9, 45, 10, 46 + key / count))
-                tm.add_set([f"{_}", f"{key % 50}"], keys[key], where=f"not within circle(7, 7, {key})")
+            tm.add_sets(tags, keys, area=[Circle(9, 45, key) for key in range(count)])
+            tm.add_sets(tags, keys, area=[Box(9, 45, 10, 46 + key / count) for key in range(count)])
+            without = [f"not within circle(7, 7, {key})" for key in range(count)]
+            tm.add_sets([[f"{_}", f"{key % 50}"] for key in range(count)], keys, where=without)
             tm.add_sets([["a", *row] for row in tags], keys)
             tm.consolidate()
         tm.remove_sets([["1"]] * 7, keys[:7], area=Near(1000))
@@ -125,9 +169,7 @@ def test_more_than_there_is_room_for_at_first(key_type: Any) -> None:
 def test_clients_that_move_much_are_found_where_they_are() -> None:
     """So often that their cells are made anew, and all to few places."""
     count = 3000
-    with TagMatch(device="cpu", threads=1) as tm:
-        tm.add_sets([["a"]] * count, range(count), area=Near(1000))
-        tm.consolidate()
+    with index_of([["a"]] * count, range(count), area=Near(1000), device="cpu", threads=1) as tm:
         for turn in range(8):
             lon = [(key * (turn + 1)) % 40 if turn % 3 else 0 for key in range(count)]
             tm.move(range(count), lon, 45)
@@ -135,68 +177,6 @@ def test_clients_that_move_much_are_found_where_they_are() -> None:
                 expected = [key for key in range(count) if lon[key] == place]
                 assert both_ways(tm, ["a"], location=(place, 45)) == expected
                 assert both_ways(tm, ["a"], within=Circle(place, 45, 1000)) == expected
-
-
-def test_clients_are_either_here_or_there() -> None:
-    """While they move between two places, both of which are near the message."""
-    count = 200
-    with TagMatch(device="cpu", threads=1) as tm:
-        tm.add_sets([["a"]] * count, range(count), area=Near(100_000))
-        tm.consolidate()
-        tm.move(range(count), 9, 45)
-        done = threading.Event()
-
-        def go_to_and_fro() -> None:
-            for turn in range(400):
-                tm.move(range(count), 9 + turn % 2 / 10, 45)
-            done.set()
-
-        mover = threading.Thread(target=go_to_and_fro)
-        mover.start()
-        try:
-            while not done.is_set():
-                assert tm.match_unique(["a"], location=(9.05, 45)) == set(range(count))
-        finally:
-            mover.join()
-
-
-@pytest.mark.parametrize("key_type", ["integer", "string"])
-def test_keys_that_expire(key_type: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of a set's, and all of one, of each kind of area."""
-    clock = set_clock(monkeypatch)
-    keys: list[Any] = [1, 2, 3, 4] if key_type == "integer" else ["ana", "bo", "", "cy"]
-    soon = BEGIN + timedelta(seconds=5)
-    with TagMatch[Any](key_type=key_type, device="cpu", threads=1) as tm:
-        for area, where in (
-            (Circle(9, 45, 10), None), (Near(10), None), (None, "not within box(7, 7, 8, 8)"), (Near(20), "x < 3")
-        ):  # fmt: skip
-            tm.add_set(["a"], keys[0], area=area, where=where, expires=soon)
-            tm.add_set(["a"], keys[1], area=area, where=where)
-            tm.add_set(["a", "b"], keys[2], area=area, where=where, expires=soon)
-            tm.add_set(["b"], keys[3], area=area, where=where)
-        tm.consolidate()
-        tm.move(keys, 9, 45)
-        for place in ({"location": (9, 45)}, {"within": Circle(9, 45, 10)}):
-            assert set(both_ways(tm, ["a", "b"], {"x": 1}, **place)) == set(keys)
-        clock.pass_by(6)
-        wait_until(lambda: len(tm) == 8)
-        for place in ({"location": (9, 45)}, {"within": Circle(9, 45, 10)}):
-            assert set(both_ways(tm, ["a", "b"], {"x": 1}, **place)) == {keys[1], keys[3]}
-        assert len(both_ways(tm, ["a", "b"], {"x": 1}, location=(9, 45))) == 8
-
-
-def test_a_set_that_must_not_have_the_place_and_messages_without_one() -> None:
-    with TagMatch(device="cpu", threads=1) as tm:
-        tm.add_set(["a"], 1, where="not within circle(9, 45, 10)")
-        tm.add_set(["a"], 2, where="not within circle(9, 45, 10) and x = 1")
-        tm.add_set([], 3, where="not within circle(9, 45, 10)")
-        tm.add_set(["a"], 4)
-        tm.consolidate()
-        assert both_ways(tm, ["a"]) == [1, 3, 4]
-        assert both_ways(tm, ["a"], {"x": 1}) == [1, 2, 3, 4]
-        assert both_ways(tm, ["a"], {"x": 1}, location=(9, 45)) == [4]
-        assert both_ways(tm, ["b"], location=(9, 46)) == [3]
-        assert tm.submit(["a"]).result() == tm.match(["a"])
 
 
 def test_sets_with_areas_say_so() -> None:

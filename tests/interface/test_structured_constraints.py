@@ -6,11 +6,10 @@ import random
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import filters
+from support import filters, strategies
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
 from tagmatch.workloads.content import Content, ContentOptions
@@ -91,6 +90,7 @@ def union_of(values: list[Any], mode: str) -> pa.Array:
 
 
 @pytest.mark.parametrize("shape", [with_typed_fields, with_unions])
+@strategies.fewer(2)
 @given(rows=ROWS, spelling=filters.spellings, data=st.data())
 def test_the_same_sets_as_those_of_expressions(shape: Any, rows: Any, spelling: random.Random, data: Any) -> None:
     """In one chunk or several, of which the first may have other rows before."""
@@ -113,20 +113,6 @@ def test_the_same_sets_as_those_of_expressions(shape: Any, rows: Any, spelling: 
                 for key, (wanted, tests) in enumerate(rows)
                 if wanted <= tags and all(filters.evaluate(test, tags, attributes) for test in tests)
             }
-
-
-@given(rows=ROWS, spelling=filters.spellings)
-def test_files_have_them(tmp_path_factory: Any, rows: Any, spelling: random.Random) -> None:
-    """Parquet has no unions."""
-    table = pa.table({"key": range(len(rows)), "constraints": with_typed_fields([row for _, row in rows], spelling)})
-    path = tmp_path_factory.mktemp("files") / "subscriptions.parquet"
-    pq.write_table(table, path)
-    with TagMatch(device="cpu") as tm, TagMatch(device="cpu") as other:
-        tm.add_subscriptions(pq.read_table(path), match_all=True)
-        other.add_subscriptions(table, match_all=True)
-        for each in (tm, other):
-            each.consolidate()
-        assert dict(tm) == dict(other)
 
 
 @pytest.mark.parametrize("strings", [0.0, 0.5])

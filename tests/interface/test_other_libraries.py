@@ -1,0 +1,285 @@
+"""Tables of other libraries, extension types, missing times, and strings that are no UTF-8."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.agreement import index_of
+from support.service import remote
+
+from tagmatch import FilterError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch.broker.publications import messages_of
+from tagmatch.files.inputs import read_queries, read_sets
+from tagmatch.files.invalid import InvalidRows
+from tagmatch.model.conditions.rows import have_mistakes, reject_mistakes
+
+
+class Stream:
+    """What has nothing but Arrow's C stream."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+class Batch:
+    """What has nothing but Arrow's C array."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._batch = table.combine_chunks().to_batches()[0]
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return self._batch.__arrow_c_array__(requested_schema)
+
+
+def old_pandas(table: pa.Table) -> pd.DataFrame:
+    """With an index that its stream would have as a column."""
+    frame = pd.DataFrame({name: table[name].to_pylist() for name in table.column_names})
+    frame.index = pd.Index([7 + row for row in range(len(frame))], name="rooms")
+    return frame
+
+
+def relation(table: pa.Table) -> Any:
+    frame = table  # which DuckDB finds by its name
+    assert frame is table
+    return duckdb.sql("SELECT * FROM frame")
+
+
+LIBRARIES: list[Callable[[pa.Table], Any]] = [
+    old_pandas, pl.DataFrame, relation, Stream, Batch, pa.Table.to_reader
+]  # fmt: skip
+SUBSCRIPTIONS = pa.table({"key": [1, 2], "tags": [["flat"], ["flat"]], "where": ["price < 900", "rooms = 7"]})
+QUERIES = pa.table({"tags": [["flat"], ["house"]], "price": [850.5, 1.0]})
+
+
+@pytest.mark.parametrize("made", LIBRARIES)
+def test_tables_of_any_library(made: Callable[[pa.Table], Any]) -> None:
+    with TagMatch() as tm:
+        tm.add_subscriptions(made(SUBSCRIPTIONS))
+        tm.consolidate()
+        assert tm.match_many(made(QUERIES)).to_pylist() == [[1], []]
+        tm.remove_subscriptions(made(SUBSCRIPTIONS.slice(0, 1)))
+        tm.consolidate()
+        assert tm.match_many(made(QUERIES)).to_pylist() == [[], []]
+
+
+def test_tables_of_any_library_go_to_a_service() -> None:
+    with remote() as (_, tm):
+        for made in LIBRARIES:
+            tm.add_subscriptions(made(SUBSCRIPTIONS))
+            tm.consolidate()
+            assert tm.match_many(made(QUERIES)).to_pylist() == [[1], []]
+            assert tm.publish(made(QUERIES.append_column("id", [["a", "b"]]))).matched == 1
+            tm.remove_subscriptions(made(SUBSCRIPTIONS))
+            tm.consolidate()
+            assert len(tm) == 0
+
+
+def test_columns_of_any_library() -> None:
+    with index_of(pl.Series([["a"], ["b"]]), pd.Series([1, 2])) as tm:
+        assert tm.match_many(pl.Series([["a"], ["b"]])).to_pylist() == [[1], [2]]
+
+
+@pytest.mark.parametrize("given", [{"tags": [["a"]]}, pl.LazyFrame({"tags": [["a"]]}), 7])
+def test_other_objects_are_refused_in_words(given: Any) -> None:
+    words = "a table of Arrow or a DataFrame of pandas, polars or DuckDB"
+    with TagMatch() as tm:
+        with pytest.raises(InvalidTypeError, match=words):
+            tm.match_many(given)
+        for change in (tm.add_subscriptions, tm.remove_subscriptions):
+            with pytest.raises(InvalidTypeError, match=words):
+                change(given)
+        with pytest.raises(InvalidTypeError, match=words):
+            messages_of(given)
+        with pytest.raises(InvalidTypeError, match="row 0 must be an iterable of strings, not the bare string"):
+            messages_of(["fr"])
+        with pytest.raises(InvalidTypeError, match="one column, not a DataFrame; pick one, as in table"):
+            tm.add_sets(pd.DataFrame({"tags": [["a"]]}), [1])
+        with pytest.raises(InvalidTypeError, match="a DataFrame cannot be a table of Arrow"):
+            tm.match_many(pd.DataFrame({"price": [1, "a"]}))
+
+
+MISSING = [None, pd.NaT, pd.NA, np.nan, float("nan"), np.datetime64("NaT"), np.timedelta64("NaT")]
+LATE = datetime(9000, 1, 1, tzinfo=UTC)
+
+
+def test_a_missing_time_is_none():
+    for value in MISSING:
+        tm: TagMatch[int] = TagMatch()
+        tm.add_set(["a"], 1, expires=value)
+        tm.add_sets([["a"], ["a"]], [2, 3], expires=value)
+        tm.add_sets([["a"], ["a"]], [4, 5], expires=[value, LATE])
+        tm.add_sets([["a"], ["a"]], [6, 7], expires=np.array([LATE, value], object))
+        series = pd.Series([pd.NaT, pd.Timestamp(LATE).as_unit("s")], dtype="datetime64[s, UTC]")
+        tm.add_sets([["a"], ["a"]], [8, 9], expires=series)
+        tm.consolidate()
+        rows = tm.to_arrow()
+        found = dict(zip(rows["key"].to_pylist(), rows["expires"].to_pylist(), strict=True))
+        assert found == dict.fromkeys(range(1, 10)) | {5: LATE, 6: LATE, 9: LATE}
+
+
+class Own(pa.ExtensionType):
+    """A type that somebody has defined in Python."""
+
+    def __init__(self, storage: pa.DataType) -> None:
+        super().__init__(storage, "tests.own")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage, _):
+        return cls(storage)
+
+
+def own(values: list[Any], kind: pa.DataType | None = None) -> pa.Array:
+    storage = pa.array(values, kind)
+    return pa.ExtensionArray.from_storage(Own(storage.type), storage)
+
+
+def in_lists(values: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
+
+
+def bool8(values: list[bool]) -> pa.Array:
+    return pa.ExtensionArray.from_storage(pa.bool8(), pa.array(values).cast(pa.int8()))
+
+
+STORED = {"price": "price = 1", "new": "new = true", "doc": 'doc = "x"', "both": "both = 2"}
+EXTENSIONS = {
+    "tags": own([["a"]]),
+    "price": own([1]),
+    "new": bool8([True]),
+    "doc": pa.array(["x"], pa.json_()),
+    "both": in_lists(own([1, 2])),
+    "location": own([{"lon": 1.0, "lat": 2.0}]),
+}
+
+
+@pytest.fixture
+def tm():
+    tm: TagMatch[int] = TagMatch()
+    for key, where in enumerate(STORED.values()):
+        tm.add_set(["a"], key, where=where)
+    tm.consolidate()
+    return tm
+
+
+def _match(tm, table, _):
+    return tm.match_many(table).to_pylist()
+
+
+def _match_batches(tm, table, _):
+    return tm.match_many(table.to_batches()[0]).to_pylist()
+
+
+def _match_parquet(tm, table, path):
+    pq.write_table(table, path / "q.parquet")
+    names = tuple(STORED)
+    found = [batch.select(["tags"]) for batch in read_queries(str(path / "q.parquet"), attributes=names)]
+    return [keys for batch in found for keys in tm.match_many(batch["tags"]).to_pylist()]
+
+
+@pytest.mark.parametrize("ask", [_match, _match_batches, _match_parquet])
+def test_messages_of_extension_types_are_what_is_stored(tm, tmp_path, ask: Callable[..., Any]):
+    [keys] = ask(tm, pa.table(EXTENSIONS), tmp_path)
+    assert sorted(keys) == list(range(len(STORED)))
+
+
+@pytest.mark.parametrize("name", ["price", "tags"])
+def test_one_that_is_stored_as_nothing_known_is_named(tm, name):
+    ids = pa.array([uuid.uuid4().bytes], pa.uuid())
+    with pytest.raises(InvalidTypeError, match=f"column '{name}'"):
+        tm.match_many(pa.table(EXTENSIONS | {name: ids}))
+
+
+def test_sets_of_extension_types(tmp_path):
+    table = pa.table(
+        {
+            "tags": own([["a"], ["b"]]),
+            "key": own([1, 2], pa.uint64()),
+            "where": own(["v = 1", None]),
+            "expires": own([None, LATE], pa.timestamp("us", "UTC")),
+        }
+    )
+    pq.write_table(table, tmp_path / "s.parquet")
+    (batch,) = read_sets(str(tmp_path / "s.parquet"), where=True, expires=True)
+    assert batch["key"].to_pylist() == [1, 2]
+    for give in (
+        lambda tm: tm.add_subscriptions(table),
+        lambda tm: tm.add_sets(
+            *(table[name] for name in ("tags", "key")), where=table["where"], expires=table["expires"]
+        ),
+    ):
+        tm: TagMatch[int] = TagMatch()
+        give(tm)
+        tm.consolidate()
+        [keys] = tm.match_many(pa.table({"tags": [["a", "b"]], "v": own([1])})).to_pylist()
+        assert sorted(keys) == [1, 2]
+
+
+BAD = pa.array([b"v = 1", b"\xff"], pa.binary()).view(pa.string())
+NUMBER = pa.array([1.0, 2.0])
+AREA = pa.StructArray.from_arrays(
+    [pa.array([b"circle", b"\xff"]).view(pa.string()), NUMBER, NUMBER, NUMBER], ["kind", "lon", "lat", "metres"]
+)
+
+
+def constraints(field: str) -> pa.Array:
+    texts = {"attr": pa.array(["a", "b"]), "op": pa.array(["=", "="]), "value": pa.array(["c", "d"])}
+    texts[field] = pa.array([b"=", b"\xff"]).view(pa.string())
+    return pa.ListArray.from_arrays(
+        pa.array([0, 1, 2], pa.int32()), pa.StructArray.from_arrays([*texts.values()], list(texts))
+    )
+
+
+BAD_COLUMNS = {
+    "where": BAD,
+    "area": AREA,
+    **{f"constraints {field}": constraints(field) for field in ("attr", "op", "value")},
+}
+
+
+@pytest.mark.parametrize("name", BAD_COLUMNS)
+def test_sets(tmp_path, name):
+    column = name.partition(" ")[0]
+    table = pa.table({"tags": [["a"], ["b"]], "key": [1, 2], column: BAD_COLUMNS[name]})
+    tm: TagMatch[int] = TagMatch()
+    with pytest.raises(InvalidValueError, match=f"{column}.* UTF8"):
+        tm.add_subscriptions(table)
+    with pytest.raises(InvalidValueError, match=f"{column}.* UTF8"):
+        tm.add_subscriptions(table.slice(1))
+    pq.write_table(table, tmp_path / "s.parquet")
+    invalid = InvalidRows(skip=True)
+    rows = list(read_sets(str(tmp_path / "s.parquet"), invalid=invalid, where=True))
+    assert ([each for batch in rows for each in batch["key"].to_pylist()], invalid.count) == ([1], 1)
+
+
+@pytest.mark.parametrize(("column", "values"), [("id", BAD), ("within", AREA)])
+def test_queries(tmp_path, column: str, values: Any):
+    table = pa.table({"tags": [["a"], ["b"]], column: values})
+    pq.write_table(table, tmp_path / "q.parquet")
+    invalid = InvalidRows(skip=True)
+    rows = list(read_queries(str(tmp_path / "q.parquet"), invalid=invalid))
+    assert ([each for batch in rows for each in batch["row"].to_pylist()], invalid.count) == ([0], 1)
+    if column == "within":
+        with pytest.raises(InvalidValueError, match=r"within.* UTF8"):
+            TagMatch[int]().match_many(table)
+
+
+def test_expressions_of_spark():
+    assert have_mistakes(BAD, plane=False).tolist() == [False, True]
+    with pytest.raises(FilterError, match="byte 1 is no UTF-8"):
+        reject_mistakes(BAD, plane=False)
