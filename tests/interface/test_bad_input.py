@@ -7,68 +7,33 @@ import shutil
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.agreement import index_of
 
-from tagmatch import ClosedError, IndexNotFoundError, TagMatch, TagMatchError
+from tagmatch import ClosedError, IndexNotFoundError, InvalidValueError, TagMatch, TagMatchError
 
 STORED = {frozenset("ab"): (1, 2), frozenset("c"): (3,), frozenset(): (4,)}
 CONSOLIDATED = {frozenset("ab"): (2,), frozenset("c"): (3, 5), frozenset("d"): (6,)}
 EVERYTHING = list("abcde")
 
-BAD_TAGS = {
-    "bare string": ("ab", TypeError),
-    "bare string of one tag": ("a", TypeError),
-    "empty bare string": ("", TypeError),
-    "string subclass": (np.str_("ab"), TypeError),
-    "bytes": (b"ab", TypeError),
-    "empty bytes": (b"", TypeError),
-    "bytearray": (bytearray(b"ab"), TypeError),
-    "memoryview": (memoryview(b"ab"), TypeError),
-    "mapping": ({"a": 9}, TypeError),
-    "empty mapping": ({}, TypeError),
-    "None": (None, TypeError),
-    "NaN": (float("nan"), TypeError),
-    "number": (5, TypeError),
-    "object": (object(), TypeError),
-    "numbers": (["a", 5], TypeError),
-    "None among tags": (["a", None], TypeError),
-    "NaN among tags": (["a", float("nan")], TypeError),
-    "bytes among tags": (["a", b"b"], TypeError),
-    "nested list": ([["a", "b"]], TypeError),
-    "nested tuple": ({("a", "b")}, TypeError),
-    "numbers in NumPy": (np.array([1, 2]), TypeError),
-    "numbers in Arrow": (pa.array([1, 2]), TypeError),
-    "null in Arrow": (pa.array(["a", None]), TypeError),
-    "lone surrogate": (["a", "\ud800"], ValueError),
-    "surrogates in the wrong order": (["\udc00\ud800"], ValueError),
-}
+BAD_TAGS: list[tuple[Any, type[Exception]]] = [(wrong, TypeError) for wrong in (
+    "ab", "a", "", np.str_("ab"), b"ab", b"", bytearray(b"ab"), memoryview(b"ab"), {"a": 9}, {}, None, float("nan"), 5,
+    object(), ["a", 5], ["a", None], ["a", float("nan")], ["a", b"b"], [["a", "b"]], {("a", "b")}, np.array([1, 2]),
+    pa.array([1, 2]), pa.array(["a", None]),
+)]  # fmt: skip
+BAD_TAGS += [(["a", "\ud800"], ValueError), (["\udc00\ud800"], ValueError)]
 
-BAD_KEYS = {
-    "None": (None, TypeError),
-    "True": (True, TypeError),
-    "False": (False, TypeError),
-    "NumPy bool": (np.bool_(True), TypeError),
-    "float": (1.0, TypeError),
-    "NaN": (float("nan"), TypeError),
-    "NumPy float": (np.float64(1), TypeError),
-    "NumPy NaN": (np.float32("nan"), TypeError),
-    "decimal": (Decimal(1), TypeError),
-    "complex": (1 + 0j, TypeError),
-    "string": ("1", TypeError),
-    "bytes": (b"1", TypeError),
-    "list": ([1], TypeError),
-    "array": (np.array([1]), TypeError),
-    "negative": (-1, ValueError),
-    "very negative": (-(2**64), ValueError),
-    "negative NumPy": (np.int8(-1), ValueError),
-    "2**64": (2**64, ValueError),
-    "huge": (10**100, ValueError),
-}
+BAD_KEYS: list[tuple[Any, type[Exception]]] = [(wrong, TypeError) for wrong in (
+    None, True, False, np.bool_(True), 1.0, float("nan"), np.float64(1), np.float32("nan"), Decimal(1), 1 + 0j, "1",
+    b"1", [1], np.array([1]),
+)]  # fmt: skip
+BAD_KEYS += [(wrong, ValueError) for wrong in (-1, -(2**64), np.int8(-1), 2**64, 10**100)]
 
 SINGLE_QUERIES = {
     "match": lambda tm, tags: tm.match(tags),
@@ -91,16 +56,15 @@ BULK_CALLS = {
 }
 
 
-def cases(table: dict[str, Any]) -> Any:
-    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), id=name) for name, case in table.items()]
+def without_address(value: Any) -> str:
+    """The same in every process that shares the tests."""
+    return re.sub(" at 0x[0-9a-f]+", "", ascii(value))
 
 
 @pytest.fixture
-def tm(layout: str) -> Iterator[TagMatch]:
+def tm() -> Iterator[TagMatch]:
     """An index with staged changes; when the test ends, both must be as they were."""
-    with TagMatch(layout=layout) as tm:
-        tm.add_sets([["a", "b"], ["b", "a"], ["c"], []], [1, 2, 3, 4])
-        tm.consolidate()
+    with index_of([["a", "b"], ["b", "a"], ["c"], []], [1, 2, 3, 4]) as tm:
         tm.add_sets([["c"], ["d"], ["e"]], [5, 6, 7])
         tm.remove_sets([["a", "b"], []], [1, 4])
         tm.remove_set(["e"], 7)
@@ -113,73 +77,54 @@ def tm(layout: str) -> Iterator[TagMatch]:
         assert len(tm) == len(CONSOLIDATED)
 
 
-@pytest.mark.parametrize("call", cases(SINGLE_CALLS))
-@pytest.mark.parametrize(("tags", "error"), cases(BAD_TAGS))
-def test_tags(tm, call, tags, error):
-    with pytest.raises(error, match=r"\btags\b"):
-        call(tm, tags)
+@pytest.mark.parametrize(("tags", "error"), BAD_TAGS, ids=without_address)
+def test_tags(tm, tags, error):
+    for call in SINGLE_CALLS.values():
+        with pytest.raises(error, match=r"\btags\b"):
+            call(tm, tags)
+    for name, call in BULK_CALLS.values():
+        with pytest.raises(error, match=rf"\b{name}\b.*\brow 1\b"):
+            call(tm, [["a"], tags, ["b"]])
 
 
-@pytest.mark.parametrize(("name", "call"), cases(BULK_CALLS))
-@pytest.mark.parametrize(("tags", "error"), cases(BAD_TAGS))
-def test_tags_in_bulk(tm, name, call, tags, error):
-    with pytest.raises(error, match=rf"\b{name}\b.*\brow 1\b"):
-        call(tm, [["a"], tags, ["b"]])
+def test_rows_that_are_none(tm):
+    for rows in (None, "abc", b"abc", 5, float("nan"), object(), {"a": ["b"]}, {("a",)}, ["a", "b", "c"]):
+        for name, call in BULK_CALLS.values():
+            with pytest.raises(TypeError, match=rf"\b{name}\b"):
+                call(tm, rows)
 
 
-def without_address(value):
-    """The same in every process that shares the tests."""
-    return re.sub(" at 0x[0-9a-f]+", "", repr(value))
+@pytest.mark.parametrize(("key", "error"), BAD_KEYS, ids=without_address)
+def test_key(tm, key, error):
+    for call in (tm.add_set, tm.remove_set):
+        with pytest.raises(error, match=r"\bkey\b"):
+            call(["e"], key)
+    for call in (tm.add_sets, tm.remove_sets):
+        with pytest.raises(error, match=r"\bkeys\b.*\brow 2\b"):
+            call([["c"], ["d"], ["e"], ["e"]], [0, np.uint64(1), key, 2])
 
 
-@pytest.mark.parametrize(("name", "call"), cases(BULK_CALLS))
-@pytest.mark.parametrize(
-    "rows",
-    [None, "abc", b"abc", 5, float("nan"), object(), {"a": ["b"]}, {("a",)}, ["a", "b", "c"]],
-    ids=without_address,
-)
-def test_rows_that_are_none(tm, name, call, rows):
-    with pytest.raises(TypeError, match=rf"\b{name}\b"):
-        call(tm, rows)
+def test_keys_that_are_none(tm):
+    for keys in (None, 1, "1", b"1", {1: 1}, {1}, frozenset([1]), float("nan"), object()):
+        for call in (tm.add_sets, tm.remove_sets):
+            with pytest.raises(TypeError, match=r"\bkeys\b"):
+                call([["e"]], keys)
 
 
-@pytest.mark.parametrize("call", ["add_set", "remove_set"])
-@pytest.mark.parametrize(("key", "error"), cases(BAD_KEYS))
-def test_key(tm, call, key, error):
-    with pytest.raises(error, match=r"\bkey\b"):
-        getattr(tm, call)(["e"], key)
-
-
-@pytest.mark.parametrize("call", ["add_sets", "remove_sets"])
-@pytest.mark.parametrize(("key", "error"), cases(BAD_KEYS))
-def test_key_in_bulk(tm, call, key, error):
-    with pytest.raises(error, match=r"\bkeys\b.*\brow 2\b"):
-        getattr(tm, call)([["c"], ["d"], ["e"], ["e"]], [0, np.uint64(1), key, 2])
-
-
-@pytest.mark.parametrize("call", ["add_sets", "remove_sets"])
-@pytest.mark.parametrize(
-    "keys", [None, 1, "1", b"1", {1: 1}, {1}, frozenset([1]), float("nan"), object()], ids=without_address
-)
-def test_keys_that_are_none(tm, call, keys):
-    with pytest.raises(TypeError, match=r"\bkeys\b"):
-        getattr(tm, call)([["e"]], keys)
-
-
-@pytest.mark.parametrize("call", ["add_sets", "remove_sets"])
 @pytest.mark.parametrize("rows", [list, iter, pa.array, lambda rows: pa.chunked_array([rows, rows[:0]])])
 @pytest.mark.parametrize("keys", [list, iter, range, np.array, pa.array], ids=lambda keys: keys.__name__)
-@pytest.mark.parametrize("count", [1, 3, 10_000])
-def test_lengths_that_differ(tm, call, rows, keys, count):
-    with pytest.raises(ValueError, match=r"\btags\b.*\bkeys\b|\bkeys\b.*\btags\b"):
-        getattr(tm, call)(rows([["e"], ["c"]]), range(count) if keys is range else keys(range(count)))
-
-
-@pytest.mark.parametrize(("rows", "keys"), [([["e"]], []), ([], [1]), ([[]], np.zeros(0, int)), ([], pa.array([1]))])
-def test_lengths_that_differ_by_none(tm, rows, keys):
+def test_lengths_that_differ(tm, rows, keys):
     for call in (tm.add_sets, tm.remove_sets):
-        with pytest.raises(ValueError, match=r"\btags\b.*\bkeys\b"):
-            call(rows, keys)
+        for count in (1, 3, 10_000):
+            with pytest.raises(ValueError, match=r"\btags\b.*\bkeys\b|\bkeys\b.*\btags\b"):
+                call(rows([["e"], ["c"]]), range(count) if keys is range else keys(range(count)))
+
+
+def test_lengths_that_differ_by_none(tm):
+    for rows, keys in (([["e"]], []), ([], [1]), ([[]], np.zeros(0, int)), ([], pa.array([1]))):
+        for call in (tm.add_sets, tm.remove_sets):
+            with pytest.raises(ValueError, match=r"\btags\b.*\bkeys\b"):
+                call(rows, keys)
 
 
 def test_bad_tags_and_bad_key(tm):
@@ -202,32 +147,27 @@ class Level(IntEnum):
     LOW = 4
 
 
-@pytest.mark.parametrize(
-    "key", [np.uint8(4), np.int16(4), np.int64(4), np.uint64(4), Level.LOW], ids=lambda key: type(key).__name__
-)
-def test_other_integers_are_keys(layout, key):
-    tm = TagMatch(layout=layout)
-    tm.add_set(["a"], key)
-    tm.add_sets([["a"], ["b"]], [5, key])
-    tm.consolidate()
-    assert dict(tm.explain(["a", "b"])) == {frozenset("a"): (4, 5), frozenset("b"): (4,)}
-    assert {type(found) for found in tm.match(["a", "b"])} == {int}
-    tm.remove_set(["a"], key)
-    tm.consolidate()
-    assert sorted(tm.match(["a", "b"])) == [4, 5]
+def test_other_integers_are_keys():
+    for key in (np.uint8(4), np.int16(4), np.int64(4), np.uint64(4), Level.LOW):
+        tm = TagMatch()
+        tm.add_set(["a"], key)
+        tm.add_sets([["a"], ["b"]], [5, key])
+        tm.consolidate()
+        assert dict(tm.explain(["a", "b"])) == {frozenset("a"): (4, 5), frozenset("b"): (4,)}
+        assert {type(found) for found in tm.match(["a", "b"])} == {int}
+        tm.remove_set(["a"], key)
+        tm.consolidate()
+        assert sorted(tm.match(["a", "b"])) == [4, 5]
 
 
 def test_other_iterables_are_tags(tm):
-    for tags in (
-        ("ba", iter("ba")),
-        ("ba", {"a": 1, "b": 2}.keys()),
-        ("ba", np.array(["a", "b"])),
-        ("ba", pa.array(["a", "b"])),
-    ):
-        assert sorted(tm.match(tags[1])) == [1, 2, 4]
+    for tags in (iter("ba"), {"a": 1, "b": 2}.keys(), np.array(["a", "b"]), pa.array(["a", "b"])):
+        assert sorted(tm.match(tags)) == [1, 2, 4]
 
 
 # -- options ---------------------------------------------------------------------------------------------------------
+
+WAYS = (TagMatch, TagMatch.open)
 
 BAD_OPTIONS = [
     ("layout", "fastest"), ("layout", ""), ("layout", "Rarest"), ("layout", None), ("layout", 1),
@@ -239,7 +179,8 @@ BAD_OPTIONS = [
     ("batch_size", 0), ("batch_size", True), ("batch_size", 1.5), ("batch_size", None),
     ("flush_timeout", -1), ("flush_timeout", float("nan")), ("flush_timeout", "1"), ("flush_timeout", True),
     ("auto_reload", 0), ("auto_reload", -0.1), ("auto_reload", float("nan")), ("auto_reload", "1"),
-    ("auto_reload", True),
+    ("auto_reload", True), ("key_type", "str"), ("key_type", str), ("key_type", 1), ("durability", "always"),
+    ("durability", 1), ("plane", 1), ("keep_snapshots", "1"), ("keep_snapshots", True), ("keep_snapshots", -1),
 ]  # fmt: skip
 
 
@@ -247,34 +188,43 @@ BAD_OPTIONS = [
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index on disk that no test changes."""
     path = tmp_path_factory.mktemp("saved") / "index"
-    with TagMatch(path) as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+    index_of([["a"]], [1], path=path).close()
     return path
 
 
-@pytest.mark.parametrize(("name", "value"), BAD_OPTIONS)
-def test_options(saved, tmp_path, name, value):
+def test_options(saved, tmp_path):
     new = tmp_path / "new"
-    ways = [TagMatch, lambda **option: TagMatch(new, **option)]
-    if (name, value) not in (("layout", None), ("max_partition_size", None)):  # those of the index
-        ways.append(lambda **option: TagMatch.open(saved, **option))
-    for create in ways:
-        with pytest.raises(TagMatchError, match=rf"\b{name}\b") as caught:
-            create(**{name: value})
-        assert isinstance(caught.value, TypeError | ValueError)
+    for name, value in BAD_OPTIONS:
+        ways = [TagMatch, partial(TagMatch, new)]
+        # Those of the index, and one for who changes it
+        if (name, value) not in (("layout", None), ("max_partition_size", None)) and name != "keep_snapshots":
+            ways.append(partial(TagMatch.open, saved))
+        for create in ways:
+            with pytest.raises(TagMatchError, match=rf"\b{name}\b") as caught:
+                create(**{name: value})
+            assert isinstance(caught.value, TypeError | ValueError)
     assert not new.exists()
 
 
+def test_in_memory_there_is_nothing_to_reload_or_to_save():
+    with TagMatch() as tm:
+        with pytest.raises(InvalidValueError, match="in memory only"):
+            tm.reload()
+        with pytest.raises(InvalidValueError, match="no folder to save positions to"):
+            tm.save_positions()
+    with pytest.raises(InvalidValueError, match="auto_reload needs a path"):
+        TagMatch(auto_reload=1)
+
+
 def test_unknown_options(saved):
-    for create in (TagMatch, lambda **option: TagMatch.open(saved, **option)):
+    for create in (TagMatch, partial(TagMatch.open, saved)):
         with pytest.raises(TypeError, match="partitions"):
             create(partitions=3)
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="needs a machine without a GPU")
 def test_cuda_without_a_device(saved):
-    for create in (TagMatch, lambda **option: TagMatch.open(saved, **option)):
+    for create in (TagMatch, partial(TagMatch.open, saved)):
         with pytest.raises(TagMatchError, match=r"(?i)cuda.* (no|not|without|missing|install)"):
             create(device="cuda")
     assert TagMatch.open(saved, device="auto").match(["a"]) == [1]
@@ -283,20 +233,12 @@ def test_cuda_without_a_device(saved):
 # -- paths -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", [5, b"index", ["index"], float("nan")], ids=repr)
-def test_path_of_another_type(path):
-    for create in (TagMatch, TagMatch.open):
+def test_path_of_another_type():
+    for path, create in ((path, create) for path in (5, b"index", ["index"], float("nan")) for create in WAYS):
         with pytest.raises(TypeError, match=r"\bpath\b"):
             create(path)
-
-
-def test_open_needs_a_path():
     with pytest.raises(TypeError, match=r"\bpath\b"):
         TagMatch.open(None)
-
-
-def nothing(path: Path) -> None:
-    """The path stays free."""
 
 
 def folder_with_other_files(path: Path) -> None:
@@ -304,32 +246,25 @@ def folder_with_other_files(path: Path) -> None:
     (path / "notes.txt").write_text("mine")
 
 
-@pytest.mark.parametrize("make", [nothing, Path.mkdir, Path.touch, folder_with_other_files])
-def test_open_where_there_is_no_index(tmp_path, make):
-    path = tmp_path / "index"
-    make(path)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(IndexNotFoundError, match=str(path)):
-        TagMatch.open(path)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-@pytest.mark.parametrize("make", [Path.touch, folder_with_other_files])
-def test_create_where_something_else_is(tmp_path, make):
-    path = tmp_path / "index"
-    make(path)
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(TagMatchError, match=str(path)):
-        TagMatch(path)
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 @pytest.mark.parametrize(
-    "call", [TagMatch, TagMatch.open, lambda path: TagMatch().save(path)], ids=["new", "open", "save"]
+    ("make", "create", "error"),
+    [(make, TagMatch.open, IndexNotFoundError) for make in (Path, Path.mkdir, Path.touch, folder_with_other_files)]
+    + [(make, TagMatch, TagMatchError) for make in (Path.touch, folder_with_other_files)],
 )
-def test_a_path_that_the_system_refuses(tmp_path, call):
-    with pytest.raises(TagMatchError, match=r"x.*File name too long"):
-        call(tmp_path / ("x" * 300))
+def test_where_there_is_no_index(tmp_path, make, create, error):
+    """Nothing, or something else, which stays as it is."""
+    path = tmp_path / "index"
+    make(path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(error, match=str(path)):
+        create(path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_path_that_the_system_refuses(tmp_path):
+    for call in (*WAYS, TagMatch().save):
+        with pytest.raises(TagMatchError, match=r"x.*File name too long"):
+            call(tmp_path / ("x" * 300))
 
 
 def test_create_below_a_file(tmp_path):
@@ -340,9 +275,9 @@ def test_create_below_a_file(tmp_path):
     assert file.read_text() == "mine"
 
 
-def test_changes_stay_staged_in_order_when_saving_fails(tmp_path, layout):
+def test_changes_stay_staged_in_order_when_saving_fails(tmp_path):
     path = tmp_path / "index"
-    tm = TagMatch(path, layout=layout, durability="none")
+    tm = TagMatch(path, durability="none")
     tm.add_set(["a"], 1)
     tm.consolidate()
     tm.add_sets([["a", "b"], ["b"]], [2, 3])
@@ -363,29 +298,19 @@ def test_changes_stay_staged_in_order_when_saving_fails(tmp_path, layout):
 # -- after close() ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "call",
-    cases(
-        {
-            **{name: lambda tm, call=call: call(tm, ["a"]) for name, call in SINGLE_CALLS.items()},
-            **{name: lambda tm, call=call: call(tm, [["a"]] * 3) for name, (_, call) in BULK_CALLS.items()},
-            "consolidate": TagMatch.consolidate,
-            "len": len,
-            "iter": iter,
-            "to_arrow": TagMatch.to_arrow,
-            "stats": TagMatch.stats,
-            "check": TagMatch.check,
-            "with": TagMatch.__enter__,
-        }
-    ),
-)
-def test_closed(call: Callable[[TagMatch], object]):
+def test_closed():
+    calls: list[Callable[[TagMatch], object]] = [
+        *(lambda tm, call=call: call(tm, ["a"]) for call in SINGLE_CALLS.values()),
+        *(lambda tm, call=call: call(tm, [["a"]] * 3) for _, call in BULK_CALLS.values()),
+        TagMatch.consolidate, len, iter, TagMatch.to_arrow, TagMatch.stats, TagMatch.check, TagMatch.__enter__,
+    ]  # fmt: skip
     tm = TagMatch()
     tm.add_set(["a"], 1)
     tm.consolidate()
     tm.close()
-    with pytest.raises(ClosedError, match="closed"):
-        call(tm)
+    for call in calls:
+        with pytest.raises(ClosedError, match="closed"):
+            call(tm)
 
 
 def test_close_twice():

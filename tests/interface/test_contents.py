@@ -1,4 +1,4 @@
-"""What is stored, given back: iteration, `in` and `to_arrow`."""
+"""What is stored, given back: iteration, `in` and `to_arrow`; and what changes say that they did."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
 from support import strategies
-from support.agreement import loaded
+from support.agreement import index_of, loaded
 
-from tagmatch import ResultTooLargeError, TagMatch, contents
+from tagmatch import ChangeCounts, InvalidValueError, Near, NotStoredError, ResultTooLargeError, TagMatch, contents
 
 SCHEMA = pa.schema([("tags", pa.list_(pa.string())), ("key", pa.uint64())])
 PAIRS = [(["a", "b"], 2), (["b", "a"], 1), ([], 2**64 - 1), (["c"], 3), (["", "\0"], 0)]
@@ -38,7 +38,8 @@ def pairs_in(database: TagMatch | Oracle) -> Pairs:
 
 
 @pytest.mark.usefixtures("limit")
-@given(pairs=st.lists(st.tuples(strategies.tag_sets, strategies.keys)))
+@strategies.fewer(2)
+@given(pairs=st.lists(st.tuples(strategies.tag_sets, strategies.keys)), layout=strategies.layouts)
 def test_what_is_stored_comes_back(layout, pairs):
     """Each pair once, in one order, which is that of the tagset table."""
     tm = TagMatch(layout=layout, max_partition_size=7, threads=1)
@@ -59,16 +60,6 @@ def test_what_is_stored_comes_back(layout, pairs):
     assert again.to_arrow() == table
 
 
-@pytest.mark.usefixtures("limit")
-def test_of_files(layout, tmp_path):
-    """Of an index that is opened."""
-    tm, oracle = loaded(PAIRS, path=tmp_path / "index", layout=layout)
-    tm.close()
-    with TagMatch.open(tmp_path / "index") as opened:
-        assert dict(opened) == dict(oracle)
-        assert sorted(pairs_of(opened.to_arrow()), key=repr) == sorted(pairs_in(oracle), key=repr)
-
-
 def test_nothing_is_stored():
     tm = TagMatch()
     assert list(tm) == []
@@ -77,20 +68,6 @@ def test_nothing_is_stored():
     assert table.schema == SCHEMA
     assert len(table) == 0
     tm.add_sets(table["tags"], table["key"])
-
-
-def test_staged_changes_are_not_stored(layout):
-    tm, _ = loaded(PAIRS, layout=layout)
-    before, table = list(tm), tm.to_arrow()
-    tm.add_set(["d"], 1)
-    tm.remove_set(["c"], 3)
-    assert list(tm) == before
-    assert tm.to_arrow() == table
-    assert ["d"] not in tm
-    assert ["c"] in tm
-    tm.consolidate()
-    assert ["d"] in tm
-    assert ["c"] not in tm
 
 
 def test_iteration_is_over_what_was_stored_as_it_began(layout):
@@ -144,3 +121,57 @@ def test_tags_that_one_array_cannot_hold(monkeypatch):
     monkeypatch.setattr(contents, "_tags", lambda *_: TooLarge())
     with pytest.raises(ResultTooLargeError, match=r"stored set 0 has tags of 2\*\*31 bytes or more"):
         tm.to_arrow()
+
+
+@pytest.fixture
+def alerts():
+    with TagMatch(device="cpu", key_type="string") as tm:
+        tm.add_set(["flat"], "ana", where='price < 900 or city = "Rome"')
+        tm.add_sets([["flat"], ["house"]], ["bo", "bo"], area=[Near(500), None])
+        tm.consolidate()
+        yield tm
+
+
+def test_removals_of_nothing_are_counted(alerts):
+    """Without the condition, with another one, of an unknown key, and twice."""
+    assert alerts.remove_set(["flat"], "ana") == 1
+    assert alerts.remove_set(["flat"], "ana", where="price < 901") == 1
+    assert alerts.remove_sets([["house"], ["house"], ["house"]], ["cy", "bo", "bo"]) == 3
+    assert alerts.consolidate() == ChangeCounts(removed=1, missing=4)
+    assert alerts.remove_set(["flat"], "ana", where='city = "Rome" or price < 900') == 2
+    assert alerts.consolidate() == (0, 0, 2, 0)
+    assert alerts.consolidate() == ChangeCounts()
+    assert alerts.stats()["changes"] == {"added": 4, "already_there": 0, "removed": 3, "missing": 4}
+
+
+def test_an_alert_with_a_new_condition_is_another_one(alerts):
+    assert alerts.add_set(["flat"], "ana", where="price < 950") == 1
+    assert alerts.add_set(["flat"], "ana", where="price < 900") == 1
+    assert alerts.consolidate(full=True) == ChangeCounts(added=1, already_there=1)
+
+
+@pytest.mark.parametrize("durability", ["fsync", "none"])
+def test_missing_may_be_an_error(tmp_path, durability):
+    """What is staged counts, in order, whoever has staged it; and nothing is staged."""
+    with index_of([["a"], ["a", "b"]], [1, 2], path=tmp_path, device="cpu", durability="os") as tm:
+        tm.add_set(["c"], 3, where="x < 1")
+    with TagMatch(tmp_path, device="cpu", durability=durability) as tm:
+        plain = [(["a"], 2, None), (["b"], 2, None), (["c"], 3, None)]
+        for tags, key, where in [*plain, (["c"], 3, "x < 2"), (["d"], 4, "x = 1")]:
+            with pytest.raises(NotStoredError, match=f"key {key} is not stored with the set .*{tags[0]}"):
+                tm.remove_set(tags, key, where=where, missing="error")
+        with pytest.raises(NotStoredError, match=r"key 1 is not stored with the set \['a', 'z'\], nor are 1 more"):
+            tm.remove_sets([["a"], ["a", "z"], ["a"]], [1, 1, 1], missing="error")
+        assert tm.stats()["staged"] == 1
+        assert tm.remove_set(["c"], 3, where="x < 1", missing="error") == 1
+        with pytest.raises(NotStoredError, match=r"key 3 is not stored with the set \['c'\] where x < 1:"):
+            tm.remove_set(["c"], 3, where="x < 1", missing="error")
+        table = pa.table({"tags": [["b", "a"], ["a"]], "key": [2, 1]})
+        assert tm.remove_subscriptions(table, missing="error") == 2
+        assert tm.consolidate() == (1, 0, 3, 0)
+        assert len(tm) == 0
+
+
+def test_what_missing_may_be():
+    with pytest.raises(InvalidValueError, match="missing must be"):
+        TagMatch().remove_set(["a"], 1, missing="err")

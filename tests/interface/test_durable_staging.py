@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
-import sys
-import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from oracle import Oracle
 from support import strategies
-from support.agreement import assert_agree
+from support.agreement import index_of
 
 import tagmatch
 from tagmatch import IndexChangedError, IndexLockedError, InvalidValueError, StagedChangesWarning, TagMatch
@@ -25,87 +17,9 @@ from tagmatch.model.storage.journal.journal import Journal
 EVERYTHING = [list(strategies.COMMON_TAGS + strategies.NUMBERED_TAGS)]
 DURABILITIES = ["fsync", "os", None]
 
-KILLED = """
-import os, signal, sys
-from tagmatch import TagMatch
-tm = TagMatch(sys.argv[1], device="cpu", durability=sys.argv[2])
-tm.add_set(["a"], 1)
-tm.consolidate()
-tm.add_sets([["a", "b"], ["c"]], [2, 3])
-tm.remove_set(["a"], 1)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
 
 def logs(path: Path) -> list[str]:
     return sorted(file.name for file in path.glob("staged-*"))
-
-
-@pytest.mark.parametrize("durability", DURABILITIES)
-@given(rounds=st.lists(strategies.changes(strategies.pairs), min_size=1, max_size=4), data=st.data())
-def test_what_is_staged_is_there_after_the_end(
-    rounds: Any, durability: Any, data: st.DataObject, layout: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Closed, or left as a program leaves it that is killed."""
-    path, oracle = tmp_path_factory.mktemp("index") / "index", Oracle()
-    options: dict[str, Any] = {"layout": layout, "device": "cpu", "durability": durability}
-    tm = TagMatch(path, **options)
-    staged = 0
-    for number, changes in enumerate(rounds):
-        for added, tags, key in changes:
-            oracle_call, call = (
-                (oracle.add_sets, tm.add_sets) if added else (oracle.remove_sets, tm.remove_sets)
-            ) if data.draw(st.booleans()) else (None, None)  # fmt: skip
-            if oracle_call is not None and call is not None:
-                oracle_call([tags], [key])
-                call([tags], [key])
-            else:
-                for database in (tm, oracle):
-                    (database.add_set if added else database.remove_set)(tags, key)
-            staged += 1
-        assert tm.stats()["staged"] == staged
-        if data.draw(st.booleans()):
-            copy = path.with_name(f"copy{number}")
-            if path.exists():
-                shutil.copytree(path, copy)
-            tm.close()
-            path = copy
-        else:
-            tm.close()
-        tm = TagMatch(path, **options)
-        assert tm.stats()["staged"] == staged
-        if data.draw(st.booleans()):
-            for database in (tm, oracle):
-                database.consolidate()
-            staged = 0
-            assert logs(path) == []
-            assert_agree(tm, oracle, EVERYTHING)
-    for database in (tm, oracle):
-        database.consolidate()
-    assert_agree(tm, oracle, EVERYTHING)
-    tm.close()
-
-
-@pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_a_program_that_is_killed(tmp_path: Path, durability: str) -> None:
-    path = tmp_path / "index"
-    killed = subprocess.run([sys.executable, "-c", KILLED, path, durability], check=False)
-    assert killed.returncode == -signal.SIGKILL
-    with TagMatch.open(path, device="cpu") as tm:
-        assert (tm.stats()["staged"], tm.match(["a", "b", "c"])) == (3, [1])
-        tm.consolidate()
-        assert (tm.stats()["staged"], sorted(tm.match(["a", "b", "c"]))) == (0, [2, 3])
-    assert logs(path) == []
-
-
-def test_keys_that_are_strings(tmp_path: Path) -> None:
-    with TagMatch(tmp_path / "index", key_type="string", device="cpu") as tm:
-        tm.add_set(["a"], "ana")
-        tm.add_sets([["a"], ["b"]], ["bo", "ana"])
-    with TagMatch(tmp_path / "index", key_type="string", device="cpu") as tm:
-        tm.remove_set(["a"], "bo")
-        tm.consolidate()
-        assert sorted(tm.match(["a", "b"])) == ["ana", "ana"]
 
 
 def test_one_at_a_time_stages_changes(tmp_path: Path) -> None:
@@ -129,9 +43,7 @@ def test_one_at_a_time_stages_changes(tmp_path: Path) -> None:
 
 def test_who_only_reads_takes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "index"
-    with TagMatch(path, device="cpu") as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+    with index_of([["a"]], [1], path=path, device="cpu") as tm:
         tm.add_set(["b"], 2)
         with TagMatch.open(path, device="cpu") as reader:
             assert (reader.stats()["staged"], reader.match(["a", "b"])) == (0, [1])
@@ -142,36 +54,11 @@ def test_who_only_reads_takes_nothing(tmp_path: Path) -> None:
         assert sorted(reader.match(["a", "b"])) == [1, 2]
 
 
-def test_without_durability_nothing_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "index"
-    with warnings.catch_warnings(record=True) as given_warnings:
-        warnings.simplefilter("always")
-        with TagMatch(path, device="cpu", durability="none") as tm:
-            tm.add_set(["a"], 1)
-            tm.add_sets([["b"]], [2])
-            assert not path.exists()
-    assert [each.category for each in given_warnings] == [StagedChangesWarning]
-
-
-def test_what_was_left_comes_first_whatever_the_durability(tmp_path: Path) -> None:
-    path = tmp_path / "index"
-    with TagMatch(path, device="cpu") as tm:
-        tm.add_set(["a"], 1)
-    with TagMatch(path, device="cpu", durability="none") as tm:
-        tm.remove_set(["a"], 1)
-        tm.add_set(["a"], 2)
-        tm.consolidate()
-        assert tm.match(["a"]) == [2]
-    assert logs(path) == []
-
-
 @pytest.mark.parametrize("durability", [None, "none"])
 def test_what_another_program_leaves_later_comes_first_as_well(tmp_path: Path, durability: Any) -> None:
     """It has the log when this object opens the index, and has ended when this one consolidates."""
     path = tmp_path / "index"
-    with TagMatch(path, device="cpu") as other:
-        other.add_set(["a"], 0)
-        other.consolidate()
+    with index_of([["a"]], [0], path=path, device="cpu") as other:
         other.add_set(["a"], 1)
         tm = TagMatch(path, device="cpu", durability=durability)
         assert tm.stats()["staged"] == 0
@@ -181,29 +68,6 @@ def test_what_another_program_leaves_later_comes_first_as_well(tmp_path: Path, d
         tm.consolidate()
         assert sorted(tm.match(["a"])) == ([0] if durability == "none" else [0, 1])
     assert logs(path) == []
-
-
-def test_changes_of_many_threads_meanwhile(tmp_path: Path) -> None:
-    """All are there in the end, whatever is consolidated while they are staged."""
-    threads, each = 4, 150
-    path = tmp_path / "index"
-    with TagMatch(path, device="cpu", durability="fsync") as tm:
-
-        def add(first: int) -> None:
-            for key in range(first, first + each):
-                tm.add_set([f"t{key}", "all"], key)
-
-        adding = [threading.Thread(target=add, args=[number * each]) for number in range(threads)]
-        for thread in adding:
-            thread.start()
-        while any(thread.is_alive() for thread in adding):
-            tm.consolidate()
-        shutil.copytree(path, tmp_path / "copy")
-        tm.consolidate()
-        assert len(tm) == threads * each
-    with TagMatch(tmp_path / "copy", device="cpu") as tm:
-        tm.consolidate()
-        assert len(tm) == threads * each
 
 
 def test_a_torn_tail_is_told(tmp_path: Path) -> None:
@@ -218,12 +82,6 @@ def test_a_torn_tail_is_told(tmp_path: Path) -> None:
         with pytest.warns(StagedChangesWarning, match="not written wholly"):
             tm.consolidate()
         assert sorted(tm.match(["a"])) == [0, 1]
-
-
-@pytest.mark.parametrize(("durability", "error"), [("always", ValueError), (1, TypeError)])
-def test_bad_durability(durability: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="durability"):
-        TagMatch(durability=durability)
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
@@ -315,33 +173,6 @@ def test_what_would_be_lost_is_not_acknowledged(tmp_path: Path, replace: Any, la
     with TagMatch(path, device="cpu") as tm:
         tm.consolidate()
         assert sorted(tm.match(["b"])) == [40, 54]
-
-
-def test_who_consolidates_while_others_stage_is_not_taken_for_another(tmp_path: Path) -> None:
-    path, failed = tmp_path / "index", list[Exception]()
-    with TagMatch(path, device="cpu", keep_snapshots=2) as tm:
-        tm.add_set(["a"], 0)
-        stop = threading.Event()
-
-        def stage(first: int) -> None:
-            try:
-                for key in range(first, first + 10**6, 1):
-                    tm.add_set(["a"], key)
-                    if stop.is_set():
-                        return
-            except Exception as error:
-                failed.append(error)
-
-        threads = [threading.Thread(target=stage, args=[10**7 * n]) for n in (1, 2)]
-        for thread in threads:
-            thread.start()
-        for _ in range(10):
-            tm.consolidate()
-            tagmatch.backup(path, tmp_path / "backup")
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert not failed
 
 
 # -- the type of keys --------------------------------------------------------------------------------------------------

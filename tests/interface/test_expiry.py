@@ -20,11 +20,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from support.agreement import index_of
 from support.expiring import BEGIN, Clock, set_clock
 from support.index_files import MANIFEST, contents_of, manifest_as_first
 from support.waiting import wait_until
 
-from tagmatch import IndexVersionError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch.model.storage.location import location_of
 
 
 @pytest.fixture
@@ -41,9 +43,7 @@ def test_the_number_stays_that_of_the_snapshot(
 ) -> None:
     """Which keys have expired depends on the time only: who opens the snapshot by this number then has the same."""
     times = [None if each is None else clock.after(each) for each in expires]
-    with TagMatch(tmp_path / "i", layout=layout, device="cpu") as tm:
-        tm.add_sets([["a"], ["a"]], [1, 2], expires=times)
-        tm.consolidate()
+    with index_of([["a"], ["a"]], [1, 2], expires=times, path=tmp_path / "i", layout=layout, device="cpu") as tm:
         with TagMatch.open(tmp_path / "i", device="cpu") as reader:
             clock.pass_by(5)
             for each in (tm, reader):
@@ -87,9 +87,7 @@ def test_consolidate_drops_what_has_expired_and_else_writes_nothing(
 ) -> None:
     monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
     index = tmp_path / "i"
-    with TagMatch(index, device="cpu") as tm:
-        tm.add_sets([["a"], ["b"]], [1, 2], expires=[clock.after(5), clock.after(9)])
-        tm.consolidate()
+    with index_of([["a"], ["b"]], [1, 2], expires=[clock.after(5), clock.after(9)], path=index, device="cpu") as tm:
         before = contents_of(index)
         clock.pass_by(4)
         tm.consolidate()
@@ -111,39 +109,16 @@ def test_without_times_the_files_are_as_ever(tmp_path: Path, clock: Clock, layou
     """Byte for byte, also where there were times before; else the format is one that older versions refuse."""
     options: dict[str, Any] = {"layout": layout, "device": "cpu", "durability": "none"}
     for name, expires in (("plain", None), ("timed", timedelta(seconds=5))):
-        with TagMatch(tmp_path / name, **options) as tm:
-            tm.add_sets([["a"], ["a", "b"]], [1, 2], expires=expires)
-            tm.consolidate()
+        index_of([["a"], ["a", "b"]], [1, 2], expires=expires, path=tmp_path / name, **options).close()
     plain, timed = (json.loads((tmp_path / name / "MANIFEST.json").read_text()) for name in ("plain", "timed"))
     assert (plain["format"], timed["format"]) == (3, 4)
     assert "expires.arrow" not in plain["segments"][0]["files"]
-    with TagMatch(tmp_path / "timed", **options) as tm:
-        tm.add_sets([["a"], ["a", "b"]], [1, 2])
-        tm.consolidate()
+    with index_of([["a"], ["a", "b"]], [1, 2], path=tmp_path / "timed", **options) as tm:
         clock.pass_by(10)
         assert sorted(tm.match(["a", "b"])) == [1, 2]
     timed_files, plain_files = contents_of(tmp_path / "timed"), contents_of(tmp_path / "plain")
     timed_files[MANIFEST] = manifest_as_first(tmp_path / "timed")
     assert timed_files == plain_files
-
-
-def test_older_versions_refuse_times(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the index, and in its log, where others that have none can be read."""
-    index = tmp_path / "i"
-    with TagMatch(index, device="cpu", durability="os") as tm:
-        tm.add_set(["a"], 1)
-        tm.add_set(["b"], 2, expires=timedelta(seconds=5))
-    monkeypatch.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", 1)
-    with pytest.raises(IndexVersionError, match=r"staged-\d*2\.log has format 2"):
-        TagMatch(index, device="cpu")
-    monkeypatch.undo()
-    set_clock(monkeypatch).now = clock.now
-    with TagMatch(index, device="cpu") as tm:
-        tm.consolidate()
-        assert sorted(tm.match(["a", "b"])) == [1, 2]
-        monkeypatch.setattr("tagmatch.model.storage.format.FORMAT_VERSION", 3)
-        with pytest.raises(IndexVersionError, match="format 4"):
-            TagMatch.open(index, device="cpu")
 
 
 KILLED = """
@@ -176,30 +151,6 @@ def test_times_outlast_a_program_that_is_killed(tmp_path: Path, monkeypatch: pyt
     set_clock(monkeypatch).now = at
     with TagMatch.open(tmp_path / "i", device="cpu") as tm:
         assert sorted(tm.match(["a", "b", "c"])) == [2, 6, 7]
-
-
-def test_a_table_with_times_goes_round(clock: Clock) -> None:
-    with TagMatch(device="cpu") as tm, TagMatch(device="cpu") as again:
-        tm.add_sets([["a"], ["b"], []], [1, 2, 3], expires=[None, clock.after(1.5), clock.after(1e6)])
-        tm.consolidate()
-        table = tm.to_arrow()
-        assert table.schema.field("expires").type == pa.timestamp("us", "UTC")
-        again.add_sets(table["tags"], table["key"], expires=table["expires"])
-        again.consolidate()
-        assert again.to_arrow() == table
-
-
-def test_another_layout_and_another_place(tmp_path: Path, clock: Clock) -> None:
-    with TagMatch(tmp_path / "i", device="cpu") as tm:
-        tm.add_sets([["a"], ["a", "b"], ["b"]], [1, 2, 3], expires=[clock.after(5), clock.after(9), None])
-        tm.consolidate()
-        tm.save(tmp_path / "copy")
-    clock.pass_by(5)
-    with TagMatch.open(tmp_path / "copy", layout="balanced", device="cpu") as tm:
-        assert sorted(tm.match(["a", "b"])) == [2, 3]
-        clock.pass_by(4)
-        wait_until(lambda: tm.match(["a", "b"]) == [3])
-        tm.check()
 
 
 def test_a_merge_leaves_out_what_has_expired(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,18 +203,15 @@ def test_a_clock_that_is_set_back(tmp_path: Path, clock: Clock, monkeypatch: pyt
         reader.check()
 
 
-def test_keys_that_expire_close_together_go_together(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_that_expire_close_together_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread rests in between, as long as it is told to; `consolidate` does not."""
-    set_clock(monkeypatch, rest_s=1e6).now = clock.now
     clock = set_clock(monkeypatch, rest_s=1e6)
-    with TagMatch(device="cpu") as tm:
-        tm.add_sets([["a"]] * 3, [1, 2, 3], expires=[clock.after(1), clock.after(2), None])
-        tm.consolidate()
+    times = [clock.after(1), clock.after(2), None]
+    with index_of([["a"]] * 3, [1, 2, 3], expires=times) as tm, index_of([["a"]], [2], expires=times[1:2]) as other:
         clock.pass_by(1)
         wait_until(lambda: sorted(tm.match(["a"])) == [2, 3])
         clock.pass_by(1)
-        looks = threading.Event()
-        looks.wait(0.1)  # some fifty looks at the clock
+        wait_until(lambda: other.match(["a"]) == [])
         assert sorted(tm.match(["a"])) == [2, 3]
         tm.consolidate()
         assert tm.match(["a"]) == [3]
@@ -277,9 +225,7 @@ def expiry_threads() -> int:
 
 
 def test_the_thread_is_there_while_something_expires(clock: Clock) -> None:
-    with TagMatch(device="cpu") as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+    with index_of([["a"]], [1], device="cpu") as tm:
         assert expiry_threads() == 0
         tm.add_set(["a"], 2, expires=timedelta(seconds=1))
         tm.consolidate()
@@ -313,9 +259,7 @@ def test_the_thread_ends_with_an_object_that_nobody_closes() -> None:
 def test_an_error_does_not_end_it(clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     from tagmatch import current
 
-    with TagMatch(device="cpu") as tm:
-        tm.add_set(["a"], 1, expires=timedelta(seconds=1))
-        tm.consolidate()
+    with index_of([["a"]], [1], expires=timedelta(seconds=1), device="cpu") as tm:
         works = current.without_expired
         failed = threading.Event()
 
@@ -450,17 +394,45 @@ ROME = timezone(timedelta(hours=1))
     ids=lambda each: type(each).__name__,
 )
 def test_columns_of_times(expires: Any) -> None:
-    with TagMatch(device="cpu") as tm:
-        tm.add_sets([["a"], ["b"]], [1, 2], expires=expires)
-        tm.consolidate()
+    with index_of([["a"], ["b"]], [1, 2], expires=expires, device="cpu") as tm:
         rows = {row["key"]: row["expires"] for row in tm.to_arrow().to_pylist()}
         assert rows == {1: None, 2: BEGIN + timedelta(days=9)}
 
 
 @pytest.mark.usefixtures("clock")
 def test_nothing_but_nulls() -> None:
-    with TagMatch(device="cpu") as tm:
-        tm.add_sets([["a"], ["b"]], [1, 2], expires=pa.nulls(2))
-        tm.consolidate()
+    with index_of([["a"], ["b"]], [1, 2], expires=pa.nulls(2), device="cpu") as tm:
         assert tm.to_arrow().schema.names == ["tags", "key"]
         assert (tm.snapshot.only.keys.expires, expiry_threads()) == (None, 0)
+
+
+pytest_plugins = ["support.s3_bucket"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("bucket")
+def test_on_a_store(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """`consolidate` has nothing to do then, unless it is to lay out all sets anew; `reload` takes over what is new."""
+    clock = set_clock(monkeypatch)
+    with TagMatch(tmp_path / "index", device="cpu") as local, TagMatch(device="cpu") as empty:
+        local.add_sets([["a"], ["a"], ["b"], ["c"]], [1, 2, 3, 4], expires=[clock.after(5), None, clock.after(9), None])
+        local.consolidate()
+        local.save(uri)
+        saved = location_of(uri, "uri").manifest()
+        with TagMatch.open(uri, device="cpu") as tm:
+            assert sorted(tm.match(["a", "b", "c"])) == [1, 2, 3, 4]
+            clock.pass_by(5)
+            wait_until(lambda: sorted(tm.match(["a", "b", "c"])) == [2, 3, 4])
+            clock.pass_by(4)
+            tm.consolidate()
+            assert sorted(tm.match(["a", "b", "c"])) == [2, 4]
+            with pytest.raises(InvalidValueError, match="read-only"):
+                tm.consolidate(full=True)
+            assert sorted(tm.match(["a", "b", "c"])) == [2, 4]
+            assert not tm.reload()
+            assert location_of(uri, "uri").manifest() == saved
+            empty.consolidate()
+            empty.save(uri)
+            assert tm.reload()
+            assert len(tm) == 0
+    assert [each for each in caplog.records if each.name.startswith("tagmatch")] == []

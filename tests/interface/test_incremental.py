@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from itertools import product
@@ -15,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
 from support import strategies
-from support.agreement import assert_agree, change_all
+from support.agreement import assert_agree, index_of
 from support.index_files import MANIFEST, contents_of, manifest_as_first, unnamed_in
 
 import tagmatch
-from tagmatch import TagMatch
-from tagmatch.model.options import KeyType
+from tagmatch import TagMatch, changing
 from tagmatch.partitioner.consolidation import FEW_SETS
 
 MANY, FEW = 40, 5
@@ -43,24 +41,6 @@ def stored(tm: TagMatch[Any]) -> dict[frozenset[str], tuple[Any, ...]]:
     return dict(tm)
 
 
-@pytest.mark.parametrize("key_type", ["integer", "string"])
-@given(data=st.data(), queries=strategies.query_lists)
-def test_answers_come_from_all_segments(data: st.DataObject, queries: Any, layout: Any, key_type: KeyType) -> None:
-    pairs = strategies.named_pairs if key_type == "string" else strategies.pairs
-    rounds = data.draw(st.lists(strategies.changes(pairs), min_size=2, max_size=5))
-    oracle = Oracle()
-    with TagMatch(key_type=key_type, layout=layout, max_partition_size=2, device="cpu") as tm:
-        for changes in rounds:
-            change_all(changes, tm, oracle)
-            assert_agree(tm, oracle, [*queries, *EVERYTHING])
-            stats = tm.stats()
-            assert stats["keys"] == sum(len(keys) for _, keys in oracle)
-            assert sorted(map(str, tm.to_arrow().to_pylist())) == sorted(
-                str({"tags": row["tags"], "key": row["key"]}) for row in tm.to_arrow().to_pylist()
-            )
-            assert len(tm.to_arrow()) == stats["keys"]
-
-
 @pytest.mark.parametrize("key_of", [int, "user {:05}".format])
 def test_a_few_changes_leave_other_segments_as_they_are(
     tmp_path: Path, layout: Any, key_of: Callable[[int], int | str]
@@ -68,9 +48,7 @@ def test_a_few_changes_leave_other_segments_as_they_are(
     index = tmp_path / "index"
     options: dict[str, Any] = {"layout": layout, "device": "cpu", "durability": "none"}
     options["key_type"] = "integer" if key_of is int else "string"
-    with TagMatch(index, **options) as tm:
-        tm.add_sets(numbered(0, MANY), [key_of(number) for number in range(MANY)])
-        tm.consolidate()
+    with index_of(numbered(0, MANY), [key_of(number) for number in range(MANY)], path=index, **options) as tm:
         before = contents_of(index)
         tm.add_set(["t3", "all"], key_of(1000))
         tm.remove_set(["t4", "all"], key_of(4))
@@ -116,7 +94,7 @@ def test_a_segment_without_sets_goes(tmp_path: Path, layout: Any) -> None:
         assert (len(tm), tm.match(["all", "t1"])) == (0, [])
 
 
-@given(data=st.data(), queries=strategies.query_lists)
+@given(data=st.data(), queries=strategies.query_lists, layout=strategies.layouts)
 def test_segments_with_keys_of_32_and_of_64_bits_answer_together(
     data: st.DataObject, queries: Any, layout: Any
 ) -> None:
@@ -133,17 +111,6 @@ def test_segments_with_keys_of_32_and_of_64_bits_answer_together(
             found = len(tm.match({tag for tags, _ in tm for tag in tags}))
             counted = {name: tm.stats()[name] - before[name] for name in ("queries", "matches", "verified")}
             assert counted == {"queries": 1, "matches": found, "verified": tm.stats()["sets"]}
-
-
-def test_the_empty_set_can_be_in_any_segment(layout: Any) -> None:
-    with TagMatch(layout=layout, device="cpu") as tm:
-        for key in (1, 2, 3):
-            tm.add_sets([[], [f"t{key}"]], [key, key])
-            tm.consolidate()
-        assert sorted(tm.match([])) == [1, 2, 3]
-        tm.remove_sets([[], [], []], [1, 2, 3])
-        tm.consolidate()
-        assert (tm.match(["t2"]), [] in tm) == ([2], False)
 
 
 def test_segments_are_merged_in_the_background(tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,34 +166,35 @@ def test_an_index_at_rest_is_laid_out_anew(
         assert (stored(tm), tm.stats()["segments"]) == (kept, 1 if rests else 2)
 
 
-def test_changes_during_a_merge_are_not_lost(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is deleted, changed and added while segments are merged stays so afterwards."""
-    merging, go_on = threading.Event(), threading.Event()
-    from tagmatch import changing
-
+def meanwhile(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """Have something done when segments have been merged, before the merged one is taken over."""
     merged = changing.merged
 
-    def slow(*arguments: Any, **options: Any) -> Any:
+    def and_then(*arguments: Any, **options: Any) -> Any:
         found = merged(*arguments, **options)
-        merging.set()
-        assert go_on.wait(60)
+        do()
         return found
 
-    monkeypatch.setattr(changing, "merged", slow)
+    monkeypatch.setattr(changing, "merged", and_then)
+
+
+def test_changes_during_a_merge_are_not_lost(layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is deleted, changed and added while segments are merged stays so afterwards."""
     with TagMatch(layout=layout, device="cpu") as tm:
         for first, last in ((0, MANY), (MANY, MANY + 2 * FEW)):
             tm.add_sets(numbered(first, last), range(first, last))
             tm.consolidate()
-        thread = threading.Thread(target=tm._engine.changing.merge)
-        thread.start()
-        assert merging.wait(60)
-        tm.remove_set(["t1", "all"], 1)
-        tm.add_set([f"t{MANY}", "all"], 5)
-        tm.add_set(["new"], 6)
-        tm.consolidate()
-        before = stored(tm)
-        go_on.set()
-        thread.join()
+        before: dict[Any, Any] = {}
+
+        def change() -> None:
+            tm.remove_set(["t1", "all"], 1)
+            tm.add_set([f"t{MANY}", "all"], 5)
+            tm.add_set(["new"], 6)
+            tm.consolidate()
+            before.update(stored(tm))
+
+        meanwhile(monkeypatch, change)
+        tm._engine.changing.merge()
         tm.check()
         assert stored(tm) == before
         assert sorted(tm.match(["t1", f"t{MANY}", "all", "new"])) == [5, 6, MANY]
@@ -250,25 +218,21 @@ def test_small_segments_are_taken_into_the_new_one(monkeypatch: pytest.MonkeyPat
 def test_reload_takes_the_tables_that_are_there(tmp_path: Path, layout: Any) -> None:
     """And answers with the deletions of the newer snapshot."""
     path = tmp_path / "index"
-    with TagMatch(path, layout=layout, device="cpu") as tm:
-        tm.add_sets(numbered(0, MANY), range(MANY))
+    options = {"layout": layout, "device": "cpu"}
+    with index_of(numbered(0, MANY), range(MANY), path=path, **options) as tm, TagMatch.open(path) as reader:
+        before = reader.snapshot.segments[0].tagsets
+        tm.remove_set(["t1", "all"], 1)
+        tm.add_set(["t2", "all"], 100)
         tm.consolidate()
-        with TagMatch.open(path, device="cpu") as reader:
-            before = reader.snapshot.segments[0].tagsets
-            tm.remove_set(["t1", "all"], 1)
-            tm.add_set(["t2", "all"], 100)
-            tm.consolidate()
-            assert reader.reload()
-            assert reader.snapshot.segments[0].tagsets is before
-            assert (stored(reader), sorted(reader.match(["t1", "t2", "all"]))) == (stored(tm), [2, 100])
+        assert reader.reload()
+        assert reader.snapshot.segments[0].tagsets is before
+        assert (stored(reader), sorted(reader.match(["t1", "t2", "all"]))) == (stored(tm), [2, 100])
 
 
 def test_reload_finds_a_segment_without_the_deletions_that_it_had(tmp_path: Path, layout: Any) -> None:
     """The same sets, laid out anew, are a segment of the same name."""
     path = tmp_path / "index"
-    with TagMatch(path, layout=layout, device="cpu") as tm:
-        tm.add_sets(numbered(0, MANY), range(MANY))
-        tm.consolidate()
+    with index_of(numbered(0, MANY), range(MANY), path=path, layout=layout, device="cpu") as tm:
         tm.remove_set(["t1", "all"], 1)
         tm.consolidate()
         with TagMatch.open(path, device="cpu") as reader:
@@ -290,20 +254,15 @@ def test_a_segment_that_comes_back_during_a_merge(tmp_path: Path, layout: Any, m
         tm.add_sets(numbered(MANY, MANY + 2 * FEW), range(2 * FEW))
         tm.remove_set(["t1", "all"], 1)
         tm.consolidate()
-        from tagmatch import changing
 
-        merged = changing.merged
-
-        def meanwhile(*arguments: Any, **options: Any) -> Any:
-            found = merged(*arguments, **options)
+        def lay_out_anew() -> None:
             other.reload()
             other.remove_sets(numbered(MANY, MANY + 2 * FEW), range(2 * FEW))
             other.add_set(["t1", "all"], 1)
             other.consolidate(full=True)
             assert tm.reload()
-            return found
 
-        monkeypatch.setattr(changing, "merged", meanwhile)
+        meanwhile(monkeypatch, lay_out_anew)
         tm._engine.changing.merge()
         assert stored(tm) == stored(other) == kept
     with TagMatch.open(path, device="cpu") as tm:
@@ -317,7 +276,6 @@ def test_a_merged_segment_that_another_program_has_removed(tmp_path: Path, monke
             tm.add_sets(numbered(first, last), range(first, last))
             tm.consolidate()
         kept, manifest = stored(tm), (path / "MANIFEST.json").read_bytes()
-        from tagmatch import changing
 
         def removed(*arguments: Any) -> Any:
             for segment in path.glob("segment-*"):
@@ -336,9 +294,7 @@ def test_a_merged_segment_that_another_program_has_removed(tmp_path: Path, monke
 
 
 def test_what_is_worth_merging(layout: Any) -> None:
-    with TagMatch(layout=layout, device="cpu") as tm:
-        tm.add_sets(numbered(0, MANY), range(MANY))
-        tm.consolidate()
+    with index_of(numbered(0, MANY), range(MANY), layout=layout, device="cpu") as tm:
         assert tm.stats()["to_merge"] == 0
         tm.add_set(["x"], 1)
         tm.consolidate()
@@ -365,14 +321,14 @@ def test_a_merged_segment_that_is_of_no_use_goes(tmp_path: Path, monkeypatch: py
             tm.add_sets(numbered(first, last), range(first, last))
             tm.consolidate()
         other.reload()
-        from tagmatch.changing import parts_for
+        parts_for = changing.parts_for
 
         def changed(segment: Any, *arguments: Any) -> Any:
             found = parts_for(segment, *arguments)
             monkeypatch.setattr("tagmatch.changing.parts_for", parts_for)
-            changing = tm if changes == "its sets" else other
-            changing.add_sets(numbered(0, MANY + 2 * FEW), range(100, 100 + MANY + 2 * FEW))
-            changing.consolidate()
+            who = tm if changes == "its sets" else other
+            who.add_sets(numbered(0, MANY + 2 * FEW), range(100, 100 + MANY + 2 * FEW))
+            who.consolidate()
             return found
 
         monkeypatch.setattr("tagmatch.changing.parts_for", changed)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -13,112 +14,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
 from support import strategies
-from support.agreement import assert_agree, assert_keys, loaded
+from support.agreement import assert_agree, assert_keys, change_all, loaded
 
 from tagmatch import TagMatch
-
-MAX_KEY = 2**64 - 1
+from tagmatch.model.options import KeyType
+from tagmatch.partitioner.consolidation import FEW_SETS
 
 
 def numbers(count: int, prefix: str) -> list[str]:
     return [f"{prefix}{i}" for i in range(count)]
 
 
-@given(rounds=st.lists(strategies.changes(), min_size=1, max_size=3), queries=strategies.query_lists)
-def test_any_changes_any_queries(engine, rounds, queries):
-    tm, oracle = TagMatch(**engine), Oracle()
+@strategies.fewer()
+@given(
+    data=st.data(),
+    queries=strategies.query_lists,
+    key_type=st.sampled_from(get_args(KeyType)),
+    few=st.sampled_from([0, FEW_SETS]),
+)
+def test_any_changes_any_queries(engine, data, queries, key_type, few):
+    """With `few` as 0, each consolidation makes a segment."""
+    pairs = strategies.named_pairs if key_type == "string" else strategies.pairs
+    rounds = data.draw(st.lists(strategies.changes(pairs), min_size=1, max_size=4))
     everything = sorted({tag for changes in rounds for _, tags, _ in changes for tag in tags})
-    for changes in rounds:
-        for database in (tm, oracle):
-            for added, tags, key in changes:
-                (database.add_set if added else database.remove_set)(tags, key)
-            database.consolidate()
-        assert_agree(tm, oracle, [*queries, everything])
+    tm, oracle = TagMatch(key_type=key_type, **engine), Oracle()
+    with patch("tagmatch.partitioner.consolidation.FEW_SETS", few), patch("tagmatch.merging.Merging.begin"), tm:
+        for changes in rounds:
+            change_all(changes, tm, oracle)
+            assert_agree(tm, oracle, [*queries, everything])
 
 
-@given(pairs=st.lists(strategies.pairs, min_size=1), queries=strategies.query_lists)
-def test_layouts_agree(pairs, queries):
-    rarest, balanced = (loaded(pairs, layout=each)[0] for each in ("rarest", "balanced"))
-    assert len(rarest) == len(balanced)
-    for unique in (False, True):
-        answers = [tm.match_many(queries, unique=unique).to_pylist() for tm in (rarest, balanced)]
-        assert list(map(sorted, answers[0])) == list(map(sorted, answers[1]))
-    for query in queries:
-        assert dict(rarest.explain(query)) == dict(balanced.explain(query))
-
-
-@pytest.mark.parametrize(
-    ("pairs", "query", "expected"),
-    [
-        pytest.param([(["a", "b"], 1), (["b", "c"], 2)], ["a", "b", "d"], [1], id="subset"),
-        pytest.param([(["a", "b"], 1)], ["a"], [], id="part of a set"),
-        pytest.param([(["a"], 7), (["b"], 7), (["a", "b"], 7)], ["a", "b"], [7, 7, 7], id="key once per set"),
-        pytest.param([(["a", "b"], 7), (["b", "a", "a"], 7)], ["a", "b"], [7], id="pair added twice"),
-        pytest.param([(["a"], 3), (["a"], 1), (["a"], 2)], ["a"], [1, 2, 3], id="keys of one set"),
-        pytest.param([(["a"], 1)], ["a", "a", "a"], [1], id="query repeats a tag"),
-        pytest.param([([], 1), (["a"], 2)], [], [1], id="empty query"),
-        pytest.param([([], 1), (["a"], 2)], ["unknown"], [1], id="unknown tag"),
-        pytest.param([(["a"], 1)], [], [], id="empty query, no empty set"),
-        pytest.param([([], 1), ([""], 2)], [""], [1, 2], id="empty set and empty tag"),
-        pytest.param([([""], 2)], ["a"], [], id="empty tag is a tag"),
-        pytest.param([(["ab"], 1), (["a", "b"], 2)], ["ab"], [1], id="tags are not joined"),
-        pytest.param([(["é"], 1), (["e\u0301"], 2)], ["é"], [1], id="no Unicode normalization"),
-        pytest.param([(["a"], 1), (["A"], 2)], ["A"], [2], id="case matters"),
-        pytest.param([(["a\0"], 1), (["a"], 2)], ["a"], [2], id="trailing NUL matters"),
-        pytest.param([(["a" * 100_000], 1), (["a" * 99_999], 2)], ["a" * 100_000], [1], id="very long tags"),
-        pytest.param([(["a"], 2**32 - 1), (["a"], 2**32)], ["a"], [2**32 - 1, 2**32], id="around 32 bits"),
-        pytest.param([(["a"], 0), (["b"], MAX_KEY)], ["a", "b"], [0, MAX_KEY], id="least and greatest key"),
-    ],
-)
-def test_examples(engine, pairs, query, expected):
-    tm, oracle = loaded(pairs, **engine)
-    assert oracle.match(query) == expected
-    assert_agree(tm, oracle, [query])
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        pytest.param([("add", "a", 1), ("remove", "a", 1)], {"ab": (5,)}, id="added then removed"),
-        pytest.param([("remove", "a", 1), ("add", "a", 1)], {"a": (1,), "ab": (5,)}, id="removed then added"),
-        pytest.param([("add", "a", 1), ("remove", "a", 1), ("add", "a", 1)], {"a": (1,), "ab": (5,)}, id="back again"),
-        pytest.param([("remove", "ab", 5)], {}, id="last key of a stored set"),
-        pytest.param([("remove", "ab", 6)], {"ab": (5,)}, id="absent key"),
-        pytest.param([("remove", "abc", 5)], {"ab": (5,)}, id="absent set"),
-        pytest.param([("add", "ab", 5)], {"ab": (5,)}, id="stored pair"),
-        pytest.param([("add", "ab", 4), ("remove", "ba", 5)], {"ab": (4,)}, id="key replaced"),
-        pytest.param([("add", "", 9)], {"": (9,), "ab": (5,)}, id="empty set"),
-    ],
-)
-@pytest.mark.parametrize("bulk", [False, True], ids=["single", "bulk"])
-def test_changes_take_effect_in_order_at_consolidate(layout, bulk, changes, expected):
-    tm, _ = loaded([(["a", "b"], 5)], layout=layout)
-    for kind, tags, key in changes:
-        if bulk:
-            getattr(tm, f"{kind}_sets")([list(tags)], [key])
-        else:
-            getattr(tm, f"{kind}_set")(list(tags), key)
-        assert tm.explain(list("abc")) == [(frozenset("ab"), (5,))]
-    tm.consolidate()
-    tm.check()
-    assert dict(tm.explain(list("abc"))) == {frozenset(tags): keys for tags, keys in expected.items()}
-    assert len(tm) == len(expected)
-
-
-def test_empty_index(engine):
-    tm = TagMatch(**engine)
+def test_empty_index(layout):
+    tm = TagMatch(layout=layout)
     for _ in range(2):
         assert_agree(tm, Oracle(), [["a"], []])
         assert tm.stats()["sets"] == 0
         tm.consolidate()
-
-
-def test_everything_removed(engine):
-    pairs = [([], 1), *(([tag], 2) for tag in numbers(20, "a"))]
-    tm, _ = loaded(pairs, **engine)
-    tm.remove_sets(*zip(*pairs, strict=True))
-    tm.consolidate()
-    assert_agree(tm, Oracle(), [numbers(20, "a"), []])
 
 
 def test_no_queries(layout):
@@ -137,7 +68,7 @@ def test_answers_are_in_the_order_of_the_queries(engine, rng):
 
 @pytest.fixture(scope="module")
 def workload(seed: int) -> tuple[list[tuple[list[str], int]], list[list[str]], list[list[int]]]:
-    """20,000 sets and 3,000 queries over 500 tags that follow Zipf's law, and the oracle's answers."""
+    """5,000 sets and 1,000 queries over 500 tags that follow Zipf's law, and the oracle's answers."""
     rng = random.Random(seed)
     vocabulary = numbers(500, "tag")
     weights = [1 / rank for rank in range(10, 10 + len(vocabulary))]
@@ -145,9 +76,9 @@ def workload(seed: int) -> tuple[list[tuple[list[str], int]], list[list[str]], l
     def tags(most: int) -> list[str]:
         return rng.choices(vocabulary, weights, k=rng.randint(1, most))
 
-    pairs = [(tags(8), rng.randrange(5_000) << rng.choice((0, 40))) for _ in range(20_000)]
-    queries = [[*rng.choice(pairs)[0], *tags(6), "unknown"] for _ in range(2_900)]
-    queries += [tags(60) for _ in range(95)] + [vocabulary] * 5
+    pairs = [(tags(8), rng.randrange(5_000) << rng.choice((0, 40))) for _ in range(5_000)]
+    queries = [[*rng.choice(pairs)[0], *tags(6), "unknown"] for _ in range(960)]
+    queries += [tags(60) for _ in range(35)] + [vocabulary] * 5
     oracle = Oracle()
     oracle.add_sets(*zip(*pairs, strict=True))
     oracle.consolidate()
@@ -164,17 +95,6 @@ def test_large_workload(engine, workload):
     assert_keys(tm.match_many(queries, unique=True), [sorted(set(keys)) for keys in expected])
     for query, keys in itertools.islice(zip(queries, expected, strict=True), 200):
         assert sorted(tm.match(query)) == keys
-
-
-@pytest.mark.slow
-def test_large_workload_in_two_halves(layout, workload):
-    pairs, queries, expected = workload
-    half = len(pairs) // 2
-    tm, _ = loaded(pairs[:half], layout=layout)
-    tm.add_sets(*zip(*pairs[half:], strict=True))
-    tm.consolidate()
-    tm.check()
-    assert_keys(tm.match_many(queries), expected)
 
 
 @pytest.mark.slow
@@ -211,54 +131,60 @@ def test_signature_answers_are_by_signature():
     assert 0 in by_signature.match(sets[0])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [5_000, 40_000])
-def test_queries_of_thousands_of_tags(engine, rng, size):
+Shape = tuple[list[tuple[list[str], int]], list[list[str]]]
+
+
+def thousands_of_tags(rng: random.Random, size: int = 5_000) -> Shape:
     tags = numbers(size, "a")
     pairs = [(rng.sample(tags, rng.randint(1, 4)), key) for key in range(500)]
-    tm, oracle = loaded(pairs, **engine)
-    assert_agree(tm, oracle, [tags, tags[: size // 2], tags[1:] * 2, numbers(size, "unknown")])
+    return pairs, [tags, tags[: size // 2], tags[1:] * 2, numbers(size, "unknown")]
 
 
-def test_sets_of_300_tags_with_equal_signatures(engine, rng):
-    """Their signatures have (nearly) all bits set, so that no pivot tells them apart."""
+def equal_signatures(rng: random.Random) -> Shape:
+    """Of sets of 300 tags (nearly) all bits are set, so that no pivot tells them apart."""
     tags = numbers(310, "a")
     pairs = [(rng.sample(tags, 300), key) for key in range(60)] + [(tags[:size], size) for size in (1, 2, 300)]
-    tm, oracle = loaded(pairs, **engine)
-    assert_agree(tm, oracle, [tags, tags[1:], tags[:300], pairs[0][0], pairs[0][0][1:]])
+    return pairs, [tags, tags[1:], tags[:300], pairs[0][0], pairs[0][0][1:]]
 
 
-def test_one_tag_in_all_sets(engine, rng):
+def one_tag_in_all(rng: random.Random) -> Shape:
     tags = numbers(50, "a")
     pairs = [(["shared", *rng.sample(tags, rng.randint(0, 3))], key) for key in range(300)]
-    tm, oracle = loaded(pairs, **engine)
-    assert_agree(tm, oracle, [tags, ["shared"], ["shared", *tags], ["shared", *tags[:10]]])
+    return pairs, [tags, ["shared"], ["shared", *tags], ["shared", *tags[:10]]]
 
 
-def test_one_set_with_many_keys(engine):
-    keys = list(range(0, 300_000, 3))
-    tm, _ = loaded(([["a", "b"], key] for key in keys), **engine)
-    assert len(tm) == 1
-    assert_keys(tm.match_many([["a"], ["b", "a"]]), [[], keys])
-
-
-def test_all_subsets(engine, rng):
+def all_subsets(rng: random.Random) -> Shape:
     """A prefix tree that branches everywhere, next to one whose rarest tags are in all of its sets."""
-    tags = numbers(11, "a")
+    tags, rare = numbers(11, "a"), ["r0", "r1", "r2"]
     subsets = [[tag for i, tag in enumerate(tags) if number >> i & 1] for number in range(2**11)]
     pairs = [(subset, number) for number, subset in enumerate(subsets)]
-    pairs += [(["r0", "r1", "r2", *subset], number) for number, subset in enumerate(subsets[::3])]
-    tm, oracle = loaded(pairs, **engine)
-    queries = [
-        [*rng.choice(subsets), *rng.sample(["r0", "r1", "r2", "unknown"], rng.randint(0, 4))] for _ in range(100)
-    ]
-    assert_agree(tm, oracle, [*queries, tags, [*tags, "r0", "r1", "r2"], ["r0", "r1", "r2"]])
+    pairs += [([*rare, *subset], number) for number, subset in enumerate(subsets[::3])]
+    queries = [[*rng.choice(subsets), *rng.sample([*rare, "unknown"], rng.randint(0, 4))] for _ in range(40)]
+    return pairs, [*queries, tags, [*tags, *rare], rare]
 
 
-def test_chain_of_sets(engine):
+def chain(_: random.Random) -> Shape:
     tags = numbers(300, "a")
-    tm, oracle = loaded([(tags[:size], size) for size in range(301)], **engine)
-    assert_agree(tm, oracle, [tags, tags[:150], tags[:150] + tags[151:], tags[1:], []])
+    return [(tags[:size], size) for size in range(301)], [tags, tags[:150], tags[:150] + tags[151:], tags[1:], []]
+
+
+@pytest.mark.parametrize("shape", [thousands_of_tags, equal_signatures, one_tag_in_all, all_subsets, chain])
+def test_shapes_of_sets(engine, rng, shape):
+    pairs, queries = shape(rng)
+    assert_agree(*loaded(pairs, **engine), queries)
+
+
+@pytest.mark.nightly
+def test_queries_of_many_thousands_of_tags(engine, rng):
+    pairs, queries = thousands_of_tags(rng, 40_000)
+    assert_agree(*loaded(pairs, **engine), queries)
+
+
+def test_one_set_with_many_keys(layout):
+    keys = list(range(0, 300_000, 3))
+    tm, _ = loaded(([["a", "b"], key] for key in keys), layout=layout)
+    assert len(tm) == 1
+    assert_keys(tm.match_many([["a"], ["b", "a"]]), [[], keys])
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from support.agreement import index_of
 
 from tagmatch import TagMatch
 from tagmatch.notebook import MOST_KEYS, MOST_ROWS
@@ -63,9 +64,7 @@ def cells(shown: Any) -> Cells:
 
 @given(st.lists(st.frozensets(TAGS, max_size=3), max_size=5, unique=True))
 def test_explain_shows_every_tag_as_it_is(sets: list[frozenset[str]]) -> None:
-    with TagMatch(device="cpu") as tm:
-        tm.add_sets([list(tags) for tags in sets], range(len(sets)))
-        tm.consolidate()
+    with index_of([list(tags) for tags in sets], range(len(sets)), device="cpu") as tm:
         found = tm.explain(frozenset().union(*sets))
     assert isinstance(found, list)
     read = cells(found)
@@ -99,9 +98,7 @@ def test_what_is_left_out_is_counted() -> None:
 
 
 def test_stats_are_a_dict_and_all_shown() -> None:
-    with TagMatch(device="cpu") as tm:
-        tm.add_sets([["a"], ["b"]], [1, 2])
-        tm.consolidate()
+    with index_of([["a"], ["b"]], [1, 2], device="cpu") as tm:
         stats = tm.stats()
     assert json.loads(json.dumps(stats))["sets"] == 2
     read = cells(stats)
@@ -112,9 +109,7 @@ def test_stats_are_a_dict_and_all_shown() -> None:
 
 def test_an_index_shows_what_it_holds(tmp_path: Any) -> None:
     path = tmp_path / "a<b.index"
-    with TagMatch(path, device="cpu", threads=1, key_type="string") as tm:
-        tm.add_sets(pa.array([["a"], ["b"]]), ["x", "y"])
-        tm.consolidate()
+    with index_of(pa.array([["a"], ["b"]]), ["x", "y"], path=path, device="cpu", threads=1, key_type="string") as tm:
         tm.add_set(["c"], "z", where="n < 1")
         read = cells(tm)
         rows = dict(row for row in read.rows)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
 from support import strategies
-from support.agreement import assert_agree, change_all
+from support.agreement import assert_agree, change_all, index_of
 from support.index_files import contents_of, files_of
 
 from tagmatch import (
@@ -62,6 +62,7 @@ def states(path: Path, count: int, **options: Any) -> list[dict[Any, Any]]:
 @given(
     rounds=st.lists(st.tuples(strategies.changes(strategies.pairs), st.integers(0, 3) | st.none()), max_size=8),
     few=st.sampled_from([0, 1 << 14]),
+    layout=strategies.layouts,
 )
 def test_each_that_is_kept_has_what_it_had(
     rounds: Any, few: int, layout: str, tmp_path_factory: pytest.TempPathFactory
@@ -99,20 +100,6 @@ def _nothing_else(path: Path) -> None:
     assert len(list(path.glob("MANIFEST*.json"))) == len(TagMatch.snapshots(path))
 
 
-def test_as_many_as_are_to_be_kept(tmp_path: Path, layout: str) -> None:
-    path = tmp_path / "index"
-    began = datetime.now(UTC) - timedelta(seconds=1)
-    stored = states(path, 6, layout=layout, keep_snapshots=3)
-    found = TagMatch.snapshots(path)
-    assert [(each.number, each.sets) for each in found] == [(n, len(stored[n])) for n in (3, 4, 5, 6)]
-    times = [each.until for each in found[:-1]]
-    assert found[-1].until is None
-    assert all(time is not None and began <= time <= datetime.now(UTC) for time in times)
-    for number in (3, 4, 5, 6):
-        assert sets_at(path, number) == stored[number]
-    _nothing_else(path)
-
-
 def test_it_answers_as_then(tmp_path: Path, layout: str) -> None:
     path, then, oracle = tmp_path / "index", Oracle(), Oracle()
     with TagMatch(path, layout=layout, keep_snapshots=1, **OPTIONS) as tm:
@@ -131,13 +118,9 @@ def test_the_setting_is_that_of_the_index(tmp_path: Path) -> None:
     """A program that does not know of it, such as `tagmatch add`, keeps as many."""
     path = tmp_path / "index"
     states(path, 3, keep_snapshots=2)
-    with TagMatch(path, **OPTIONS) as tm:
-        tm.add_set(["x"], 1)
-        tm.consolidate()
+    index_of([["x"]], [1], path=path, **OPTIONS).close()
     assert numbers(path) == [2, 3, 4]
-    with TagMatch(path, keep_snapshots=0, **OPTIONS) as tm:
-        tm.add_set(["y"], 1)
-        tm.consolidate()
+    index_of([["y"]], [1], path=path, keep_snapshots=0, **OPTIONS).close()
     assert numbers(path) == [5]
     assert b"keep" not in (path / "MANIFEST.json").read_bytes()
     _nothing_else(path)
@@ -169,7 +152,12 @@ def test_what_changes_no_set_gets_no_number(tmp_path: Path) -> None:
 
 
 def test_a_number_that_is_not_kept(tmp_path: Path) -> None:
-    states(tmp_path / "index", 5, keep_snapshots=2)
+    began = datetime.now(UTC) - timedelta(seconds=1)
+    stored = states(tmp_path / "index", 5, keep_snapshots=2)
+    found = TagMatch.snapshots(tmp_path / "index")
+    assert [(each.number, each.sets) for each in found] == [(number, len(stored[number])) for number in (3, 4, 5)]
+    assert found[-1].until is None
+    assert all(began <= each.until <= datetime.now(UTC) for each in found[:-1])
     states(tmp_path / "other", 1)
     for number in (0, 2, 6):
         with pytest.raises(IndexNotFoundError, match=rf"not keep a snapshot {number}; it has 3, 4 and 5, the current"):
@@ -185,12 +173,8 @@ def test_what_is_no_number(tmp_path: Path, number: Any, error: type[TagMatchErro
     states(tmp_path / "index", 1)
     with pytest.raises(error, match=f"snapshot must be .*not {number!r}"):
         TagMatch.open(tmp_path / "index", snapshot=number)
-    for call in (
-        lambda: TagMatch(keep_snapshots=number),
-        lambda: TagMatch().save(tmp_path / "x", keep_snapshots=number),
-    ):
-        with pytest.raises(error, match=f"keep_snapshots must be .*not {number!r}"):
-            call()
+    with pytest.raises(error, match=f"keep_snapshots must be .*not {number!r}"):
+        TagMatch().save(tmp_path / "x", keep_snapshots=number)
 
 
 def test_it_is_read_only(tmp_path: Path) -> None:
@@ -266,14 +250,10 @@ def test_nothing_that_is_kept_is_removed_for_a_damaged_manifest(tmp_path: Path) 
     damaged = path / "MANIFEST-2.json"
     good = damaged.read_bytes()
     damaged.write_bytes(good[:-1])
-    with TagMatch(path, **OPTIONS) as tm:
-        tm.add_set(["x"], 1)
-        tm.consolidate()
+    index_of([["x"]], [1], path=path, **OPTIONS).close()
     damaged.write_bytes(good)
     assert sets_at(path, 2) == stored[2]
-    with TagMatch(path, **OPTIONS) as tm:
-        tm.add_set(["y"], 1)
-        tm.consolidate()
+    index_of([["y"]], [1], path=path, **OPTIONS).close()
     assert numbers(path) == [3, 4, 5]
     _nothing_else(path)
 
@@ -287,9 +267,7 @@ def test_a_snapshot_that_goes_while_it_is_opened(tmp_path: Path, monkeypatch: py
         if name == "MANIFEST-1.json":
             monkeypatch.setattr(folder, "read_plain", read)
             for key in range(2):
-                with TagMatch(path, **OPTIONS) as tm:
-                    tm.add_set(["x"], key)
-                    tm.consolidate()
+                index_of([["x"]], [key], path=path, **OPTIONS).close()
         return read(at, name)
 
     monkeypatch.setattr(folder, "read_plain", changed)
@@ -306,9 +284,7 @@ def test_a_first_index_without_numbers_goes_on_from_zero(tmp_path: Path) -> None
         del manifest[name]
     (path / "MANIFEST.json").write_bytes(manifest_text(manifest))
     assert numbers(path) == [0]
-    with TagMatch(path, keep_snapshots=1, **OPTIONS) as tm:
-        tm.add_set(["x"], 1)
-        tm.consolidate()
+    index_of([["x"]], [1], path=path, keep_snapshots=1, **OPTIONS).close()
     assert numbers(path) == [0, 1]
     assert os.path.exists(path / "MANIFEST-0.json")
     _nothing_else(path)

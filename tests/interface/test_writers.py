@@ -13,8 +13,9 @@ import threading
 import warnings
 
 import pytest
+from support.agreement import index_of
 
-from tagmatch import IndexChangedError, IndexNotFoundError, InvalidValueError, StagedChangesWarning, TagMatch
+from tagmatch import IndexChangedError, IndexNotFoundError, StagedChangesWarning, TagMatch
 from tagmatch.model.storage import folder as folder_module
 
 TIMEOUT = 60
@@ -22,9 +23,7 @@ TIMEOUT = 60
 
 @pytest.fixture
 def path(tmp_path):
-    with TagMatch(tmp_path / "index") as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+    index_of([["a"]], [1], path=tmp_path / "index").close()
     return tmp_path / "index"
 
 
@@ -58,18 +57,6 @@ def test_the_second_of_two_writers_keeps_its_changes_and_can_go_on(path):
         tm.check()
 
 
-def test_two_that_make_a_new_index(tmp_path):
-    with TagMatch(tmp_path / "new", durability="none") as a, TagMatch(tmp_path / "new", durability="none") as b:
-        for tm, key in ((a, 1), (b, 2)):
-            tm.add_set(["a"], key)
-        a.consolidate()
-        with pytest.raises(IndexChangedError):
-            b.consolidate()
-        b.reload()
-        b.consolidate()
-        assert keys(b) == [1, 2]
-
-
 def test_what_was_once_saved_is_not_taken_for_what_is_there(path):
     """The index comes back to what it was, by another writer; that is a change as well."""
     with TagMatch(path) as a, TagMatch(path) as b:
@@ -100,24 +87,16 @@ def test_an_index_that_was_removed_is_made_again(path):
 
 def test_reload_of_the_same_snapshot_reads_the_manifest_only(path):
     """Not all files, whose checksums would take as long as opening does."""
-    with TagMatch(path) as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+    with index_of([["a"]], [1], path=path) as tm:
         (keys,) = path.glob("segment-*/keys.arrow")
         keys.rename(keys.with_suffix(".away"))
         assert not tm.reload()
         assert tm.match(["a"]) == [1]
 
 
-def test_nothing_to_reload():
-    with TagMatch() as tm, pytest.raises(InvalidValueError, match="in memory only"):
-        tm.reload()
-
-
 def test_reload_keeps_the_layout_that_was_asked_for(path):
-    with TagMatch(path, layout="balanced", max_partition_size=3) as a, TagMatch(path) as b:
-        b.add_set(["b"], 2)
-        b.consolidate()
+    with TagMatch(path, layout="balanced", max_partition_size=3) as a:
+        index_of([["b"]], [2], path=path).close()
         assert a.reload()
         a.check()
         assert (keys(a), a.stats()["layout"], a.stats()["max_partition_size"]) == ([1, 2], "balanced", 3)
@@ -150,9 +129,7 @@ def test_a_writer_waits_for_the_one_that_has_the_lock(path):
     done = threading.Event()
 
     def write():
-        with TagMatch(path) as tm:
-            tm.add_set(["b"], 2)
-            tm.consolidate()
+        index_of([["b"]], [2], path=path).close()
         done.set()
 
     with (path / "LOCK").open("ab") as lock:
@@ -182,9 +159,7 @@ tm.consolidate()
         assert len(list(path.glob("unfinished-*"))) == 1
     job = path / "unfinished-job-1"  # several machines work on it, none of which holds this lock
     job.mkdir()
-    with TagMatch(path) as tm:
-        tm.add_set(["c"], 3)
-        tm.consolidate()
+    with index_of([["c"]], [3], path=path) as tm:
         assert keys(tm) == [1, 3]
     assert list(path.glob("unfinished-*")) == [job]
 
@@ -203,9 +178,7 @@ def test_every_folder_and_file_is_synced_before_the_manifest_names_it(tmp_path, 
             os, name, lambda a, b, number=number: (events.append(("rename", str(b))), real[number](a, b))[1]
         )
     index = tmp_path / "new" / "index"
-    with TagMatch(index, durability="none") as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+    index_of([["a"]], [1], path=index, durability="none").close()
     kinds = [(kind, os.path.relpath(name, tmp_path)) for kind, name in events]
     tables = ["vocabulary", "tagsets", "keys", "partitions"]
     # Another program may have made the folder that is there, and not synced it
@@ -233,9 +206,7 @@ def test_a_folder_is_enough_whose_parent_may_only_be_entered(tmp_path, monkeypat
     monkeypatch.setattr(os, "open", refuse)
     path = tmp_path / "index"
     path.mkdir()
-    with TagMatch(path, durability="none") as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+    index_of([["a"]], [1], path=path, durability="none").close()
     assert refused
     with TagMatch.open(path) as tm:
         assert dict(tm) == {frozenset(["a"]): (1,)}
@@ -245,6 +216,7 @@ def test_a_folder_is_enough_whose_parent_may_only_be_entered(tmp_path, monkeypat
 def test_changes_that_are_lost_are_told(tmp_path, leave):
     tm = TagMatch(tmp_path / "index", durability="none")
     tm.add_sets([["a"], ["b"]], [1, 2])
+    assert not (tmp_path / "index").exists()
     assert "index', 0 sets, 2 staged changes, layout rarest>" in repr(tm)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -266,9 +238,7 @@ def test_nothing_is_told_where_nothing_is_lost(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for path in (None, tmp_path / "index"):
-            with TagMatch(path) as tm:
-                tm.add_set(["a"], 1)
-                tm.consolidate()
+            with index_of([["a"]], [1], path=path) as tm:
                 assert "staged" not in repr(tm)
         tm = TagMatch()
         tm.add_set(["a"], 1)
@@ -288,9 +258,7 @@ def test_ctrl_c_before_the_manifest_is_replaced_leaves_no_file(path, monkeypatch
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    with TagMatch(path, durability="none") as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+    with index_of([["a"]], [1], path=path, durability="none") as tm:
         tm.add_set(["b"], 2)
         with monkeypatch.context() as patched:
             patched.setattr("pathlib.Path.replace", interrupted)
