@@ -88,6 +88,7 @@ def test_many_snapshots_of_another_process(path: Path, layout: Any) -> None:
                 if found != found[:1] * len(TAGS):
                     mixed.append(found)
                 seen[number].append(found[0] if found else -1)
+                time.sleep(0.002)  # for whoever writes
 
         ways = (lambda: tm.match(TAGS), lambda: tm.match_many([TAGS] * 3)[2].as_py())
         asking = [threading.Thread(target=ask, args=each) for each in enumerate(ways)]
