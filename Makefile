@@ -73,7 +73,7 @@ torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults.gateways --rounds 20
 
 mutants: $(VENV)/.installed
-	cd tests && ../$(BIN)/python mutants.py
+	cd tests && ../$(BIN)/python -m mutants
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
