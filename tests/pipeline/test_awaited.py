@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.pipelines import Gate, figures, together, watched
+from support.pipelines import TAGS, TIMEOUT, Gate, figures, small
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 from tagmatch.pipeline.cpu.matcher import Ranked
 
 pytestmark = pytest.mark.usefixtures("through_stages")
-
-TIMEOUT = 60
-TAGS = [f"t{i}" for i in range(50)]
-
-
-def small(**options: Any) -> TagMatch:
-    """Set {t_i} has key i."""
-    return watched([([tag], i) for i, tag in enumerate(TAGS)], **{"threads": 2} | options)
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    return Gate(monkeypatch)
 
 
 async def within(waiting: Any) -> Any:
@@ -35,24 +21,6 @@ async def within(waiting: Any) -> Any:
 
 async def entered(gate: Gate) -> None:
     assert await asyncio.to_thread(gate.entered.wait, TIMEOUT)
-
-
-def test_loops_of_many_threads_get_their_own_answers(layout: str) -> None:
-    async def ask(tm: TagMatch, first: int) -> None:
-        wanted = [(first + i) % 50 for i in range(300)]
-        found = await within(asyncio.gather(*(tm.amatch([TAGS[i], "x"], unique=i % 2 == 0) for i in wanted)))
-        assert found == [{i} if i % 2 == 0 else [i] for i in wanted]
-
-    with small(layout=layout) as tm:
-
-        def job(first: int) -> Callable[[], None]:
-            return lambda: [asyncio.run(ask(tm, first + again)) for again in range(3)] and None
-
-        with together([job(first) for first in range(8)]):
-            pass
-        assert tm.stats()["queries"] == 8 * 3 * 300
-        tm.close()
-        assert figures(tm)["queries_in_flight"] == 0
 
 
 def test_a_loop_is_woken_for_many_answers_at_once(gate: Gate) -> None:

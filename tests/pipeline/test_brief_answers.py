@@ -14,12 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.agreement import loaded
-from support.pipelines import IN_PACKET, Gate, figures, our_threads, together, watched
+from support.pipelines import IN_PACKET, TAGS, TIMEOUT, Gate, figures, our_threads, small, together, watched
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
-
-TIMEOUT = 60
-TAGS = [f"t{i}" for i in range(50)]
 
 tag_sets = st.lists(st.sampled_from(["a", "b", "c", "", "é"]), max_size=5)
 queries = st.lists(
@@ -30,11 +27,6 @@ queries = st.lists(
     ),
     max_size=30,
 )
-
-
-def small(**options: Any) -> TagMatch:
-    """Set {t_i} has key i."""
-    return watched([([tag], i) for i, tag in enumerate(TAGS)], **{"layout": "rarest", "threads": 2} | options)
 
 
 async def within(waiting: Any) -> Any:
@@ -50,10 +42,10 @@ def counted(tm: TagMatch[Any]) -> tuple[int, ...]:
 @given(
     pairs=st.lists(st.tuples(tag_sets, st.sampled_from([1, 2, 2**40])), min_size=1),
     asked=st.lists(st.tuples(queries, st.booleans()), max_size=3),
+    shape=st.sampled_from([list, tuple, frozenset, iter]),
 )
-@pytest.mark.parametrize("shape", [list, tuple, frozenset, iter])
 def test_answers_and_counts_are_those_of_the_oracle(
-    layout: str, shape: Callable[[list[str]], Any], pairs: list[Any], asked: list[Any]
+    layout: str, pairs: list[Any], asked: list[Any], shape: Callable[[list[str]], Any]
 ) -> None:
     """Whichever way queries go that are asked together."""
     tm, oracle = watched(pairs, layout=layout, threads=2, max_partition_size=2), loaded(pairs)[1]
@@ -172,9 +164,8 @@ def test_answers_that_are_there_survive_close(drain: bool) -> None:
     assert counted(tm)[0] == 51
 
 
-def test_brief_queries_need_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brief_queries_need_no_room(gate: Gate) -> None:
     """Others are refused, or wait, as without them."""
-    gate = Gate(monkeypatch)
     with small(pipeline=PipelineOptions(max_queries=1)) as tm:
         first = tm.submit(["t1", IN_PACKET])
         assert gate.entered.wait(TIMEOUT)

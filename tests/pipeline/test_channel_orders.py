@@ -294,9 +294,11 @@ def refusals(order: Order, call: Callable[[], list[Entry]]) -> int:
 
 @pytest.mark.parametrize("make", [Edf, Dfgs])
 def test_an_estimate_that_lets_nothing_in_is_forgotten(make: Callable[..., Order]) -> None:
-    """The first task may have compiled a kernel; its channel must not stay shut for ever."""
+    """The first task may have compiled a kernel: it turns nothing away, nor must its channel stay shut for ever."""
     of = Class(Channel("alarm", 0.01))
     of.cost.learn(1, 10.0)
+    order = make([of], 1, 64)
+    assert order.put([entry(of, 0.0)], 0.0) is None
     of.cost.learn(1, 10.0)
     order = make([of], 1, 64)
     assert 10 < refusals(order, lambda: [entry(of, 0.0)]) < 100
@@ -324,16 +326,6 @@ def test_packets_do_not_take_longer_to_begin_than_to_match(make: Callable[..., O
     assert make([alarm, bulk], 1, 4096).packet(bulk, 4096) == 200
     constant = Class(Channel("bulk", 1), known_cost(0.002, 0))
     assert make([alarm, constant], 1, 4096).packet(constant, 4096) == 4096
-
-
-@pytest.mark.parametrize("make", [Edf, Dfgs])
-def test_the_first_task_alone_turns_nothing_away(make: Callable[..., Order]) -> None:
-    of = Class(Channel("alarm", 0.01))
-    of.cost.learn(1, 10.0)
-    order = make([of], 1, 64)
-    assert order.put([entry(of, 0.0)], 0.0) is None
-    of.cost.learn(1, 0.001)
-    assert order.put([entry(of, 0.0)], 0.0) is None
 
 
 @pytest.mark.parametrize("make", [Edf, Dfgs])

@@ -12,7 +12,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.pipelines import Gate, figures, watched
+from support import pipelines
+from support.pipelines import TAGS, TIMEOUT, Gate, figures
 
 from tagmatch import Channel, ClosedError, DeadlineMissed, InvalidTypeError, InvalidValueError, Overloaded, TagMatch
 from tagmatch.model.columns import tag_lists
@@ -27,15 +28,12 @@ from tagmatch.pipeline.stages.packets import Caller
 
 pytestmark = pytest.mark.usefixtures("through_stages")
 
-TIMEOUT = 60
-TAGS = [f"t{i}" for i in range(50)]
 ORDERS = ["fifo", "edf", "dfgs"]
 ALARM, BULK = Channel("alarm", deadline=30, priority=1), Channel("bulk", deadline=60)
 
 
 def small(**options: Any) -> TagMatch[Any]:
-    """Set {t_i} has key i."""
-    return watched([([tag], i) for i, tag in enumerate(TAGS)], **{"threads": 2, "channels": [ALARM, BULK]} | options)
+    return pipelines.small(**{"channels": [ALARM, BULK]} | options)
 
 
 def outcomes(tm: TagMatch[Any], channel: str) -> Counter[str]:
@@ -47,8 +45,8 @@ def outcomes(tm: TagMatch[Any], channel: str) -> Counter[str]:
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
-    return Gate(monkeypatch)
+def packets_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduled, "alone", lambda *_: None)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -81,6 +79,7 @@ def test_brief_answers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
         assert outcomes(tm, "alarm") == {"answered": 2}
 
 
+@pytest.mark.usefixtures("packets_only")
 @pytest.mark.parametrize("order", ORDERS)
 def test_each_message_is_counted_once(order: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads submit to three channels and cancel; one's deadline nearly nothing keeps, and some packets fail."""
@@ -92,7 +91,6 @@ def test_each_message_is_counted_once(order: str, rng: random.Random, monkeypatc
         return subset_match(queries)
 
     monkeypatch.setattr(Ranked, "subset_match", sometimes)
-    monkeypatch.setattr(scheduled, "alone", lambda *_: None)
     hasty = Channel("hasty", deadline=timedelta(microseconds=300))
     tm = small(order=order, channels=[ALARM, BULK, hasty])
 
@@ -139,9 +137,9 @@ def test_each_message_is_counted_once(order: str, rng: random.Random, monkeypatc
         assert tm.stats()["queries_in_flight"] == 0
 
 
+@pytest.mark.usefixtures("packets_only")
 @pytest.mark.parametrize(("order", "expected"), [("fifo", "bbbaa"), ("edf", "baabb")])
-def test_what_is_urgent_goes_first(gate: Gate, order: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduled, "alone", lambda *_: None)
+def test_what_is_urgent_goes_first(gate: Gate, order: str, expected: str) -> None:
     done: list[str] = []
     with small(threads=1, order=order) as tm:
         futures = [tm.submit(["t1"], channel="bulk")]
@@ -174,11 +172,6 @@ class Clocked:
         self.channels.stop()
         self.channels.join()
         return self.channels.stats()
-
-
-@pytest.fixture
-def packets_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduled, "alone", lambda *_: None)
 
 
 @pytest.mark.usefixtures("packets_only")
@@ -240,8 +233,8 @@ def test_calls_are_matched_in_bounded_packets(monkeypatch: pytest.MonkeyPatch) -
     assert stats["bulk"]["cost"]["each"] == pytest.approx(0.001)
 
 
+@pytest.mark.usefixtures("packets_only")
 def test_an_urgent_message_goes_between_packets(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduled, "alone", lambda *_: None)
     sizes: list[int] = []
     perform = Scheduled._perform
 
@@ -261,9 +254,9 @@ def test_an_urgent_message_goes_between_packets(gate: Gate, monkeypatch: pytest.
     assert sizes[1] == 1
 
 
+@pytest.mark.usefixtures("packets_only")
 @pytest.mark.parametrize("order", ORDERS)
-def test_closing(gate: Gate, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduled, "alone", lambda *_: None)
+def test_closing(gate: Gate, order: str) -> None:
     tm = small(threads=1, order=order)
     first = tm.submit(["t1"], channel="bulk")
     assert gate.entered.wait(TIMEOUT)

@@ -1,22 +1,19 @@
-"""The tests of `cuda` without a GPU: under Numba's simulator, which must be chosen before Numba is imported."""
+"""The tests of `cuda` under Numba's simulator: each with one layout and few examples, and at night all of them."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from support.simulated import FILES, PARTS, simulate
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_cuda_tests_under_the_simulator() -> None:
-    folder = Path(__file__).parent
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", str(folder / "cuda")]
-    environment = os.environ | {"NUMBA_ENABLE_CUDASIM": "1"}
-    done = subprocess.run(
-        command, cwd=folder.parents[1], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert done.returncode == 0, done.stdout
+@pytest.mark.parametrize("part", ["answers", "matchers"])
+def test_each_test_with_one_layout(part: str) -> None:
+    simulate(PARTS[part], "gpu and not slow")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("file", FILES)
+def test_all_tests_with_more_examples(file: str) -> None:
+    simulate([file], "gpu", SIMULATED_EXAMPLES="8")

@@ -6,23 +6,11 @@ import random
 import re
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from support.constrained import (
-    COMPARISONS,
-    FILTERS,
-    MESSAGES,
-    NUMBERS,
-    PATTERNS,
-    TAGS,
-    TEXTS,
-    VALUES,
-    expected_keys,
-    expression_of,
-)
+from support.constrained import *  # noqa: F403
+from support.constrained import COMPARISONS, NUMBERS, PATTERNS, TEXTS, VALUES, either, expression_of
 from support.paths import all_in
 from support.trees import Test, evaluate
 
@@ -33,25 +21,12 @@ from tagmatch.pipeline.filters.index import Path
 Says = Callable[[Any], bool]
 
 
-@pytest.mark.parametrize("path", get_args(Path))
-@pytest.mark.parametrize("layout", ["rarest", "balanced"])
-@given(filters=st.lists(FILTERS, min_size=1, max_size=30), messages=st.lists(MESSAGES, min_size=1, max_size=8))
-def test_any_filters(layout: Any, path: Path, filters: list[Any], messages: list[Any]) -> None:
-    with all_in(path), TagMatch(layout=layout, device="cpu", threads=2) as tm:
-        for key, (tags, parts) in enumerate(filters):
-            tm.add_set(tags, key, where=expression_of(parts))
-        tm.consolidate()
-        queries = [[*tags, *attribute_tags(values)] for tags, values in messages]
-        wanted = [expected_keys(filters, tags, values) for tags, values in messages]
-        assert [sorted(keys) for keys in tm.match_many(queries).to_pylist()] == wanted
-        assert tm.match_many(queries, unique=True).to_pylist() == wanted
-        for (tags, values), keys in zip(messages, wanted, strict=True):
-            assert sorted(tm.match(tags, attributes=values)) == keys
-            assert tm.match_unique(tags, attributes=values) == set(keys)
-            assert sorted(key for _, found in tm.explain(tags, attributes=values) for key in found) == keys
+@pytest.fixture(scope="module")
+def device() -> str:
+    return "cpu"
 
 
-@pytest.mark.parametrize("path", get_args(Path))
+@either
 def test_every_operator_and_value(path: Path) -> None:
     """All at once in one index, so that constants and patterns are beside all others."""
     trees = [Test("p", comparison, (known,)) for known in (*NUMBERS, *TEXTS) for comparison in COMPARISONS]
@@ -66,51 +41,8 @@ def test_every_operator_and_value(path: Path) -> None:
     assert [set(keys) for keys in both] == [one | other for one, other in pairwise(expected)]
 
 
-@pytest.mark.parametrize("path", get_args(Path))
-def test_thousands(path: Path, rng: random.Random) -> None:
-    """So that the trie has inner nodes, values many cells, lines several blocks; two segments, some sets removed."""
-
-    def drawn() -> tuple[list[str], list[tuple[str, int, int]]]:
-        tags = rng.sample(TAGS, rng.choice([0, 0, 0, 1]))
-        ranges = []
-        for name in rng.choices("abcdefgh", k=rng.randint(1, 4)):  # perhaps twice
-            low = rng.randrange(1000)
-            ranges.append((name, low, low + rng.choice([0, 3, 50, 400, 1000, 1000, 1000])))
-        return tags, ranges
-
-    filters = [drawn() for _ in range(6000)]
-    wheres = [" and ".join(f"{name} between {low} and {high}" for name, low, high in ranges) for _, ranges in filters]
-    keys = list(range(len(filters)))
-    with all_in(path), TagMatch(device="cpu", threads=2) as tm:
-        for key in keys:
-            tm.add_set(filters[key][0], key, where=wheres[key])
-            if key == 5000:
-                tm.consolidate()
-        removed = set(rng.sample(keys, 300))
-        for key in removed:
-            tm.remove_set(filters[key][0], key, where=wheres[key])
-        tm.consolidate()
-        messages = [
-            (
-                rng.sample(TAGS, rng.randint(0, 2)),
-                {name: rng.randrange(1100) for name in rng.sample("abcdefgh", rng.randint(0, 6))},
-            )
-            for _ in range(300)
-        ]
-        found = tm.match_many([[*tags, *attribute_tags(values)] for tags, values in messages]).to_pylist()
-    for (tags, values), answer in zip(messages, found, strict=True):
-        assert sorted(answer) == [
-            key
-            for key, (wanted, ranges) in enumerate(filters)
-            if key not in removed
-            and set(wanted) <= set(tags)
-            and all(name in values and low <= values[name] <= high for name, low, high in ranges)
-        ]
-    assert sum(map(len, found)) > 300
-
-
-@pytest.mark.parametrize("path", get_args(Path))
-@pytest.mark.parametrize("count", [1, 511, 512, 513, 1025])
+@either
+@pytest.mark.parametrize("count", [1, 512, 513, *(pytest.param(n, marks=pytest.mark.nightly) for n in (511, 1025))])
 def test_blocks(path: Path, count: int, rng: random.Random) -> None:
     """Sets that nearly all ask for the same attributes, in ways of all kinds, and messages at the ends of intervals."""
 

@@ -19,9 +19,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
-from support.agreement import loaded
+from support.pipelines import TIMEOUT, Gate, small
 
-from tagmatch import PipelineOptions, TagMatch
+from tagmatch import PipelineOptions
 from tagmatch.model.arrays import offsets_of
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
@@ -31,7 +31,6 @@ from tagmatch.pipeline.stages.packets import Caller, Submitted
 from tagmatch.pipeline.stages.partition_queues import Completed, PartitionQueues, Taken
 from tagmatch.pipeline.stages.stage import Stage
 
-TIMEOUT = 60
 PARTITIONS = 6
 CELL_BYTES = 8
 
@@ -267,11 +266,10 @@ def random_query(rng: random.Random) -> Query:
     return Query(ranks, (rng.getrandbits(64), rng.getrandbits(64), rng.getrandbits(64)), partitions)
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 256])
-def test_tables_grow_while_queries_wait(rng: random.Random, batch_size: int) -> None:
+def test_what_is_free_in_the_tables_is_used_again(rng: random.Random) -> None:
     """More queries than the first tables have places for, half of them finished in between."""
-    model = Model(batch_size, has_empty=True)
-    for _ in range(8):
+    model = Model(7, has_empty=True)
+    for _ in range(4):
         model.add([random_query(rng) for _ in range(600)], parts=3)
         for _ in range(len(model.left) // 2):
             model.finish(rng.randrange(len(model.left)), lambda number, partition: [number, partition, 2**32 - 1])
@@ -280,7 +278,7 @@ def test_tables_grow_while_queries_wait(rng: random.Random, batch_size: int) -> 
     room = model.queues.room
     model.add([random_query(rng) for _ in range(600)], parts=1)
     drain(model)
-    assert model.queues.room == room, "what is free is used again"
+    assert model.queues.room == room
 
 
 def test_abandoned_queries_are_named_once(rng: random.Random) -> None:
@@ -377,25 +375,16 @@ class Batching:
 @pytest.fixture
 def batching() -> Iterator[Callable[..., Batching]]:
     made: list[Batching] = []
-
-    def make(*arguments: Any) -> Batching:
-        made.append(Batching(*arguments))
-        return made[-1]
-
-    yield make
+    yield lambda *arguments: made.append(Batching(*arguments)) or made[-1]
     for each in made:
         each.batcher.stop()
 
 
-@pytest.fixture
-def matcher() -> FakeMatcher:
-    return FakeMatcher()
+Made = Callable[..., Batching]
 
 
-def test_lone_query_waits_for_the_flush_timeout_and_no_longer(
-    clock: Clock, batching: Callable[..., Batching], matcher: FakeMatcher
-) -> None:
-    stage = batching(0.01)
+def test_lone_query_waits_for_the_flush_timeout_and_no_longer(clock: Clock, batching: Made) -> None:
+    stage, matcher = batching(0.01), FakeMatcher()
     for begin in (0.0, 5.0):
         clock.now = begin
         assert stage.add(matcher) == []
@@ -407,13 +396,13 @@ def test_lone_query_waits_for_the_flush_timeout_and_no_longer(
         assert len(stage.batcher.finish(taken, None)) == 1
 
 
-def test_only_what_is_old_enough_is_due(clock: Clock, batching: Callable[..., Batching], matcher: FakeMatcher) -> None:
-    stage, younger = batching(0.01), FakeMatcher()
-    stage.add(matcher)
+def test_only_what_is_old_enough_is_due(clock: Clock, batching: Made) -> None:
+    stage, older, younger = batching(0.01), FakeMatcher(), FakeMatcher()
+    stage.add(older)
     clock.now = 0.006
     stage.add(younger)
     clock.now = 0.012
-    assert stage.due.get(timeout=TIMEOUT).queues.matcher is matcher
+    assert stage.due.get(timeout=TIMEOUT).queues.matcher is older
     clock.wait_for_looks(clock.looks + 5)
     assert stage.due.empty()
     assert stage.queued == 1
@@ -421,8 +410,8 @@ def test_only_what_is_old_enough_is_due(clock: Clock, batching: Callable[..., Ba
     assert stage.due.get(timeout=TIMEOUT).queues.matcher is younger
 
 
-def test_full_batch_does_not_wait(batching: Callable[..., Batching], matcher: FakeMatcher) -> None:
-    stage = batching(None)
+def test_full_batch_does_not_wait(batching: Made) -> None:
+    stage, matcher = batching(None), FakeMatcher()
     assert [stage.add(matcher) for _ in range(4)] == [[], [], [], [4]]
     assert stage.batcher.stats() == {"queued": 0, "batches": 1, "fill": 1.0}
     assert stage.add(matcher, 9) == [8]
@@ -430,9 +419,9 @@ def test_full_batch_does_not_wait(batching: Callable[..., Batching], matcher: Fa
     assert stage.due.empty()
 
 
-def test_without_a_timeout_a_query_waits_for_a_thread(batching: Callable[..., Batching], matcher: FakeMatcher) -> None:
+def test_without_a_timeout_a_query_waits_for_a_thread(batching: Made) -> None:
     stage = batching(None)
-    assert stage.add(matcher, 2) == []
+    assert stage.add(FakeMatcher(), 2) == []
     assert stage.announced
     taken = stage.batcher.take()
     assert taken is not None
@@ -442,80 +431,48 @@ def test_without_a_timeout_a_query_waits_for_a_thread(batching: Callable[..., Ba
 
 
 @pytest.mark.parametrize("options", [(0,), (None, 3)], ids=["no timeout", "small packet"])
-def test_no_query_waits_where_none_should(
-    batching: Callable[..., Batching], matcher: FakeMatcher, options: tuple[Any, ...]
-) -> None:
+def test_no_query_waits_where_none_should(batching: Made, options: tuple[Any, ...]) -> None:
     stage = batching(*options)
-    assert stage.add(matcher, 2) == [2]
+    assert stage.add(FakeMatcher(), 2) == [2]
     assert stage.queued == 0
 
 
 @pytest.mark.parametrize("flush_timeout", [1e10, 1e300])
-def test_flush_timeout_longer_than_a_lock_can_wait(
-    clock: Clock, batching: Callable[..., Batching], matcher: FakeMatcher, flush_timeout: float
-) -> None:
+def test_flush_timeout_longer_than_a_lock_can_wait(clock: Clock, batching: Made, flush_timeout: float) -> None:
     """pytest makes an error of an exception in the timer."""
     stage = batching(flush_timeout)
-    stage.add(matcher)
+    stage.add(FakeMatcher())
     clock.wait_for_looks(2)  # this thread's and the timer's
     assert stage.queued == 1  # which comes after the timer has begun to wait
     stage.batcher.stop()
 
 
-def busy(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[TagMatch, Future[Any], threading.Event]:
-    """An index whose only matching thread is at a query until the event is set."""
-    entered, release = threading.Event(), threading.Event()
-    match = BalancedSubsetMatch.match
-
-    def gated(self: BalancedSubsetMatch, batches: Batches) -> Found:
-        entered.set()
-        assert release.wait(TIMEOUT)
-        return match(self, batches)
-
-    monkeypatch.setattr(BalancedSubsetMatch, "match", gated)
-    pipeline = PipelineOptions(hand_over_queries=0)
-    tm, _ = loaded([(["a"], 1), (["b"], 2)], layout="balanced", threads=1, pipeline=pipeline, **options)
-    first = tm.submit(["a"])
-    assert entered.wait(TIMEOUT)
-    return tm, first, release
-
-
-def test_timer_delivers_while_all_threads_are_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    delivered = threading.Event()
-    put = Stage.put
-
-    def spied(stage: Stage[Any], work: Any) -> None:
-        put(stage, work)
-        if threading.current_thread().name == "tagmatch-batch-timer":
-            delivered.set()
-
-    tm, first, release = busy(monkeypatch, flush_timeout=0.01)
-    monkeypatch.setattr(Stage, "put", spied)  # not before: the timer may have delivered the first query, too
-    with tm:
-        second = tm.submit(["b"])
-        assert delivered.wait(TIMEOUT)
-        stages = tm.stats()["stages"]
-        assert (stages["batch"]["queued"], stages["subset_match"]["queued"]) == (0, 1)
-        assert not second.done()
-        release.set()
-        assert (first.result(TIMEOUT), second.result(TIMEOUT)) == ([1], [2])
-
-
-def test_without_a_timeout_batches_wait_for_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    added = threading.Event()
-    add = Batcher.add
+@pytest.mark.parametrize(
+    ("flush_timeout", "owner", "name", "waiting"),
+    [(0.01, Stage, "put", (0, 1)), (None, Batcher, "add", (1, 0))],
+    ids=["the timer delivers", "without a timeout"],
+)
+def test_where_queries_wait_while_all_threads_are_busy(
+    monkeypatch: pytest.MonkeyPatch, flush_timeout: float | None, owner: type, name: str, waiting: tuple[int, int]
+) -> None:
+    """In the batch stage, or, once they are due, before the next one."""
+    gate, done, do = Gate(monkeypatch, BalancedSubsetMatch, "match"), threading.Event(), getattr(owner, name)
 
     def spied(*arguments: Any) -> Any:
-        outcome = add(*arguments)
-        added.set()
+        outcome = do(*arguments)
+        if owner is Batcher or threading.current_thread().name == "tagmatch-batch-timer":
+            done.set()
         return outcome
 
-    tm, first, release = busy(monkeypatch, flush_timeout=None)
-    monkeypatch.setattr(Batcher, "add", spied)
-    with tm:
-        second = tm.submit(["b"])
-        assert added.wait(TIMEOUT)
+    pipeline = PipelineOptions(hand_over_queries=0)
+    with small(layout="balanced", threads=1, flush_timeout=flush_timeout, pipeline=pipeline) as tm:
+        first = tm.submit(["t1"])
+        assert gate.entered.wait(TIMEOUT)
+        monkeypatch.setattr(owner, name, spied)  # not before: the timer may have delivered the first query, too
+        second = tm.submit(["t2"])
+        assert done.wait(TIMEOUT)
         stages = tm.stats()["stages"]
-        assert (stages["batch"]["queued"], stages["subset_match"]["queued"]) == (1, 0)
-        release.set()
+        assert (stages["batch"]["queued"], stages["subset_match"]["queued"]) == waiting
+        assert not second.done()
+        gate.open()
         assert (first.result(TIMEOUT), second.result(TIMEOUT)) == ([1], [2])

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from oracle import Oracle
@@ -29,7 +29,6 @@ from support.pipelines import (
 )
 
 from tagmatch import Overloaded, PipelineOptions, TagMatch
-from tagmatch.model.options import Layout
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.cpu.matcher import Ranked, SetIds
 from tagmatch.pipeline.cpu.preprocess import TagIndex
@@ -38,7 +37,10 @@ from tagmatch.pipeline.stages.packets import Packet
 # Compiling may take minutes where others use the machine too: that is no test's time
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True)]
 
-LAYOUTS_WITH_TIMEOUTS = list(itertools.product(get_args(Layout), (0, 0.001, None)))
+# Only `balanced` has queues of partitions, in which queries wait
+layouts_and_timeouts = pytest.mark.parametrize(
+    ("layout", "flush_timeout"), [("rarest", 0), ("balanced", 0), ("balanced", 0.001), ("balanced", None)]
+)
 
 
 class InjectedError(Exception):
@@ -196,18 +198,20 @@ def inject_failures(monkeypatch: pytest.MonkeyPatch, rng: random.Random, share: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("layout", "flush_timeout"), LAYOUTS_WITH_TIMEOUTS)
+@layouts_and_timeouts
 @pytest.mark.parametrize("share", [0, 0.05], ids=["", "failing"])
+@pytest.mark.parametrize(("times", "threads"), [(1, 24), pytest.param(3, 64, marks=pytest.mark.nightly)])
 def test_every_query_gets_its_own_answer(
-    monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: str, flush_timeout: float | None, share: float
-) -> None:
-    """Of 64 threads with other options each time, which the output shows."""
+    monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: str, flush_timeout: float | None, share: float,
+    times: int, threads: int,
+) -> None:  # fmt: skip
+    """Of many threads with other options each time, which the output shows."""
     before = set(our_threads())
-    for _ in range(2):
+    for _ in range(times):
         workload, options = Workload.drawn(rng), random_options(rng, layout)
         print(options)
         tm = watched(workload.pairs, **options, flush_timeout=flush_timeout)
-        askers = [Asker(tm, workload, rng.random()) for _ in range(64)]
+        askers = [Asker(tm, workload, rng.random()) for _ in range(threads)]
         with monkeypatch.context() as patched:
             inject_failures(patched, random.Random(rng.random()), share)
             jobs = [lambda asker=asker: asker.ask_in_turn(6) for asker in askers[:-4]]
@@ -241,15 +245,14 @@ def consolidate_version(tm: TagMatch, version: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flush_timeout", [0, 0.001, None])
+@layouts_and_timeouts
 def test_consolidation_while_queries_are_on_their_way(
     rng: random.Random, layout: str, flush_timeout: float | None
 ) -> None:
     """An answer is of one snapshot, which is none older than the last that was there when the query was asked."""
     options = random_options(rng, layout) | {"max_partition_size": 3, "flush_timeout": flush_timeout}
     print(options)
-    done = threading.Event()
-    first, last, step = 1, 12, itertools.count()
+    done, first, last, step = threading.Event(), 1, 6, itertools.count()
     there = first
 
     def version_of(keys: list[int]) -> int:
@@ -273,7 +276,7 @@ def test_consolidation_while_queries_are_on_their_way(
 
     with TagMatch(**options) as tm:
         consolidate_version(tm, first)
-        with together([lambda i=i: ask(tm, i) for i in range(16)]):
+        with together([lambda i=i: ask(tm, i) for i in range(8)]):
             try:
                 for version in range(first + 1, last + 1):
                     consolidate_version(tm, version)

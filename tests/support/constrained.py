@@ -1,16 +1,28 @@
-"""Sets with constraints and messages that Hypothesis draws, of few values that are easily confused."""
+"""Sets with constraints and messages that Hypothesis draws, of few values that are easily confused, and their tests."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
+import pyarrow as pa
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
+from support.conditions import Message as ConditionMessage
+from support.conditions import in_tables
 from support.expressions import text_of
 from support.filters import in_order
+from support.paths import all_in
+from support.simulator import SIMULATED
 from support.trees import Not, Tags, Test, Tree, evaluate
+
+from tagmatch import TagMatch
+from tagmatch.model.filters.values import attribute_tags
+from tagmatch.pipeline.filters import trie
+from tagmatch.pipeline.filters.index import Path
 
 NAMES = ["p", "q", "r"]
 NUMBERS = [
@@ -59,3 +71,109 @@ def expected_keys(filters: list[Any], tags: list[str], values: Mapping[str, list
         for key, (wanted, parts) in enumerate(filters)
         if set(wanted) <= set(tags) and all(evaluate(part, tags, values) for part in parts)
     ]
+
+
+# -- tests, which have a fixture `device` where they are imported ------------------------------------------------------
+
+Message = tuple[list[str], Mapping[str, Any]]
+
+#: Whatever sets ask for, they are all in the trie, or all in lines
+either = pytest.mark.parametrize("path", get_args(Path))
+
+
+def with_sets(wheres: Sequence[tuple[list[str], str | None]], path: Path, device: str, **options: Any) -> TagMatch[int]:
+    """An index of these sets, whose keys are their numbers."""
+    tm: TagMatch[int] = TagMatch(**{"device": device, "threads": 2} | options)
+    for key, (tags, where) in enumerate(wheres):
+        tm.add_set(tags, key, where=where)
+    with all_in(path):
+        tm.consolidate()
+    stats = tm.stats()
+    assert stats["device"] == device
+    assert stats["with_conditions"][path] == sum(stats["with_conditions"].values())
+    return tm
+
+
+def answers(tm: TagMatch[int], messages: Sequence[Message]) -> list[list[int]]:
+    queries = [[*tags, *attribute_tags(values)] for tags, values in messages]
+    return [sorted(keys) for keys in tm.match_many(queries).to_pylist()]
+
+
+def all_by(tm: TagMatch[int], device: str) -> bool:
+    """Whether the device has matched all packets so far."""
+    counts = tm.stats()["matched_by"]
+    return device == "cpu" or counts["cpu"] == 0 < counts["cuda"]
+
+
+@either
+@given(filters=st.lists(FILTERS, min_size=1, max_size=30), messages=st.lists(MESSAGES, min_size=1, max_size=8))
+def test_any_filters(device: str, layout: Any, path: Path, filters: list[Any], messages: list[Any]) -> None:
+    wheres = [(tags, expression_of(parts)) for tags, parts in filters]
+    wanted = [expected_keys(filters, tags, values) for tags, values in messages]
+    with with_sets(wheres, path, device, layout=layout) as tm:
+        assert answers(tm, messages) == wanted
+        queries = [[*tags, *attribute_tags(values)] for tags, values in messages]
+        assert tm.match_many(queries, unique=True).to_pylist() == wanted
+        dictionaries = pa.array(queries, pa.list_(pa.dictionary(pa.int32(), pa.string())))
+        assert [sorted(keys) for keys in tm.match_many(dictionaries).to_pylist()] == wanted
+        for numbers, table in in_tables([ConditionMessage(tags, dict(values)) for tags, values in messages]):
+            # The rows begin within a byte of the columns' bits
+            found = tm.match_many(pa.concat_tables([table, table]).combine_chunks()[1:]).to_pylist()
+            assert [sorted(keys) for keys in found] == [wanted[i] for i in (numbers + numbers)[1:]]
+        for (tags, values), keys in list(zip(messages, wanted, strict=True))[: 2 if SIMULATED else None]:
+            assert sorted(tm.match(tags, attributes=values)) == keys
+            assert tm.match_unique(tags, attributes=values) == set(keys)
+            assert sorted(key for _, found in tm.explain(tags, attributes=values) for key in found) == keys
+        assert all_by(tm, device)
+
+
+Ranges = list[tuple[str, int, int]]
+
+
+def ranges_of(rng: random.Random, names: str) -> tuple[list[str], Ranges]:
+    """Tags, and bounds of attributes, perhaps two of one."""
+    ranges = []
+    for name in rng.choices(names, k=rng.randint(1, 4)):
+        low = rng.randrange(1000)
+        ranges.append((name, low, low + rng.choice([0, 3, 50, 400, 1000, 1000, 1000])))
+    return rng.sample(TAGS, rng.choice([0, 0, 0, 1])), ranges
+
+
+def where_of(ranges: Ranges) -> str:
+    return " and ".join(f"{name} between {low} and {high}" for name, low, high in ranges)
+
+
+def keys_within(filters: Sequence[tuple[list[str], Ranges]], message: Message) -> list[int]:
+    has, values = message
+    return [
+        key
+        for key, (tags, ranges) in enumerate(filters)
+        if set(tags) <= set(has) and all(name in values and low <= values[name] <= high for name, low, high in ranges)
+    ]
+
+
+@either
+def test_segments_and_deletions(
+    monkeypatch: pytest.MonkeyPatch, rng: random.Random, device: str, layout: Any, path: Path
+) -> None:
+    """So many that the trie has inner nodes and leaves, values have many cells, and lines several blocks."""
+    monkeypatch.setattr(trie, "_LEAF", 4)
+    count = 60 if SIMULATED else 2_000
+    filters = [ranges_of(rng, "abcdefgh"[: 4 if SIMULATED else 8]) for _ in range(count)]
+    removed = set(rng.sample(range(count), count // 20))
+    messages: list[Message] = [
+        (rng.sample(TAGS, rng.randint(0, 2)), {name: rng.randrange(1100) for name in names})
+        for names in (rng.sample("abcdefgh", rng.randint(0, 6)) for _ in range(8 if SIMULATED else 100))
+    ]
+    with all_in(path), TagMatch(layout=layout, device=device, threads=2) as tm:
+        for key, (tags, ranges) in enumerate(filters):
+            tm.add_set(tags, key, where=where_of(ranges))
+            if key == count * 5 // 6:
+                tm.consolidate()
+        for key in removed:
+            tm.remove_set(filters[key][0], key, where=where_of(filters[key][1]))
+        tm.consolidate()
+        found = answers(tm, messages)
+        assert all_by(tm, device)
+    assert found == [[key for key in keys_within(filters, message) if key not in removed] for message in messages]
+    assert sum(map(len, found)) > 0

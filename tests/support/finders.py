@@ -1,19 +1,47 @@
-"""What finds areas and clients by where messages are, held to brute force."""
+"""What finds areas and clients by where messages are, held to brute force: how, and tests of the CPU and of devices."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.distances import has
-from support.places import Area, Circle, Place, lists_of, places_of, rows_of, shapes_of
+from support.places import (
+    NOWHERE,
+    Area,
+    Box,
+    Circle,
+    Place,
+    areas,
+    lists_of,
+    message_places,
+    place_at_edge,
+    places_of,
+    radii,
+    random_area,
+    random_place,
+    rows_of,
+    shapes_of,
+)
+from support.simulator import SIMULATED
 
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
 
 Entry = tuple[int, int, float]  # group, client, metres
+
+
+class Finders(NamedTuple):
+    """What makes that which is asked of areas that stay, and of clients; without, the CPU is asked."""
+
+    areas: Callable[[FixedAreas], Any] = lambda fixed: fixed
+    clients: Callable[[ClientCells], Any] = lambda cells: cells
 
 
 def assert_holding(
@@ -99,3 +127,124 @@ class Modelled:
             open_ones = {i for i, answer in answers.items() if answer is None}
             assert set(row) - open_ones == {i for i, answer in answers.items() if answer}
         return len(found.values)
+
+
+# -- tests, which have a fixture `finders` where they are imported -----------------------------------------------------
+
+both = pytest.mark.parametrize("plane", [True, False], ids=["plane", "sphere"])
+_one_fixture = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+#: Whether messages have areas, and places
+_WAYS = [(False, True), (True, False), (True, True)]
+
+
+@_one_fixture
+@given(data=st.data(), plane=st.booleans(), group_count=st.integers(1, 5))
+def test_areas_that_brute_force_finds(finders: Finders, data: st.DataObject, plane: bool, group_count: int) -> None:
+    """Of few areas, and where others are, so that the tree has several levels."""
+    group, rng = st.integers(0, group_count - 1), random.Random(1)
+    others = [
+        (rng.randrange(group_count), random_area(rng, plane)) for _ in range(data.draw(st.sampled_from([0, 400])))
+    ]
+    stored = others + data.draw(st.lists(st.tuples(group, areas(plane=plane)), max_size=40))
+    asked = st.lists(group, unique=True)
+    messages = data.draw(st.lists(st.tuples(message_places(plane=plane), asked), max_size=20))
+    assert_holding(stored, group_count, messages, plane=plane, finder=finders.areas)
+
+
+@both
+@pytest.mark.parametrize("group_count", [1, 3, 400])
+def test_thousands_of_areas(finders: Finders, rng: random.Random, plane: bool, group_count: int) -> None:
+    """Four levels, and groups that begin and end within chunks and records of others."""
+    stored = [(rng.randrange(group_count), random_area(rng, plane)) for _ in range(1000 if SIMULATED else 3000)]
+    messages = []
+    for _ in range(25 if SIMULATED else 100):
+        group, area = rng.choice(stored)
+        others = rng.sample(range(group_count), rng.randint(0, min(group_count, 30)))
+        place = rng.choice([random_place(rng, plane), NOWHERE, *(place_at_edge(rng, area) for _ in range(4))])
+        messages.append((place, list({group, *others})))
+    found = assert_holding(stored, group_count, messages, plane=plane, finder=finders.areas)
+    assert found > 0 or SIMULATED
+
+
+def test_areas_at_one_place(finders: Finders, rng: random.Random) -> None:
+    """In groups that share chunks, and a few elsewhere."""
+    at, each = (0.5, 0.25), 100 if SIMULATED else 2500
+    stored: list[tuple[int, Area]] = [(rng.randrange(3), Circle(*at, 0.0)) for _ in range(each)]
+    stored += [(rng.randrange(3), Box(*at, *at)) for _ in range(each)]
+    stored += [(rng.randrange(3), random_area(rng, plane=False)) for _ in range(100)]
+    rng.shuffle(stored)
+    messages = [(at, [0, 2]), ((0.5, 0.2500001), [0, 1, 2]), (at, [1]), (NOWHERE, [1]), (at, [])]
+    assert assert_holding(stored, 3, messages, plane=False, finder=finders.areas) >= 2 * each
+
+
+@both
+def test_more_areas_than_there_is_room_for(finders: Finders, rng: random.Random, plane: bool) -> None:
+    """Few messages find nearly all, most nothing; the next packet finds room."""
+    count, messages = (300, 9) if SIMULATED else (8_000, 500)
+    stored: list[Area] = [*[Circle(0.0, 0.0, 1e8)] * count, *[Box(-180, -90, 180, 90)] * count]
+    asked = [((rng.uniform(-80, 80), 0.0), [0] if i % 97 == 5 else [1]) for i in range(messages)]
+    there = finders.areas(FixedAreas.of(np.zeros(2 * count, np.int64), 2, shapes_of(stored), plane=plane))
+    for _ in range(2):
+        found = there.holding(places_of([place for place, _ in asked]), lists_of([groups for _, groups in asked]))
+        assert found.lengths().tolist() == [2 * count if groups == [0] else 0 for _, groups in asked]
+        assert all(sorted(row) in ([], list(range(2 * count))) for row in rows_of(found))
+
+
+def test_no_areas_and_nobody_asks(finders: Finders) -> None:
+    none = finders.areas(FixedAreas.of(np.zeros(0, np.int64), 3, shapes_of([]), plane=False))
+    assert rows_of(none.holding(places_of([(0.0, 0.0)]), lists_of([[0, 1, 2]]))) == [[]]
+    one = finders.areas(FixedAreas.of(np.zeros(1, np.int64), 1, shapes_of([Circle(0.0, 0.0, 1.0)]), plane=False))
+    assert rows_of(one.holding(places_of([]), lists_of([]))) == []
+    assert rows_of(one.holding(places_of([(0.0, 0.0)] * 2), lists_of([[], [0]]))) == [[], [0]]
+    assert one.nbytes > none.nbytes
+
+
+@_one_fixture
+@given(data=st.data(), plane=st.booleans(), group_count=st.integers(1, 4), client_count=st.integers(1, 12))
+def test_clients_are_where_they_moved_last(
+    finders: Finders, data: st.DataObject, plane: bool, group_count: int, client_count: int
+) -> None:
+    """Some come, some leave, some move several times at once, or more often than a log keeps."""
+    group, client = st.integers(0, group_count - 1), st.integers(0, client_count - 1)
+    place, asked = message_places(plane=plane), st.lists(group, unique=True)
+    entries = data.draw(st.lists(st.tuples(group, client, radii(plane=plane)), max_size=50))
+    at = data.draw(st.lists(place, min_size=client_count, max_size=client_count))
+    modelled = Modelled(entries, group_count, at, plane=plane, finder=finders.clients)
+    for _ in range(data.draw(st.integers(1, 3))):
+        for has_area, has_place in _WAYS:
+            area = areas(plane=plane) if has_area else st.none()
+            one = st.tuples(area, place if has_place else st.none(), asked)
+            modelled.assert_found(data.draw(st.lists(one, min_size=1, max_size=8)))
+        for _ in range(data.draw(st.integers(0, 2))):
+            modelled.move(data.draw(st.lists(st.tuples(client, place), max_size=20)))
+
+
+@both
+@pytest.mark.parametrize("group_count", [1, 100])
+def test_thousands_that_move(finders: Finders, rng: random.Random, plane: bool, group_count: int) -> None:
+    """Clients with one entry and with many, radii of all sizes, hot spots, and clients that come and go."""
+    client_count, spot = 60 if SIMULATED else 900, random_place(rng, plane)
+
+    def place() -> Place:
+        return rng.choice([random_place(rng, plane), random_place(rng, plane), spot, NOWHERE])
+
+    owners = [rng.randrange(client_count) for _ in range(300 if SIMULATED else 1200)] + [7] * 100
+    entries = [
+        (rng.randrange(group_count), client, 10 ** (rng.uniform(-5, 0.5) if plane else rng.uniform(0, 7.5)))
+        for client in owners
+    ]
+    at = [place() for _ in range(client_count)]
+    modelled, total = Modelled(entries, group_count, at, plane=plane, finder=finders.clients), 0
+    for moves in (0, client_count // 2, 3 * client_count):
+        modelled.move([(rng.choice([7, rng.randrange(client_count)]), place()) for _ in range(moves)])
+        for has_area, has_place in _WAYS:
+            messages = [
+                (
+                    random_area(rng, plane) if has_area else None,
+                    place() if has_place else None,
+                    rng.sample(range(group_count), rng.randint(1, min(group_count, 40))),
+                )
+                for _ in range(6 if SIMULATED else 12)
+            ]
+            total += modelled.assert_found(messages)
+    assert total > 0

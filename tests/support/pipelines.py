@@ -22,7 +22,9 @@ from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.service import Pipeline
 
 #: Seconds after which something hangs
-TIMEOUT = 30
+TIMEOUT = 60
+
+TAGS = [f"t{i}" for i in range(50)]
 
 #: A tag that no set has. A query with it goes through the pipeline, also of `match`, as all do where the matcher has no
 #: other way for single ones.
@@ -44,6 +46,11 @@ def watched(pairs: Any, **options: Any) -> TagMatch[Any]:
         tm, _ = loaded(pairs, **options)
     (_PIPELINES[tm],) = made
     return tm
+
+
+def small(**options: Any) -> TagMatch[Any]:
+    """Set {t_i} has key i."""
+    return watched([([tag], i) for i, tag in enumerate(TAGS)], **{"threads": 2} | options)
 
 
 def figures(tm: TagMatch[Any]) -> dict[str, Any]:

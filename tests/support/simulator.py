@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -14,11 +15,18 @@ from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+from hypothesis import settings
 from numba import types
 from numba.core.dispatcher import Dispatcher
 from numba.np.numpy_support import as_dtype
 
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
+
+#: Whether all tests run, with more examples
+AT_NIGHT = "SIMULATED_EXAMPLES" in os.environ
+
+#: How many examples a test has: few, where each of them takes long
+EXAMPLES = settings(max_examples=int(os.environ.get("SIMULATED_EXAMPLES", 2)) if SIMULATED else 100, deadline=None)
 
 #: Threads of a block, and what is made of them: the simulator has a thread of Python for each. Room for so few results
 #: that there is too little.

@@ -36,7 +36,7 @@ class Jumping:
         self.cells = ClientCells.of(
             groups, group_count, clients, metres, *self._somewhere(rng, client_count), plane=True
         )
-        self.moves = [0] * THREADS
+        self.moves, self.searches = [0] * THREADS, [0] * THREADS
         self.failures: list[BaseException] = []
 
     def _somewhere(self, rng: np.random.Generator, count: int) -> tuple[Any, Any]:
@@ -48,14 +48,14 @@ class Jumping:
     def _mover(self, number: int, count: int) -> None:
         rng = np.random.default_rng([self.seed, number])
         own = np.arange(number, self.client_count, THREADS)
-        while self.moves[number] < count and not self.failures:
+        while (self.moves[number] < count or 0 in self.searches) and not self.failures:
             clients = rng.choice(own, 50_000)
             self.cells.move(clients, *self._somewhere(rng, len(clients)))
             self.moves[number] += len(clients)
 
-    def run(self, search: Callable[[int], None], moves: int) -> int:
-        """So many moves in all; returns how many searches there were meanwhile."""
-        done, stop = [0] * THREADS, threading.Event()
+    def run(self, search: Callable[[int], None], moves: int) -> None:
+        """So many moves in all, or more, until each thread has searched."""
+        stop = threading.Event()
 
         def guarded(work: Callable[[], None]) -> None:
             try:
@@ -66,7 +66,7 @@ class Jumping:
         def searching(number: int) -> None:
             while not stop.is_set() and not self.failures:
                 search(number)
-                done[number] += 1
+                self.searches[number] += 1
 
         each = moves // THREADS
         movers = [threading.Thread(target=guarded, args=[partial(self._mover, i, each)]) for i in range(THREADS)]
@@ -81,8 +81,6 @@ class Jumping:
         if self.failures:
             raise self.failures[0]
         assert sum(self.moves) >= moves
-        assert all(done)
-        return sum(done)
 
 
 def _messages(client_count: int) -> int:
@@ -117,14 +115,23 @@ def _areas_with_everything(jumping: Jumping, groups: list[int], messages: int) -
     return search
 
 
-def _each_client_is_seen_once(seed: int, client_count: int, moves: int, way: Any) -> None:
+sizes = pytest.mark.parametrize(
+    ("client_count", "moves"),
+    [(300, 800_000), *(pytest.param(count, 4_000_000, marks=pytest.mark.nightly) for count in (20, 1000, 20_000))],
+)
+
+
+@sizes
+@pytest.mark.parametrize("way", [_near_everything, _areas_with_everything])
+def test_each_client_is_seen_once(seed: int, client_count: int, moves: int, way: Any) -> None:
     """Clients in one group, of which a search sees every one, wherever it jumps meanwhile."""
     jumping = Jumping([(0, client, EVERYWHERE) for client in range(client_count)], 1, client_count, seed)
     jumping.run(way(jumping, [0], _messages(client_count)), moves)
     _near_everything(jumping, [0], 8)(0)
 
 
-def _both_entries_are_seen_alike(seed: int, client_count: int, moves: int) -> None:
+@sizes
+def test_both_entries_of_a_client_are_seen_alike(seed: int, client_count: int, moves: int) -> None:
     """Each client has an entry in two groups: a message that asks near one of the places finds both of them or none."""
     entries = [(group, client, FAR / 2) for client in range(client_count) for group in (0, 1)]
     jumping = Jumping(entries, 2, client_count, seed)
@@ -144,15 +151,6 @@ def _both_entries_are_seen_alike(seed: int, client_count: int, moves: int) -> No
     assert found[0] + found[1] == len(entries)
 
 
-@pytest.mark.parametrize("way", [_near_everything, _areas_with_everything])
-def test_each_client_is_seen_once(seed: int, way: Any) -> None:
-    _each_client_is_seen_once(seed, 300, 1_600_000, way)
-
-
-def test_both_entries_of_a_client_are_seen_alike(seed: int) -> None:
-    _both_entries_are_seen_alike(seed, 300, 1_600_000)
-
-
 def test_each_client_is_seen_once_while_cells_are_made_anew(seed: int) -> None:
     """All begin at one place, in one cell, which tells nothing of where they will be."""
     count = 3000
@@ -162,16 +160,3 @@ def test_each_client_is_seen_once_while_cells_are_made_anew(seed: int) -> None:
     in_one_cell = jumping.cells.nbytes
     jumping.run(_near_everything(jumping, [0], _messages(count)), 800_000)
     assert jumping.cells.nbytes < in_one_cell
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("client_count", [20, 1000, 20_000])
-@pytest.mark.parametrize("way", [_near_everything, _areas_with_everything])
-def test_each_of_many_clients_is_seen_once(seed: int, client_count: int, way: Any) -> None:
-    _each_client_is_seen_once(seed, client_count, 4_000_000, way)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("client_count", [20, 1000, 20_000])
-def test_both_entries_of_each_of_many_clients_are_seen_alike(seed: int, client_count: int) -> None:
-    _both_entries_are_seen_alike(seed, client_count, 4_000_000)

@@ -7,11 +7,12 @@ import itertools
 import pkgutil
 import shutil
 from typing import Any, get_args
+from zlib import crc32
 
 import numba.cuda
 import pytest
 from hypothesis import settings
-from support.simulator import SIMULATED, set_up
+from support.simulator import AT_NIGHT, EXAMPLES, SIMULATED, set_up
 
 import tagmatch.pipeline.cuda
 import tagmatch.pipeline.devices
@@ -24,16 +25,29 @@ ENGINES = {
 }
 
 if SIMULATED:
-    settings.register_profile("simulator", settings.get_profile("dev"), max_examples=2)
+    settings.register_profile("simulator", EXAMPLES)
     settings.load_profile("simulator")
-
 
 #: Tests of so much that the simulator would take hours
 _LARGE = ("large_workload", "exact_ones", "thousands_of_tags", "300_tags", "one_tag_in_all", "many_keys", "all_subsets")
 _LARGE += ("chain_of_sets", "options_change", "layouts_agree", "order_of_the_queries", "a_million_sets")
+#: Those that it runs only where there is time, as it takes long
+_LONG = ("any_changes_any_queries", "thousands_of_areas[3", "cells_that_are_made_anew", "generated[every")
 
 
+def _has_turn(item: Any) -> bool:
+    """Whether the simulator runs a test also where there is little time: of those that differ only in layout, one."""
+    if any(name in item.name for name in _LONG):
+        return False
+    options = item.callspec.params if hasattr(item, "callspec") else {}
+    layout = options.get("layout") or options.get("engine", {}).get("layout")
+    layouts = get_args(Layout)
+    return layout not in layouts or layout == layouts[crc32(item.nodeid.replace(layout, "").encode()) % len(layouts)]
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what cannot run here, and mark as slow what differs from another test only in its layout."""
     unfit = _LARGE if SIMULATED else ()
     if not numba.cuda.is_available() or len(numba.cuda.gpus) < 2:
         unfit += ("two_devices",)
@@ -42,6 +56,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items[:] = [
         item for item in items if not (item.get_closest_marker("gpu") and any(name in item.name for name in unfit))
     ]
+    for item in items:
+        if item.get_closest_marker("gpu") and not _has_turn(item):
+            item.add_marker("slow")
+        if item.get_closest_marker("gpu") and AT_NIGHT:
+            item.add_marker("nightly")  # and may take long
 
 
 @pytest.fixture(scope="session", params=ENGINES.values(), ids=ENGINES)

@@ -6,39 +6,21 @@ import gc
 import random
 import threading
 import weakref
-from typing import Any, get_args
+from typing import Any
 
 import numba.cuda
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from support.finders import Modelled, assert_holding
-from support.places import (
-    NOWHERE,
-    Area,
-    Box,
-    Circle,
-    Place,
-    areas,
-    lists_of,
-    message_places,
-    place_at_edge,
-    places_of,
-    radii,
-    random_area,
-    random_place,
-    rows_of,
-    shapes_of,
-)
+from support.finders import *  # noqa: F403
+from support.finders import Finders, Modelled, both
+from support.places import Area, Circle, Place, lists_of, places_of, random_place, rows_of, shapes_of
 from support.simulator import SIMULATED
 
 from tagmatch import Circle as CircleArea
 from tagmatch import CudaOptions, Near, TagMatch
 from tagmatch.model.arrays import Lists
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
-from tagmatch.model.options import Layout
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.matcher import AreaMatcher
@@ -50,44 +32,16 @@ from tagmatch.pipeline.cuda.clients import CudaClients, mark_last, put_last
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
 cuda: Any = numba.cuda
-
-_EXAMPLES = settings(max_examples=30 if SIMULATED else 200, deadline=None)
-both = pytest.mark.parametrize("plane", [True, False], ids=["plane", "sphere"])
-
 HERE = (9.0, 45.0)
 AROUND = {"west": 8.0, "south": 44.0, "east": 10.0, "north": 46.0}
 
 
+@pytest.fixture
+def finders() -> Finders:
+    return Finders(CudaFixedAreas, CudaClients)
+
+
 # -- areas that stay ---------------------------------------------------------------------------------------------------
-
-
-@_EXAMPLES
-@given(data=st.data(), plane=st.booleans(), group_count=st.integers(1, 4))
-def test_finds_what_brute_force_finds(data: st.DataObject, plane: bool, group_count: int) -> None:
-    """Of few areas, and where others are, so that the tree has several levels."""
-    group, rng = st.integers(0, group_count - 1), random.Random(1)
-    others = [
-        (rng.randrange(group_count), random_area(rng, plane)) for _ in range(data.draw(st.sampled_from([0, 300])))
-    ]
-    stored = others + data.draw(st.lists(st.tuples(group, areas(plane=plane)), max_size=30))
-    asked = st.lists(group, unique=True)
-    messages = data.draw(st.lists(st.tuples(message_places(plane=plane), asked), max_size=6))
-    assert_holding(stored, group_count, messages, plane=plane, finder=CudaFixedAreas)
-
-
-@both
-@pytest.mark.parametrize("group_count", [1, 3, 400])
-def test_thousands_in_groups(rng: random.Random, plane: bool, group_count: int) -> None:
-    """Four levels, and groups that begin and end within chunks and records of others."""
-    stored = [(rng.randrange(group_count), random_area(rng, plane)) for _ in range(5000)]
-    messages = []
-    for _ in range(25 if SIMULATED else 400):
-        group, area = rng.choice(stored)
-        others = rng.sample(range(group_count), rng.randint(0, min(group_count, 5)))
-        place = rng.choice([random_place(rng, plane), *(place_at_edge(rng, area) for _ in range(4))])
-        messages.append((place, list({group, *others})))
-    found = assert_holding(stored, group_count, [*messages, (NOWHERE, [0])], plane=plane, finder=CudaFixedAreas)
-    assert found > 0 or SIMULATED
 
 
 @both
@@ -117,30 +71,6 @@ def _point(place: Place, plane: bool) -> tuple[float, ...]:
     return tuple(fixed.circles.words[:48:16].tolist())
 
 
-@both
-def test_more_answers_than_there_is_room_for(rng: random.Random, plane: bool) -> None:
-    """Few messages find nearly all, most nothing; the next packet finds room."""
-    count, messages = (300, 9) if SIMULATED else (20_000, 500)
-    stored: list[tuple[int, Area]] = [(0, Circle(0.0, 0.0, 1e8))] * count + [(0, Box(-180, -90, 180, 90))] * count
-    asked = [((rng.uniform(-80, 80), 0.0), [0] if i % 4 == 1 else [1]) for i in range(messages)]
-    fixed = FixedAreas.of(np.zeros(2 * count, np.int64), 2, shapes_of([area for _, area in stored]), plane=plane)
-    there = CudaFixedAreas(fixed)
-    for _ in range(2):
-        found = there.holding(places_of([place for place, _ in asked]), lists_of([groups for _, groups in asked]))
-        assert found.lengths().tolist() == [2 * count if groups == [0] else 0 for _, groups in asked]
-        for row in rows_of(found):
-            assert sorted(row) in ([], list(range(2 * count)))
-
-
-def test_nothing_stored_and_nobody_asks() -> None:
-    none = CudaFixedAreas(FixedAreas.of(np.zeros(0, np.int64), 3, shapes_of([]), plane=False))
-    assert rows_of(none.holding(places_of([(0.0, 0.0)]), lists_of([[0, 1, 2]]))) == [[]]
-    one = CudaFixedAreas(FixedAreas.of(np.zeros(1, np.int64), 1, shapes_of([Circle(0.0, 0.0, 1.0)]), plane=False))
-    assert rows_of(one.holding(places_of([]), lists_of([]))) == []
-    assert rows_of(one.holding(places_of([(0.0, 0.0)] * 2), lists_of([[], [0]]))) == [[], [0]]
-    assert one.nbytes > none.nbytes
-
-
 def test_some_of_longer_lists() -> None:
     """Lists need not begin where their values do, nor end there."""
     shapes = shapes_of([Circle(0.0, 0.0, 1.0), Circle(0.0, 0.0, 1.0)])
@@ -151,47 +81,6 @@ def test_some_of_longer_lists() -> None:
 
 
 # -- clients that move -------------------------------------------------------------------------------------------------
-
-
-@_EXAMPLES
-@given(data=st.data(), plane=st.booleans(), group_count=st.integers(1, 3), client_count=st.integers(1, 9))
-def test_clients_are_where_they_moved_last(
-    data: st.DataObject, plane: bool, group_count: int, client_count: int
-) -> None:
-    """Some come, some leave, some move several times at once, or more often than a log keeps."""
-    group, client = st.integers(0, group_count - 1), st.integers(0, client_count - 1)
-    place = message_places(plane=plane)
-    entries = data.draw(st.lists(st.tuples(group, client, radii(plane=plane)), max_size=40))
-    at = data.draw(st.lists(place, min_size=client_count, max_size=client_count))
-    modelled = Modelled(entries, group_count, at, plane=plane, finder=CudaClients)
-    message = st.tuples(st.none(), place, st.lists(group, unique=True))
-    for _ in range(data.draw(st.integers(1, 3))):
-        modelled.assert_found(data.draw(st.lists(message, min_size=1, max_size=5)))
-        for _ in range(data.draw(st.integers(0, 2))):
-            modelled.move(data.draw(st.lists(st.tuples(client, place), max_size=12)))
-
-
-@both
-@pytest.mark.parametrize("group_count", [1, 40])
-def test_thousands_that_move(rng: random.Random, plane: bool, group_count: int) -> None:
-    """Clients with one entry and with many, radii of all sizes, and hot spots."""
-    client_count, spot = (60, 300)[not SIMULATED], random_place(rng, plane)
-
-    def place() -> Place:
-        return rng.choice([random_place(rng, plane), random_place(rng, plane), spot, NOWHERE])
-
-    owners = [rng.randrange(client_count) for _ in range(300 if SIMULATED else 5000)] + [7] * 100
-    entries = [
-        (rng.randrange(group_count), client, 10 ** (rng.uniform(-5, 0.5) if plane else rng.uniform(0, 7.5)))
-        for client in owners
-    ]
-    modelled = Modelled(entries, group_count, [place() for _ in range(client_count)], plane=plane, finder=CudaClients)
-    total = 0
-    for moves in (0, client_count // 2, 3 * client_count):
-        modelled.move([(rng.choice([7, rng.randrange(client_count)]), place()) for _ in range(moves)])
-        asked = [rng.sample(range(group_count), rng.randint(1, min(group_count, 4))) for _ in range(6)]
-        total += modelled.assert_found([(None, place(), groups) for groups in asked])
-    assert total > 0
 
 
 def test_packets_between_moves() -> None:
@@ -218,8 +107,8 @@ def test_only_the_last_move_of_a_client_is_made() -> None:
 def test_cells_that_are_made_anew(rng: random.Random) -> None:
     """The device follows the CPU, whose cells change as clients gather."""
     count = 2000
-    modelled = Modelled([(0, client, 0.01) for client in range(count)], 1, [(3.0, 4.0)] * count, plane=True,
-                        finder=CudaClients)  # fmt: skip
+    entries = [(0, client, 0.01) for client in range(count)]
+    modelled = Modelled(entries, 1, [(3.0, 4.0)] * count, plane=True, finder=CudaClients)
     before = modelled.cells.tree
     for _ in range(2):
         modelled.move([(c, (rng.uniform(0, 1), rng.uniform(0, 1))) for c in range(count)])
@@ -293,7 +182,6 @@ def test_moves_that_failed_on_the_device(monkeypatch: pytest.MonkeyPatch) -> Non
 # -- whole indexes -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", get_args(Layout))
 def test_areas_beside_a_device(layout: Any) -> None:
     with TagMatch(device="cuda", layout=layout, cuda=CudaOptions(fewest_queries=1), threads=1) as tm:
         tm.add_sets([["a"]] * 5, range(5), area=Near(10))

@@ -12,11 +12,11 @@ from typing import Any
 import numba.cuda
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.agreement import loaded
 from support.signatures import integers_of, signatures, words_of
-from support.simulator import SIMULATED
+from support.simulator import EXAMPLES, SIMULATED
 
 from tagmatch import CudaOptions
 from tagmatch.model.arrays import I64Array, offsets_of
@@ -116,7 +116,7 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
 # -- batches that were routed on the CPU -------------------------------------------------------------------------------
 
 
-@settings(max_examples=10)
+@EXAMPLES
 @given(
     sets=st.lists(some_tags, max_size=8),
     asked_tags=st.lists(query_tags, max_size=5),
@@ -163,7 +163,7 @@ def test_a_query_with_all_bits(exact: bool) -> None:
     assert_as_on_cpu(on_device(segment, exact=exact), segment, batches, exact=exact)
 
 
-@pytest.mark.parametrize("queries", [1, 2, 3, 127, 128, 129, 257])
+@pytest.mark.parametrize("queries", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 127, 128, 257)), 129])
 def test_so_many_queries_a_batch(queries: int) -> None:
     segment = stored([["t0"], ["t0", "t1"]])
     batch = asked(segment, [["t0", f"t{i % 3}"] if i % 5 else ["t2"] for i in range(queries)])
@@ -236,19 +236,18 @@ def test_without_partitions(sets: list[list[str]]) -> None:
     assert (len(found.queries), len(found.sets), found.rejected) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("flush_timeout", [0.0, 0.05])
-def test_queries_wait_in_the_queues_of_partitions(rng: random.Random, flush_timeout: float) -> None:
-    """Until a batch is full, or has waited for the flush timeout."""
+@pytest.mark.parametrize(("flush_timeout", "fewest"), [(0.0, 0), (0.05, 0), (None, 4)])
+def test_queries_wait_in_the_queues_of_partitions(rng: random.Random, flush_timeout: float | None, fewest: int) -> None:
+    """Until a batch is full, or has waited for the flush timeout; small batches are the CPU's."""
     sets = [(rng.sample(TAGS[:8], rng.randint(1, 4)), key) for key in range(20)]
-    options = {"layout": "balanced", "device": "cuda", "threads": 1, "max_partition_size": 3, "batch_size": 2}
-    tm, oracle = loaded(sets, **options, flush_timeout=flush_timeout)
+    options = {"layout": "balanced", "device": "cuda", "threads": 1, "max_partition_size": 3, "batch_size": 2 + fewest}
+    tm, oracle = loaded(sets, **options, flush_timeout=flush_timeout, cuda=CudaOptions(fewest_queries=fewest))
     with tm:
-        asked_tags = [rng.sample(TAGS[:8], rng.randint(0, 8)) for _ in range(12)]
+        asked_tags = [rng.sample(TAGS[:8], rng.randint(0, 8)) for _ in range(12 + 8 * fewest)]
         futures = [tm.submit(tags) for tags in asked_tags]
         assert [sorted(future.result(60)) for future in futures] == [oracle.match(tags) for tags in asked_tags]
-        stats = tm.stats()
-        assert stats["stages"]["batch"]["batches"] > 0
-        assert stats["matched_by"]["cpu"] == 0 < stats["matched_by"]["cuda"]
+        assert tm.stats()["stages"]["batch"]["batches"] > 0
+        assert fewest or tm.stats()["matched_by"]["cpu"] == 0 < tm.stats()["matched_by"]["cuda"]
 
 
 # -- packed results ----------------------------------------------------------------------------------------------------
@@ -280,7 +279,7 @@ def test_packed_results_are_unpacked(sizes: list[int], rng: random.Random) -> No
 # -- routing on the device (Algorithm 2) -------------------------------------------------------------------------------
 
 
-@settings(max_examples=25)
+@EXAMPLES
 @given(
     masks=st.lists(signatures, min_size=1, max_size=6),
     queries=st.lists(signatures, min_size=1, max_size=7),

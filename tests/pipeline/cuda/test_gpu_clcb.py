@@ -1,4 +1,4 @@
-"""CLCB on a device: constraints and areas together, and areas alone, against brute force."""
+"""CLCB on a device: constraints and areas together, and areas alone, as our own finders, against brute force."""
 
 from __future__ import annotations
 
@@ -8,38 +8,44 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from support.circle_systems import PLACES, RADII, Case, cases, check, random_case
+from hypothesis import given
+from hypothesis import strategies as st
+from support.circle_systems import PLACES, RADII, cases, check, random_case
 from support.located_systems import AREA, POINT, check_located, located_workloads, on_a_grid, right_keys
-from support.simulator import SIMULATED
+from support.simulator import EXAMPLES, SIMULATED
 
 from tagmatch.workloads.location import SCENARIOS, Location
 from tagmatch.workloads.systems import clcb_cuda
-from tagmatch.workloads.systems.catalogue import CIRCLES_GPU, LOCATED_GPU
+from tagmatch.workloads.systems.catalogue import CIRCLES_GPU, LOCATED_GPU, OWN_CIRCLES_GPU
 from tagmatch.workloads.systems.clcb_cuda import PARTS, ClcbCuda
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
-_EXAMPLES = settings(max_examples=10 if SIMULATED else 100, deadline=None)
 CLCB = LOCATED_GPU["CLCB"]
+ALONE = {"CLCB": CIRCLES_GPU["CLCB"]} | OWN_CIRCLES_GPU
+alone = pytest.mark.parametrize("name", ALONE)
 
 
-@_EXAMPLES
+@EXAMPLES
 @given(workload=located_workloads())
 def test_constraints_and_areas(workload: tuple[pa.Table, pa.Table]) -> None:
     check_located(CLCB, *workload)
 
 
-@_EXAMPLES
-@given(case=cases(PLACES, RADII))
-def test_areas_alone(case: Case) -> None:
-    check(lambda circles: CIRCLES_GPU["CLCB"].build(circles, 1), case)
+@alone
+@EXAMPLES
+@given(data=st.data())
+def test_areas_alone(name: str, data: st.DataObject) -> None:
+    case = data.draw(cases(PLACES, RADII) if name == "CLCB" else cases())
+    check(lambda circles: ALONE[name].build(circles, 1), case)
 
 
-def test_many_areas(seed: int) -> None:
-    case = random_case(seed, *((300, 60) if SIMULATED else (700, 150)))
-    assert check(lambda circles: CIRCLES_GPU["CLCB"].build(circles, 2), case) > 5
+@pytest.mark.slow
+@alone
+def test_many_areas(seed: int, name: str) -> None:
+    case = random_case(seed, *((300, 60) if SIMULATED else (5000, 500)))
+    assert check(lambda circles: ALONE[name].build(circles, 2), case) > 5
 
 
 def generated(scenario: str, subscribers: int, messages: int, **changes: Any) -> tuple[pa.Table, pa.Table]:
@@ -66,13 +72,13 @@ def test_nothing_stored_or_sent() -> None:
         assert matcher.match_many(matcher.prepare(asked)).to_pylist() == right_keys(some, asked)
 
 
-@pytest.mark.parametrize("copied", [1, 3])
+@pytest.mark.parametrize("copied", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_more_answers_than_are_copied_with_their_number(monkeypatch: pytest.MonkeyPatch, copied: int) -> None:
     monkeypatch.setattr(clcb_cuda, "_COPIED", copied)
     assert check_located(CLCB, *generated("every", 8, 9, coverage=0.5)) > 60
 
 
-@pytest.mark.parametrize("size", [1, 254, 255])
+@pytest.mark.parametrize("size", [1, pytest.param(254, marks=pytest.mark.slow), 255])
 def test_as_many_constraints_as_bytes_count(size: int) -> None:
     """A counter that is full must not count for the next message's, which is in the same 32 bits."""
     asked = [{"attr": "x", "op": ">", "value": i % 5, "upper": None} for i in range(size)]

@@ -75,15 +75,6 @@ def test_measured_anew_for_each_snapshot(monkeypatch: pytest.MonkeyPatch, layout
         assert "matched on the CPU" in after != before
 
 
-def test_queries_that_wait_together_go_to_the_device(rng: random.Random) -> None:
-    """In batches of partitions, which are small or not by the queries in them."""
-    tm, oracle = hybrid("balanced", 4, max_partition_size=1, batch_size=8, flush_timeout=None)
-    with tm:
-        asked = rng.choices(QUERIES, k=60)
-        futures = [tm.submit(query) for query in asked]
-        assert [sorted(future.result(60)) for future in futures] == [oracle.match(query) for query in asked]
-
-
 @pytest.mark.parametrize("wrong", [-1, 2.5, "all"])
 def test_wrong_numbers(wrong: Any) -> None:
     with pytest.raises((InvalidValueError, TypeError), match="fewest_queries"):

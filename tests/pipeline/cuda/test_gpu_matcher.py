@@ -14,10 +14,10 @@ from typing import Any
 import numba.cuda
 import numpy as np
 import pytest
-from numba.cuda.cudadrv.driver import CudaAPIError
 from oracle import Oracle
 from support.agreement import assert_agree, assert_keys, loaded
 from support.collisions import colliding_tags
+from support.failing_devices import LAUNCH_FAILED, OUT_OF_MEMORY, InjectedCudaError, ShortOfMemory
 from support.simulator import SIMULATED
 
 import tagmatch.pipeline.devices
@@ -37,18 +37,6 @@ from tagmatch.pipeline.devices import replicated, split
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
 TIMEOUT = 60
-OUT_OF_MEMORY, LAUNCH_FAILED = 2, 719
-
-
-class InjectedCudaError(CudaAPIError):
-    """As CUDA's own; the simulator's class takes no code."""
-
-    def __init__(self, code: int) -> None:
-        Exception.__init__(self, f"[{code}] injected")
-        self.code, self.msg = code, "injected"
-
-
-InjectedCudaError.__module__ = CudaAPIError.__module__
 
 
 def segment_of(sets: list[list[str]], layout: str, **options: Any) -> Segment:
@@ -65,6 +53,15 @@ def answers(matcher: Any, queries: list[list[str]]) -> list[list[int]]:
     keys = matched.key_lookup()
     assert matched.found == len(keys.values)
     return [sorted(keys.values[a:b].tolist()) for a, b in zip(keys.offsets[:-1], keys.offsets[1:], strict=True)]
+
+
+def tags_and_constraints(sets: list[list[str]], where: str | None, **options: Any) -> TagMatch[int]:
+    """These sets, whose keys are their numbers, of which the first has a constraint."""
+    tm: TagMatch[int] = TagMatch(**options)
+    for key, tags in enumerate(sets):
+        tm.add_set(tags, key, where=None if key else where)
+    tm.consolidate()
+    return tm
 
 
 def oracle_of(sets: list[list[str]]) -> Oracle:
@@ -90,29 +87,20 @@ def random_queries(rng: random.Random, count: int) -> list[list[str]]:
 @pytest.mark.parametrize("found", [7, 8, 9, 80])
 @pytest.mark.parametrize("empty", [False, True])
 def test_room_for_eight_results(monkeypatch: pytest.MonkeyPatch, layout: str, found: int, empty: bool) -> None:
-    """Less, exactly full, one too many, ten times too many; the empty set among them or not."""
+    """Less, exactly full, one too many, ten times too many, which is seen; the empty set among them or not."""
+    asked, ask = [], pairs.Room.ask
+    monkeypatch.setattr(pairs.Room, "ask", lambda room, count: (asked.append(count), ask(room, count)))
     monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 8)
     monkeypatch.setattr(memory, "_roomy", lambda count: max(1, count))
     sets = [[f"t{i}"] for i in range(found - empty)] + [[]] * empty
     matcher = CudaMatcher(segment_of(sets, layout), MatchOptions(device="cuda"))
     everything = [f"t{i}" for i in range(found)]
-    assert answers(matcher, [everything]) == [list(range(found))]
+    for _ in range(2):
+        assert answers(matcher, [everything]) == [list(range(found))]
+    assert empty or asked == ([found] if found > 8 else [])
     assert answers(matcher, [["unknown"], everything, []]) == [
         [found - 1] * empty, list(range(found)), [found - 1] * empty
     ]  # fmt: skip
-
-
-def test_overflow_is_seen(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    asked = []
-    ask = pairs.Room.ask
-    monkeypatch.setattr(pairs.Room, "ask", lambda room, count: (asked.append(count), ask(room, count)))
-    monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 8)
-    monkeypatch.setattr(memory, "_roomy", lambda count: max(1, count))
-    matcher = CudaMatcher(segment_of([[f"t{i}"] for i in range(9)], layout), MatchOptions(device="cuda"))
-    everything = [f"t{i}" for i in range(9)]
-    for _ in range(2):
-        assert answers(matcher, [everything]) == [list(range(9))]
-    assert asked == [9]
 
 
 def test_a_million_sets_match_one_query(layout: str) -> None:
@@ -124,22 +112,6 @@ def test_a_million_sets_match_one_query(layout: str) -> None:
 
 
 # -- too little memory -------------------------------------------------------------------------------------------------
-
-
-class ShortOfMemory:
-    """Lets no workspace have an array of more elements than `most`."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-        self.refused = 0
-        give = memory.Workspace.device
-
-        def device(workspace: memory.Workspace, name: str, dtype: Any, count: int) -> Any:
-            if count > most:
-                self.refused += 1
-                raise InjectedCudaError(OUT_OF_MEMORY)
-            return give(workspace, name, dtype, count)
-
-        monkeypatch.setattr(memory.Workspace, "device", device)
 
 
 def test_packets_with_too_many_results_are_halved(
@@ -181,18 +153,21 @@ def test_keys_that_do_not_fit_stay_on_the_host(
     tm.close()
 
 
-def test_tables_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+@pytest.mark.parametrize(("table", "where"), [("CudaTagIndex", None), ("CudaFilters", "p < 5")])
+def test_tables_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, layout: Any, table: str, where: str | None) -> None:
     def full(*_: Any) -> None:
         with on_device(0):
             raise InjectedCudaError(OUT_OF_MEMORY)
 
-    monkeypatch.setattr(cuda_matcher, "CudaTagIndex", full)
-    with pytest.warns(
-        DeviceWarning, match="out of memory; use fewer streams, placement='split' or device='cpu'; the CPU matches"
-    ):
-        tm, oracle = loaded([(["a"], 1)], layout=layout, device="cuda")
-    assert_agree(tm, oracle, [["a"], []])
-    assert tm.stats()["device"] == "cpu"
+    monkeypatch.setattr(cuda_matcher, table, full)
+    advice = "out of memory; use fewer streams, placement='split' or device='cpu'; the CPU matches"
+    with pytest.warns(DeviceWarning, match=advice):
+        tm = tags_and_constraints([["a"], ["b"]], where, layout=layout, device="cuda")
+    with tm:
+        for value in (1, 6):
+            wanted = [1] if where and value > 5 else [0, 1]
+            assert sorted(tm.match(["a", "b"], attributes={"p": value})) == wanted
+        assert tm.stats()["device"] == "cpu"
 
 
 # -- several devices ---------------------------------------------------------------------------------------------------
@@ -348,13 +323,17 @@ def test_tags_with_one_hash(engine: dict[str, Any]) -> None:
 # -- devices that fail -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["upload", "download"])
-def test_a_device_that_fails(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any], where: str) -> None:
+@pytest.mark.parametrize(
+    ("owner", "where"),
+    [(memory.Workspace, "upload"), (memory.Workspace, "download"), (cuda_matcher.CudaFilters, "launch")],
+)
+def test_a_device_that_fails(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any], owner: type, where: str) -> None:
     """What is on it fails, whoever asks; what comes later is answered by the CPU."""
-    tm, _ = loaded([([f"t{i}"], i) for i in range(10)], **engine | {"max_partition_size": 20})
+    sets = [[], *([f"t{i}"] for i in range(10))]
+    tm = tags_and_constraints(sets, "p < 5", **engine | {"max_partition_size": 20})
     assert tm.stats()["device"] == "cuda"
-    everything = [f"t{i}" for i in range(10)]
-    assert sorted(tm.submit(everything).result(TIMEOUT)) == list(range(10))
+    everything, keys = [f"t{i}" for i in range(10)], list(range(1, 11))
+    assert sorted(tm.submit(everything).result(TIMEOUT)) == keys
     entered, release = threading.Semaphore(0), threading.Event()
 
     def fail(*_: Any) -> Any:
@@ -362,18 +341,18 @@ def test_a_device_that_fails(monkeypatch: pytest.MonkeyPatch, engine: dict[str, 
         assert release.wait(TIMEOUT)
         raise InjectedCudaError(LAUNCH_FAILED)
 
-    monkeypatch.setattr(memory.Workspace, where, fail)
-    failing = [tm.submit(everything)]
-    assert entered.acquire(timeout=TIMEOUT)
-    failing.append(tm.submit(everything))
-    assert entered.acquire(timeout=TIMEOUT)
+    monkeypatch.setattr(owner, where, fail)
+    failing = []
+    for _ in range(2):
+        failing.append(tm.submit(everything))
+        assert entered.acquire(timeout=TIMEOUT)
     release.set()
     for future in failing:
         with pytest.raises(DeviceError, match=r"CUDA device 0 has failed: .*injected"):
             future.result(TIMEOUT)
-    assert sorted(tm.submit(everything).result(TIMEOUT)) == list(range(10))
-    assert sorted(tm.match(everything)) == list(range(10))
-    assert list(map(sorted, tm.match_many([everything, []]).to_pylist())) == [list(range(10)), []]
+    assert sorted(tm.submit(everything).result(TIMEOUT)) == keys
+    assert sorted(tm.match(everything, attributes={"p": 1})) == [0, *keys]
+    assert list(map(sorted, tm.match_many([everything, []]).to_pylist())) == [keys, []]
     assert len(tm.explain(everything)) == 10
     stats = tm.stats()
     assert (stats["device"], stats["queries_in_flight"]) == ("cpu", 0)

@@ -7,9 +7,10 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
+from support.simulator import EXAMPLES
 from support.tables import table_of, tag_rows
 
 from tagmatch.workloads.systems.gpu_scan import BATCH_SIZE, PACKET_BATCHES, GpuBatchScan, GpuScan, ScannedPacket
@@ -32,7 +33,7 @@ def assert_as_numpy(matcher: GpuScan | GpuBatchScan, sets: pa.Table, queries: pa
 
 
 @pytest.mark.parametrize("system", [GpuScan, GpuBatchScan])
-@settings(max_examples=15)
+@EXAMPLES
 @given(rows=SETS, asked=QUERIES, room=st.integers(1, 8))
 def test_small_tables(
     system: type[GpuScan | GpuBatchScan], rows: list[tuple[list[str], int]], asked: list[list[str]], room: int

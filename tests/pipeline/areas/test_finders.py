@@ -1,0 +1,96 @@
+"""Areas that stay where they are, and clients that move, one thread at a time, against brute force."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from support.distances import has
+from support.finders import *  # noqa: F403
+from support.finders import Modelled, both
+from support.places import (
+    NOWHERE,
+    Box,
+    Circle,
+    Place,
+    lists_of,
+    place_at_edge,
+    places_of,
+    random_area,
+    random_place,
+    shapes_of,
+)
+
+from tagmatch.model.kernels.sphere import boxes_have, circles_have
+from tagmatch.pipeline.areas.fixed import FixedAreas
+
+both_ways = pytest.mark.usefixtures("finders")
+
+
+@both
+def test_columns_say_the_same(rng: random.Random, plane: bool) -> None:
+    """`circles_have` and `boxes_have`, for all else that asks."""
+    drawn = [random_area(rng, plane) for _ in range(3000)]
+    asked = [rng.choice([random_place(rng, plane), place_at_edge(rng, area)]) for area in drawn]
+    for kind, ask in ((Circle, circles_have), (Box, boxes_have)):
+        pairs = [(area, place) for area, place in zip(drawn, asked, strict=True) if isinstance(area, kind)]
+        values = np.array([area.values[: 3 if kind is Circle else 4] for area, _ in pairs]).T
+        columns = [np.ascontiguousarray(column) for column in [*values, *np.array([place for _, place in pairs]).T]]
+        got = ask(*columns, plane=plane).tolist()
+        want = [has(area, place, plane=plane) for area, place in pairs]
+        assert all(w is None or w == g for w, g in zip(want, got, strict=True))
+
+
+def test_a_million_take_little_memory() -> None:
+    """At most 80 bytes each."""
+    at = np.random.default_rng(1).uniform(-80, 80, (1_000_000, 2))
+    shapes = shapes_of([])
+    values = np.column_stack([at, np.full(len(at), 1000.0), np.zeros(len(at))])
+    many = FixedAreas.of(np.zeros(len(at), np.int64), 1, type(shapes)(np.zeros(len(at), np.uint8), values), plane=False)
+    assert many.nbytes <= 80 * len(at)
+
+
+@both_ways
+@pytest.mark.parametrize("begin", [NOWHERE, (3.0, 4.0)])
+def test_cells_are_made_anew_where_clients_gather(rng: random.Random, begin: Place) -> None:
+    """All begin nowhere, or at one place, which tells nothing, then come to one town, then spread."""
+    count, group = 3000, [0]
+    modelled = Modelled([(0, client, 0.01) for client in range(count)], 1, [begin] * count, plane=True)
+    in_one_chain = count // 16 * 576
+    for size in (1e-3, 10.0, 1e-3):
+        for _ in range(2):
+            modelled.move([(c, (rng.uniform(0, size), rng.uniform(0, size))) for c in range(count)])
+            asked = [(rng.uniform(0, size), rng.uniform(0, size)) for _ in range(20)]
+            modelled.assert_found([(None, place, group) for place in asked])
+        evened_out = modelled.cells.nbytes
+        modelled.move([(c, begin) for c in range(count)])
+        assert begin == NOWHERE or modelled.cells.nbytes > evened_out + in_one_chain // 2
+        modelled.move([(c, (0.0, 0.0)) for c in range(count)])
+
+
+def test_a_client_that_is_not_there() -> None:
+    modelled = Modelled([(0, 0, 1.0)], 1, [(0.0, 0.0)], plane=True)
+    for client in (-1, 1):
+        with pytest.raises(IndexError, match="numbered from 0 to 0"):
+            modelled.move([(0, (5.0, 5.0)), (client, (0.0, 0.0))])
+    assert modelled.assert_found([(None, (0.0, 0.0), [0])]) == 1
+
+
+@both_ways
+def test_nobody_and_nothing() -> None:
+    none = Modelled([], 2, [(0.0, 0.0)], plane=False)
+    none.move([(0, (1.0, 1.0))])
+    assert none.assert_found([(None, (1.0, 1.0), [0, 1])]) == 0
+    assert len(none.cells.near(places_of([]), lists_of([]))) == 0
+
+
+@both_ways
+def test_answers_of_any_length_are_whole() -> None:
+    """Few messages find all, most nothing: no room is made for that beforehand."""
+    count = 20_000
+    cells = Modelled([(0, client, 1.0) for client in range(count)], 2, [(0.0, 0.0)] * count, plane=True).cells
+    groups = [[0] if i % 97 == 50 else [1] for i in range(500)]
+    found = cells.near(places_of([(0.0, 1.0)] * 500), lists_of(groups))
+    assert found.lengths().tolist() == [count if asked == [0] else 0 for asked in groups]
+    assert np.array_equal(np.sort(found.values[:count]), np.arange(count))

@@ -1,0 +1,9 @@
+from __future__ import annotations
+
+import pytest
+from support.pipelines import Gate
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
