@@ -308,32 +308,50 @@ def before_calling(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: 
     monkeypatch.setattr(owner, name, acting)
 
 
-@pytest.mark.parametrize("is_there", [True, False], ids=["changed", "made"])
 @pytest.mark.parametrize(
-    ("owner", "name"),
-    [(job, "take_in"), (job._Job, "written"), (Folder, "switch")],
-    ids=["before stored sets are read", "before files are written", "before the end"],
+    ("place", "step", "is_there"),
+    [
+        ("folder", "before stored sets are read", True),
+        ("folder", "before files are written", True),
+        ("folder", "before the end", True),
+        ("folder", "before all", False),
+        ("folder", "before the end", False),
+        ("store", "before files are written", True),
+        ("store", "before the end", True),
+    ],
 )
 def test_another_program_saves_meanwhile(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_there: bool
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, place: str, step: str, is_there: bool
 ) -> None:
     """What it has saved stays, and nothing else; to append once more then does."""
-    if name == "take_in" and not is_there:
-        name = "make_shards"
-    index, other = tmp_path / "index", [(["b"], 2), (["c"], 3)]
+    index: Any = tmp_path / "index" if place == "folder" else uri
+    steps: dict[str, tuple[Any, str]] = {
+        "before stored sets are read": (job, "take_in"),
+        "before all": (job, "make_shards"),
+        "before files are written": (job._Job, "written"),
+        "before the end": (Folder if place == "folder" else Store, "switch"),
+    }
+
+    def save(rows: Rows) -> None:
+        with TagMatch.open(make_index(tmp_path / "index", rows)) as tm:
+            if place == "store":
+                tm.save(uri)
+
+    first: Rows = [(["a"], 1)] * is_there
+    other: Rows = [(["b"], 2), (["c"], 3)]
     if is_there:
-        make_index(index, [(["a"], 1)])
-    before_calling(monkeypatch, owner, name, lambda: make_index(index, other))
+        save(first)
+    before_calling(monkeypatch, *steps[step], lambda: save(other))
     frame = frame_of(spark, [(["a"], 7), (["b"], 8)])
     with pytest.raises(IndexChangedError, match="another program has saved changes to the index"):
         partition(frame, index, mode="append")
-    stored: dict[Any, Any] = {frozenset(tags): (key,) for tags, key in [*other, *[(["a"], 1)] * is_there]}
+    stored: dict[Any, Any] = {frozenset(tags): (key,) for tags, key in [*other, *first]}
     with TagMatch.open(index) as tm:
         assert dict(tm) == stored
     partition(frame, index, mode="append")
     with TagMatch.open(index) as tm:
         assert dict(tm) == {**stored, frozenset("a"): (1, 7) if is_there else (7,), frozenset("b"): (2, 8)}
-    assert len([path for path in index.iterdir() if path.name.startswith("segment-")]) == 1
+        assert tm.stats()["segments"] == 1
 
 
 @pytest.mark.parametrize("key", [1, "ana"])
@@ -372,26 +390,3 @@ def test_same_files_on_a_store(
         assert all(files[name] == mtime for name, mtime in written.items() if name.startswith("segment-"))
         written = files
     assert_right(spark, uri, oracle, rng)
-
-
-@pytest.mark.parametrize(
-    ("owner", "name"),
-    [(job._Job, "written"), (Store, "switch")],
-    ids=["before files are written", "before the end"],
-)
-def test_another_program_saves_to_the_store(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, owner: Any, name: str
-) -> None:
-    frame = frame_of(spark, [(["a"], 7)])
-    partition(frame, uri, mode="append")
-    make_index(tmp_path / "other", [(["b"], 2)])
-
-    def save() -> None:
-        with TagMatch.open(tmp_path / "other") as tm:
-            tm.save(uri)
-
-    before_calling(monkeypatch, owner, name, save)
-    with pytest.raises(IndexChangedError, match="another program has saved changes to the index s3a://"):
-        partition(frame, uri, mode="append")
-    with TagMatch.open(uri) as tm:
-        assert dict(tm) == {frozenset("b"): (2,)}

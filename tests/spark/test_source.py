@@ -29,8 +29,6 @@ from tagmatch.spark import partition
 from tagmatch.spark.errors import errors_of_workers
 from tagmatch.spark.source import TagMatchSource
 
-pytest_plugins = ["support.s3_bucket"]
-
 SCHEMA = "tags array<string>, key long"
 NAMED = "tags array<string>, key string"
 CHANGES = f"{SCHEMA}, removed boolean"
@@ -67,9 +65,7 @@ def manifest(index: Path) -> dict[str, Any]:
 def test_what_is_written_is_what_the_job_makes(
     spark: Any, tmp_path: Path, rng: random.Random, layout: str, named: bool
 ) -> None:
-    rows: list[Any] = random_rows(rng, 400)
-    if named:
-        rows = [(tags, f"é {key}") for tags, key in rows]
+    rows = [(tags, f"é {key}" if named else key) for tags, key in random_rows(rng, 400)]
     frame = spark.createDataFrame(rows, NAMED if named else SCHEMA).repartition(3)
     save(frame, tmp_path / "written", layout=layout, maxPartitionSize="20")
     partition(frame, tmp_path / "job", layout=layout, max_partition_size=20)
@@ -149,13 +145,6 @@ def test_conditions_areas_and_keys_that_expire_go_through(spark: Any, tmp_path: 
     # What was read can be written, and is the same
     save(read, tmp_path / "copy")
     assert manifest(tmp_path / "copy")["segments"] == manifest(tmp_path / "index")["segments"]
-
-
-def test_a_store(spark: Any, uri: str, rng: random.Random) -> None:
-    first, more = random_rows(rng, 50), random_rows(rng, 50)
-    save(spark.createDataFrame(first, SCHEMA), uri)
-    save(spark.createDataFrame(more, SCHEMA), uri, "append")
-    assert as_pairs(load(spark, uri).collect()) == as_pairs(first + more)
 
 
 def test_an_earlier_snapshot(spark: Any, tmp_path: Path) -> None:
