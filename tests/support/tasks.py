@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -433,19 +434,14 @@ class Session:
     def shuffled(
         self, parts: list[pa.Table], places: Any, count: int | None = None, together: int = 1
     ) -> list[pa.Table]:
-        """Rows where they belong; what comes of one task stays in order. So many neighbours may be put together."""
-        groups, seen = count or int(self.conf.getAll["spark.sql.shuffle.partitions"]), self.conf.getAll
+        """Rows where they belong, in blocks of one task for each partition; so many neighbours may be put together."""
+        groups = int(count or self.conf.get("spark.sql.shuffle.partitions"))
         found = [(part, np.array(places(part, groups), np.int64)) for part in parts]
-        if count or seen["spark.sql.adaptive.coalescePartitions.enabled"] == "false":
+        if count or self.conf.get("spark.sql.adaptive.coalescePartitions.enabled") == "false":
             together = 1
-        return [
-            pa.concat_tables(
-                part.filter((of_rows >= first) & (of_rows < first + together))
-                for part, of_rows in self.rng.sample(found, len(found))
-            )
-            for first in range(0, groups, together)
-            if parts
-        ]
+        blocks = [[part.filter(of_rows == group) for part, of_rows in found] for group in range(groups) if parts]
+        joined = [list(chain(*blocks[first : first + together])) for first in range(0, len(blocks), together)]
+        return [pa.concat_tables(self.rng.sample(some, len(some))) for some in joined]
 
     def _load(self, way: _Ways, path: str) -> Frame:
         source = self.source({**way.given, "path": path})
