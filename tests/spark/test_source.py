@@ -6,6 +6,7 @@ import datetime
 import json
 import random
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,26 @@ def test_conditions_areas_and_keys_that_expire_go_through(spark: Any, tmp_path: 
     # What was read can be written, and is the same
     save(read, tmp_path / "copy")
     assert manifest(tmp_path / "copy")["segments"] == manifest(tmp_path / "index")["segments"]
+
+
+def test_unsigned_keys(spark: Any, tmp_path: Path) -> None:
+    """Spark has them as decimals."""
+    schema = "tags array<string>, key decimal(20, 0)"
+    save(spark.createDataFrame([(["a"], Decimal(2**64 - 1))], schema), tmp_path / "index")
+    with TagMatch.open(tmp_path / "index") as tm:
+        assert tm.match(["a"]) == [2**64 - 1]
+    for key in (2**64, -1):
+        with pytest.raises(InvalidValueError, match="keys below 0 or above"), errors_of_workers():
+            save(spark.createDataFrame([(["a"], Decimal(key))], schema), tmp_path / "index", "append")
+
+
+def test_a_task_with_too_many_rows_for_the_driver(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tagmatch.spark.writing._MOST_BYTES", 1000)
+    message = r"a task has more than 1000 bytes of rows, .* repartition them"
+    rows = [([f"t{key}"], key) for key in range(1000)]
+    with tasks.session(seed) as spark, pytest.raises(InvalidValueError, match=message), errors_of_workers():
+        save(spark.createDataFrame(rows, SCHEMA), tmp_path / "index")
+    assert not (tmp_path / "index").exists()
 
 
 def test_an_earlier_snapshot(spark: Any, tmp_path: Path) -> None:

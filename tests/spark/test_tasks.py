@@ -39,7 +39,7 @@ def test_tasks_that_run_twice_leave_the_same_files(
             key = (lambda: rng.choice(NAMES)) if kind == "string" else (lambda: rng.randrange(50))
             rows = [(rng.sample(tags, rng.randint(0, 4)), key()) for _ in range(300)]
             make_index(tmp_path / "local", rows, layout=layout, max_partition_size=20)
-            options = {"layout": layout, "max_partition_size": 20, "mode": mode, "sets_per_task": 60}
+            options = {"layout": layout, "max_partition_size": 20, "mode": mode, "sets_per_task": 20}
             frame = spark.createDataFrame(rows, f"tags array<string>, key {kind}")
             seen.clear()
             partition(frame, tmp_path / "spark", **options)
