@@ -22,7 +22,7 @@ MATCHING = (
         "pipeline/cpu/key_lookup.py",
         "        if i == 0 or keys[i] != keys[i - 1]:",
         "        if True:",
-        "tests/pipeline/test_merge.py -k any_answers",
+        "tests/pipeline/test_packets.py -k any_answers",
     ),
     Mutant(
         "unique merge: keys that are strings come once for each segment",
