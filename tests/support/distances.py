@@ -67,7 +67,7 @@ def within_on_plane(middle: Place, place: Place, radius: float) -> bool | None:
 
 
 def within_on_sphere(middle: Place, place: Place, metres: float) -> bool | None:
-    """Whether a place is in a circle; `None` where nanometres decide, save for the middle itself."""
+    """Whether a place is in a circle; the middle always is; `None` where nanometres decide."""
     one, other = _named(middle), _named(place)
     if metres >= HALF_WAY or one == other:
         return True
