@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import Oracle
 from support import strategies
-from support.agreement import index_of
+from support.agreement import assert_agree, index_of
 
 import tagmatch
 from tagmatch import IndexChangedError, IndexLockedError, InvalidValueError, StagedChangesWarning, TagMatch
@@ -20,6 +24,45 @@ DURABILITIES = ["fsync", "os", None]
 
 def logs(path: Path) -> list[str]:
     return sorted(file.name for file in path.glob("staged-*"))
+
+
+@given(
+    rounds=st.lists(st.tuples(strategies.changes(), st.booleans(), st.booleans()), min_size=1, max_size=4),
+    durability=st.sampled_from(DURABILITIES),
+)
+def test_what_is_staged_is_there_after_the_end(
+    rounds: Any, durability: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Closed, or left as a program leaves it that is killed."""
+    path, oracle = tmp_path_factory.mktemp("index") / "index", Oracle()
+    options: dict[str, Any] = {"device": "cpu", "durability": durability}
+    tm: TagMatch[int] = TagMatch(path, **options)
+    for number, (changes, is_killed, is_consolidated) in enumerate(rounds):
+        for (added, tags, key), database in product(changes, (tm, oracle)):
+            (database.add_set if added else database.remove_set)(tags, key)
+        if is_killed and path.exists():
+            path = Path(shutil.copytree(path, path.with_name(f"copy {number}")))
+        tm.close()
+        tm = TagMatch(path, **options)
+        assert tm.stats()["staged"] == oracle.staged
+        if is_consolidated or number == len(rounds) - 1:
+            for database in (tm, oracle):
+                database.consolidate()
+            assert logs(path) == []
+            assert_agree(tm, oracle, EVERYTHING)
+    tm.close()
+
+
+def test_what_was_left_comes_first_whatever_the_durability(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    with TagMatch(path, device="cpu") as tm:
+        tm.add_set(["a"], 1)
+    with TagMatch(path, device="cpu", durability="none") as tm:
+        tm.remove_set(["a"], 1)
+        tm.add_set(["a"], 2)
+        tm.consolidate()
+        assert tm.match(["a"]) == [2]
+    assert logs(path) == []
 
 
 def test_one_at_a_time_stages_changes(tmp_path: Path) -> None:

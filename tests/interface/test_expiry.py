@@ -153,6 +153,19 @@ def test_times_outlast_a_program_that_is_killed(tmp_path: Path, monkeypatch: pyt
         assert sorted(tm.match(["a", "b", "c"])) == [2, 6, 7]
 
 
+def test_another_layout_and_another_place(tmp_path: Path, clock: Clock) -> None:
+    with TagMatch(tmp_path / "i", device="cpu") as tm:
+        tm.add_sets([["a"], ["a", "b"], ["b"]], [1, 2, 3], expires=[clock.after(5), clock.after(9), None])
+        tm.consolidate()
+        tm.save(tmp_path / "copy")
+    clock.pass_by(5)
+    with TagMatch.open(tmp_path / "copy", layout="balanced", device="cpu") as tm:
+        assert sorted(tm.match(["a", "b"])) == [2, 3]
+        clock.pass_by(4)
+        wait_until(lambda: tm.match(["a", "b"]) == [3])
+        tm.check()
+
+
 def test_a_merge_leaves_out_what_has_expired(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else its rows would be marked as deleted at once."""
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
