@@ -232,7 +232,7 @@ def test_authors_that_are_numbers(tmp_path: Path) -> None:
 
 
 NO_ROWS = pa.table({"author": [""], "text": [""]})[:0]
-#: What a file ends in, what is in it, and what is said of that
+#: The end of a file's name, the content of the file, and words of the error
 BAD_TWEETS: list[tuple[str, Any, list[str]]] = [
     (".csv", None, ["No such file"]),
     (".csv", Path.mkdir, []),

@@ -220,7 +220,7 @@ def test_ccm(tmp_path: Path) -> None:
     assert {"Memset", "Kernel", *ON_A_DEVICE} <= found.unavailable.keys()
 
 
-# -- what is published -------------------------------------------------------------------------------------------------
+# -- published numbers -------------------------------------------------------------------------------------------------
 
 
 def test_what_is_published_is_measured_under_the_same_name_and_place() -> None:
@@ -269,7 +269,7 @@ def test_figures_are_those_of_the_papers() -> None:
     assert of_ccm[11].places == {100 * (1 - changes["strings"]): changes for changes in of_ccm[11].places.values()}
 
 
-# -- what it compares with ---------------------------------------------------------------------------------------------
+# -- brute force and real data -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

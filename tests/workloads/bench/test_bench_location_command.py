@@ -174,7 +174,7 @@ def test_cities_of_a_file(tmp_path: Path) -> None:
         alerts(50, 30, 1, tmp_path / "nothing")
 
 
-# -- what is wrong is found --------------------------------------------------------------------------------------------
+# -- wrong systems are told --------------------------------------------------------------------------------------------
 
 
 WRONG_CIRCLES = {
@@ -260,7 +260,7 @@ def test_one_wrong_pair_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "wrong answers" in str(done.exception)
 
 
-# -- what it compares with ---------------------------------------------------------------------------------------------
+# -- brute force -------------------------------------------------------------------------------------------------------
 
 
 def test_brute_force_on_areas() -> None:
@@ -307,7 +307,7 @@ def test_great_circle_is_that_of_the_haversine_formula() -> None:
         assert np.abs(lat).max() <= 90
 
 
-# -- what is published -------------------------------------------------------------------------------------------------
+# -- published numbers -------------------------------------------------------------------------------------------------
 
 
 def by_place(rows: list[Row]) -> dict[tuple[str, str | float], float]:
