@@ -282,6 +282,20 @@ def test_positions_stay_whatever_is_taken_over(tmp_path: Path) -> None:
             assert first.match(["a"], location=HERE) == [1]
 
 
+def test_explain_has_the_keys_of_each_set_that_are_near() -> None:
+    """A client that is far, or not within the area, and has another set that is an answer, is none of those near."""
+    east = Box(HERE[0] + 0.00002, 44, 10, 46)
+    with index_of([["a"], ["b"], ["b"], ["b"]], [7, 7, 8, 9], area=[None, *[Near(10)] * 3], **OPTIONS) as tm:
+        tm.move([7, 8, 9], [20, HERE[0], HERE[0] + 0.00005], [0, HERE[1], HERE[1]])
+        for at, expected in (
+            ({"location": HERE}, {"a": (7,), "b": (8, 9)}),
+            ({"within": AROUND}, {"b": (8, 9)}),
+            ({"location": HERE, "within": east}, {"b": (9,)}),
+        ):
+            found = tm.explain(["a", "b"], **at)
+            assert {tag: keys for tags, keys in found for tag in tags & {"a", "b"}} == expected
+
+
 @pytest.mark.parametrize("exact", [True, False])
 def test_areas_are_exact_in_any_layout(layout: Any, exact: bool) -> None:
     with TagMatch(layout=layout, exact=exact, **OPTIONS) as tm:
