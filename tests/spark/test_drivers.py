@@ -152,6 +152,7 @@ from pyspark.sql.functions import collect_list
 from tagmatch.spark import match_udf, partition, register, subset_join
 
 place, *given = sys.argv[1:]
+is_folder = "://" not in place  # on a store the indexes are there
 builder = SparkSession.builder.remote("local[2]")
 of_server = [pair.split("=", 1) for pair in given if pair.startswith("spark.hadoop.")]
 for name, value in of_server:
@@ -168,8 +169,9 @@ queries.createOrReplaceTempView("queries")
 register(spark)
 for frame, each in ((sets, "rarest"), (named, "balanced")):
     index = f"{place}/{each}"
-    partition(frame.limit(2), index, layout=each, sets_per_task=1)
-    partition(frame, index, mode="append", sets_per_task=1)
+    if is_folder:
+        partition(frame.limit(2), index, layout=each, sets_per_task=1)
+        partition(frame, index, mode="append", sets_per_task=1)
     sql = f"SELECT q.id, m.key FROM queries q, LATERAL tagmatch_match(q.tags, '{index}') m"
     for found in (
         subset_join(queries, index, strategy="ship", output="lists"),
@@ -178,8 +180,8 @@ for frame, each in ((sets, "rarest"), (named, "balanced")):
         queries.select("id", match_udf(index)("tags").alias("keys")),
     ):
         print("FOUND", sorted((row.id, sorted(row["keys"])) for row in found.collect()))
-source = f"{place}/source"
-for mode, frame in (("overwrite", sets.limit(2)), ("append", sets)):
+source = f"{place}/{'source' if is_folder else 'rarest'}"
+for mode, frame in (("overwrite", sets.limit(2)), ("append", sets)) if is_folder else ():
     frame.write.format("tagmatch").mode(mode).save(source)
 read = spark.read.format("tagmatch").load(source)
 assert sorted((sorted(row.tags), row.key) for row in read.collect()) == sorted(rows)
@@ -188,25 +190,27 @@ assert sorted((sorted(row.tags), row.key) for row in read.collect()) == sorted(r
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("prefix", [None, "spark.hadoop.", ""], ids=["folder", "of the server", "of the session"])
-def test_spark_connect(tmp_path: Path, free_jvm: Jvm, port: int, bucket: Any, prefix: str | None) -> None:
-    """On a store it tells no keys; all else holds, here that nobody needs one."""
+def test_spark_connect(tmp_path: Path, free_jvm: Jvm, port: int, uri: str, prefix: str | None) -> None:
+    """Of a store it tells no keys; all else holds, here that nobody needs one to read."""
     settings = {
         "aws.credentials.provider": "org.apache.hadoop.fs.s3a.AnonymousAWSCredentialsProvider",
         "endpoint": f"http://127.0.0.1:{port}",
         "path.style.access": "true",
     }
-    place = str(tmp_path) if prefix is None else f"s3a://{bucket[1]}/folder"
+    place = str(tmp_path) if prefix is None else f"s3a://{uri.partition('@')[2].partition('/index')[0]}"
     given = [] if prefix is None else [f"{prefix}fs.s3a.{name}={value}" for name, value in settings.items()]
+    for layout, key in (("rarest", int), ("balanced", str)):
+        rows = [(tags, key(each)) for tags, each in ROWS]
+        with TagMatch.open(make_index(tmp_path / f"local-{layout}", rows, layout=layout)) as tm:
+            tm.save(uri.replace("/index?", f"/{layout}?"))
     environment = free_jvm.environment | {"SPARK_TESTING": "1"}  # which means any free port
     command = [sys.executable, "-c", CONNECTED, place, *given]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     found = [line.removeprefix("FOUND ") for line in run.stdout.splitlines() if line.startswith("FOUND")]
     assert found == ["[(1, [1, 2, 4]), (2, [4])]"] * 4 + ["[(1, ['1', '2', '4']), (2, ['4'])]"] * 4
-    for layout, key in (("rarest", int), ("balanced", str)) if prefix is None else ():
-        rows = [(tags, key(each)) for tags, each in ROWS]
-        local = make_index(tmp_path / f"local-{layout}", rows, layout=layout)
-        assert contents_as_first(tmp_path / layout) == contents_as_first(local)
+    for layout in ("rarest", "balanced") if prefix is None else ():
+        assert contents_as_first(tmp_path / layout) == contents_as_first(tmp_path / f"local-{layout}")
 
 
 @pytest.mark.nightly
