@@ -181,3 +181,16 @@ def test_more_keys_than_fit_a_block():
     for i in (0, 4_095, 4_096, 4_999):
         assert sorted(tm.match([f"t{i}"])) == [f"bulk {i}", f"single {i}"]
     assert tm.match(["t69999"]) == ["bulk 69999"]
+
+
+def test_keys_of_two_segments(monkeypatch):
+    """Each segment numbers its own; one that both have comes once, where that is asked."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda *_: None)
+    with TagMatch(key_type="string", device="cpu") as tm:
+        for sets, keys in (([["a"], ["c"], ["d"]], ["ana", "cy", "dee"]), ([["a", "b"], ["b"]], ["ana", "bo"])):
+            tm.add_sets(sets, keys)
+            tm.consolidate()
+        assert tm.stats()["segments"] == 2
+        assert tm.match_many([["a", "b", "c"]], unique=True).to_pylist() == [["ana", "bo", "cy"]]
+        assert sorted(tm.match_many([["a", "b", "c"]])[0].as_py()) == ["ana", "ana", "bo", "cy"]

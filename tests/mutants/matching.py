@@ -29,14 +29,14 @@ MATCHING = (
         "pipeline/combine/names.py",
         "        if not unique:",
         "        if True:",
-        "tests/interface/test_incremental.py -k all_segments",
+        "tests/interface/test_string_keys.py -k two_segments",
     ),
     Mutant(
         "string keys: the numbers of a segment's keys are those of the first one",
         "pipeline/combine/union.py",
         "    return Lists(keys.offsets, keys.values + np.uint64(first)) if first else keys",
         "    return keys",
-        "tests/interface/test_incremental.py -k all_segments",
+        "tests/interface/test_string_keys.py -k two_segments",
     ),
     Mutant(
         "deletions: a set that was changed answers with its old keys, too",
