@@ -52,25 +52,8 @@ nightly-tests: $(VENV)/.installed
 	$(PYTEST) -m nightly $(TESTS)
 
 torture: $(VENV)/.installed
-	cd tests && ../$(BIN)/python -m faults.machine --steps 10000
+	cd tests && ../$(BIN)/python -m faults
 	seed=$$(date +%s); echo "seed $$seed"; STEPS=3000 $(BIN)/python -m pytest tests/interface/test_state_machine.py --hypothesis-seed $$seed --timeout 1800
-	cd tests && ../$(BIN)/python -m faults.sweep --fault disk
-	cd tests && ../$(BIN)/python -m faults.sweep --fault memory --bound 25
-	cd tests && ../$(BIN)/python -m faults.sweep --fault memory --bound 25 --layout balanced --threads 1
-	cd tests && ../$(BIN)/python -m faults.kills
-	cd tests && ../$(BIN)/python -m faults.writers
-	cd tests && ../$(BIN)/python -m faults.readers
-	cd tests && ../$(BIN)/python -m faults.power_loss
-	cd tests && ../$(BIN)/python -m faults.damage
-	cd tests && ../$(BIN)/python -m faults.every_file
-	cd tests && ../$(BIN)/python -m faults.crafted --rounds 100000
-	cd tests && ../$(BIN)/python -m faults.full_disks
-	cd tests && ../$(BIN)/python -m faults.ctrl_c
-	cd tests && ../$(BIN)/python -m faults.fuzz_ipc --mutations 1000000
-	cd tests && ../$(BIN)/python -m faults.fuzz_flight --mutations 100000
-	cd tests && ../$(BIN)/python -m faults.fuzz_files --mutations 100000
-	cd tests && ../$(BIN)/python -m faults.fuzz_gateways --messages 100000
-	cd tests && ../$(BIN)/python -m faults.gateways --rounds 20
 
 mutants: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m mutants

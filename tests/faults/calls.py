@@ -106,26 +106,10 @@ class Case:
 class Call:
     """A public call.
 
-    Attributes
-    ----------
-    ask : callable
-        Makes it.
-    expected : callable
-        Has the oracle do the same; returns what `plain` is to make of the call's result.
-    plain : callable
-        Gets the result, and the case, when nothing fails any more.
-    singles : int
-        Single changes that have been staged before.
-    saved : bool
-        Whether the index has a path.
-    segments : bool
-        Whether it has several segments, which are merged in the background after each consolidation.
-    left : bool
-        Whether a program that has ended has staged what is staged.
-    durability
-        As of `TagMatch`.
-    closes : bool
-        Whether nothing more can be asked of the index.
+    `ask` makes it, and `plain` makes of its result, when nothing fails any more, what the oracle has `expected`.
+    Before it, so many single changes have been staged, perhaps by a program that has ended (`left`). The index may have
+    a path (`saved`) and several segments, which are merged in the background after each consolidation. After a call
+    that `closes`, nothing more can be asked.
     """
 
     ask: Callable[[Case], Any]
@@ -197,8 +181,15 @@ def _amatch(case: Case) -> Any:
         loop.close()
 
 
-def _lists(_: Case, answers: Any) -> list[list[int]]:
-    return [sorted(keys) for keys in answers.to_pylist()]
+def _question(name: str, *arguments: Any, plain: Callable[[Any], Any] = lambda found: found, **options: Any) -> Call:
+    def ask(database: Any) -> Any:
+        return getattr(database, name)(*arguments, **options)
+
+    return Call(lambda case: ask(case.tm), lambda oracle: plain(ask(oracle)), lambda _, found: plain(found))
+
+
+def _many(ask: Callable[[TagMatch], Any], expected: Callable[[Oracle], Any]) -> Call:
+    return Call(lambda case: ask(case.tm), expected, lambda _, answers: [sorted(keys) for keys in answers.to_pylist()])
 
 
 def _answers(tm: TagMatch) -> Answers:
@@ -285,40 +276,22 @@ CALLS: dict[str, Call] = {
     ),
     "save_positions": Call(lambda case: case.tm.save_positions(), lambda oracle: oracle.save_positions(), saved=True),
     "match, where": Call(lambda case: _near(case.tm), _near),
-    "match_many, where": Call(
-        lambda case: case.tm.match_many(located_table([(["near"], At(place, SHAPES[5])) for place in PLACES])),
+    "match_many, where": _many(
+        lambda tm: tm.match_many(located_table([(["near"], At(place, SHAPES[5])) for place in PLACES])),
         lambda oracle: [oracle.match(["near"], location=place, within=SHAPES[5]) for place in PLACES],
-        _lists,
     ),
-    "explain, where": Call(
-        lambda case: case.tm.explain(["near"], location=PLACES[0]),
-        lambda oracle: dict(oracle.explain(["near"], location=PLACES[0])),
-        lambda _, explained: dict(explained),
-    ),
-    "match": Call(lambda case: case.tm.match(QUERY), lambda oracle: oracle.match(QUERY), lambda _, keys: sorted(keys)),
-    "match_unique": Call(lambda case: case.tm.match_unique(QUERY), lambda oracle: oracle.match_unique(QUERY)),
-    "match_many": Call(
-        lambda case: case.tm.match_many(QUERIES),
-        lambda oracle: [oracle.match(query) for query in QUERIES],
-        _lists,
-    ),
+    "explain, where": _question("explain", ["near"], location=PLACES[0], plain=dict),
+    "match": _question("match", QUERY, plain=sorted),
+    "match_unique": _question("match_unique", QUERY),
+    "match_many": _many(lambda tm: tm.match_many(QUERIES), lambda oracle: [oracle.match(query) for query in QUERIES]),
     "match_many, a table": Call(
         lambda case: case.tm.match_many(MESSAGES), _oracle_answers, lambda _, answers: _as_answers(answers)
     ),
-    "match, attributes": Call(
-        lambda case: case.tm.match(QUERY, _MESSAGE),
-        lambda oracle: oracle.match(QUERY, _MESSAGE),
-        lambda _, keys: sorted(keys),
-    ),
-    "explain, attributes": Call(
-        lambda case: case.tm.explain(QUERY, _MESSAGE),
-        lambda oracle: dict(oracle.explain(QUERY, _MESSAGE)),
-        lambda _, explained: dict(explained),
-    ),
-    "match_many, unique": Call(
-        lambda case: case.tm.match_many(QUERIES, unique=True),
+    "match, attributes": _question("match", QUERY, _MESSAGE, plain=sorted),
+    "explain, attributes": _question("explain", QUERY, _MESSAGE, plain=dict),
+    "match_many, unique": _many(
+        lambda tm: tm.match_many(QUERIES, unique=True),
         lambda oracle: [sorted(oracle.match_unique(query)) for query in QUERIES],
-        _lists,
     ),
     "submit": Call(
         lambda case: [future.result() for future in [case.tm.submit(query) for query in SUBMITTED]],
@@ -326,11 +299,7 @@ CALLS: dict[str, Call] = {
         lambda _, answers: list(map(sorted, answers)),
     ),
     "amatch": Call(_amatch, lambda oracle: oracle.match(QUERY), lambda _, keys: sorted(keys)),
-    "explain": Call(
-        lambda case: case.tm.explain(QUERY),
-        lambda oracle: dict(oracle.explain(QUERY)),
-        lambda _, explained: dict(explained),
-    ),
+    "explain": _question("explain", QUERY, plain=dict),
     "in": Call(lambda case: QUERY in case.tm, lambda oracle: QUERY in oracle),
     "iter": Call(lambda case: dict(case.tm), dict),
     "to_arrow": Call(
@@ -399,8 +368,7 @@ class Cases:
     def __init__(self, name: str, options: dict[str, Any], folder: Path) -> None:
         self.call = CALLS[name]
         self._options = options
-        self._folder = folder
-        self._template = folder / "template"
+        self._template = folder
         if self.call.saved and not self._template.exists():
             with self.surroundings():
                 if self.call.segments:
@@ -423,22 +391,22 @@ class Cases:
         with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0 if self.call.segments else FEW_SETS):
             yield
 
-    def new(self) -> Case:
+    def new(self, folder: Path) -> Case:
         """Return one that nothing has been done to."""
         for name in ("index", "other"):
-            shutil.rmtree(self._folder / name, ignore_errors=True)
+            shutil.rmtree(folder / name, ignore_errors=True)
         if self.call.saved:
-            shutil.copytree(self._template, self._folder / "index")
+            shutil.copytree(self._template, folder / "index")
             if self.call.left:
-                with TagMatch(self._folder / "index", **self._options) as tm:
+                with TagMatch(folder / "index", **self._options) as tm:
                     _stage(tm, self.call.singles)
-            tm = TagMatch(self._folder / "index", **self._options, durability=self.call.durability)
+            tm = TagMatch(folder / "index", **self._options, durability=self.call.durability)
         else:
             tm = TagMatch(**self._options)
             _store(tm)
         if not self.call.left:
             _stage(tm, self.call.singles)
-        return Case(tm, self._options, self._folder / "other")
+        return Case(tm, self._options, folder / "other")
 
 
 def _oracle_state(oracle: Oracle) -> State:

@@ -1,35 +1,47 @@
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import pytest
-from faults.memory import build_library
+from faults.driver import figures_of, program_of, under
+from faults.preloads import compiled, preloading
 
 
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library under which allocations fail, for the environment of a process."""
-    return build_library(tmp_path_factory.mktemp("failing_malloc"))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test of `figures` is one for each of the PROGRAMS of its module, which are short; nightly, they are longer."""
+    if "figures" in metafunc.fixturenames:
+        programs = metafunc.module.PROGRAMS
+        short = [pytest.param((name, "test"), id=name) for name in programs if program_of(name).rounds.test]
+        long = [
+            pytest.param(
+                (name, "nightly"), id=f"{name}, longer", marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]
+            )
+            for name in programs
+        ]
+        metafunc.parametrize("figures", [*short, *long], indirect=True)
 
 
 @pytest.fixture
-def report_of(seed: int) -> Callable[..., dict[str, Any]]:
-    """Runs a program of this folder and returns what it prints, which has no problems in it."""
+def figures(request: pytest.FixtureRequest, seed: int) -> dict[str, Any]:
+    """What a program prints."""
+    name, length = request.param
+    program = program_of(name)
+    if program.library or program.alone:
+        return _under(program.library, request.module.PROGRAMS, length, seed)[name]
+    return figures_of(name, getattr(program.rounds, length), seed)
 
-    def run(name: str, **options: int) -> dict[str, Any]:
-        command = [sys.executable, "-m", f"faults.{name}", "--seed", str(seed)]
-        for option, value in options.items():
-            command += [f"--{option}", str(value)]
-        done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=580)
-        assert done.stdout, done.stderr[-2000:]
-        report = json.loads(done.stdout)
-        assert not report["problems"], "\n".join(report["problems"])
-        assert done.returncode == 0
-        return report
 
-    return run
+@cache
+def _under(library: str, programs: tuple[str, ...], length: str, seed: int) -> dict[str, dict[str, Any]]:
+    """Those of these programs that run under a library, in one process: it takes seconds to start."""
+    some = {name: program_of(name) for name in programs}
+    names = [name for name, each in some.items() if each.library == library and getattr(each.rounds, length)]
+    names = [name for name in names if library or some[name].alone]
+    return {each["program"]: each for each in under(library, *names, "--length", length, "--seed", seed)}
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process in which allocations can fail."""
+    return preloading(compiled("failing_malloc.c", tmp_path_factory.mktemp("failing_malloc")))

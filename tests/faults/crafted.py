@@ -1,8 +1,6 @@
 """Indexes as a stranger may make them, with right checksums: whatever is in them, a program that uses one goes on.
 
-`python -m faults.crafted --rounds 100000 --seed 7`, in `tests`, spoils tables, manifests, logs of staged changes and
-positions, and does with each index all that a user may do. It prints how these ended, and what crashed, hung or raised
-anything but a `TagMatchError`.
+Tables, manifests, logs of staged changes and positions are spoilt, and all is done with each index that a user may do.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import json
 import random
 import re
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -23,12 +20,9 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import xxhash
+from faults.driver import Case, Length, Program, describe
 from faults.full_index import TAGS
 from faults.mutations import mutated
-from faults.rounds import Report, main_of
-from faults.sweep import Report as Trials
-from faults.sweep import run_isolated
-from faults.trial import describe
 from support.conditions import any_expression
 from support.crafted import buffers_in, read_manifest, with_file
 from support.parts import cut_every
@@ -40,8 +34,6 @@ from tagmatch.model.storage import positions
 from tagmatch.model.storage.format import manifest_text
 
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
-_HANGS_S = 60
-_ROUNDS_AT_ONCE = 200
 _ANSWERED = "answered"
 
 _ODD: tuple[Any, ...] = (
@@ -284,55 +276,30 @@ def _try(call: Callable[[], object]) -> str:
     return _ANSWERED
 
 
-def bears(index: Path, spoil: Spoil, name: str, outcomes: Path) -> bool:
-    """Use a spoilt copy of an index; adds how that ended to a file."""
-    rng, found = random.Random(name), []
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+def bears(index: Path, spoil: Spoil, folder: Path, rng: random.Random) -> str:
+    """Use a spoilt copy of an index; returns how that ended first, where it did not go well."""
+    found = []
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        path, place = Path(folder, "index"), Path(folder, "place")
-        place.mkdir()
-        shutil.copytree(index, path)
+        path, place = shutil.copytree(index, folder / "index"), folder / "place"
+        place.mkdir(parents=True)
         spoil(path, rng)
         for number, use in enumerate(uses(path, place, rng)):
             try:
                 found.append(_try(use))
             except Exception as error:
                 raise AssertionError(f"use {number}: {describe(error)}") from error
-    with outcomes.open("a") as out:
-        print(next((each for each in found if each != _ANSWERED), _ANSWERED), file=out)
-    return True
+    return next((each for each in found if each != _ANSWERED), _ANSWERED)
 
 
-def run(rounds: int, seed: int) -> Report:
-    """Spoil indexes, in processes that are forked off."""
-    report, rng = Report(), random.Random(seed)
-    with tempfile.TemporaryDirectory() as folder:
-        outcomes = Path(folder, "outcomes")
-        outcomes.touch()
-        made = list(indexes(Path(folder)))
-        for index in made:  # kernels are there before processes are forked
-            bears(index, lambda *_: None, "0", outcomes)
-        assert set(outcomes.read_text().split()) == {_ANSWERED}, "an index that is not spoilt is refused"
-        outcomes.write_text("")
-        for first in range(0, rounds, _ROUNDS_AT_ONCE):
-            trials = []
-            for number in range(first, min(first + _ROUNDS_AT_ONCE, rounds)):
-                index, (spoil,) = rng.choice(made), rng.choices([*SPOILS], [*SPOILS.values()])
-                report.kinds[spoil.__name__] += 1
-                name = f"{seed}/{number}"
-                trials.append(
-                    (f"{index.name}: {spoil.__name__} {name}", functools.partial(bears, index, spoil, name, outcomes))
-                )
-            done = Trials("crafted", len(trials))
-            run_isolated(trials, done, hangs_s=_HANGS_S)
-            report.problems += done.problems
-        report.outcomes.update(outcomes.read_text().splitlines())
-    return report
+def _cases(rounds: int, folder: Path, rng: random.Random) -> Iterator[Case]:
+    made = list(indexes(folder))
+    for index in made:  # kernels are there before processes are forked
+        found = bears(index, lambda *_: None, folder / f"{index.name}, sound", rng)
+        assert found == _ANSWERED, f"an index that is not spoilt is refused: {found}"
+    for number in range(rounds):
+        index, (spoil,) = rng.choice(made), rng.choices([*SPOILS], [*SPOILS.values()])
+        yield Case(spoil.__name__, f"{index.name} {number}", functools.partial(bears, index, spoil))
 
 
-def main() -> None:
-    main_of("Spoil indexes, with right checksums.", run, 10_000)
-
-
-if __name__ == "__main__":
-    main()
+PROGRAM = Program(_cases, Length(30, 500, 100_000), wanted=("IndexCorruptError", _ANSWERED))

@@ -21,13 +21,14 @@ _CALLS: tuple[tuple[Any, str], ...] = (
 
 
 @contextmanager
-def disk_full(first: int, last: int | None = None, code: int = errno.ENOSPC) -> Iterator[list[str]]:
+def disk_full(
+    first: int, last: int | None = None, code: int = errno.ENOSPC, *, made: list[str] | None = None
+) -> Iterator[None]:
     """Raise an error at calls `first` to `last`, in the block, of those that change what is on the disk.
 
-    Without `last` only at the one. Gives a list, to which the name of each call is added, also of those that do not
-    fail.
+    Without `last` only at the one. The name of each call is added to `made`, also of those that do not fail.
     """
-    made: list[str] = []
+    made = [] if made is None else made
     last = first if last is None else last
 
     def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,7 +43,7 @@ def disk_full(first: int, last: int | None = None, code: int = errno.ENOSPC) -> 
     with ExitStack() as patches:
         for owner, name in _CALLS:
             patches.enter_context(patch.object(owner, name, counted(name, getattr(owner, name))))
-        yield made
+        yield
 
 
 @contextmanager

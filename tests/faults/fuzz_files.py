@@ -1,25 +1,20 @@
-"""Files of rows with mistakes in them: each row is used or refused in words, as Python's own readers say, and no other.
-
-`python -m faults.fuzz_files --mutations 100000 --seed 7`, in `tests`, spoils 100,000 files of each format, and prints
-their number, how they ended, and what went wrong. Files that were wrong are kept, and named.
-"""
+"""Files of rows with mistakes in them: rows are used or refused in words, as Python's own readers say."""
 
 from __future__ import annotations
 
-import functools
 import io
 import json
 import random
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from faults.driver import Case, Length, Program
 from faults.mutations import mutated
-from faults.rounds import Report, main_of
-from faults.sweep import Report as Trials
-from faults.sweep import run_isolated
 from support.text_rows import NoFile, rows_in
 
 from tagmatch import TagMatch, TagMatchError
@@ -30,8 +25,6 @@ from tagmatch.files.others import EVERY_OTHER
 from tagmatch.files.streams import Read, at_hand
 from tagmatch.messages import message
 
-HANGS_S = 10
-_A_PROCESS = 2_000
 _WHOLE = 1 << 23
 _STEPS = (_WHOLE, _WHOLE, 37, 400)
 
@@ -49,48 +42,11 @@ SETS: list[dict[str, Any]] = [
     {"key": 4, "where": "new = true"},
 ]
 _TOKENS = [
-    *(
-        b'"',
-        b'""',
-        b"\n",
-        b"\r",
-        b"\r\n",
-        b",",
-        b"|",
-        b"[",
-        b"]",
-        b"{",
-        b"}",
-        b":",
-        b" ",
-        b"\0",
-        b"\xff",
-        b"\xed\xa0\x80",
-    ),
-    *(
-        b"null",
-        b"1e400",
-        b"-0",
-        b"NaN",
-        b"true",
-        b"\\u0000",
-        b"\\ud800",
-        b"\xef\xbb\xbf",
-        b"[" * 70,
-        b"18446744073709551616",
-    ),
-    *(
-        b'"id":"x",',
-        b'"tags":["a"],',
-        b'"other":[1,{"a":1}],',
-        b"{}",
-        b"9" * 5000,
-        b"\\",
-        b"0x10",
-        b"\xc3\xa9",
-        b"\n\n",
-    ),
-]
+    b'"', b'""', b"\n", b"\r", b"\r\n", b",", b"|", b"[", b"]", b"{", b"}", b":", b" ", b"\0", b"\xff", b"\xed\xa0\x80",
+    b"null", b"1e400", b"-0", b"NaN", b"true", b"\\u0000", b"\\ud800", b"\xef\xbb\xbf", b"[" * 70, b"0x10",
+    b"\xc3\xa9", b"18446744073709551616", b'"id":"x",', b'"tags":["a"],', b'"other":[1,{"a":1}],', b"{}", b"9" * 5000,
+    b"\\", b"\n\n",
+]  # fmt: skip
 
 
 class File(NamedTuple):
@@ -188,30 +144,31 @@ class Reading:
     def __init__(self, form: str) -> None:
         self.files = corpus(form)
         self._step = _WHOLE
-        inputs.at_hand = self._at_hand
         self._index = TagMatch(threads=1, device="cpu")
         self._index.add_sets([["a"], [], ["b"]], [1, 2, 3], where=["x > 0", None, None])
         self._index.consolidate()
         self._index.match_many([["a"]])
         for file in self.files:
-            assert self._outcome(file).startswith("whole")
+            with tempfile.TemporaryDirectory() as folder:
+                assert self._outcome(file, Path(folder)) == "whole"
 
-    def outcome(self, name: str) -> str:
-        """Read the file of a name; returns how that ended, and raises if that is wrong."""
-        self._step = random.Random(f"{name} in parts").choice(_STEPS)
-        return self._outcome(spoiled(self.files, random.Random(name)))
+    def outcome(self, folder: Path, rnd: random.Random) -> str:
+        """Read a spoiled file; returns how that ended, and raises if that is wrong."""
+        self._step = rnd.choice(_STEPS)
+        file = spoiled(self.files, rnd)
+        return f"{file.form} {self._outcome(file, folder)}"
 
     def _at_hand(self, descriptor: int, name: str) -> Read:
         """Bytes as they come from a pipe, in parts."""
         read, step = at_hand(descriptor, name), self._step
         return lambda size: read(min(size, step))
 
-    def _outcome(self, file: File) -> str:
-        with tempfile.NamedTemporaryFile(suffix=f".{file.form}") as stored:
-            stored.write(file.data)
-            stored.flush()
-            kept, said, is_refused = self._read(stored.name, file.what, skip=True)
-            strict, first, is_strict_refused = self._read(stored.name, file.what, skip=False)
+    def _outcome(self, file: File, folder: Path) -> str:
+        stored = folder / f"{file.what}.{file.form}"
+        stored.write_bytes(file.data)
+        with patch.object(inputs, "at_hand", self._at_hand):
+            kept, said, is_refused = self._read(str(stored), file.what, skip=True)
+            strict, first, is_strict_refused = self._read(str(stored), file.what, skip=False)
         assert strict == kept[: len(strict)]
         if not is_refused and not said:
             assert (strict, first, is_strict_refused) == (kept, [], False)
@@ -275,46 +232,13 @@ def _first_difference(kept: list[Any], wanted: list[Any]) -> str:
     return f"of {len(kept)} and {len(wanted)} rows the first other one: {one} for {other}"
 
 
-def run(mutations: int, seed: int) -> Report:
-    """Try this number of files of each format, in processes that are forked off."""
-    report = Report()
-    with tempfile.TemporaryDirectory() as folder:
-        outcomes = Path(folder, "outcomes")
-        for form in ("jsonl", "csv", "parquet"):
-            reading = Reading(form)
-            for first in range(0, mutations, _A_PROCESS):
-                names = [f"{seed}/{form}/{number}" for number in range(first, min(first + _A_PROCESS, mutations))]
-                outcomes.touch()
-                done = Trials(form, len(names))
-                run_isolated(
-                    [(name, functools.partial(_try, reading, name, outcomes)) for name in names], done, hangs_s=HANGS_S
-                )
-                report.kinds[form] += done.trials
-                report.outcomes.update(outcomes.read_text().splitlines())
-                outcomes.unlink()
-                for problem in done.problems:
-                    report.problems.append(f"{problem}; see {_kept(reading, problem.partition(':')[0])}")
-    return report
+def _cases(rounds: int, _: Path, __: random.Random) -> Iterator[Case]:
+    for form in ("jsonl", "csv", "parquet"):
+        reading = Reading(form)
+        yield from (Case(form, str(number), reading.outcome) for number in range(rounds))
 
 
-def _try(reading: Reading, name: str, outcomes: Path) -> bool:
-    outcome = reading.outcome(name)
-    with outcomes.open("a") as out:
-        print(name.split("/")[1], outcome, file=out)
-    return outcome == "refused"
-
-
-def _kept(reading: Reading, name: str) -> Path:
-    """A file with the bytes of a name."""
-    file = spoiled(reading.files, random.Random(name))
-    with tempfile.NamedTemporaryFile(prefix=f"fuzz-{file.what}-", suffix=f".{file.form}", delete=False) as kept:
-        kept.write(file.data)
-    return Path(kept.name)
-
-
-def main() -> None:
-    main_of("Spoil files of rows.", run, 3_000, "mutations")
-
-
-if __name__ == "__main__":
-    main()
+PROGRAM = Program(
+    _cases, Length(100, 1_000, 100_000), hangs_s=30, in_a_process=2_000,
+    wanted=("jsonl whole", "jsonl rows skipped", "csv rows skipped", "parquet refused"),
+)  # fmt: skip

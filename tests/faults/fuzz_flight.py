@@ -1,29 +1,27 @@
 """Spoiled Arrow IPC messages, sent to `tagmatch serve` over gRPC as no client of Arrow would send them.
 
-`python -m faults.fuzz_flight --mutations 10000 --seed 7`, in `tests`, prints what the service has answered, and what
-went wrong: it must not end or be silent, and must have foreseen each error.
+The service must not end or be silent, and must have foreseen each error.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import pickle
 import random
 import subprocess
-import tempfile
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from faults.fuzz_ipc import HANGS_S, Stream, corpus, spoiled
-from faults.rounds import Report, main_of
+from faults.driver import Case, Length, Program
+from faults.fuzz_ipc import Stream, corpus, spoiled
 from support.raw_flight import RawClient, data, descriptor
 from support.service import Served
 
 from tagmatch import TagMatch
 
-# Of those that came last: one of them has ended a service that is gone
-_KEPT = 30
+_HANGS_S, _A_SERVICE, _KEPT = 60, 1_500, 30
 _CONFIG = """
 [metrics]
 enabled = false
@@ -60,40 +58,33 @@ def _service(folder: Path, log: Path) -> Iterator[Served]:
         served.kill()
 
 
-def run(mutations: int, seed: int) -> Report:
-    """Send so many streams; a service that is gone or hangs is started again."""
-    report, streams, number, last = Report(), corpus(), 0, deque[Stream](maxlen=_KEPT)
-    while number < mutations:
-        with tempfile.TemporaryDirectory() as folder:
-            log = Path(folder, "log")
-            with _service(Path(folder), log) as served, RawClient(served.url) as client:
-                while number < mutations and served.process.poll() is None:
-                    stream = spoiled(streams, random.Random(f"{seed}/{number}"))
-                    last.append(stream)
-                    answer, _, _ = client.call(_CALLS[stream.command], flight_data(stream), HANGS_S)
-                    report.kinds[stream.command] += 1
-                    report.outcomes[answer] += 1
-                    number += 1
-                    if answer == "DEADLINE_EXCEEDED":
-                        report.problems.append(f"{seed}/{number - 1}: no answer in {HANGS_S} s")
-                        break
+def _sent(streams: Sequence[Stream], count: int, folder: Path, rnd: random.Random) -> Counter[str]:
+    """Send so many streams to a service; the last of them are in a file, of which one has ended a service that ends."""
+    answers, last, log = Counter[str](), deque[Stream](maxlen=_KEPT), folder / "log"
+    with _service(folder, log) as served, RawClient(served.url) as client:
+        for number in range(count):
+            stream = spoiled(streams, rnd)
+            last.append(stream)
+            (folder / "messages.pickle").write_bytes(pickle.dumps([tuple(each) for each in last]))
+            answer, _, _ = client.call(_CALLS[stream.command], flight_data(stream), _HANGS_S)
+            answers[answer] += 1
+            assert answer != "DEADLINE_EXCEEDED", f"stream {number}: no answer in {_HANGS_S} s"
+            if answer == "UNAVAILABLE":
                 with contextlib.suppress(subprocess.TimeoutExpired):  # it may be about to end
-                    served.process.wait(1 if answer == "UNAVAILABLE" else 0)
-                ended = served.process.poll()
-            said = log.read_text(errors="replace")
-        if ended is not None:
-            with tempfile.NamedTemporaryFile(prefix="fuzz-flight-", suffix=".pickle", delete=False) as file:
-                pickle.dump([tuple(stream) for stream in last], file)
-            report.problems.append(
-                f"{seed}/{number - 1}: the service has ended with {ended}, see {file.name}: {said[-500:]}"
-            )
-        report.problems += [f"not foreseen: {line[-500:]}" for line in said.splitlines() if _UNFORESEEN in line]
-    return report
+                    served.process.wait(5)
+            ended = served.process.poll()
+            assert ended is None, f"stream {number}: the service has ended with {ended}: {log.read_text()[-500:]}"
+    lines = log.read_text(errors="replace").splitlines()
+    unforeseen = [line[-500:] for line in lines if _UNFORESEEN in line]
+    assert not unforeseen, f"not foreseen: {unforeseen}"
+    return answers
 
 
-def main() -> None:
-    main_of("Send spoiled Arrow IPC messages to a service.", run, 10_000, "mutations")
+def _cases(rounds: int, _: Path, __: random.Random) -> Iterator[Case]:
+    """Send so many streams, to services of their own."""
+    streams = corpus()
+    for first in range(0, rounds, _A_SERVICE):
+        yield Case("service", str(first), functools.partial(_sent, streams, min(_A_SERVICE, rounds - first)))
 
 
-if __name__ == "__main__":
-    main()
+PROGRAM = Program(_cases, Length(300, 3_000, 100_000), wanted=("OK",), hangs_s=900, in_a_process=1, alone=True)

@@ -1,28 +1,27 @@
 """Messages and requests of any content through gateways: each is matched, or a dead letter, and none stops others.
 
-`python -m faults.fuzz_gateways --messages 100000 --seed 7`, in `tests`, prints how many there were, their
-outcomes, and all problems. Messages take their way from a broker, from their bytes on; some notifications are
-refused, or end the connection. Some hundreds go through real brokers.
+Messages take their way from a broker, from their bytes on; some notifications are refused, or end the connection.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 import logging
 import random
 import socket
-import tempfile
 import threading
 import time
 from base64 import b64decode
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from faults.driver import Case, Length, Program
 from faults.mutations import mutated
-from faults.rounds import Report, main_of
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from support.gateway_sides import SIDES, letters_in, running_on
@@ -37,8 +36,8 @@ from tagmatch.broker.gateways.sending import Outgoing, Unsent
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
 
-HANGS_S = 60
-# Messages between two checks
+_HANGS_S = 90
+# Messages of a gateway
 _ROUND = 500
 #: A payload that has this ends each connection, and one that has that is refused
 _FATAL, _REFUSED = b"fatal", b"refused"
@@ -52,6 +51,7 @@ _FORESEEN = (
     "the connection ended",
     "it cannot be read",
 )
+_WANTED = ("matched", "unmatched", "refused", "sent", "unsendable")
 _KEYS = ["", "ana", "a/b.c", "line\nbreak", "\uffff", "#", "é" * 300, "k" * 70_000]
 
 _NAMES = [
@@ -144,9 +144,8 @@ class _Nats(_Breaking, NatsGateway):
 class Fuzz:
     """One kind of gateway, with an index that it matches by, and files of dead letters."""
 
-    def __init__(self, kind: str, form: Any, seed: int, folder: Path, report: Report) -> None:
-        self.kind, self.form, self.report = kind, form, report
-        self.rnd = random.Random(f"{seed}/{kind}/{form}")
+    def __init__(self, kind: str, form: Any, rnd: random.Random, folder: Path) -> None:
+        self.kind, self.form, self.rnd = kind, form, rnd
         self.dead = folder / f"{kind}-{form}.jsonl"
         self.index, self.sessions = _filled(), Sessions("string")
         self.hub = Hub(self.index, self.sessions)
@@ -162,7 +161,6 @@ class Fuzz:
             )
         self.gateway.rnd, self.gateway.sent = self.rnd, defaultdict(set)
         self._lock, self.acknowledged, self.fed, self.expected_acknowledgements = threading.Lock(), 0, 0, 0
-        self.written = 0
         self.sound: dict[bytes, set[str]] = {}
         self.gateway.start()
 
@@ -225,52 +223,61 @@ class Fuzz:
 
     def check(self) -> None:
         """Wait until every message has an outcome, and check that none is missing."""
-        until = time.monotonic() + HANGS_S
+        until = time.monotonic() + _HANGS_S
         gateway = self.gateway
         while gateway.stats()["waiting"] or gateway._handing_over.held or self.sessions.stats()["waiting"]:
-            if time.monotonic() > until:
-                self._wrong(f"hangs: {gateway.stats()}, {self.sessions.stats()}")
-                return
+            assert time.monotonic() < until, f"hangs: {gateway.stats()}, {self.sessions.stats()}"
             time.sleep(0.002)
-        counts = gateway.stats()
-        if not is_accounted_for(counts) or counts["received"] + counts["requests"] != self.fed:
-            self._wrong(f"{self.fed} came, and counts are {counts}")
-        new = letters_in(self.dead)
-        self.dead.unlink(missing_ok=True)  # another one is begun
-        self.written += len(new)
-        if unforeseen := [each["reason"] for each in new if not each["reason"].startswith(_FORESEEN)]:
-            self._wrong(f"unforeseen: {unforeseen[0]}")
-        if self.acknowledged != self.expected_acknowledgements:
-            self._wrong(f"{self.acknowledged} of {self.expected_acknowledgements} were acknowledged")
+        counts, letters = gateway.stats(), letters_in(self.dead)
+        assert is_accounted_for(counts), counts
+        assert counts["received"] + counts["requests"] == self.fed, f"{self.fed} came, and counts are {counts}"
+        unforeseen = [each["reason"] for each in letters if not each["reason"].startswith(_FORESEEN)]
+        assert not unforeseen, f"unforeseen: {unforeseen[0]}"
         given_up = sum(counts[name] for name in ("refused", "failed", "dropped", "unsendable"))
-        if not self.written == counts["dead_letters"] == given_up or counts["dead_letters_unwritten"]:
-            self._wrong(f"{given_up} were given up, and counts are {counts}")
-        letters = {(each["way"], b64decode(each["payload"])) for each in new}
+        assert len(letters) == counts["dead_letters"] == given_up, f"{len(letters)} letters, and counts are {counts}"
+        assert not counts["dead_letters_unwritten"], counts
+        expected = self.expected_acknowledgements
+        assert self.acknowledged == expected, f"{self.acknowledged} of {expected} were acknowledged"
+        given = {(each["way"], b64decode(each["payload"])) for each in letters}
         for payload, topics in self.sound.items():
-            if gateway.sent.get(payload, set()) != topics and ("out", payload) not in letters:
-                self._wrong(f"{payload!r} went to {gateway.sent.get(payload)}, not to {topics}")
-        if not gateway._handing_over.is_alive() or not gateway._sending._thread.is_alive():
-            self._wrong("a thread has ended")
-        self.sound.clear()
-        gateway.sent.clear()
+            sent = gateway.sent.get(payload, set())
+            assert sent == topics or ("out", payload) in given, f"{payload!r} went to {sent}, not to {topics}"
+        for thread in (gateway._handing_over, gateway._sending._thread):
+            assert thread.is_alive(), "a thread has ended"
 
-    def _wrong(self, what: str) -> None:
-        self.report.problems.append(f"{self.kind} {self.form}: {what[:2000]}")
-
-    def close(self) -> None:
+    def end(self) -> dict[str, int]:
+        """Stop it; returns its counts."""
         counts = self.gateway.stats()
-        for name in ("matched", "unmatched", "refused", "sent", "unsendable", "unsent", "dead_letters"):
-            self.report.outcomes[name] += counts[name]
         self.gateway.stop()
         self.hub.close()
         self.index.close()
+        return {name: counts[name] for name in (*_WANTED, "unsent", "dead_letters")}
 
 
-def _try_requests(count: int, seed: int, report: Report) -> None:
-    rnd = random.Random(f"{seed}/requests")
+@contextlib.contextmanager
+def _watched() -> Iterator[None]:
+    """See that no thread ends by an error, and write nothing to logs."""
+    ended: list[str] = []
+    threading.excepthook = lambda error: ended.append(f"{error.thread}: {error.exc_value!r}")
+    logging.getLogger("tagmatch").setLevel(logging.CRITICAL)
+    yield
+    assert not ended, f"threads have ended: {ended}"
+
+
+def _fed(kind: str, form: str, count: int, folder: Path, rnd: random.Random) -> Mapping[str, int]:
+    with _watched():
+        fuzz = Fuzz(kind, form, rnd, folder)
+        for _ in range(count):
+            fuzz.feed()
+        fuzz.check()
+        return fuzz.end()
+
+
+def _requested(count: int, _: Path, rnd: random.Random) -> Counter[str]:
+    counts: Counter[str] = Counter()
     with TagMatch(key_type="string", threads=1, device="cpu") as index:
         requests = Requests(index, True, 5.0)
-        for _ in range(count):
+        for _number in range(count):
             text = json.dumps(rnd.choice(_REQUESTS)).encode()
             kind = rnd.random()
             if kind < 0.6:
@@ -279,20 +286,18 @@ def _try_requests(count: int, seed: int, report: Report) -> None:
                 text = rnd.choice(_PAYLOADS)
             answer = json.loads(requests.answer(text))
             is_right = answer["ok"] is True or (answer["ok"] is False and isinstance(answer["error"], str))
-            if not is_right or "the request has failed" in answer.get("error", ""):
-                report.problems.append(f"request {text!r}: {answer}")
-            report.outcomes["requests carried out" if answer["ok"] else "requests refused"] += 1
-            if rnd.random() < 0.001:
-                index.consolidate()
+            assert is_right, f"request {text!r}: {answer}"
+            assert "the request has failed" not in answer.get("error", ""), f"request {text!r}: {answer}"
+            counts["requests carried out" if answer["ok"] else "requests refused"] += 1
         index.consolidate()
-    report.kinds["requests"] += count
+    return counts
 
 
-def _through_a_broker(kind: str, count: int, seed: int, folder: Path, report: Report) -> None:
+def _through_a_broker(kind: str, count: int, folder: Path, rnd: random.Random) -> dict[str, int]:
     """Let messages come through a real broker; each is counted, and each sound one is notified."""
-    rnd, side = random.Random(f"{seed}/{kind}/broker"), SIDES[kind]
-    folder.mkdir()
+    side, wanted = SIDES[kind], count
     with (
+        _watched(),
         side.start(folder) as broker,
         _filled() as index,
         side.client(broker.port) as client,
@@ -302,28 +307,27 @@ def _through_a_broker(kind: str, count: int, seed: int, folder: Path, report: Re
             name, value = rnd.choice(_NAMES), rnd.choice(_VALUES)
             if name and value.isprintable() and "\0" not in name + value and name.isprintable():
                 client.publish(b"odd", (name, value))
-                report.kinds[f"{kind} through a broker"] += 1
+                wanted += 1
             client.publish(b"%d" % number, ("tag", "a"))
-            report.kinds[f"{kind} through a broker"] += 1
         if kind == "nats":
-            _raw(broker.port, rnd, count, report)
-        wanted = report.kinds[f"{kind} through a broker"]
-        until = time.monotonic() + HANGS_S
+            _raw(broker.port, rnd, count)
+            wanted += count
+        until = time.monotonic() + _HANGS_S
         while gateway.stats()["received"] < wanted or gateway.stats()["waiting"] or len(_numbers(client)) < count:
-            if time.monotonic() > until:
-                report.problems.append(f"{kind}: {wanted} were published, {gateway.stats()}")
-                break
+            assert time.monotonic() < until, f"{wanted} were published, {gateway.stats()}"
             time.sleep(0.01)
         counts = gateway.stats()
-        if not is_accounted_for(counts) or counts["failed"] or counts["connections"] != 1:
-            report.problems.append(f"{kind} through a broker: {counts}")
+        assert is_accounted_for(counts), counts
+        assert not counts["failed"], counts
+        assert counts["connections"] == 1, counts
+    return {f"{kind} through a broker": wanted}
 
 
 def _numbers(client: Any) -> set[bytes]:
     return {payload for _, payload in client.notified if payload != b"odd"}
 
 
-def _raw(port: int, rnd: random.Random, count: int, report: Report) -> None:
+def _raw(port: int, rnd: random.Random, count: int) -> None:
     """Headers of NATS with mistakes, as the server passes them on."""
     with socket.create_connection(("127.0.0.1", port)) as raw:
         raw.sendall(b'CONNECT {"verbose":false,"headers":true}\r\n')
@@ -331,49 +335,20 @@ def _raw(port: int, rnd: random.Random, count: int, report: Report) -> None:
             lines = f"{rnd.choice(_NAMES)}: {rnd.choice(_VALUES)}\r\n".encode()
             block = b"NATS/1.0\r\n" + mutated(rnd, lines) + b"\r\n\r\n"
             raw.sendall(b"HPUB in.x %d %d\r\n%sodd\r\n" % (len(block), len(block) + 3, block))
-            report.kinds["nats through a broker"] += 1
         raw.sendall(b"PING\r\n")
         while b"PONG" not in raw.recv(1 << 16):
             pass
 
 
-@contextlib.contextmanager
-def _watched(report: Report) -> Iterator[None]:
-    """Report threads that end by an error as problems."""
-    before = threading.excepthook
-    threading.excepthook = lambda ended: report.problems.append(f"{ended.thread}: {ended.exc_value!r}")
-    try:
-        yield
-    finally:
-        threading.excepthook = before
+def _cases(rounds: int, _: Path, __: random.Random) -> Iterator[Case]:
+    """Let messages come, in equal parts of each kind; some hundreds go through real brokers."""
+    for first in range(0, rounds, _ROUND):
+        count = min(_ROUND, rounds - first)
+        for kind, form in itertools.product(SIDES, ("properties", "json")):
+            yield Case(f"{kind} {form}", str(first), functools.partial(_fed, kind, form, count))
+        yield Case("requests", str(first), functools.partial(_requested, count // 2))
+    for kind in SIDES:
+        yield Case("broker", kind, functools.partial(_through_a_broker, kind, min(10 + rounds // 50, 1_000)))
 
 
-def run(messages: int, seed: int) -> Report:
-    """Let messages come, in equal parts of each kind."""
-    report = Report()
-    kinds = [("mqtt", "properties"), ("mqtt", "json"), ("nats", "properties"), ("nats", "json")]
-    logging.getLogger("tagmatch").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory() as name, _watched(report):
-        folder = Path(name)
-        for kind, form in kinds:
-            fuzz = Fuzz(kind, form, seed, folder, report)
-            for first in range(0, messages // len(kinds), _ROUND):
-                for _ in range(min(_ROUND, messages // len(kinds) - first)):
-                    fuzz.feed()
-                fuzz.check()
-                if len(report.problems) > 20:
-                    break
-            report.kinds[f"{kind} {form}"] += fuzz.fed
-            fuzz.close()
-        _try_requests(messages // 10, seed, report)
-        for kind in ("mqtt", "nats"):
-            _through_a_broker(kind, min(messages // 100, 1_000), seed, folder / kind, report)
-    return report
-
-
-def main() -> None:
-    main_of("Let messages of any content come through gateways.", run, 10_000, "messages")
-
-
-if __name__ == "__main__":
-    main()
+PROGRAM = Program(_cases, Length(250, 2_500, 25_000), wanted=_WANTED, hangs_s=180)

@@ -1,8 +1,4 @@
-"""Arrow IPC messages with mistakes in them, which are refused in words, or can be used.
-
-`python -m faults.fuzz_ipc --mutations 100000 --seed 7`, in `tests`, prints how many there were, how many were taken,
-and what went wrong. The messages of each that was wrong are kept in a file, which is named.
-"""
+"""Arrow IPC messages with mistakes in them, which are refused in words, or can be used."""
 
 from __future__ import annotations
 
@@ -10,16 +6,13 @@ import contextlib
 import functools
 import pickle
 import random
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from faults.driver import Case, Length, Program
 from faults.mutations import mutated
-from faults.rounds import Report, main_of
-from faults.sweep import Report as Trials
-from faults.sweep import run_isolated
 from support.arrow_messages import LEAVES, Message, array_of, messages_in, stream_of
 
 from tagmatch import TagMatch, TagMatchError
@@ -28,9 +21,6 @@ from tagmatch.broker.messages import check_messages, check_schema, messages_of
 from tagmatch.broker.wire import MatchOptions
 from tagmatch.files.ipc import IpcReader
 
-HANGS_S = 10
-# In one process, whose index grows
-_A_PROCESS = 2_000
 _MOST_BYTES, _MOST_ROWS = 1 << 20, 1000
 
 
@@ -164,19 +154,17 @@ def spoiled(streams: Sequence[Stream], rnd: random.Random) -> Stream:
 class Reading:
     """Streams go to the reader of messages, and what it takes to an index."""
 
-    def __init__(self) -> None:
-        self.streams = corpus()
+    def __init__(self, streams: Sequence[Stream]) -> None:
         self._index = TagMatch(threads=1, device="cpu")
         self._index.add_sets([["a"], [], ["b"]], [1, 2, 3], where=["x > 0", None, "within circle(1, 2, 3)"])
         self._index.consolidate()
-        taken = [self._is_taken(stream) for stream in self.streams]  # and kernels are loaded
+        taken = [self._is_taken(stream) for stream in streams]  # and kernels are loaded
         assert taken.count(True) > len(taken) // 2
         self._index.consolidate()
 
-    def outcome(self, name: str) -> str:
-        """Try the stream of a name; returns whether it was taken, and raises if that is wrong."""
-        rnd = random.Random(name)
-        taken = self._is_taken(spoiled(self.streams, rnd))
+    def outcome(self, stream: Stream, rnd: random.Random) -> str:
+        """Try a stream; returns whether it was taken, and raises if that is wrong."""
+        taken = self._is_taken(stream)
         if rnd.random() < 0.02:
             self._index.consolidate()
         return "taken" if taken else "refused"
@@ -217,43 +205,16 @@ class Reading:
             index.move(*(batch.column(name) for name in ("client", "lon", "lat")))
 
 
-def run(mutations: int, seed: int) -> Report:
-    """Try so many streams, in processes that are forked off."""
-    report, reading = Report(), Reading()
-    with tempfile.TemporaryDirectory() as folder:
-        outcomes = Path(folder, "outcomes")
-        for first in range(0, mutations, _A_PROCESS):
-            names = [f"{seed}/{number}" for number in range(first, min(first + _A_PROCESS, mutations))]
-            outcomes.touch()
-            done = Trials("streams", len(names))
-            run_isolated(
-                [(name, functools.partial(_try, reading, name, outcomes)) for name in names], done, hangs_s=HANGS_S
-            )
-            report.kinds["streams"] += done.trials
-            report.outcomes.update(outcomes.read_text().split())
-            outcomes.unlink()
-            for problem in done.problems:
-                report.problems.append(f"{problem}; its messages are in {_kept(reading, problem.partition(':')[0])}")
-    return report
+def _tried(reading: Reading, streams: Sequence[Stream], folder: Path, rnd: random.Random) -> str:
+    stream = spoiled(streams, rnd)
+    (folder / "messages.pickle").write_bytes(pickle.dumps(tuple(stream)))
+    return reading.outcome(stream, rnd)
 
 
-def _try(reading: Reading, name: str, outcomes: Path) -> bool:
-    outcome = reading.outcome(name)
-    with outcomes.open("a") as out:
-        print(outcome, file=out)
-    return outcome == "refused"
+def _cases(rounds: int, _: Path, __: random.Random) -> Iterator[Case]:
+    streams = corpus()
+    attempt = functools.partial(_tried, Reading(streams), streams)
+    return (Case("stream", str(number), attempt) for number in range(rounds))
 
 
-def _kept(reading: Reading, name: str) -> Path:
-    """A file of the messages of a name."""
-    with tempfile.NamedTemporaryFile(prefix="fuzz-ipc-", suffix=".pickle", delete=False) as file:
-        pickle.dump(tuple(spoiled(reading.streams, random.Random(name))), file)
-    return Path(file.name)
-
-
-def main() -> None:
-    main_of("Spoil Arrow IPC messages.", run, 10_000, "mutations")
-
-
-if __name__ == "__main__":
-    main()
+PROGRAM = Program(_cases, Length(1_000, 20_000, 1_000_000), wanted=("taken", "refused"), hangs_s=30, in_a_process=2_000)

@@ -1,9 +1,8 @@
 """Gateways of a served index through all that befalls them: each message that was given to the broker is notified, or
 is a dead letter.
 
-`python -m faults.gateways --rounds 20 --seed 7`, in `tests`, prints how often each event happened, the counts, and
-all problems. In each round, for each kind, messages come all the time while brokers and services are killed and
-stopped, the clock jumps, messages are poison on their way in or out, and many large ones come at once.
+In each round, for each kind, messages come all the time while brokers and services are killed and stopped, the clock
+jumps, messages are poison on their way in or out, and many large ones come at once.
 
 A broker of MQTT that is stopped keeps its messages. One that is killed loses them, and NATS keeps none: before these
 events, all messages have arrived.
@@ -12,17 +11,18 @@ events, all messages have arrived.
 from __future__ import annotations
 
 import contextlib
-import os
+import functools
+import itertools
 import random
-import tempfile
 import time
 from base64 import b64decode
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from faults.driver import Case, Length, Program
 from faults.preloads import compiled, preloading
-from faults.rounds import Report, main_of
 from support.command import started
 from support.gateway_sides import SIDES, letters_in
 from support.waiting import wait_until
@@ -33,6 +33,10 @@ _EVENTS = [
     "broker stopped", "broker killed", "service killed", "service stopped", "poison in", "poison out", "burst",
     "clock jump",
 ]  # fmt: skip
+_SHORT = {
+    kind: ["poison in", "poison out", "burst", "clock jump", "broker stopped", f"{killed} killed"]
+    for kind, killed in (("mqtt", "service"), ("nats", "broker"))
+}
 #: Messages between events, messages in a burst, and bytes of each of these
 _SOME, _MANY, _LARGE = 40, 120, 20_000
 _WAIT_S = 120
@@ -50,8 +54,8 @@ _LONG = "k" * 70_000
 class Round:
     """One life of a broker, a service and a client."""
 
-    def __init__(self, kind: str, rnd: random.Random, folder: Path, library: Path, report: Report) -> None:
-        self.side, self.rnd, self.folder, self.report = SIDES[kind], rnd, folder, report
+    def __init__(self, kind: str, rnd: random.Random, folder: Path, library: Path) -> None:
+        self.side, self.rnd, self.folder, self.counts = SIDES[kind], rnd, folder, Counter[str]()
         self.keeps = kind == "mqtt"
         self.jump, self.dead, self.log = folder / "jump", folder / "dead.jsonl", folder / "log"
         self.environment = {**preloading(library), "CLOCK_JUMP_FILE": str(self.jump)}
@@ -97,7 +101,7 @@ class Round:
 
     def happen(self, event: str, client: Any) -> None:
         getattr(self, "_" + event.replace(" ", "_"))(client)
-        self.report.kinds[f"{self.side.name}: {event}"] += 1
+        self.counts[f"{self.side.name}: {event}"] += 1
 
     def _broker_stopped(self, client: Any) -> None:
         self._with_broker(client, quiet=not self.keeps, act=self.broker.stop)
@@ -180,14 +184,14 @@ class Round:
             self.arrive(client)
             came = [payload for topic, payload in client.notified if topic == f"out{self.side.separator}ana"]
         name = self.side.name
-        self.report.outcomes[f"{name}: published"] += len(self.expected) + len(self.poison)
-        self.report.outcomes[f"{name}: notified"] += len({*came})
-        self.report.outcomes[f"{name}: notified again"] += len(came) - len({*came})
-        self.report.outcomes[f"{name}: dead letters"] += len(self._dead())
-        if {*came} != self.expected or self._dead() != self.poison:
-            self.report.problems.append(f"{name}: not what was published is notified, or a dead letter")
-        if b"Traceback" in (log := self.log.read_bytes()) or b'"traceback"' in log:
-            self.report.problems.append(f"{name}: {log[-3000:].decode(errors='replace')}")
+        self.counts[f"{name}: notified"] += len(self.expected)
+        self.counts[f"{name}: notified again"] += len(came) - len({*came})
+        self.counts[f"{name}: dead letters"] += len(self.poison)
+        assert {*came} == self.expected, "not what was published is notified"
+        assert self._dead() == self.poison, "not what is poison is a dead letter"
+        log = self.log.read_bytes()
+        assert b"Traceback" not in log, "an error in the log"
+        assert b'"traceback"' not in log, "an error in the log"
 
     def close(self) -> None:
         if self.service is not None and self.service.poll() is None:
@@ -196,29 +200,22 @@ class Round:
         self.broker.kill()
 
 
-def run(rounds: int, seed: int) -> Report:
-    """So many rounds of each kind."""
-    report = Report()
-    with tempfile.TemporaryDirectory() as name:
-        library = compiled("clock_jump.c", Path(name))
-        for number in range(rounds):
-            for kind in SIDES:
-                folder = Path(name, f"{kind}-{number}")
-                folder.mkdir()
-                with contextlib.closing(
-                    Round(kind, random.Random(f"{seed}/{kind}/{number}"), folder, library, report)
-                ) as one:
-                    try:
-                        one.run()
-                    except AssertionError as error:
-                        log = one.log.read_bytes()[-1500:].decode(errors="replace")
-                        report.problems.append(f"{kind} {number}: {error!r}; {os.linesep}{log}")
-    return report
+def _round(kind: str, events: Sequence[str], library: Path, folder: Path, rnd: random.Random) -> Counter[str]:
+    with contextlib.closing(Round(kind, rnd, folder, library)) as one:
+        try:
+            one.run(events)
+        except AssertionError as error:
+            raise AssertionError(f"{error!r}; {one.log.read_bytes()[-1500:].decode(errors='replace')}") from error
+        return one.counts
 
 
-def main() -> None:
-    main_of("Kill brokers and services of gateways, and count messages.", run, 3)
+def _cases(rounds: int, folder: Path, rng: random.Random) -> Iterator[Case]:
+    """So many rounds of each kind; a single one is short, and of one kind."""
+    library = compiled("clock_jump.c", folder)
+    kinds = [*SIDES] if rounds > 1 else [rng.choice([*SIDES])]
+    for number, kind in itertools.product(range(rounds), kinds):
+        events = _EVENTS if rounds > 1 else _SHORT[kind]
+        yield Case(kind, str(number), functools.partial(_round, kind, events, library))
 
 
-if __name__ == "__main__":
-    main()
+PROGRAM = Program(_cases, Length(1, 2, 20), hangs_s=600, in_a_process=1)

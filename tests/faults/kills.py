@@ -1,29 +1,28 @@
 """`kill -9` of a program that changes an index, at any moment: each call that had returned has lasted.
 
-`python -m faults.kills --rounds 400 --seed 7`, in `tests`, prints what was tried and what went wrong. Programs work at
-an index one after the other, with any durability; each is killed while it stages, consolidates, lays all sets out anew
-or merges segments in the background. Programs are forked off, so that a kill costs no more than what it ends.
+Programs work at an index one after the other, with any durability; each is killed while it stages, consolidates, lays
+all sets out anew or merges segments in the background. Programs are forked off, so that a kill costs no more than what
+it ends.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-import json
 import multiprocessing
 import multiprocessing.sharedctypes
 import random
 import shutil
-import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import patch
 
-from faults.rounds import Report, main_of
+from faults.driver import Case, Length, Program, describe
 from faults.work import EVERYTHING, SOMEWHERE, STEPS, Step, Work
 from oracle import Oracle
 from support.agreement import assert_agree
@@ -37,7 +36,7 @@ from tagmatch.model.storage.durable import replace_file
 from tagmatch.partitioner.consolidation import FEW_SETS, to_merge
 
 _FORK = multiprocessing.get_context("fork")
-_KILLS_OF_AN_INDEX = 10
+_KILLS_OF_AN_INDEX = 5
 #: What a program can be killed in, besides steps
 MERGING, ANYTHING = "a merge in the background", "anything"
 #: When the manifest is new, and the logs are not removed yet
@@ -176,7 +175,6 @@ class Index:
         for fewer in range(self.done, done):
             oracle = self.work.after(self.oracle, self.done, fewer, lasting=lasting)
             if found == _state(oracle) and self._goes_on_as(oracle.staged_again()):
-                counts["lost calls"] += done - fewer
                 raise AssertionError(f"{done - fewer} calls of {done - self.done} are lost, the first is {fewer}")
         raise AssertionError(f"neither old nor new after {done} calls: {found[0]} staged, {len(found[1])} keys")
 
@@ -219,40 +217,29 @@ def _state(oracle: Oracle) -> tuple[int, dict[Any, Any]]:
     return oracle.staged, oracle.times()
 
 
-def kills_of_an_index(seed: str, kills: int) -> tuple[Counter[str], list[str]]:
-    """Kill programs of one index, one after the other; returns what there was, and what went wrong."""
-    rng, counts, problems = random.Random(seed), Counter({"lost calls": 0}), list[str]()
-    with tempfile.TemporaryDirectory() as folder:
-        work = Work(seed, rng.choice([*get_args(KeyType), "integer", "integer"]))
-        index = Index(Path(folder, "index"), work, rng)
+def _kills_of_an_index(kills: int, folder: Path, rng: random.Random) -> Counter[str]:
+    """Kill programs of one index, one after the other; returns what there was."""
+    counts: Counter[str] = Counter()
+    work = Work(str(rng.random()), rng.choice([*get_args(KeyType), "integer", "integer"]))
+    index = Index(folder / "index", work, rng)
+    for number in range(kills):
         try:
-            for _ in range(kills):
-                index.kill(counts)
+            index.kill(counts)
         except Exception as error:
-            problems.append(f"{seed}, kill {counts['kills']}: {error!r}")
-    return counts, problems
+            raise AssertionError(f"kill {number}: {describe(error)}") from error
+    return counts
 
 
-def run(rounds: int, seed: int) -> Report:
+def _cases(rounds: int, folder: Path, _: random.Random) -> Iterator[Case]:
     """Kill so many programs."""
-    report = Report()
-    with tempfile.TemporaryDirectory() as folder:
-        for layout, key_type in itertools.product(get_args(Layout), get_args(KeyType)):
-            work = Work(json.dumps([seed, layout]), key_type)  # loads the kernels, which the programs then have
-            with TagMatch(Path(folder, f"{layout} {key_type}"), layout=layout, key_type=key_type, **_OPTIONS) as tm:
-                for number in range(60):
-                    work.step(number).do(tm)
+    for layout, key_type in itertools.product(get_args(Layout), get_args(KeyType)):
+        work = Work(layout, key_type)  # loads the kernels, which the programs then have
+        with TagMatch(folder / f"{layout} {key_type}", layout=layout, key_type=key_type, **_OPTIONS) as tm:
+            for number in range(60):
+                work.step(number).do(tm)
+            tm.consolidate()
     for first in range(0, rounds, _KILLS_OF_AN_INDEX):
-        counts, problems = kills_of_an_index(f"{seed}/{first}", min(_KILLS_OF_AN_INDEX, rounds - first))
-        report.outcomes.update(counts)
-        report.problems += problems
-    report.kinds["kills"] = report.outcomes.pop("kills")
-    return report
+        yield Case("index", str(first), functools.partial(_kills_of_an_index, min(_KILLS_OF_AN_INDEX, rounds - first)))
 
 
-def main() -> None:
-    main_of("Kill programs that change an index.", run, 400)
-
-
-if __name__ == "__main__":
-    main()
+PROGRAM = Program(_cases, Length(10, 100, 400), wanted=("acknowledged changes",), hangs_s=300, in_a_process=1)

@@ -1,25 +1,16 @@
 """A random walk over all that an index can be asked to do, in which memory, the disk and Ctrl-C fail at random moments.
 
-Time passes between the steps, and keys expire.
-
-`python -m faults.machine --steps 10000 --seed 7`, in `tests`, prints how many steps there were and what failed in them.
-After each step the index says what the oracle says.
+Time passes between the steps, and keys expire. After each step the index says what the oracle says.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
-import os
 import random
-import secrets
 import shutil
-import sys
-import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from datetime import datetime
@@ -28,10 +19,10 @@ from typing import Any, get_args
 
 import pytest
 from faults.disk import disk_full, small_files
+from faults.driver import Case, Length, Program, describe
 from faults.interrupts import Interrupt, interrupted, signalled
-from faults.memory import ALL, begin_under_library, failing, spare_numpy
-from faults.sweep import Report, run_isolated
-from faults.trial import ERRORS, describe, no_error_is_lost, wait_until_answered
+from faults.memory import ALL, failing, spare_numpy
+from faults.trial import ERRORS, no_error_is_lost, wait_until_answered
 from oracle import Oracle
 from support.areas_and_moves import AREAS, PLACES, any_at, located_table
 from support.conditions import Expression, Message, any_attributes, any_expression, any_message, in_tables
@@ -347,7 +338,9 @@ class Walk:
             return kind, interrupted(Interrupt(int(3000 ** rng.random())))
         if kind == "signal":
             return kind, signalled(rng, 0.02)
-        return kind, disk_full(int(60 ** rng.random())) if kind == "disk" else small_files(1 << rng.randrange(8, 18))
+        return kind, disk_full(int(60 ** rng.random()), rng.choice([None, ALL])) if kind == "disk" else small_files(
+            1 << rng.randrange(8, 18)
+        )
 
     def step(self) -> None:
         do = self.rng.choices([*self.steps], [*self.steps.values()])[0]
@@ -372,65 +365,36 @@ def _different(oracles: Sequence[Oracle]) -> list[Oracle]:
     return found
 
 
-def walk(seed: str, steps: int, kinds: Sequence[str], counts: Path) -> bool:
-    """Walk from an empty index on; adds to the file what there was. Raises at the first step that goes wrong."""
+def _walk(seed: str, steps: int, kinds: Sequence[str], folder: Path) -> Counter[str]:
+    """Walk from an empty index on; returns what there was, and raises at the first step that goes wrong."""
     rng = random.Random(seed)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        warnings.catch_warnings(),
-        pytest.MonkeyPatch.context() as patched,
-    ):
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patched:
         patched.setattr("tagmatch.partitioner.consolidation.FEW_SETS", rng.choice([0, 4, FEW_SETS]))
         warnings.simplefilter("ignore", StagedChangesWarning)
-        walked = Walk(Path(folder), rng, kinds, set_clock(patched))
-        try:
-            for number in range(steps):
-                walked.counts["steps"] += 1
-                try:
-                    walked.step()
-                except BaseException as error:
-                    raise AssertionError(f"step {number}, {walked.last}: {describe(error)}") from error
-            walked.tm.close()
-        finally:
-            with counts.open("a") as out:
-                print(json.dumps(walked.counts), file=out)
-    return False
+        walked = Walk(folder, rng, kinds, set_clock(patched))
+        for number in range(steps):
+            walked.counts["steps"] += 1
+            try:
+                walked.step()
+            except BaseException as error:
+                raise AssertionError(f"step {number}, {walked.last}: {describe(error)}") from error
+        walked.tm.close()
+        return walked.counts
 
 
-def run(steps: int, seed: int, kinds: Sequence[str] = KINDS) -> tuple[Counter[str], list[str]]:
-    """Walk, in processes that are forked off; returns what there was, and what went wrong."""
+def _cases(steps: int, folder: Path, rng: random.Random) -> Iterator[Case]:
     spare_numpy()
-    counts: Counter[str] = Counter()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "counts"
-        file.touch()
-        warm_up()  # LLVM ends the process where there is no memory to load a kernel
-        for number in range(_WALKS_BEFORE):
-            walk(f"before {number}", _STEPS_OF_A_WALK, (), Path(os.devnull))
-        walks = []
-        for first in range(0, steps, _STEPS_OF_A_WALK):
-            name = f"{seed}/{first}"
-            part = functools.partial(walk, name, min(_STEPS_OF_A_WALK, steps - first), kinds, file)
-            walks.append((f"walk {name}", part))
-        report = Report("walks", steps)
-        run_isolated(walks, report, hangs_s=_HANGS_S)
-        for line in file.read_text().splitlines():
-            counts.update(json.loads(line))
-    return counts, report.problems
+    warm_up()  # LLVM ends the process where there is no memory to load a kernel
+    for number in range(_WALKS_BEFORE):
+        place = folder / str(number)
+        place.mkdir()
+        _walk(f"before {number}", _STEPS_OF_A_WALK // 2, (), place)
+    for first in range(0, steps, _STEPS_OF_A_WALK):
+        seed, some = str(rng.random()), min(_STEPS_OF_A_WALK, steps - first)
+        yield Case("walk", str(first), lambda place, _, seed=seed, some=some: _walk(seed, some, KINDS, place))
 
 
-def main() -> None:
-    """Walk under the library, in a process of its own."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
-    parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
-    arguments = parser.parse_args()
-    begin_under_library("faults.machine", "--seed", str(arguments.seed))
-    counts, problems = run(arguments.steps, arguments.seed, arguments.kinds)
-    print(json.dumps({"seed": arguments.seed, "counts": counts, "problems": problems}, indent=1))
-    sys.exit(bool(problems) or counts["steps"] != arguments.steps)
-
-
-if __name__ == "__main__":
-    main()
+PROGRAM = Program(
+    _cases, Length(0, 1_000, 10_000), wanted=("failed by memory", "failed by interruption"), in_a_process=1,
+    library="failing_malloc.c",
+)  # fmt: skip

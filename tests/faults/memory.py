@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from faults.preloads import compiled, preloading
 
 #: Smaller memory Python, NumPy and Arrow take for themselves, and do not survive that there is none: a thread's start
 #: waits for ever for its condition's `deque`, NumPy raises a `SystemError`, and Arrow ends the process.
 SMALLEST = 2560
 
-_NEVER = 2**63
-
-
-def build_library(folder: Path) -> Path:
-    """Compile the library into a folder."""
-    return compiled("failing_malloc.c", folder)
-
-
-def environment(library: Path) -> dict[str, str]:
-    """Environment of a process under the library; Arrow's buffers and kernels' arrays come from it, too."""
-    return {**preloading(library), "ARROW_DEFAULT_MEMORY_POOL": "system"}
-
-
-def begin_under_library(module: str, *options: str) -> None:
-    """Have this program be run under the library, with these options and its own, unless it is; ends as that does."""
-    if "failing_malloc" not in os.environ.get("LD_PRELOAD", ""):
-        command = [sys.executable, "-m", module, *options, *sys.argv[1:]]
-        with tempfile.TemporaryDirectory() as folder:
-            sys.exit(subprocess.run(command, env=environment(build_library(Path(folder)))).returncode)
+#: As `last` of `failing`: all from `first` on
+ALL = _NEVER = 2**63
 
 
 def spare_numpy() -> None:
@@ -79,33 +57,21 @@ def failing(first: int, last: int | None = None, *, smallest: int = SMALLEST) ->
         disarm()
 
 
-#: As `last` of `failing`: all from `first` on
-ALL = _NEVER
-
-
 class Allocations:
-    """What became of the allocations of the last block, or of the one that goes on."""
-
-    def __init__(self) -> None:
-        process = ctypes.CDLL(None)
-        self._counted, self._failed = process.failing_malloc_counted, process.failing_malloc_failed
-        self._size = process.failing_malloc_failed_size
-        self._counted.restype = self._failed.restype = self._size.restype = ctypes.c_size_t
+    """How many allocations there were in the last block, or the one that goes on, and how many of them failed."""
 
     @property
     def counted(self) -> int:
-        """How many there were."""
-        return int(self._counted())
+        return self._number("failing_malloc_counted")
 
     @property
     def failed(self) -> int:
-        """How many of them failed."""
-        return int(self._failed())
+        return self._number("failing_malloc_failed")
 
-    @property
-    def failed_size(self) -> int:
-        """Of how many bytes the last was that failed."""
-        return int(self._size())
+    def _number(self, name: str) -> int:
+        function = ctypes.CDLL(None)[name]
+        function.restype = ctypes.c_size_t
+        return int(function())
 
 
 @contextmanager

@@ -1,50 +1,42 @@
 """Power that is lost while an index is changed: all that was acknowledged is there, and nothing is there in part.
 
-`python -m faults.power_loss --rounds 100 --seed 7`, in `tests`, prints what was tried and what went wrong. Operations
-are recorded; for each point of each, states are made that the disk may be in then, so many of them by chance. Each
-must have what it may have, and must be good for another change.
+Operations are recorded; for each point of each, states are made that the disk may be in then, of which a round is one
+by chance. Each must have what it may have, and must be good for another change.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import os
 import pickle
 import random
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from faults.disk_states import Disk
+from faults.driver import Case, Length, Program
 from faults.preloads import compiled, preloading
-from faults.recording import State, write_state
-from faults.rounds import Report, main_of
-from faults.runs import CLIENTS, Contents, Recording, at_number
-from faults.sweep import Report as Trials
-from faults.sweep import run_isolated
+from faults.recording import CLIENTS, Contents, Recording, State, at_number, write_state
 
 from tagmatch import IndexNotFoundError, StagedChangesWarning, TagMatch, TagMatchError
 from tagmatch.model.storage.format import SCRATCH_PREFIX
 from tagmatch.model.storage.location import location_of
 
-_HANGS_S = 30
-#: Where states are written: nothing is to last there
-_IN_MEMORY = "/dev/shm"
+#: Rounds below which of each operation only some states are checked
+_FEW, _SOME = 10, 2
+_SYNCED = "what was synced"
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu", "durability": "none"}
 _MORE = frozenset(["one more"])
 
 
 @dataclass(frozen=True)
-class Case:
+class Moment:
     """A state that a disk may be in.
 
     Attributes
@@ -65,17 +57,17 @@ class Case:
     begun: int
 
 
-def cases_of(recording: Recording, rounds: int, rng: random.Random) -> list[Case]:
+def moments_of(recording: Recording, rounds: int, rng: random.Random) -> list[Moment]:
     """States of the disk at each point of a recording, none twice; raises if it cannot be replayed."""
-    found: dict[Any, Case] = {}
+    found: dict[Any, Moment] = {}
     disk = Disk(recording.start, recording.root)
     steps = {"acknowledged": 0, "begun": 0}
 
     def note(kind: str, point: int, state: State) -> None:
-        found.setdefault((frozenset(state.items()), *steps.values()), Case(kind, point, state, **steps))
+        found.setdefault((frozenset(state.items()), *steps.values()), Moment(kind, point, state, **steps))
 
     def note_all(point: int) -> None:
-        note("what was synced", point, disk.synced())
+        note(_SYNCED, point, disk.synced())
         note("what was written", point, disk.written())
         for state in disk.one_more():
             note("one change more than synced", point, state)
@@ -125,31 +117,30 @@ def contents_of(path: Path, number: int | None = None, *, staged: bool = False) 
         return None
 
 
-def check(recording: Recording, case: Case) -> bool:
-    """See that a state is as it must be; returns whether it has what was last begun."""
-    with tempfile.TemporaryDirectory(dir=_IN_MEMORY if os.path.isdir(_IN_MEMORY) else None) as folder:
-        write_state(case.state, Path(folder))
-        allowed = recording.contents[case.acknowledged : case.begun + 1]
+def check(recording: Recording, case: Moment, folder: Path) -> bool:
+    """Write a state to a folder, and see that it is as it must be; returns whether it has what was last begun."""
+    write_state(case.state, folder)
+    allowed = recording.contents[case.acknowledged : case.begun + 1]
+    try:
+        # Earlier snapshots first: to consolidate what is staged makes another
+        found = {
+            name: contents_of(folder / path, number, staged=recording.staged)
+            for name in sorted(allowed[0], key=lambda name: at_number(name)[1] is None)
+            for path, number in [at_number(name)]
+        }
+    except TagMatchError as error:
+        raise AssertionError(f"wrong: {error}") from error
+    if found not in allowed:
+        lost = found in recording.contents[: case.acknowledged]
+        raise AssertionError("lost: it has what was there before" if lost else f"wrong: {_described(found)}")
+    for name, contents in found.items():
+        if at_number(name)[1] is not None:
+            continue
         try:
-            # Earlier snapshots first: to consolidate what is staged makes another
-            found = {
-                name: contents_of(Path(folder, path), number, staged=recording.staged)
-                for name in sorted(allowed[0], key=lambda name: at_number(name)[1] is None)
-                for path, number in [at_number(name)]
-            }
+            _go_on(folder / name, contents, recording.key_type)
         except TagMatchError as error:
-            raise AssertionError(f"wrong: {error}") from error
-        if found not in allowed:
-            lost = found in recording.contents[: case.acknowledged]
-            raise AssertionError("lost: it has what was there before" if lost else f"wrong: {_described(found)}")
-        for name, contents in found.items():
-            if at_number(name)[1] is not None:
-                continue
-            try:
-                _go_on(Path(folder, name), contents, recording.key_type)
-            except TagMatchError as error:
-                raise AssertionError(f"wrong: cannot be changed: {error}") from error
-        return found == allowed[-1]
+            raise AssertionError(f"wrong: cannot be changed: {error}") from error
+    return found == allowed[-1]
 
 
 def _described(found: dict[str, Contents]) -> str:
@@ -176,67 +167,47 @@ def _go_on(path: Path, contents: Contents, key_type: Any) -> None:
     # Those of earlier snapshots, which it names, name files, too
     for kept in json.loads(manifest).get("kept", ()):
         manifest += (path / kept["name"]).read_text()
-    names = {part for entry in path.rglob("*") for part in entry.relative_to(path).parts} - {
-        "LOCK",
-        "WRITER",
-        "MANIFEST.json",
-        "POSITIONS.arrow",
-    }
-    left = [name for name in names if f'"{name}"' not in manifest]
+    names = {part for entry in path.rglob("*") for part in entry.relative_to(path).parts}
+    always = {"LOCK", "WRITER", "MANIFEST.json", "POSITIONS.arrow"}
+    left = [name for name in names - always if f'"{name}"' not in manifest]
     assert not left, f"wrong: left behind: {left}"
 
 
-def recordings(*operations: str) -> Iterator[Recording]:
+def recordings(folder: Path, *operations: str) -> Iterator[Recording]:
     """Have these operations recorded, or all."""
-    with tempfile.TemporaryDirectory() as folder:
-        library = compiled("recorder.c", Path(folder))
-        done = Path(folder, "recordings")
-        done.mkdir()
-        command = [sys.executable, "-m", "faults.saves", str(done), *operations]
-        run = subprocess.run(command, env=preloading(library), capture_output=True, text=True, timeout=600)
-        assert run.returncode == 0, run.stderr
-        for file in sorted(done.glob("*.pickle")):
-            yield pickle.loads(file.read_bytes())
+    done = folder / "recordings"
+    done.mkdir()
+    command = [sys.executable, "-m", "faults.saves", str(done), *operations]
+    environment = preloading(compiled("recorder.c", folder))
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stderr
+    for file in sorted(done.glob("*.pickle")):
+        yield pickle.loads(file.read_bytes())
 
 
-def checked(recording: Recording, rounds: int, seed: int) -> Report:
-    """Check all states of a recording, in processes that are forked off."""
-    report = Report()
-    cases = cases_of(recording, rounds, random.Random(f"{seed} {recording.name}"))
-    trials = []
-    for case in cases:
-        report.kinds[case.kind] += 1
-        name = f"{recording.name}, {case.kind} at {case.point}"
-        trials.append((name, functools.partial(check, recording, case)))
-    done = Trials(recording.name, len(trials))
-    run_isolated(trials, done, hangs_s=_HANGS_S)
-    report.problems += done.problems
-    report.outcomes.update({"as after the change": done.failed})
-    return report
+def _tried(recording: Recording, state: Moment, folder: Path, _: random.Random) -> str:
+    return "as after the change" if check(recording, state, folder) else "as before the change"
 
 
-def run(rounds: int, seed: int) -> Report:
-    """Check all states of all operations."""
-    report = Report()
-    report.outcomes.update({"lost": 0, "wrong": 0})
-    found = list(recordings())
-    for recording in found:  # loads the kernels, which the processes then have
-        steps = len(recording.contents) - 1
+def _cases(rounds: int, folder: Path, rng: random.Random) -> Iterator[Case]:
+    """All states of all operations, or some if there are few rounds."""
+    found = list(recordings(folder))
+    for recording in found:
+        # Loads the kernels, which the processes then have
+        steps, place = len(recording.contents) - 1, folder / recording.name
+        place.mkdir()
         with suppress(AssertionError):
-            check(recording, Case("what there is", 0, recording.end, steps, steps))
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool:
-        for one in pool.map(functools.partial(checked, rounds=rounds, seed=seed), found):
-            report.kinds.update(one.kinds)
-            report.outcomes.update(one.outcomes)
-            report.problems += one.problems
-    lost = sum(": lost: " in problem for problem in report.problems)
-    report.outcomes.update({"lost": lost, "wrong": len(report.problems) - lost})
-    return report
+            check(recording, Moment("what there is", 0, recording.end, steps, steps), place)
+        moments = moments_of(recording, rounds, rng)
+        if rounds < _FEW:
+            # Those that must have what was acknowledged, and some
+            marks = {number for number, record in enumerate(recording.records, 1) if record.kind == "mark"}
+            sure = [each for each in moments if each.kind == _SYNCED and each.point in marks]
+            others = [each for each in moments if each not in sure]
+            moments = sure + rng.sample(others, min(_SOME * rounds, len(others)))
+        for number, moment in enumerate(moments):
+            name = f"{recording.name} at {moment.point}, {number}"
+            yield Case(moment.kind, name, functools.partial(_tried, recording, moment))
 
 
-def main() -> None:
-    main_of("Lose power while indexes are changed.", run, 100)
-
-
-if __name__ == "__main__":
-    main()
+PROGRAM = Program(_cases, Length(1, 4, 100), wanted=("as before the change", "as after the change"))

@@ -16,8 +16,10 @@ def compiled(name: str, folder: Path) -> Path:
     return library
 
 
-def preloading(library: Path) -> dict[str, str]:
-    """Environment of a Python process under the library; it finds what the tests import."""
+def preloading(library: Path | None) -> dict[str, str]:
+    """Environment of a Python process under the library, if there is one; it finds what the tests import."""
     tests = str(Path(__file__).parents[1])
     path = os.pathsep.join(filter(None, [tests, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "LD_PRELOAD": str(library), "PYTHONPATH": path}
+    # Arrow's buffers come from the C library, too
+    preload = {"LD_PRELOAD": str(library), "ARROW_DEFAULT_MEMORY_POOL": "system"} if library else {}
+    return {**os.environ, **preload, "PYTHONPATH": path}

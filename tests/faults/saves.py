@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from faults.runs import CLIENTS, Contents, Run
+from faults.recording import CLIENTS, Contents, Run
 from oracle import Oracle
 from support.command import as_json_lines, done
 from support.conditions import any_expression
@@ -104,42 +104,38 @@ def consolidations(run: Run) -> None:
 
 def staged_changes(run: Run) -> None:
     """Stage changes, which must be staged still; consolidate them, and stage more."""
-    oracle = Oracle()
-    _store(oracle, "integer")
-    _stored_index(run.path / "index").close()
-    run.start({"index": dict(oracle)}, staged=True)
-    changes: list[Callable[[Any], None] | None] = [
+    _in_steps(
+        run,
         lambda database: database.add_sets(*ADDED),
         lambda database: database.remove_sets(STORED[0][::2], STORED[1][::2]),
         lambda database: database.add_set(["more"], 1),
         None,
         lambda database: database.remove_set(["more"], 1),
         lambda database: database.add_set(["other"], 2),
-    ]
-    with TagMatch(run.path / "index", **_OPTIONS | {"durability": "fsync"}) as tm:
-        for change in changes:
-            if change is not None:
-                change(oracle)
-                oracle.consolidate()
-            with run.step({"index": dict(oracle)}):
-                change(tm) if change is not None else tm.consolidate()
+    )
 
 
 def conditions(run: Run) -> None:
     """Stage sets with conditions, which must be staged still; consolidate them; remove them, so that none has any."""
-    oracle, rng = Oracle(), random.Random(7)
+    rng = random.Random(7)
     where = [any_expression(rng, tags or ["more"]) for tags in ADDED[0]]
-    _store(oracle, "integer")
-    _stored_index(run.path / "index").close()
-    run.start({"index": dict(oracle)}, staged=True)
-    changes: list[Callable[[Any], None] | None] = [
+    _in_steps(
+        run,
         lambda database: database.add_sets(*ADDED, where=where),
         lambda database: database.add_set(["more"], 1, where=where[0]),
         None,
         lambda database: database.remove_sets(*ADDED, where=where),
         lambda database: database.remove_set(["more"], 1, where=where[0]),
         None,
-    ]
+    )
+
+
+def _in_steps(run: Run, *changes: Callable[[Any], None] | None) -> None:
+    """Store an index; have each of the changes be staged, or, without one, consolidate."""
+    oracle = Oracle()
+    _store(oracle, "integer")
+    _stored_index(run.path / "index").close()
+    run.start({"index": dict(oracle)}, staged=True)
     with TagMatch(run.path / "index", **_OPTIONS | {"durability": "fsync"}) as tm:
         for change in changes:
             if change is not None:

@@ -1,4 +1,4 @@
-"""Calls that find no memory: they raise, change nothing, and work when there is memory again."""
+"""Tables that could not grow, and a limit of memory."""
 
 from __future__ import annotations
 
@@ -6,15 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from faults.calls import CALLS
-from faults.memory import environment
-from faults.sweep import sweeps
-
-#: Of each call so many allocations fail one by one, and as many of those beyond them
-BOUND = 3
-
-#: `make torture` has the others
-ENGINES = [("rarest", 1), ("balanced", 4)]
 
 GROWTH = """
 from faults.memory import failing
@@ -97,27 +88,11 @@ def run_script(script: str, env: dict[str, str] | None = None) -> None:
 
 
 def test_tags_are_numbered_rightly_after_their_table_could_not_grow(library):
-    run_script(GROWTH, environment(library))
+    run_script(GROWTH, library)
 
 
+@pytest.mark.nightly
 def test_a_limit_of_memory_ends_no_more_than_calls(library):
     # Without these, a thread takes memory from what the C library kept of another, and meets no limit
     plain = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-    run_script(FULL, {**environment(library), **plain, "LD_PRELOAD": ""})
-
-
-@pytest.fixture(scope="module")
-def reports(library, seed):
-    with sweeps(library, seed, ENGINES, "--bound", str(BOUND)) as found:
-        yield found
-
-
-@pytest.mark.timeout(900)  # the first waits for the sweeps of both engines
-@pytest.mark.parametrize("engine", ENGINES, ids=str)
-@pytest.mark.parametrize("call", CALLS)
-def test_a_call_that_finds_no_memory_changes_nothing(reports, engine, call):
-    report = reports[engine].result()[call]
-    assert not report["problems"], "\n".join(report["problems"])
-    assert report["trials"]
-    assert report["failed"] or not report["events"], "no allocation failed"
-    print(f"{report['trials']} trials; the call makes {report['events']} allocations")
+    run_script(FULL, {**library, **plain, "LD_PRELOAD": ""})

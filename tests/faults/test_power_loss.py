@@ -1,19 +1,19 @@
-"""A short form of `python -m faults.power_loss`; and what it rests on: what is recorded, and what is made of that."""
+"""What `power_loss` rests on: what is recorded, what is made of that, and that each sync is needed."""
 
 from __future__ import annotations
 
 import random
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from faults.disk_states import Disk
-from faults.power_loss import Case, cases_of, check, recordings
+from faults.power_loss import Moment, check, moments_of, recordings
 from faults.preloads import compiled, preloading
-from faults.recording import Record, State, records_of, state_of
-from faults.runs import Recording
+from faults.recording import Record, Recording, State, records_of, state_of
 
 EVERY_CALL = """
 import os, shutil, sys, threading
@@ -181,27 +181,22 @@ def test_of_the_rest_anything_may_be_there(recorder, tmp_path, rng):
     assert whole <= torn <= whole | {contents.rstrip(b"\0") for contents in whole}
 
 
-def fails(recording: Recording, case: Case) -> bool:
-    try:
-        check(recording, case)
-    except AssertionError:
-        return True
-    return False
+def fails(recording: Recording, moment: Moment) -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            check(recording, moment, Path(folder))
+        except AssertionError:
+            return True
+        return False
 
 
-def test_each_sync_is_needed():
-    (recording,) = recordings("first_consolidation")
-    assert not any(fails(recording, case) for case in cases_of(recording, 0, random.Random()))
+@pytest.mark.nightly
+def test_each_sync_is_needed(tmp_path):
+    (recording,) = recordings(tmp_path, "first_consolidation")
+    assert not any(fails(recording, moment) for moment in moments_of(recording, 0, random.Random()))
     syncs = [number for number, record in enumerate(recording.records) if record.kind == "sync"]
     assert len(syncs) >= 3 + 4 + 1 + 3  # new folders; files and their folder; the manifest, and its folder twice
     for number in syncs:
         without = replace(recording, records=recording.records[:number] + recording.records[number + 1 :])
-        cases = cases_of(without, 0, random.Random())
-        assert any(fails(without, case) for case in reversed(cases)), f"nothing shows that {number} is missing"
-
-
-def test_nothing_acknowledged_is_lost_with_the_power(report_of):
-    report = report_of("power_loss", rounds=1)
-    assert report["outcomes"]["lost"] == report["outcomes"]["wrong"] == 0
-    assert len(report["kinds"]) == 5, report["kinds"]
-    print(report["cases"], report["kinds"])
+        moments = moments_of(without, 0, random.Random())
+        assert any(fails(without, moment) for moment in reversed(moments)), f"nothing shows that {number} is missing"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.calls import Answers, Case, Cases, State, later, state_of
+from faults.driver import describe
 from support.index_files import unnamed_in
 
 from tagmatch import ClosedError, StagedChangesWarning, TagMatch, TagMatchError
@@ -27,13 +28,13 @@ _PATIENCE_S = 20
 _IS_STAGED = "may not be on disk"
 
 
-def try_call(cases: Cases, fault: AbstractContextManager[Any], *, interrupted: bool = False) -> bool:
-    """Make the call under the fault; returns whether it failed, and raises where anything is not as it should be.
+def try_call(cases: Cases, fault: AbstractContextManager[Any], folder: Path, *, interrupted: bool = False) -> bool:
+    """Make the call under the fault, with an index in a folder; returns whether it failed, or raises if that is wrong.
 
     A call that was `interrupted` may have made its change, if it has made it wholly. One that says that what it has
     staged may not be on disk, has made it.
     """
-    call, case = cases.call, cases.new()
+    call, case = cases.call, cases.new(folder)
     failed, cause, errors = False, "the call has worked", (KeyboardInterrupt,) if interrupted else ERRORS
     expected = [cases.after]
     with no_error_is_lost(), cases.surroundings():
@@ -146,11 +147,3 @@ def no_error_is_lost() -> Iterator[None]:
 
 def _last_file(error: BaseException) -> str:
     return Path(traceback.extract_tb(error.__traceback__)[-1].filename).name
-
-
-def describe(error: BaseException) -> str:
-    """Return the error, and where it was raised: the last lines of tagmatch, and the last of all."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "/site-packages/" not in frame.filename and "/tests/" not in frame.filename]
-    places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in [*own[-2:], *frames[-1:]]]
-    return f"{type(error).__name__}: {error} ({'; '.join(dict.fromkeys(places))})"

@@ -1,22 +1,19 @@
-"""Several programs that write to an index at once: all that each one saves is there at the end, with its conditions.
-
-`python -m faults.writers --rounds 600 --seed 7`, in `tests`, prints what was tried and what went wrong.
-"""
+"""Several programs that write to an index at once: all that each one saves is there at the end, with its conditions."""
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import random
-import shutil
-import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import get_args
 from unittest.mock import patch
 
-from faults.rounds import Report, main_of
+from faults.driver import Case, Length, Program
 from oracle import holds_for
 from support.conditions import Message
 from support.numbered_conditions import FOR_ALL, condition_of, row_of, table_of
@@ -29,6 +26,7 @@ _FORK = multiprocessing.get_context("fork")
 _TIMEOUT_S = 120
 _FILL = 300
 _WRITERS = 3
+_CHANGES_OF_AN_INDEX = 300
 _WAIT_S = 0.001
 
 
@@ -63,26 +61,27 @@ def add_keys(path: Path, layout: str, keys: range, seed: str, saved: Connection)
         saved.send(waits)
 
 
-def check_keys(path: Path, most: int, report: Report) -> None:
-    """An index is whole, and has so many keys, each where its condition holds only."""
+def check_keys(path: Path, most: int) -> int:
+    """See that an index has so many keys, each where its condition holds; returns how many have conditions."""
     tags = ["all", *(f"shared {i}" for i in range(7)), *(f"of {key}" for key in range(most))]
     messages = [Message(tags, attributes) for attributes in (FOR_ALL, {}, {"price": [7], "sold": True})]
     with TagMatch.open(path, threads=1, device="cpu") as tm:
         tm.check()
         found = [sorted(keys) for keys in tm.match_many(table_of(messages)).to_pylist()]
-    report.outcomes["lost"] += len(set(range(most)) - set(found[0]))
-    report.outcomes["found by their conditions"] += len(found[0]) - len(found[1])
+    lost = set(range(most)) - set(found[0])
+    assert not lost, f"lost: {len(lost)} keys"
     for message, keys in zip(messages, found, strict=True):
         expected = [key for key in range(most) if holds_for(row_of(key, tags_of(key)), *message)]
         assert keys == expected, f"{len(keys)} keys of {len(expected)}"
+    return len(found[0]) - len(found[1])
 
 
-def write_at_once(path: Path, layout: str, changes: int, seed: str, report: Report) -> None:
+def write_at_once(layout: str, changes: int, folder: Path, rng: random.Random) -> Counter[str]:
     """Each key of each writer is there at the end."""
-    programs = []
+    path, counts, programs = folder / "index", Counter[str](), []
     for number in range(_WRITERS):
         receiver, sender = _FORK.Pipe(duplex=False)
-        arguments = [path, layout, range(number, changes, _WRITERS), f"{seed}/{number}", sender]
+        arguments = [path, layout, range(number, changes, _WRITERS), str(rng.random()), sender]
         programs.append((_FORK.Process(target=add_keys, args=arguments), receiver))
         programs[-1][0].start()
         sender.close()
@@ -90,38 +89,27 @@ def write_at_once(path: Path, layout: str, changes: int, seed: str, report: Repo
         while True:
             assert receiver.poll(_TIMEOUT_S), "a writer hangs"
             if isinstance(said := receiver.recv(), Counter):
-                report.outcomes.update(said)
+                counts.update(said)
                 break
-            report.kinds["changes by several writers"] += 1
+            counts["changes by several writers"] += 1
         program.join(_TIMEOUT_S)
         assert program.exitcode == 0
-    check_keys(path, changes, report)
+    counts["found by their conditions"] = check_keys(path, changes)
+    assert counts["found by their conditions"] >= changes // 2
+    return counts
 
 
-def run(rounds: int, seed: int) -> Report:
+def _cases(rounds: int, folder: Path, _: random.Random) -> Iterator[Case]:
     """Have several programs make so many changes to an index of each layout, together."""
-    report, layouts = Report(), get_args(Layout)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "index")
-        for each in layouts:
-            # Loads the kernels, which the programs then have
-            with TagMatch(path, layout=each, threads=1, device="cpu") as tm:
-                tm.add_sets(map(tags_of, range(_FILL)), range(_FILL), where=list(map(condition_of, range(_FILL))))
-                tm.consolidate()
-            check_keys(path, _FILL, Report())
-            shutil.rmtree(path)
-        for each in layouts:
-            try:
-                write_at_once(path, each, rounds // len(layouts), f"{seed} {each}", report)
-            except (AssertionError, EOFError) as error:
-                report.problems.append(f"{each}: {error!r}")
-            shutil.rmtree(path, ignore_errors=True)
-    return report
+    for number, layout in enumerate(get_args(Layout)):
+        # Loads the kernels, which the programs then have
+        with TagMatch(folder / layout, layout=layout, threads=1, device="cpu") as tm:
+            tm.add_sets(map(tags_of, range(_FILL)), range(_FILL), where=list(map(condition_of, range(_FILL))))
+            tm.consolidate()
+        check_keys(folder / layout, _FILL)
+        for first in range(0, rounds, _CHANGES_OF_AN_INDEX):
+            changes = min(_CHANGES_OF_AN_INDEX, rounds - first)
+            yield Case(layout, f"{number}/{first}", functools.partial(write_at_once, layout, changes))
 
 
-def main() -> None:
-    main_of("Write to an index by several programs at once.", run, 600)
-
-
-if __name__ == "__main__":
-    main()
+PROGRAM = Program(_cases, Length(20, 100, 600), hangs_s=300, in_a_process=1)

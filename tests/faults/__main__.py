@@ -1,0 +1,50 @@
+"""`python -m faults`, in `tests`, is `make torture`: it prints, as JSON, what each program has tried.
+
+`python -m faults damage --rounds 100 --seed 7` is one of them; `--only "flip 12"` repeats a case that it has named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import signal
+import sys
+from pathlib import Path
+
+from faults.driver import Length, figures_of, program_of, under
+
+PROGRAMS = (
+    "machine", "sweep", "memory_sweep", "kills", "writers", "readers", "power_loss", "damage", "crafted", "commands",
+    "fuzz_ipc", "fuzz_flight", "fuzz_files", "fuzz_gateways", "gateways",
+)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m faults")
+    parser.add_argument("programs", nargs="*", choices=[*PROGRAMS, []], metavar="program", help=", ".join(PROGRAMS))
+    parser.add_argument("--rounds", type=int, help="of each program, in place of its own")
+    parser.add_argument("--length", choices=Length._fields, default="torture")
+    parser.add_argument("--seed", type=int, default=secrets.randbits(32))
+    parser.add_argument("--only", default="", help="cases whose kind and name begin so")
+    arguments = parser.parse_args()
+    # Where this runs in the background, Ctrl-C is ignored, and would be by the commands
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    print(f"seed {arguments.seed}", file=sys.stderr, flush=True)
+    problems = False
+    for name in arguments.programs or PROGRAMS:
+        program = program_of(name)
+        rounds = arguments.rounds or getattr(program.rounds, arguments.length)
+        if program.library and Path(program.library).stem not in os.environ.get("LD_PRELOAD", ""):
+            options = ("--rounds", rounds, "--seed", arguments.seed, "--only", arguments.only)
+            (figures,) = under(program.library, name, *options)
+        else:
+            figures = figures_of(name, rounds, arguments.seed, arguments.only)
+        print(json.dumps(figures), flush=True)
+        problems |= bool(figures["problems"])
+    sys.exit(problems)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,300 @@
+"""Cases that are tried in processes that are forked off, on all processors: one that crashes or hangs has failed.
+
+A program makes named cases. What becomes of them is counted; the folder of one that went wrong is kept, and named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import itertools
+import json
+import mmap
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from faults.preloads import compiled, preloading
+
+#: Has files of cases, of which none is to last, if there is room
+_IN_MEMORY, _ROOM = "/dev/shm", 1 << 30
+_MOST_DEATHS, _MOST_KEPT, _MOST_SAID = 10, 20, 2_000
+
+
+class Case(NamedTuple):
+    """A case.
+
+    Attributes
+    ----------
+    kind, name : str
+        Together no other case has them.
+    attempt : callable
+        Tries it in an empty folder; returns how that ended, or how often it ended in which ways, and raises if that
+        is wrong.
+    """
+
+    kind: str
+    name: str
+    attempt: Callable[[Path, random.Random], str | Mapping[str, int]]
+
+
+class Length(NamedTuple):
+    """How many rounds there are in `make test`, perhaps none, in `make nightly`, and in `make torture`."""
+
+    test: int
+    nightly: int
+    torture: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """What makes cases.
+
+    Attributes
+    ----------
+    cases : callable
+        Makes those of so many rounds. What they need is in a folder, and stays there until all have been tried.
+    rounds : Length
+    wanted : tuple of str
+        Outcomes without which the cases are not what they should be.
+    each : str
+        Outcome that some case of each kind must have, if there are several rounds.
+    hangs_s : float
+        A case that takes longer hangs.
+    in_a_process : int
+        At most so many cases come one after the other in a process.
+    library : str
+        A source in C that the program runs under; empty if it needs none.
+    alone : bool
+        Whether it needs a process of its own for another reason: gRPC does not bear that one that has it is forked.
+    """
+
+    cases: Callable[[int, Path, random.Random], Iterable[Case]]
+    rounds: Length
+    wanted: tuple[str, ...] = ()
+    each: str = ""
+    hangs_s: float = 60
+    in_a_process: int = 100
+    library: str = ""
+    alone: bool = False
+
+
+@dataclass
+class Report:
+    """How many cases of each kind there were, how often there was which outcome, and what went wrong."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    _ended: set[tuple[str, str]] = field(default_factory=set)
+
+    def add(self, kind: str, outcomes: Mapping[str, int]) -> None:
+        """Count a case of a kind."""
+        self.kinds[kind] += 1
+        self.outcomes.update(outcomes)
+        self._ended.update((kind, outcome) for outcome in outcomes)
+
+    def lacks(self, program: Program, *, several: bool) -> list[str]:
+        """Which outcomes there should have been."""
+        lacking = [f"no case ended so: {outcome}" for outcome in program.wanted if not self.outcomes[outcome]]
+        kinds = self.kinds if program.each and several else ()
+        return lacking + [f"no {kind} {program.each}" for kind in kinds if (kind, program.each) not in self._ended]
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """What is printed."""
+        return {
+            "cases": self.kinds.total(), "kinds": self.kinds, "outcomes": self.outcomes, "problems": self.problems
+        }  # fmt: skip
+
+
+def run(program: Program, rounds: int, seed: int, *, only: str = "") -> Report:
+    """Try the cases of so many rounds; `only` those of which the kind and name begin so."""
+    report = Report()
+    has_room = os.path.isdir(_IN_MEMORY) and shutil.disk_usage(_IN_MEMORY).free > _ROOM
+    with tempfile.TemporaryDirectory(dir=_IN_MEMORY if has_room else None) as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of changes that are staged still; cases that look for warnings say so
+        place, shared = Path(folder, "cases"), Path(folder, "shared")
+        place.mkdir()
+        shared.mkdir()
+        cases = program.cases(rounds, shared, random.Random(seed))
+        chosen = (case for case in cases if f"{case.kind} {case.name}".startswith(only))
+        _try_all(chosen, program, seed, place, report)
+    report.problems += [] if only else report.lacks(program, several=rounds > 1)
+    return report
+
+
+def _try_all(cases: Iterator[Case], program: Program, seed: int, place: Path, report: Report) -> None:
+    running: dict[int, _Process] = {}
+    left: list[Sequence[Case]] = []
+    processes, begun, deaths = os.cpu_count() or 1, 0, 0
+    try:
+        while deaths < _MOST_DEATHS:
+            while len(running) < processes:
+                # Few at first, so that all processors have some
+                count = min(program.in_a_process, 1 + begun // (2 * processes))
+                if not (some := left.pop() if left else list(itertools.islice(cases, count))):
+                    break
+                begun += len(some)
+                process = _Process(some, seed, place, program.hangs_s)
+                running[process.end] = process
+            if not running:
+                return
+            for end in select.select([*running], [], [])[0]:
+                if rest := running.pop(end).ended(report):
+                    deaths += 1
+                    left += [rest[1:]] if rest[1:] else []
+        report.problems.append(f"{deaths} processes have ended: the other cases were not tried")
+    finally:
+        for process in running.values():
+            process.kill()
+
+
+class _Process:
+    """A process that tries cases one after the other.
+
+    Attributes
+    ----------
+    end : int
+        Can be read when it has ended.
+    """
+
+    def __init__(self, cases: Sequence[Case], seed: int, place: Path, hangs_s: float) -> None:
+        self._cases, self._place = cases, place
+        self._at = mmap.mmap(-1, 8)  # number of the case that it is at
+        self._out, self._errors = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115 - until it has ended
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._try(seed, hangs_s)
+        self.end = os.pidfd_open(self._pid)
+
+    def _try(self, seed: int, hangs_s: float) -> None:
+        status = 1
+        try:
+            os.setpgid(0, 0)
+            os.dup2(self._errors.fileno(), 2)
+            faulthandler.enable(self._errors)
+            for number, case in enumerate(self._cases):
+                self._at[:8] = number.to_bytes(8, "little")
+                faulthandler.dump_traceback_later(hangs_s, exit=True, file=self._errors)
+                outcomes, problem = self._tried(case, seed)
+                faulthandler.cancel_dump_traceback_later()
+                print(json.dumps([number, outcomes, problem]), file=self._out, flush=True)
+            status = 0
+        finally:
+            os._exit(status)
+
+    def _tried(self, case: Case, seed: int) -> tuple[Mapping[str, int], str]:
+        folder = self._folder_of(case)
+        folder.mkdir()
+        try:
+            outcome = case.attempt(folder, random.Random(f"{seed}/{case.kind}/{case.name}"))
+        except BaseException as error:
+            return {}, describe(error)
+        shutil.rmtree(folder, ignore_errors=True)
+        return {outcome: 1} if isinstance(outcome, str) else outcome, ""
+
+    def _folder_of(self, case: Case) -> Path:
+        return self._place / f"{case.kind} {case.name}".replace("/", "-")
+
+    def ended(self, report: Report) -> Sequence[Case]:
+        """Report what there was; returns the cases from the one on that has ended the process."""
+        status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        self._end_group()
+        for text in (self._out, self._errors):
+            text.seek(0)
+        errors = self._errors.read()
+        for number, outcomes, problem in map(json.loads, self._out):
+            report.add(self._cases[number].kind, outcomes)
+            if problem:
+                said = f"; its process has said: {errors[-_MOST_SAID:]}" if errors else ""
+                self._note(report, self._cases[number], problem + said)
+        self._close()
+        if status == 0:
+            return ()
+        rest = self._cases[int.from_bytes(self._at[:8], "little") :]
+        report.add(rest[0].kind, {})
+        self._note(report, rest[0], f"the process ended with {status}: {_why(errors)}")
+        return rest
+
+    def _note(self, report: Report, case: Case, problem: str) -> None:
+        text, folder = f"{case.kind} {case.name}: {problem}", self._folder_of(case)
+        if folder.is_dir() and any(folder.iterdir()) and len(report.problems) < _MOST_KEPT:
+            kept = tempfile.mkdtemp(prefix="faults-")
+            shutil.move(folder, kept)
+            text += f"; its files are in {kept}"
+        shutil.rmtree(folder, ignore_errors=True)
+        report.problems.append(text)
+
+    def kill(self) -> None:
+        os.kill(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        self._end_group()
+        self._close()
+
+    def _close(self) -> None:
+        os.close(self.end)
+        self._out.close()
+        self._errors.close()
+
+    def _end_group(self) -> None:
+        """End what it had started and not ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+
+
+def _why(errors: str) -> str:
+    """What a process said when it crashed or hung, and where its thread in question was, or else the first."""
+    blocks = errors.split("\n\n")
+    threads = [block for block in blocks if "most recent call first" in block]
+    guilty = next((block for block in threads if block.startswith("Current")), threads[-1] if threads else "")
+    frames = [line.strip().removeprefix('File "') for line in guilty.splitlines() if "File" in line]
+    return f"{blocks[0].splitlines()[:1]} at {' < '.join(frames[:6])}"
+
+
+def describe(error: BaseException) -> str:
+    """The error, and where it was raised: the last lines of tagmatch, and the last of all."""
+    if isinstance(error, AssertionError) and str(error):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "/site-packages/" not in frame.filename and "/tests/" not in frame.filename]
+    places = [f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in [*own[-2:], *frames[-1:]]]
+    return f"{type(error).__name__}: {error} ({'; '.join(dict.fromkeys(places))})"
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+
+def program_of(name: str) -> Program:
+    """The program of a module here."""
+    program: Program = importlib.import_module(f"faults.{name}").PROGRAM
+    return program
+
+
+def figures_of(name: str, rounds: int, seed: int, only: str = "") -> dict[str, Any]:
+    """What a program is to print."""
+    return {"program": name, "seed": seed, **run(program_of(name), rounds, seed, only=only).figures}
+
+
+def under(library: str, *arguments: object) -> list[dict[str, Any]]:
+    """What `python -m faults` prints with these arguments, in a process of its own, perhaps under a library."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = preloading(compiled(library, Path(folder)) if library else None)
+        command = [sys.executable, "-m", "faults", *map(str, arguments)]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+    figures = [json.loads(line) for line in done.stdout.splitlines()]
+    assert figures, f"it ended with {done.returncode}"
+    return figures
