@@ -82,35 +82,39 @@ def rng(seed: int) -> random.Random:
     return random.Random(seed)
 
 
-# Where several processes share the tests, none is left waiting for the longest files. The simulator's compiles most
-# kernels first; the next ones compile none meanwhile, or keep them for themselves.
-_FIRST = ("spark", "test_cuda_simulator", "test_kernel_cache", "test_cuda_ptx", "test_pipeline_load", "test_types")
-_FIRST += ("test_memory", "test_pipeline_oracle", "test_workloads_paper", "test_workloads_databases", "test_documents")
+# Where several processes share the tests, none is left waiting for the longest files
+_FIRST = ("test_main_path", "test_cuda_simulator", "test_cuda_simulator_areas", "test_cuda_ptx", "test_memory")
+_FIRST += ("test_pipeline_oracle", "test_pipeline_load")
 
 # Files with Spark that take half of the time of all of them
-_SLOW_SPARK = ("test_append", "test_bench_spark", "test_cluster", "test_spark_documents", "test_stores")
+_SLOW_SPARK = ("test_append", "test_bench_spark", "test_cluster", "test_drivers", "test_stores")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def _shares_spark(config: pytest.Config, file: str) -> bool:
+    """Whether the tests of a file share a JVM with others, as they do at night."""
+    return "tests/spark/" in file and config.option.markexpr == "nightly"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with files that take long or need no kernels; Spark's tests that need its JVM for themselves come last."""
     places = {name: place for place, name in enumerate(_FIRST)}
 
     def place(item: pytest.Item) -> tuple[int, bool]:
-        names = item.path.parent.name, item.path.stem
-        return min(places.get(name, len(places)) for name in names), "free_jvm" in getattr(item, "fixturenames", ())
+        first = -1 if _shares_spark(config, str(item.path)) else places.get(item.path.stem, len(places))
+        return first, "free_jvm" in getattr(item, "fixturenames", ())
 
     items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file for each process. Two have those that share a Spark, which takes long to start and to warm up."""
+    """A file for each process. At night two have those that share a Spark, which takes long to start and to warm up."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
-            if "/spark/" not in file:
+            if not _shares_spark(config, file):
                 return file
             return "spark, slow files" if Path(file).stem in _SLOW_SPARK else "spark"
 
