@@ -62,7 +62,7 @@ def process(tmp_path_factory):
         index.consolidate()
     served = Served(folder / "a.index", "--port", 0, "--config", written(folder, "[metrics]\nenabled = false"))
     yield served
-    with connect(served.url) as tm:
+    with connect(served.url, wait=300) as tm:
         assert tm.match(["a"]) == [1]
     served.process.terminate()
     code, log = served.end()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import os
 from typing import Any
 
 import pytest
-from support.command import done, from_json_lines, tagmatch, write
+from support.command import done, from_json_lines, read, refused, tagmatch, write
 from support.index_files import contents_of, files_of
 
 from tagmatch import TagMatch
@@ -18,7 +18,7 @@ SETS = [{"tags": ["a"], "key": 1}, {"tags": ["a", "b"], "key": 2}]
 
 
 @pytest.fixture
-def index(tmp_path: Path) -> Path:
+def index(tmp_path):
     """Of three snapshots, with a change staged."""
     path = tmp_path / "index"
     done("build", write(tmp_path / "sets.jsonl", SETS), path, "--keep-snapshots", 1)
@@ -30,14 +30,14 @@ def index(tmp_path: Path) -> Path:
 
 
 def rows(index: Any, *options: Any, command: str = "export") -> list[tuple[list[str], int]]:
-    found = from_json_lines(tagmatch(command, index, *options))
+    found = from_json_lines(done(command, index, *options))
     return sorted((sorted(row["tags"]), row["key"]) for row in found)
 
 
 STORED = [(["a"], 1), (["a", "b"], 2), (["t3"], 3), (["t4"], 4)]
 
 
-def test_there_and_back(index: Path, tmp_path: Path) -> None:
+def test_there_and_back(index, tmp_path):
     place = tmp_path / "backup"
     nbytes = sum(file.stat().st_size for file in index.glob("staged-*"))
     told = tagmatch("backup", index, place)
@@ -53,7 +53,7 @@ def test_there_and_back(index: Path, tmp_path: Path) -> None:
         assert tm.match(["staged"]) == [5]
 
 
-def test_mistakes(index: Path, tmp_path: Path) -> None:
+def test_mistakes(index, tmp_path):
     place = tmp_path / "backup"
     done("backup", index, place)
     before = contents_of(index), contents_of(place)
@@ -66,18 +66,16 @@ def test_mistakes(index: Path, tmp_path: Path) -> None:
         (["restore", "", index], "BACKUP is empty; give the path of a folder"),
         (["restore", place, index, "--replace", "--snapshot", 2], f"the index {place} does not keep a snapshot 2; it"),
     ):
-        assert tagmatch(*words, code=1).startswith(f"tagmatch: {told}")
-    tagmatch("backup", index, code=2)
-    tagmatch("restore", place, index, "--snapshot", "last", code=2)
+        assert refused(*words).startswith(f"tagmatch: {told}")
     assert (contents_of(index), contents_of(place)) == before
     damaged = next(place.glob("segment-*/keys.arrow"))
     damaged.write_bytes(damaged.read_bytes()[:-1])
-    line = tagmatch("restore", place, index, "--replace", code=1)
+    line = refused("restore", place, index, "--replace")
     assert f"{damaged} does not have the checksum that it was written with; nothing was copied" in line
     assert contents_of(index) == before[0]
 
 
-def test_replace(index: Path, tmp_path: Path) -> None:
+def test_replace(index, tmp_path):
     done("backup", index, tmp_path / "backup")
     done("add", index, write(tmp_path / "wrong.jsonl", [{"tags": ["wrong"], "key": 9}]))
     assert (["wrong"], 9) in rows(index)
@@ -85,20 +83,20 @@ def test_replace(index: Path, tmp_path: Path) -> None:
     assert rows(index) == STORED
 
 
-def test_an_earlier_snapshot(index: Path, tmp_path: Path) -> None:
+def test_an_earlier_snapshot(index, tmp_path):
     queries = write(tmp_path / "queries.jsonl", [{"tags": ["t3", "t4"]}])
     assert rows(index, "--snapshot", 2) == rows(index, "--snapshot", 2, command="dump") == STORED[:3]
     assert rows(index, "--snapshot", 3) == rows(index, command="dump") == STORED
     assert tagmatch("match", index, queries, "--snapshot", 2) == '{"id":0,"keys":[3]}\n'
     assert tagmatch("explain", index, "t4", "--snapshot", 2) == ""
     assert tagmatch("check", index, "--snapshot", 2) == f"{index}: ok, 3 sets\n"
-    line = tagmatch("export", index, "--snapshot", 1, code=1)
+    line = refused("export", index, "--snapshot", 1)
     assert line == f"tagmatch: the index {index} does not keep a snapshot 1; it has 2 and 3, the current one\n"
     tagmatch("restore", index, index, "--replace", "--snapshot", 2)
     assert rows(index) == STORED[:3]
 
 
-def test_info(index: Path) -> None:
+def test_info(index):
     shown = json.loads(tagmatch("info", index, "--json"))
     assert (shown["number"], shown["sets"]) == (3, 4)
     assert sum(each["live"] for each in shown["segments"]) == 4
@@ -111,7 +109,7 @@ def test_info(index: Path) -> None:
     assert json.loads(tagmatch("info", index, "--json", "--snapshot", 2))["sets"] == 3
 
 
-def test_check_reads_what_is_kept(index: Path) -> None:
+def test_check_reads_what_is_kept(index):
     current = (index / "MANIFEST.json").read_text()
     files = [file for file in files_of(index) if not file.name.startswith("staged-")]
     earlier = [file for file in files if file.parent.name not in current and file.name != "MANIFEST.json"]
@@ -122,16 +120,51 @@ def test_check_reads_what_is_kept(index: Path) -> None:
             file.unlink()
             if bad is not None:
                 file.write_bytes(bad)
-            assert file.name in tagmatch("check", index, code=1)
+            assert file.name in refused("check", index)
         file.write_bytes(good)
     tagmatch("check", index)
 
 
+# -- an index on a store -----------------------------------------------------------------------------------------------
+
+
 @pytest.mark.slow
-def test_a_store(index: Path, tmp_path: Path, bucket: Any, uri: str) -> None:
+def test_a_store(index, tmp_path, bucket, uri, monkeypatch):
+    """What reads works as on a folder."""
+    copies, place = tmp_path / "temporary", f"s3a://{bucket[1]}/folder/index"
+    copies.mkdir()
+    monkeypatch.setenv("TMPDIR", str(copies))
     told = tagmatch("backup", index, uri)
-    assert told.startswith(f"s3a://{bucket[1]}/folder/index: snapshot 3, 4 sets, 1 staged change; ")
+    assert told.startswith(f"{place}: snapshot 3, 4 sets, 1 staged change; ")
     assert "secret" not in told
-    tagmatch("restore", uri, tmp_path / "new")
+    done("restore", uri, tmp_path / "new")
     assert rows(tmp_path / "new") == rows(uri) == STORED
-    tagmatch("check", uri)
+    queries = write(tmp_path / "queries.jsonl", [{"id": 5, "tags": ["b", "a"]}, {"id": 6, "tags": ["x"]}])
+    for words in (["info", "--json"], ["export"], ["explain", "a", "b"], ["match", queries, "--threads", 1]):
+        printed = [tagmatch(words[0], path, *words[1:]) for path in (tmp_path / "new", uri)]
+        assert printed[0] == printed[1] != ""
+    assert tagmatch("check", uri) == f"{place}: ok, 4 sets\n"
+    assert os.listdir(copies) == []
+    sets = write(tmp_path / "sets.jsonl", SETS[:1])
+    for words in (["build", sets, uri, "--overwrite"], ["add", uri, sets], ["remove", uri, sets], ["add", uri, "none"]):
+        line = refused(*words)
+        assert line.startswith(f"tagmatch: cannot change {place}: an index on a store is read-")
+        assert "`tagmatch-partition`" in line
+    with TagMatch.open(uri) as tm:
+        assert len(tm) == 4
+
+
+@pytest.mark.slow
+def test_a_store_without_an_index(bucket, uri):
+    line = refused("info", uri)
+    assert line.startswith(f"tagmatch: there is no index at s3a://{bucket[1]}/folder/index: it has no MANIFEST.json")
+    assert "Arrow does not reach ftp://host/x" in refused("info", "ftp://me:1234@host/x")
+
+
+def test_file_uris(tmp_path):
+    sets, uri = write(tmp_path / "sets.jsonl", SETS), f"file://{tmp_path}/an%20index"
+    done("build", sets, uri)
+    assert done("remove", uri, sets) == f"{tmp_path}/an index: 0 sets, 0 keys; before: 2 sets, 2 keys; 2 removed\n"
+    done("add", tmp_path / "an index", sets)
+    done("export", uri, tmp_path / "out.jsonl")
+    assert sorted(row["key"] for row in read(tmp_path / "out.jsonl")) == [1, 2]

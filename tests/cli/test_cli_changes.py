@@ -10,8 +10,19 @@ from pathlib import Path
 
 import pytest
 from oracle import Oracle
-from support.command import COMMAND, FORMATS, Record, as_json_lines, done, ended, from_json_lines, tagmatch, write
-from support.index_files import manifest_as_first
+from support.command import (
+    COMMAND,
+    FORMATS,
+    Record,
+    as_json_lines,
+    done,
+    ended,
+    from_json_lines,
+    refused,
+    tagmatch,
+    write,
+)
+from support.index_files import contents_of, manifest_as_first
 
 from tagmatch import TagMatch
 
@@ -22,8 +33,8 @@ MORE: list[Record] = [{"tags": ["a"], "key": 2}, {"tags": ["c"], "key": 4}, {"ta
 
 
 @pytest.fixture
-def index(tmp_path: Path, layout: str) -> Path:
-    return made(tmp_path / "index", SETS, layout=layout, max_partition_size=7)
+def index(tmp_path):
+    return made(tmp_path / "index", SETS, max_partition_size=7)
 
 
 def made(path: Path, sets: list[Record], **options: object) -> Path:
@@ -39,10 +50,6 @@ def contents(index: Path) -> dict[frozenset[str], tuple[int, ...]]:
         return dict(tm)
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
 def stored(*changes: tuple[str, list[Record]]) -> dict[frozenset[str], tuple[int, ...]]:
     oracle = Oracle()
     for name, rows in changes:
@@ -51,31 +58,30 @@ def stored(*changes: tuple[str, list[Record]]) -> dict[frozenset[str], tuple[int
     return dict(oracle)
 
 
-# -- add and remove --------------------------------------------------------------------------------------------------
+# -- add and remove ----------------------------------------------------------------------------------------------------
 
 
 def test_what_changed_is_said(index):
     sets = write(index.with_name("sets.jsonl"), MORE)
-    assert (
-        tagmatch("add", index, sets) == f"{index}: 4 sets, 5 keys; before: 2 sets, 3 keys; 2 added, 1 already there\n"
-    )
+    told = f"{index}: 4 sets, 5 keys; before: 2 sets, 3 keys; 2 added, 1 already there\n"
+    assert done("add", index, sets) == told
     assert contents(index) == stored(("add_sets", SETS + MORE))
-    assert tagmatch("remove", index, sets) == f"{index}: 2 sets, 2 keys; before: 4 sets, 5 keys; 3 removed\n"
+    assert done("remove", index, sets) == f"{index}: 2 sets, 2 keys; before: 4 sets, 5 keys; 3 removed\n"
     assert contents(index) == stored(("add_sets", SETS), ("remove_sets", MORE))
-    assert tagmatch("remove", index, sets).endswith("; before: 2 sets, 2 keys; 3 missing\n")
+    assert done("remove", index, sets).endswith("; before: 2 sets, 2 keys; 3 missing\n")
 
 
 def test_a_row_to_remove_that_is_not_there(index):
     """An error, if it is to be one, after which nothing is changed."""
-    sets, before = write(index.with_name("sets.jsonl"), [*SETS[:2], SETS[0]]), files(index)
+    sets, before = write(index.with_name("sets.jsonl"), [*SETS[:2], SETS[0]]), contents_of(index)
     message = "key 1 is not stored with the set ['a']: nothing is removed"
-    assert message in tagmatch("remove", index, sets, "--missing", "error", code=1)
-    assert files(index) == before
+    assert message in refused("remove", index, sets, "--missing", "error")
+    assert contents_of(index) == before
     sets = write(index.with_name("sets.jsonl"), SETS[:2])
     assert tagmatch("remove", index, sets, "--missing", "error").endswith("; 2 removed\n")
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", ["jsonl", "csv.gz", "parquet"])
 def test_formats(index, name):
     """By suffix, and by option from standard input."""
     sets = index.with_name(f"sets.{name}")
@@ -112,12 +118,12 @@ def test_everything_is_removed(index, tmp_path):
 
 @pytest.mark.parametrize("command", ["add", "remove"])
 def test_no_rows_change_nothing(index, tmp_path, command):
-    before = files(index)
+    before = contents_of(index)
     done(command, index, write(tmp_path / "sets.jsonl", []))
-    assert files(index) == before
+    assert contents_of(index) == before
 
 
-# -- what cannot be used ---------------------------------------------------------------------------------------------
+# -- what cannot be used -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["add", "remove"])
@@ -131,11 +137,11 @@ def test_a_bad_row_changes_nothing(index, tmp_path, command, form):
     else:
         sets.write_bytes(FORMATS[form]([*MORE, {"tags": ["a"], "key": -1}]))
         column = "key"
-    before = files(index)
-    message = tagmatch(command, index, sets, code=1)
+    before = contents_of(index)
+    message = refused(command, index, sets)
     for word in (str(sets), f"column '{column}'", "row 3"):
         assert word in message
-    assert files(index) == before
+    assert contents_of(index) == before
     output = ended(command, index, sets, "--skip-invalid")
     assert "skipped 1 invalid row; the first:" in output.stderr
     assert contents(index) == stored(("add_sets", SETS), (f"{command}_sets", MORE))
@@ -146,7 +152,7 @@ def test_there_is_no_index(tmp_path, command):
     sets = write(tmp_path / "sets.jsonl", SETS)
     (tmp_path / "empty").mkdir()
     for name in ("nowhere", "empty", "sets.jsonl"):
-        message = tagmatch(command, tmp_path / name, sets, code=1)
+        message = refused(command, tmp_path / name, sets)
         assert str(tmp_path / name) in message
         assert "tagmatch build" in message
     assert sorted(os.listdir(tmp_path)) == ["empty", "sets.jsonl"]
@@ -163,43 +169,19 @@ def test_another_program_changes_the_index(index, tmp_path, command):
             with TagMatch.open(index) as tm:
                 tm.add_set(["other"], 7)
                 tm.consolidate()
-            before = files(index)
+            before = contents_of(index)
             stream.write(as_json_lines(SETS))
-        stdout, stderr = process.communicate(timeout=120)
+        stdout, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
     assert stdout == b""
     (line,) = stderr.decode().splitlines()
     for word in (str(index), "another program", "run the command again"):
         assert word in line
     assert "reload()" not in line
-    assert files(index) == before
+    assert contents_of(index) == before
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["add"],
-        ["add", "index"],
-        ["remove", "index", "a", "b"],
-        ["add", "index", "sets", "--overwrite"],
-        ["explain", "i"],
-    ],
-    ids=" ".join,
-)
-def test_usage(arguments):
-    tagmatch(*arguments, code=2)
-
-
-@pytest.mark.parametrize(("words", "offered"), [("ad", ["add"]), ("rem", ["remove"]), ("ex", ["explain", "export"])])
-def test_completion(words, offered):
-    environment = os.environ | {
-        "_TAGMATCH_COMPLETE": "complete_bash", "COMP_WORDS": f"tagmatch {words}", "COMP_CWORD": "1",
-    }  # fmt: skip
-    output = subprocess.run([COMMAND], env=environment, capture_output=True, text=True, timeout=120)
-    assert sorted(output.stdout.split()) == offered
-
-
-# -- explain ---------------------------------------------------------------------------------------------------------
+# -- explain -----------------------------------------------------------------------------------------------------------
 
 
 def test_explain(index):
@@ -210,6 +192,7 @@ def test_explain(index):
     ]
     assert done("explain", index, "unknown") == ""
     assert from_json_lines(done("explain", index, "a", "a")) == [{"tags": ["a"], "keys": [1, 2]}]
+    assert str(index.with_name("nowhere")) in refused("explain", index.with_name("nowhere"), "a")
 
 
 def test_explain_odd_tags(tmp_path):
@@ -220,11 +203,7 @@ def test_explain_odd_tags(tmp_path):
 
 
 def test_explain_tags_that_are_no_text(index):
-    output = subprocess.run([COMMAND, "explain", index, b"\xff"], capture_output=True, timeout=120)
+    output = subprocess.run([COMMAND, "explain", index, b"\xff"], capture_output=True)
     assert output.returncode == 1
     assert b"no UTF-8 form" in output.stderr
     assert len(output.stderr.splitlines()) == 1
-
-
-def test_explain_without_an_index(tmp_path):
-    assert str(tmp_path / "nowhere") in tagmatch("explain", tmp_path / "nowhere", "a", code=1)

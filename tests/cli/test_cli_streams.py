@@ -1,21 +1,27 @@
-"""Streams: every answer is written or an error comes, and queries are answered as they arrive."""
+"""Streams: every answer is written or an error comes, queries are answered as they arrive, and terminals see a bar."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
+import pty
+import re
 import resource
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command import COMMAND, as_json_lines, ended, from_json_lines, started, tagmatch, write
+from support.command import COMMAND, as_json_lines, done, ended, from_json_lines, started, tagmatch, write
+from support.kernel_cache import copy_of_cache
 
 from tagmatch import TagMatch
+from tagmatch.cli.progress import steps
 from tagmatch.files.columns import ID, QUERY_TAGS
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.json_lines import JsonLines, json_blocks
@@ -25,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def index(tmp_path_factory):
     """Each query with `a` has key 1, each with `many` 200 others."""
     path = tmp_path_factory.mktemp("streams") / "index"
     with TagMatch(path) as tm:
@@ -36,7 +42,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def large(index: Path) -> Path:
+def large(index):
     """3,000 queries, whose answers have 4.8 MB."""
     path = index.with_name("queries.jsonl")
     path.write_bytes(as_json_lines([{"tags": ["many"]}] * 3_000))
@@ -44,17 +50,35 @@ def large(index: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(index: Path, large: Path) -> bytes:
-    return tagmatch("match", index, large).encode()
+def large_index(tmp_path_factory):
+    """Small on the disk, but not as rows: a set with a tag of 1 MB and 600 keys."""
+    path = tmp_path_factory.mktemp("large") / "index"
+    with TagMatch(path) as tm:
+        tm.add_sets([["x" * 1_000_000]], [0])
+        tm.consolidate()
+        for first in range(1, 600, 50):
+            tm.add_sets([["x" * 1_000_000]] * 50, range(first, first + 50))
+        tm.consolidate()
+    return path
 
 
-BUFFERING = pytest.mark.parametrize("environment", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffered", "unbuffered"])
+@pytest.fixture(scope="module")
+def expected(index, large):
+    return done("match", index, large).encode()
 
 
-# -- output ----------------------------------------------------------------------------------------------------------
+UNBUFFERED = {"PYTHONUNBUFFERED": "1"}
+BUFFERING = pytest.mark.parametrize("environment", [{}, pytest.param(UNBUFFERED, marks=pytest.mark.nightly)], ids=str)
+#: Of which short tests take the first
+FORMATS = pytest.mark.parametrize(
+    "name", ["jsonl", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("csv.gz", "parquet"))]
+)
 
 
-@BUFFERING
+# -- output ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("environment", [{}, UNBUFFERED], ids=str)
 def test_a_pipe_that_does_not_block(index, large, expected, environment):
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -67,7 +91,7 @@ def test_a_pipe_that_does_not_block(index, large, expected, environment):
 
 
 @BUFFERING
-@pytest.mark.parametrize("limit", [1 << 20, (1 << 20) + 4321])
+@pytest.mark.parametrize("limit", [(1 << 20) + 4321, pytest.param(1 << 20, marks=pytest.mark.nightly)])
 def test_a_file_that_may_not_grow(index, large, tmp_path, environment, limit):
     """As a disk that gets full, it takes a part of what is written at once."""
     with (tmp_path / "answers.jsonl").open("wb") as file:
@@ -79,25 +103,28 @@ def test_a_file_that_may_not_grow(index, large, tmp_path, environment, limit):
             environment=environment,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
         )
-        _, stderr = process.communicate(timeout=120)
+        _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
     assert stderr.decode() == "tagmatch: standard output: File too large\n"
 
 
 @BUFFERING
-def test_a_full_disk(index, environment):
+def test_a_full_disk(index, large, environment):
+    commands = [["info", index], ["match", index, large], ["export", index, "--format", "parquet"], ["--help"]]
     with Path("/dev/full").open("wb") as full:
-        for arguments in (["info", index], ["info", index, "--json"], ["check", index], ["--help"], ["--version"]):
+        for arguments in commands:
             process = started(*arguments, stdout=full, environment=environment)
-            _, stderr = process.communicate(timeout=120)
+            _, stderr = process.communicate(timeout=600)
             assert process.returncode == 1, arguments
             assert stderr.decode() == "tagmatch: standard output: No space left on device\n"
 
 
 @BUFFERING
-def test_a_reader_that_has_had_enough(index, large, environment):
-    with started("match", index, large, stdout=subprocess.PIPE, environment=environment) as process:
-        process.stdout.readline()
+@pytest.mark.parametrize("command", ["match", "export"])
+def test_a_reader_that_has_had_enough(index, large, large_index, environment, command):
+    arguments = [command, index, large] if command == "match" else [command, large_index]
+    with started(*arguments, stdout=subprocess.PIPE, environment=environment) as process:
+        process.stdout.read(1_000)
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
@@ -110,7 +137,6 @@ def test_a_reader_that_has_had_enough(index, large, environment):
         (["build", "-", "NEW"], 0, "standard input: cannot be read: it is closed"),
         (["match", "INDEX", "LARGE"], 1, "standard output: it is closed"),
         (["info", "INDEX"], 1, "standard output: it is closed"),
-        (["check", "INDEX"], 1, "standard output: it is closed"),
         (["--help"], 1, "standard output: it is closed"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -118,7 +144,7 @@ def test_a_reader_that_has_had_enough(index, large, environment):
 def test_standard_streams_that_are_closed(index, large, tmp_path, arguments, closed, message):
     paths = {"INDEX": index, "LARGE": large, "NEW": tmp_path / "new"}
     process = started(*(paths.get(word, word) for word in arguments), preexec_fn=lambda: os.close(closed))
-    _, stderr = process.communicate(timeout=120)
+    _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
     assert stderr.decode() == f"tagmatch: {message}\n"
 
@@ -128,7 +154,7 @@ def test_streams_that_are_not_needed_may_be_closed(index, large, expected, tmp_p
     """Nor does a file that is opened get the number of one."""
     output = tmp_path / "answers.jsonl"
     process = subprocess.Popen([COMMAND, "match", index, large, "-o", output], preexec_fn=lambda: os.close(closed))
-    assert process.wait(120) == 0
+    assert process.wait(600) == 0
     assert output.read_bytes() == expected
 
 
@@ -136,11 +162,45 @@ def test_an_error_without_standard_error(index, tmp_path):
     process = subprocess.Popen(
         [COMMAND, "match", index, tmp_path / "nowhere.jsonl"], stdout=subprocess.PIPE, preexec_fn=lambda: os.close(2)
     )
-    assert process.communicate(timeout=120) == (b"", None)
+    assert process.communicate(timeout=600) == (b"", None)
     assert process.returncode == 1
 
 
-# -- input -----------------------------------------------------------------------------------------------------------
+@FORMATS
+def test_a_file_appears_only_when_it_is_whole(large_index, tmp_path, name):
+    """On a disk that gets full; what is there stays."""
+    file = tmp_path / f"sets.{name}"
+    file.write_text("older")
+    limit = 2_000  # bytes, also of what is compressed
+    command = subprocess.run(
+        [COMMAND, "export", large_index, file],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert command.returncode == 1
+    assert command.stderr == f"tagmatch: {file}: cannot be written: File too large\n"
+    assert os.listdir(tmp_path) == [file.name]
+    assert file.read_text() == "older"
+
+
+# A process has at least the peak of the one that started it, so that one is to be small
+PEAK = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)
+"""
+
+
+@FORMATS
+def test_memory_is_bounded(large_index, name):
+    """It is less than half of what is written."""
+    command = [sys.executable, "-c", PEAK, COMMAND, "export", large_index, "--format", name]
+    peak = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(peak.stdout) < 400_000_000
+
+
+# -- input -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("blocking", [True, False])
@@ -210,8 +270,6 @@ def seen(blocks: list[bytes]) -> tuple[list[tuple[int, Any, Any]], list[str]]:
     return rows, faults
 
 
-# -- lines that cannot be used ---------------------------------------------------------------------------------------
-
 GOOD, BAD = {"tags": ["a"]}, {"tags": [None]}
 
 
@@ -247,3 +305,82 @@ def test_skip_invalid_sets(tmp_path):
 
 def test_nothing_is_said_where_nothing_is_skipped(index):
     tagmatch("match", index, "-", "--skip-invalid", stdin=as_json_lines([GOOD]))
+
+
+# -- terminals ---------------------------------------------------------------------------------------------------------
+
+ROWS = 5_000
+
+
+@pytest.fixture(scope="module")
+def many(index):
+    return write(index.with_name("queries.parquet"), [{"tags": ["a"]}] * ROWS)
+
+
+def on_a_terminal(*arguments: object, stdout: int | None = None, environment: dict[str, str] | None = None) -> str:
+    """What the command shows on a terminal, which also gets its output unless that goes elsewhere."""
+    terminal, end = pty.openpty()
+    process = subprocess.Popen(
+        [COMMAND, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=end if stdout is None else stdout,
+        stderr=end,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "200"} | (environment or {}),
+    )
+    os.close(end)
+    shown = []
+    try:
+        while more := os.read(terminal, 1 << 16):
+            shown.append(more)
+    except OSError:
+        pass  # so Linux tells the end
+    os.close(terminal)
+    assert process.wait(600) == 0, b"".join(shown)
+    return b"".join(shown).decode()
+
+
+def test_a_bar_where_answers_go_elsewhere(index, many, tmp_path):
+    for arguments in (["-o", tmp_path / "answers.jsonl"], []):
+        with (tmp_path / "stdout").open("wb") as stdout:
+            shown = on_a_terminal("match", index, many, *arguments, stdout=stdout.fileno())
+        assert "matching" in shown
+        assert f"{ROWS}/{ROWS}" in shown
+        assert re.search(r"[\d,]+/s", shown)
+        assert "left:" in shown
+        file = tmp_path / ("answers.jsonl" if arguments else "stdout")
+        assert [answer["id"] for answer in from_json_lines(file.read_text())] == list(range(ROWS))
+
+
+@pytest.mark.parametrize("output", ["-", "/dev/stdout"])
+def test_no_bar_among_the_answers(index, many, output):
+    shown = on_a_terminal("match", index, many, "-o", output)
+    assert [answer["id"] for answer in from_json_lines(shown.replace("\r\n", "\n"))] == list(range(ROWS))
+
+
+def test_a_bar_of_an_export(large_index, tmp_path):
+    assert "exporting" in on_a_terminal("export", large_index, tmp_path / "sets.csv")
+    assert "exporting" not in on_a_terminal("export", large_index)
+
+
+@pytest.mark.parametrize(("seconds_a_row", "largest"), [(1e-3, 1_000), (1e-4, 1_000), (1e-6, 100_000)])
+def test_steps(seconds_a_row, largest):
+    """Of 1,000 rows, unless many more are done in no time."""
+    batch = pa.record_batch([pa.nulls(70_000)], names=["a"])
+    sizes: list[int] = []
+    for step in steps(batch, lambda: sum(sizes) * seconds_a_row):
+        sizes.append(len(step))  # noqa: PERF401 - the clock looks at what there is
+    assert sum(sizes) == len(batch)
+    assert sizes[0] == 1_000
+    assert max(sizes) <= largest
+
+
+def test_compiling_is_said(index, tmp_path):
+    queries = tmp_path / "queries.jsonl"
+    queries.write_bytes(as_json_lines([{"tags": ["a"]}]))
+    said = "compiling kernels, once, about 30 s"
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    for kernel in copy_of_cache(tmp_path).glob("rarest._verify-*"):
+        kernel.unlink()
+    first, second = (on_a_terminal("match", index, queries, environment=environment) for _ in range(2))
+    assert first.count(said) == 1
+    assert said not in second

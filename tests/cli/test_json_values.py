@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ _WRONG = [
 
 
 @pytest.mark.parametrize(("text", "why"), _WRONG)
-def test_what_is_no_json_is_an_error_in_words(text: bytes, why: str) -> None:
+def test_what_is_no_json_is_an_error_in_words(text, why):
     with pytest.raises(InvalidValueError) as caught:
         read_json(text, "the payload")
     assert str(caught.value) == f"the payload is no JSON: {why}"
@@ -56,7 +55,7 @@ def _as_command(text: bytes) -> Any:
 
 @pytest.mark.parametrize("read", [_as_cell, _as_attribute_of_the_service, _as_command])
 @pytest.mark.parametrize("text", [text for text, _ in _WRONG])
-def test_it_is_refused_wherever_it_comes_from(text: bytes, read: Callable[[bytes], Any]) -> None:
+def test_it_is_refused_wherever_it_comes_from(text, read):
     with pytest.raises(InvalidValueError, match="is no JSON: "):
         read(text)
 
@@ -73,6 +72,6 @@ def test_it_is_refused_wherever_it_comes_from(text: bytes, read: Callable[[bytes
         (b"[" * MOST_NESTED + b"]" * MOST_NESTED, None),
     ],
 )
-def test_what_is_json_is_its_value(text: bytes, value: Any) -> None:
+def test_what_is_json_is_its_value(text, value):
     found = read_json(text, "it")
     assert value is None or (found == value and type(found) is type(value))

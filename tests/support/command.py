@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import io
 import json
+import math
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from support.forked import run_forked
 from typer.testing import CliRunner
 
 from tagmatch.cli.app import app
+from tagmatch.cli.run import run
+from tagmatch.files.constraints import constraint_lists
 
 COMMAND = Path(sys.executable).parent / "tagmatch"
 
@@ -56,7 +63,7 @@ def ended(*arguments: object, stdin: bytes | Path = b"") -> subprocess.Completed
 
 def tagmatch_alone(*arguments: object, code: int = 0) -> str:
     """As `tagmatch`, but in a process that this one starts: for a process that was forked itself."""
-    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=600)
     return _as_expected(code, done)
 
 
@@ -73,9 +80,29 @@ def _as_expected(code: int, done: subprocess.CompletedProcess[str]) -> str:
 
 def done(*arguments: object) -> str:
     """What the command prints that runs, without an error, in this process, to save time."""
-    result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+    with tempfile.TemporaryFile() as printed:
+        kept = os.dup(1)
+        os.dup2(printed.fileno(), 1)  # rows are written there, whatever `sys.stdout` is
+        try:
+            result = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        printed.seek(0)
+        rows = printed.read().decode()
     assert result.exit_code == 0, result.output
-    return result.stdout
+    return result.stdout + rows
+
+
+def refused(*arguments: object) -> str:
+    """The one line of standard error with which the command fails; run in this process, to save time."""
+    stderr = io.StringIO()
+    command = patch("sys.argv", ["tagmatch", *map(str, arguments)])
+    with command, contextlib.redirect_stderr(stderr), pytest.raises(SystemExit) as caught:
+        run(app)
+    assert caught.value.code == 1
+    (line,) = stderr.getvalue().splitlines(keepends=True)
+    return line
 
 
 def started(*arguments: object, environment: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
@@ -106,21 +133,39 @@ def as_json_lines(records: list[Record]) -> bytes:
 
 
 def as_csv(records: list[Record]) -> bytes:
-    names = list(records[0])
-    text = io.StringIO()
+    """Cells as a program writes them that knows no types; lists and objects are JSON, and plain tags have bars."""
+    text, names = io.StringIO(), _names(records)
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(names)
-    for record in records:
-        tags = "|".join(record["tags"]) or "[]"
-        rows.writerow([tags if name == "tags" else record.get(name, "") for name in names])
+    rows.writerows([[_cell(name, record.get(name)) for name in names] for record in records])
     return text.getvalue().encode()
+
+
+def _names(records: list[Record]) -> list[str]:
+    return list(dict.fromkeys(name for record in records for name in record))
+
+
+def _cell(name: str, value: Any) -> Any:
+    if name == "tags" and value is not None:
+        return "|".join(value) or "[]"
+    if isinstance(value, list | dict):
+        return json.dumps(value)
+    return "" if value is None else "1e999" if value == math.inf else value
+
+
+def as_table(records: list[Record]) -> pa.Table:
+    key = pa.string() if isinstance(records[0].get("key"), str) else pa.uint64()
+    kinds = {"tags": pa.list_(pa.string()), "key": key, "where": pa.string()}
+    columns = {name: [record.get(name) for record in records] for name in _names(records)}
+    return pa.table({
+        name: constraint_lists(values) if name == "constraints" else pa.array(values, kinds.get(name))
+        for name, values in columns.items()
+    })  # fmt: skip
 
 
 def as_parquet(records: list[Record]) -> bytes:
     sink = io.BytesIO()
-    key = pa.string() if isinstance(records[0].get("key"), str) else pa.uint64()
-    kind = pa.schema({"tags": pa.list_(pa.string()), "key": key}) if "key" in records[0] else None
-    pq.write_table(pa.Table.from_pylist(records, kind), sink)
+    pq.write_table(as_table(records), sink)
     return sink.getvalue()
 
 
@@ -143,11 +188,12 @@ FORMATS = {
 
 
 def write(path: Path, records: list[Record], schema: pa.Schema | None = None) -> Path:
-    """A file of these records, in the format of its suffix."""
+    """A file of these records, in the format of its suffix; what a record does not have is null, or an empty cell."""
     if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(records, schema), path, row_group_size=300)
+        table = as_table(records) if schema is None else pa.Table.from_pylist(records, schema)
+        pq.write_table(table, path, row_group_size=300)
     else:
-        path.write_bytes(as_json_lines(records))
+        path.write_bytes(FORMATS[path.name.partition(".")[2]](records))
     return path
 
 
@@ -159,3 +205,13 @@ def read(path: Path) -> list[Record]:
 
 def from_json_lines(text: str) -> list[Record]:
     return [json.loads(line) for line in text.splitlines()]
+
+
+def answers(text: str) -> list[list[Any]]:
+    """The keys of each answer, sorted."""
+    return [sorted(row["keys"]) for row in from_json_lines(text)]
+
+
+def exported(index: Path) -> list[Record]:
+    """What `tagmatch export` prints, in the order of keys."""
+    return sorted(from_json_lines(done("export", index)), key=lambda row: row["key"])

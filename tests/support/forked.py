@@ -16,7 +16,7 @@ from subprocess import CompletedProcess
 
 from tagmatch.cli import main
 
-_HANGS_S = 120
+_HANGS_S = 600
 
 
 @cache

@@ -1,0 +1,412 @@
+"""Columns of files of queries: attributes in one or in many columns, places, and files without tags."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.command import (
+    Record,
+    answers,
+    as_csv,
+    as_json_lines,
+    as_table,
+    done,
+    ended,
+    from_json_lines,
+    refused,
+    tagmatch,
+    write,
+)
+from support.expressions import text_of
+from support.trees import And, Not, Test, evaluate
+
+from tagmatch import Near, TagMatch
+
+pytestmark = pytest.mark.slow
+
+KINDS = pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+TREES = [
+    Test("price", "<", (10,)),
+    Test("price", "=", (2**53 + 1,)),
+    Test("price", "!=", (5,)),
+    Not(Test("price", "exists", ())),
+    And((Test("a city", "=", ("Rome",)), Test("new", "=", (True,)))),
+    Test("a city", "prefix", ("0",)),
+    Test("a city", "exists", ()),
+    Not(Test("new", "=", (True,))),
+    Test("id", "exists", ()),
+]
+#: With several values, with none, and texts as numbers are written
+ROWS: list[Record] = [
+    {"price": 9.5, "a city": ["Rome", "Oslo"], "new": True},
+    {"price": None, "a city": ["0071"], "new": False},
+    {"price": 5, "a city": None, "new": None},
+    {"price": -2.5e-3, "a city": ["7", 'é,"x"'], "new": True},
+    {"price": math.inf, "a city": ["true"], "new": True},
+]
+NAMES = ["price", "a city", "new"]
+FINITE = ROWS[:-1]
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory, seed):
+    path, spelling = tmp_path_factory.mktemp("queries") / "index", random.Random(seed)
+    with TagMatch(path) as tm:
+        for key, tree in enumerate(TREES):
+            tm.add_set(["a"], key, where=text_of(tree, spelling))
+        tm.consolidate()
+    return path
+
+
+def expected(rows: list[Record], names: list[str]) -> list[list[int]]:
+    asked = [{name: row.get(name) for name in names} for row in rows]
+    return [[key for key, tree in enumerate(TREES) if evaluate(tree, {"a"}, row)] for row in asked]
+
+
+def queries(rows: list[Record], **others: Any) -> list[Record]:
+    return [{"id": f"n{number}", "tags": ["a"], **row, **others} for number, row in enumerate(rows)]
+
+
+def assert_fails(index: Path, path: Path, message: str, option: str = "*") -> None:
+    assert message in refused("match", index, path, "--attributes", option)
+
+
+# -- attributes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "names"), [("*", NAMES), ("price,a city,new", NAMES), ("new", ["new"]), ("a city", ["a city"])]
+)
+def test_columns(index, tmp_path, option, names):
+    """Of Parquet and of CSV, also of streams and folders."""
+    wanted, lines = expected(ROWS, names), as_csv(queries(ROWS))
+    assert any(wanted)
+    found = done("match", index, write(tmp_path / "queries.parquet", queries(ROWS)), "--attributes", option)
+    assert answers(found) == wanted
+    assert [row["id"] for row in from_json_lines(found)] == [f"n{number}" for number in range(len(ROWS))]
+    assert tagmatch("match", index, "-", "--format", "csv", "--attributes", option, stdin=lines) == found
+    (tmp_path / "folder").mkdir()
+    for part in range(2):
+        (tmp_path / "folder" / f"{part}.csv").write_bytes(lines)
+    assert answers(done("match", index, tmp_path / "folder", "--attributes", option)) == wanted * 2
+
+
+def test_many_rows_of_a_column(index, tmp_path):
+    """Over several batches, with integers that are no floats, texts and numbers by turns; and texts in quotes."""
+    rows = [ROWS[number % len(ROWS)] | {"price": [2**53, 2**53 + 1, 4, "x"][number % 4]} for number in range(30_000)]
+    path = write(tmp_path / "q.csv", queries(rows))
+    assert answers(done("match", index, path, "--attributes", "*")) == expected(rows[:20], NAMES) * 1_500
+    path.write_bytes(b'tags,a city\na,"""0071"""\n')
+    assert answers(done("match", index, path)) == expected([{"a city": "0071"}], NAMES)
+
+
+@KINDS
+def test_without_the_option_all_are(index, tmp_path, kind):
+    """As in Python; `--ignore-columns` leaves some aside, and `--attributes` chooses."""
+    path = write(tmp_path / f"q.{kind}", queries(FINITE))
+    assert answers(done("match", index, path)) == expected(FINITE, NAMES)
+    assert answers(done("match", index, path, "--ignore-columns", "price,new")) == expected(FINITE, ["a city"])
+    assert answers(done("match", index, path, "--ignore-columns", "*")) == expected(FINITE, [])
+    assert answers(done("match", index, path, "--attributes", "new")) == expected(FINITE, ["new"])
+
+
+@KINDS
+def test_columns_and_a_column_of_attributes(index, tmp_path, kind):
+    """Both count, and none may be in both."""
+    path = write(tmp_path / f"q.{kind}", queries(FINITE, attributes={"id": 1}))
+    assert answers(done("match", index, path)) == expected([{**row, "id": 1} for row in FINITE], [*NAMES, "id"])
+    path = write(tmp_path / f"q.{kind}", queries(FINITE, attributes={"price": 1}))
+    assert_fails(index, path, "attribute 'price' is a column, and in the column 'attributes'; leave out one")
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("Tags", "tags"), ("attribute", "attributes"), ("Location", "location"), ("with_in", "within"), ("ids", "id")],
+)
+def test_misspelt_columns(index, tmp_path, kind, name, meant):
+    rows = [{"tags": ["a"], "price": 5, name: 1}, {"tags": ["a"], "price": 5}]
+    if meant == "tags":
+        rows = [{names if names != "tags" else "note": each for names, each in row.items()} for row in rows]
+    path = write(tmp_path / f"q.{kind}", rows)
+    line = refused("match", index, path)
+    for words in (str(path), f"column {name!r}", f"is {meant!r} meant?", "'attributes'", f"--attributes {name!r}"):
+        assert words in line
+    if meant != "tags":
+        chosen = done("match", index, path, "--attributes", f"price,{name}")
+        assert answers(chosen) == answers(done("match", index, path, "--ignore-columns", name))
+        skipped = ended("match", index, path, "--skip-invalid")
+        assert (skipped.returncode == 0 and len(answers(skipped.stdout)) == 1) == (kind == "jsonl")
+
+
+def test_rows_of_json_lines_have_columns_of_their_own(index):
+    """Also values of several types, over several blocks, in a stream, and names written with escapes."""
+    rows: list[Record] = [
+        {"price": [10, "x", True][number % 3]} if number % 4 else {"a city": ["Rome", "x"]} for number in range(9_000)
+    ]
+    lines = as_json_lines([{"tags": ["a"], **row} for row in rows]).replace(b'"price"', b'"pr\\u0069ce"', 5)
+    wanted = expected(rows[:12], NAMES)
+    assert answers(tagmatch("match", index, "-", stdin=lines)) == wanted * 750
+    assert any(wanted)
+    for line, message in (
+        (b'{"tags": ["a"], "price": 1, "price": 2}', "it has 'price' more than once"),
+        (b'{"tags": ["a"], "price": {"eur": 1}}', 'row 0: attribute "price": a value must be a bool, an int'),
+        (b'{"price": 1, "id": [1]}', "column 'id': row 0 must be an integer or a string"),
+    ):
+        assert message in tagmatch("match", index, "-", stdin=line, code=1)
+    assert answers(tagmatch("match", index, "-", stdin=b'{"price": 5}')) == [[]]
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("day", pa.array([0] * 5, pa.date32()), "column 'day' is of date32[day], but attributes are bools"),
+        ("cost", pa.array([Decimal(1)] * 5), "column 'cost' is of decimal128(1, 0), but attributes are"),
+        ("raw", pa.array([[b"\0=price\0b1"]] * 5), "column 'raw' is of list<"),
+        ("pair", pa.array([{"x": 1}] * 5), "column 'pair' is of struct<"),
+        ("big", pa.array([0, 1, 2**63, 0, 0], pa.uint64()), "column 'big': row 2 has 9223372036854775808, which must"),
+        ("", pa.array([0] * 5), "column '': the name of an attribute must not be empty"),
+        ("a\0b", pa.array([0] * 5), "the name of an attribute must not contain U+0000"),
+    ],
+)
+def test_columns_of_parquet_that_will_not_do(index, tmp_path, name, values, message):
+    path = tmp_path / "q.parquet"
+    pq.write_table(as_table(queries(ROWS)).append_column(name, values), path)
+    assert_fails(index, path, message)
+    assert answers(done("match", index, path, "--attributes", "price")) == expected(ROWS, ["price"])
+    if name == "big":
+        skipped = ended("match", index, path, "--attributes", "price,big", "--skip-invalid")
+        assert answers(skipped.stdout) == expected([*ROWS[:2], *ROWS[3:]], ["price"])
+        assert "q.parquet: column 'big': row 2 has" in skipped.stderr
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (b"9223372036854775808", "column 'price': row 2: attribute \"price\": an integer must be from -2**63"),
+        (b"[[1]]", "column 'price': row 2: attribute \"price\": a value must be a bool, an int, a float or a str, not"),
+        (b"[1", "(row 2) is not a row of CSV: column 'price': '[1' is no JSON"),
+    ],
+)
+def test_cells_that_will_not_do(index, tmp_path, cell, message):
+    """They are named, or their rows are left out."""
+    lines = as_csv(queries(ROWS)).splitlines(keepends=True)
+    (tmp_path / "q.csv").write_bytes(b"".join([*lines[:3], b"n2,a," + cell + b",,\n", *lines[4:]]))
+    assert_fails(index, tmp_path / "q.csv", "q.csv: line 4", "price")
+    assert_fails(index, tmp_path / "q.csv", message, "price")
+    skipped = ended("match", index, tmp_path / "q.csv", "--attributes", "price", "--skip-invalid")
+    assert answers(skipped.stdout) == expected([*ROWS[:2], *ROWS[3:]], ["price"])
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("price,price", "names 'price' twice"),
+        ("price,", "has an empty name"),
+        ("", "has an empty name"),
+        ("tags", "the column 'tags' has a meaning of its own"),
+        ("price,id", "the column 'id' has a meaning of its own"),
+        ("attributes", "the column 'attributes' has a meaning of its own"),
+        ("*,price", "has names beside '*'"),
+    ],
+)
+def test_options_that_will_not_do(index, tmp_path, option, message):
+    path = write(tmp_path / "q.parquet", queries(ROWS))
+    assert message in tagmatch("match", index, path, "--attributes", option, code=2)
+
+
+def test_columns_that_are_missing_or_there_twice(index, tmp_path):
+    for kind in ("parquet", "csv"):
+        path = write(tmp_path / f"q.{kind}", queries(ROWS))
+        assert_fails(index, path, f"{path} has no column 'cost'; its columns are 'id', 'tags'", "price,cost")
+    path.write_bytes(b"tags,price,price\na,1,2\n")
+    assert_fails(index, path, "q.csv has 2 columns 'price'; there must be one", "price")
+
+
+def test_attributes_in_one_column(tmp_path):
+    """As objects of JSON, whose values may differ in type, as structs, and as maps."""
+    index, path = tmp_path / "index", tmp_path / "q.parquet"
+    wheres = ["price < 10", None, 'city in {"Rome"} or tags {"de"}']
+    with TagMatch(index) as tm:
+        tm.add_sets([["fr"], ["fr"], []], [1, 2, 3], where=wheres)
+        tm.consolidate()
+    rows: list[Record] = [
+        {"tags": ["fr"], "attributes": {"price": 9.5, "city": "Rome"}},
+        {"tags": ["fr", "de"], "attributes": {"price": 10, "city": None}},
+        {"tags": ["fr"]},
+        {"tags": [], "attributes": {"city": "Rome"}},
+    ]
+    for kind in ("jsonl", "csv", "parquet"):
+        found = done("match", index, write(tmp_path / f"q.{kind}", rows), "--unique")
+        assert answers(found) == [[1, 2, 3], [2, 3], [2], [3]]
+    mixed = (
+        b'{"tags": ["fr"], "attributes": {"price": "9"}}\n\n{"tags": ["fr"], "attribut\\u0065s": {"price": [9, true]}}'
+    )
+    assert answers(tagmatch("match", index, "-", stdin=mixed)) == [[2], [1, 2]]
+    maps = pa.array([[("price", 9.5)], [("price", 10.0), ("new", None)], None, []], pa.map_(pa.string(), pa.float64()))
+    tags = pa.array([row["tags"] for row in rows], pa.list_(pa.string()))
+    pq.write_table(pa.table({"tags": tags, "attributes": maps}), path)
+    assert answers(done("match", index, path)) == [[1, 2], [2, 3], [2], []]
+    pq.write_table(pa.table({"tags": tags, "attributes": tags}), path)
+    assert "must be a struct" in refused("match", index, path)
+    found = from_json_lines(done("explain", index, "fr", "--attributes", '{"price": 3}'))
+    assert sorted(found, key=lambda row: row["keys"]) == [
+        {"tags": ["fr"], "keys": [1], "where": "price < 10"},
+        {"tags": ["fr"], "keys": [2]},
+    ]
+    assert "is no object of JSON" in ended("explain", index, "fr", "--attributes", "[]").stderr
+
+
+# -- without tags ------------------------------------------------------------------------------------------------------
+
+ATTRIBUTES: list[Record] = [
+    {"price": 9.5, "city": "Rome"}, {"price": 9.5, "city": None}, {"price": 11.0, "city": "Rome"}
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def untagged(tmp_path_factory):
+    path = tmp_path_factory.mktemp("untagged") / "index"
+    with TagMatch(path) as tm:
+        tm.add_sets([[], []], [1, 2], where=["price < 10", 'city = "Rome"'])
+        tm.consolidate()
+    return path
+
+
+@KINDS
+@pytest.mark.parametrize("others", [{}, {"tags": None}], ids=["missing", "null"])
+def test_queries_without_tags(untagged, tmp_path, kind, others):
+    """With a column of attributes, or with columns, also a query that has none of them."""
+    rows: list[Record] = [{**others, "attributes": attributes} for attributes in ATTRIBUTES]
+    if others or kind == "jsonl":
+        rows.append({"tags": ["b"]})
+    path = write(tmp_path / f"q.{kind}", rows)
+    assert answers(done("match", untagged, path)) == [[1, 2], [1], [2], []][: len(rows)]
+    if kind != "jsonl":
+        rows = [others | row for row in [*ATTRIBUTES, {"price": None, "city": None}]]
+        rows.append({"price": 1.0, "city": "Oslo"} | ({"tags": ["b"]} if others else {}))
+        for option in ("*", "price,city"):
+            found = done("match", untagged, write(path, rows), "--attributes", option)
+            assert answers(found) == [[1, 2], [1], [2], [], [1]]
+        neither = write(path, [{"id": 1}])
+        for options in ([], ["--attributes", "*"]):
+            assert "has no column 'tags' or 'attributes'; it" in refused("match", untagged, neither, *options)
+    path = write(path, [{"attributes": {"price": 1}}, {"attributes": None}])
+    message = refused("match", untagged, path)
+    assert "column 'tags': row 1 is null: give [] for no tags, or a value of 'attributes'" in message
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+BOX = {"west": 9, "south": 45, "east": 10, "north": 46}
+#: Queries, and the keys that they find
+PLACES: list[tuple[Record, list[int]]] = [
+    ({"tags": ["a"], "location": [9.19, 45.46]}, [1, 3]),
+    ({"tags": ["a"], "location": {"lon": 9.19, "lat": 45.46}, "within": BOX}, [3]),
+    ({"tags": ["a"], "location": None, "within": {"lon": 9.2, "lat": 45.46, "metres": 10}}, [3]),
+    ({"tags": ["a"]}, []),
+    ({"tags": [], "attributes": {"x": 1}, "location": [0, 0]}, [2]),
+]
+FOUND = [keys for _, keys in PLACES]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    path = tmp_path_factory.mktemp("places") / "index"
+    with TagMatch(path, device="cpu", threads=1) as tm:
+        tm.add_set(["a"], 1, where="within circle(9.19, 45.46, 1000)")
+        tm.add_set([], 2, where="x = 1 and within circle(0, 0, 1)")
+        tm.add_set(["a"], 3, area=Near(2000))
+        tm.move([1, 3], [20, 9.2], [0, 45.46])
+        tm.consolidate()
+    return path
+
+
+def test_places(places, tmp_path):
+    for kind in ("jsonl", "csv"):
+        assert answers(done("match", places, write(tmp_path / f"q.{kind}", [row for row, _ in PLACES]))) == FOUND
+    table = as_table([{**row, "location": None} for row, _ in PLACES])
+    pairs = [row.get("location") for row, _ in PLACES]
+    lists = [list(pair.values()) if isinstance(pair, dict) else pair for pair in pairs]
+    structs = [pair and dict(zip(("lon", "lat"), pair, strict=True)) for pair in lists]
+    pairs_of = pa.struct({"lon": pa.float64(), "lat": pa.float64()})
+    for column in (pa.array(lists, pa.list_(pa.float64(), 2)), pa.array(structs, pairs_of)):
+        pq.write_table(
+            table.set_column(table.schema.get_field_index("location"), "location", column), tmp_path / "q.parquet"
+        )
+        assert answers(done("match", places, tmp_path / "q.parquet")) == FOUND
+    found = from_json_lines(done("explain", places, "a", "--location", "9.19,45.46"))
+    shown = [("within circle(9.19, 45.46, 1000)", [1]), ("within near(2000)", [3])]
+    assert [(row["where"], row["keys"]) for row in found] == shown
+    assert done("explain", places, "a") == ""
+    told = ended("explain", places, "a", "--location", "9.19").stderr.replace("│", " ").split()
+    assert "'9.19' is no place: give two numbers, as in 9.19,45.46" in " ".join(told)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"location": [1]}, "column 'location': row 1: a location must be [lon, lat] or an object with lon and lat"),
+        ({"location": {"x": 1, "y": 2}}, "column 'location': row 1: a location must be [lon, lat] or an object"),
+        ({"location": {"lon": 1}}, "column 'location': row 1: a location must have a number lat"),
+        ({"location": [1, 95]}, "column 'location': row 1: lat must be from -90 to 90, not 95.0"),
+        ({"location": ["1", 2]}, "column 'location': row 1: lon must be a number, not str '1'"),
+        ({"location": "Rome"}, "column 'location': row 1: a location must be [lon, lat] or an object"),
+        ({"within": {"metres": 5}}, "column 'within': row 1: an area must be a circle or a box here, not near"),
+        ({"within": {"lon": 1, "lat": 95, "metres": 5}}, "column 'within': row 1: lat must be from -90 to 90"),
+        ({"within": [1, 2]}, "column 'within': row 1: an area must be an object"),
+        ({"attributes": {"price": {}}}, "column 'attributes': row 1: attribute \"price\""),
+        ({"attributes": 7}, "column 'attributes': row 1: attributes must be a mapping"),
+    ],
+)
+def test_mistakes_name_their_lines(places, row, message):
+    lines = as_json_lines([PLACES[0][0], {"tags": ["a"], **row}, PLACES[0][0]])
+    failed = ended("match", places, "-", stdin=lines)
+    assert (failed.returncode, answers(failed.stdout)) == (1, [[1, 3]])
+    assert f"line 2: {message}" in failed.stderr
+    skipped = ended("match", places, "-", "--skip-invalid", stdin=lines)
+    assert answers(skipped.stdout) == [[1, 3]] * 2
+
+
+def test_mistakes_name_their_rows(places, tmp_path):
+    file = tmp_path / "queries.parquet"
+    for column, message in (
+        (pa.array([[1.0, 2.0], [1.0]]), "column 'location': row 1 must have two numbers, lon and lat"),
+        (pa.array([[1.0, 2.0], [1.0, 95.0]]), "column 'location': row 1: lat must be from -90 to 90, not 95.0"),
+        (pa.array(["Rome", "Oslo"]), "column 'location' says where queries are, and must be structs, not string"),
+    ):
+        pq.write_table(pa.table({"tags": [["a"], ["a"]], "location": column}), file)
+        assert f"{file}: {message}" in refused("match", places, file)
+
+
+def test_a_location_may_be_an_attribute(tmp_path):
+    with TagMatch(tmp_path / "index", device="cpu", threads=1) as tm:
+        tm.add_set([], 1, where='location = "Rome"')
+        tm.consolidate()
+    rows = [{"tags": ["a"], "location": "Rome"}, {"tags": ["a"], "location": "Oslo"}]
+    for kind in ("parquet", "csv"):
+        path = write(tmp_path / f"q.{kind}", rows)
+        assert answers(done("match", tmp_path / "index", path, "--attributes", "location")) == [[1], []]
+
+
+def test_the_plane(tmp_path):
+    path, lines = tmp_path / "index", [{"location": [1000, 2004]}, {"location": {"x": 1000, "y": 2006}}]
+    area = {"lon": 1000, "lat": 2000, "metres": 5}
+    done("build", write(tmp_path / "sets.jsonl", [{"tags": [], "key": 7, "area": area}]), path, "--plane")
+    asked = write(tmp_path / "q.jsonl", [{"tags": [], **line} for line in lines])
+    assert answers(done("match", path, asked, "--plane")) == [[7], []]
+    assert from_json_lines(done("explain", path, "a", "--location", "1000,2003", "--plane"))[0]["keys"] == [7]
+    for arguments in (["info", path], ["check", path], ["match", path, asked], ["explain", path, "a"]):
+        line = refused(*arguments)
+        assert "there are areas on the plane: open the index with plane=True (commands: --plane)" in line
+    assert "ok, 1 sets" in done("check", path, "--plane")
+    assert json.loads(done("info", path, "--plane", "--json"))["sets"] == 1
+    assert json.loads(done("export", path))["key"] == 7
