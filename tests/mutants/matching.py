@@ -11,13 +11,6 @@ MATCHING = (
         "tests/pipeline/test_filters.py",
     ),
     Mutant(
-        "verification: the first tag of a set is not looked at",
-        "pipeline/rules/verify.py",
-        "    for i in range(begin, stop):\n        while at < end",
-        "    for i in range(begin + 1, stop):\n        while at < end",
-        "tests/pipeline/test_one_query.py",
-    ),
-    Mutant(
         "unique merge: a key that several sets have comes for each",
         "pipeline/cpu/key_lookup.py",
         "        if i == 0 or keys[i] != keys[i - 1]:",

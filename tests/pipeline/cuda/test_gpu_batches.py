@@ -12,7 +12,7 @@ from typing import Any
 import numba.cuda
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.agreement import loaded
 from support.signatures import integers_of, signatures, words_of
@@ -285,6 +285,7 @@ def test_packed_results_are_unpacked(sizes: list[int], rng: random.Random) -> No
     queries=st.lists(signatures, min_size=1, max_size=7),
     item_queries=st.integers(1, 4),
 )
+@example(masks=[0b11, 0b1, 0b10], queries=[0b1, 0b10], item_queries=1)
 def test_routing_gives_each_run_the_queries_with_its_mask(
     masks: list[int], queries: list[int], item_queries: int
 ) -> None:
