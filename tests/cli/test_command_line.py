@@ -169,6 +169,8 @@ def test_other_suffixes_and_line_ends(tmp_path, suffix):
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
 def test_no_rows(tmp_path, suffix):
     sets = write(tmp_path / f"sets{suffix}", [], SCHEMA)
+    assert "has no set, so no index is made" in refused("build", sets, tmp_path / "index")
+    assert_no_index(tmp_path / "index")
     done("build", sets, tmp_path / "index", "--allow-empty")
     assert len(TagMatch.open(tmp_path / "index")) == 0
     queries = write(tmp_path / f"queries{suffix}", [], pa.schema({"tags": STRINGS}))

@@ -158,6 +158,6 @@ STORAGE = (
         "tagmatch/cli/changes.py",
         '        if not (tm.stats()["staged"] or allow_empty):',
         "        if False:",
-        "tests/cli/test_command_line.py -k makes_no_index",
+        "tests/cli/test_command_line.py -k no_rows",
     ),
 )
