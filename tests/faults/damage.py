@@ -41,7 +41,7 @@ def indexes(folder: Path, sizes: Sequence[int], rng: random.Random) -> Iterator[
         pairs = [(rng.sample(TAGS, rng.randrange(6)), str(key) if key_type == "string" else key) for key in keys]
         path = folder / f"{layout} {key_type} {size}"
         # Tables are cut into parts in one layout, and whole in the other
-        cut = cut_every if layout == "balanced" else contextlib.nullcontext
+        cut = {"balanced": cut_every}.get(layout, contextlib.nullcontext)
         most = 20 if size == _SIZES[0] else rng.choice([1, 7, 200_000])
         with cut():
             index = make_index(path, pairs, rng, layout=layout, key_type=key_type, max_partition_size=most)

@@ -101,15 +101,15 @@ def write_at_once(layout: str, changes: int, folder: Path, rng: random.Random) -
 
 def _cases(rounds: int, folder: Path, _: random.Random) -> Iterator[Case]:
     """Have several programs make so many changes to an index of each layout, together."""
-    for number, layout in enumerate(get_args(Layout)):
+    for number, each in enumerate(get_args(Layout)):
         # Loads the kernels, which the programs then have
-        with TagMatch(folder / layout, layout=layout, threads=1, device="cpu") as tm:
+        with TagMatch(folder / each, layout=each, threads=1, device="cpu") as tm:
             tm.add_sets(map(tags_of, range(_FILL)), range(_FILL), where=list(map(condition_of, range(_FILL))))
             tm.consolidate()
-        check_keys(folder / layout, _FILL)
+        check_keys(folder / each, _FILL)
         for first in range(0, rounds, _CHANGES_OF_AN_INDEX):
             changes = min(_CHANGES_OF_AN_INDEX, rounds - first)
-            yield Case(layout, f"{number}/{first}", functools.partial(write_at_once, layout, changes))
+            yield Case(each, f"{number}/{first}", functools.partial(write_at_once, each, changes))
 
 
 PROGRAM = Program(_cases, Length(20, 100, 600), hangs_s=300, in_a_process=1)

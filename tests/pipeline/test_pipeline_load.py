@@ -129,7 +129,7 @@ class Load:
 @pytest.mark.parametrize("rounds", [20, pytest.param(500, marks=pytest.mark.nightly)])
 def test_far_more_is_asked_than_can_be_answered(layout: str, rounds: int) -> None:
     """Calls that do not wait get an answer or are told; no more than allowed are ever on their way."""
-    more = {"hand_over_queries": 0} if layout == "balanced" else {}
+    more = {"balanced": {"hand_over_queries": 0}}.get(layout, {})
     options = PipelineOptions(max_queries=50, packet_queries=10, **more)
     load = Load(index(layout=layout, flush_timeout=0.01, pipeline=options), 50)
     before = resident_bytes()

@@ -209,8 +209,8 @@ def test_spark_connect(tmp_path: Path, free_jvm: Jvm, port: int, uri: str, prefi
     assert run.returncode == 0, run.stderr
     found = [line.removeprefix("FOUND ") for line in run.stdout.splitlines() if line.startswith("FOUND")]
     assert found == ["[(1, [1, 2, 4]), (2, [4])]"] * 4 + ["[(1, ['1', '2', '4']), (2, ['4'])]"] * 4
-    for layout in ("rarest", "balanced") if prefix is None else ():
-        assert contents_as_first(tmp_path / layout) == contents_as_first(tmp_path / f"local-{layout}")
+    for each in ("rarest", "balanced") if prefix is None else ():
+        assert contents_as_first(tmp_path / each) == contents_as_first(tmp_path / f"local-{each}")
 
 
 @pytest.mark.nightly

@@ -40,9 +40,9 @@ def _has_turn(item: Any) -> bool:
     if any(name in item.name for name in _LONG):
         return False
     options = item.callspec.params if hasattr(item, "callspec") else {}
-    layout = options.get("layout") or options.get("engine", {}).get("layout")
+    its = options.get("layout") or options.get("engine", {}).get("layout")
     layouts = get_args(Layout)
-    return layout not in layouts or layout == layouts[crc32(item.nodeid.replace(layout, "").encode()) % len(layouts)]
+    return its not in layouts or its == layouts[crc32(item.nodeid.replace(its, "").encode()) % len(layouts)]
 
 
 @pytest.hookimpl(tryfirst=True)
