@@ -6,6 +6,10 @@ from typing import Any
 import pytest
 from faults.driver import figures_of, program_of, under
 from faults.preloads import compiled, preloading
+from support.servers import needs
+
+_BROKERS = (("mosquitto", "mosquitto"), ("nats-server", "nats-server"))
+_NEEDS = {"fuzz_gateways": _BROKERS, "gateways": (*_BROKERS, ("cc", "gcc libc6-dev"))}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,6 +31,8 @@ def figures(request: pytest.FixtureRequest, seed: int) -> dict[str, Any]:
     """What a program prints."""
     name, length = request.param
     program = program_of(name)
+    for needed, package in _NEEDS.get(name, ()):  # where a skip does not reach the test
+        needs(needed, package)
     if program.library or program.alone:
         return _under(program.library, request.module.PROGRAMS, length, seed)[name]
     return figures_of(name, getattr(program.rounds, length), seed)

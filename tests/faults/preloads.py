@@ -6,12 +6,25 @@ import os
 import subprocess
 from pathlib import Path
 
+from support.servers import needs
+
 
 def compiled(name: str, folder: Path) -> Path:
     """Compile the library whose source is a file here, `name`, into a folder."""
     source = Path(__file__).with_name(name)
     library = folder / source.with_suffix(".so").name
-    command = ["cc", "-std=c11", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library), str(source)]
+    command = [
+        needs("cc", "gcc libc6-dev"),
+        "-std=c11",
+        "-O2",
+        "-Wall",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        "-o",
+        str(library),
+        str(source),
+    ]
     subprocess.run(command, check=True)
     return library
 
