@@ -122,10 +122,12 @@ class _MqttClient(Client):
 
     def __init__(self, port: int, secured: Secured | None) -> None:
         super().__init__()
-        self._ready, self._told, self._answers = threading.Event(), list[Any](), dict[bytes, bytes]()
+        self._ready, self._told, self._answers = threading.Event(), list[int](), dict[bytes, bytes]()
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="client", protocol=mqtt.MQTTv5)
         self._client.on_connect, self._client.on_message = self._on_connect, self._on_message
         self._client.on_subscribe = lambda *_: self._ready.set()
+        self._acknowledged = set[int]()
+        self._client.on_publish = lambda _client, _data, number, *_: self._acknowledged.add(number)
         self._client.reconnect_delay_set(0.05, 0.2)
         if secured is not None:
             self._client.tls_set_context(secured.context)
@@ -159,7 +161,8 @@ class _MqttClient(Client):
         own = Properties(PacketTypes.PUBLISH)
         for name, value in more.items():
             setattr(own, name, value)
-        self._told.append(self._client.publish(topic, payload, 1, retain, properties=own))
+        # Without a connection it is kept and sent later, though its `is_published` would raise an error then
+        self._told.append(self._client.publish(topic, payload, 1, retain, properties=own).mid)
 
     def ask(self, **request: Any) -> dict[str, Any]:
         number = b"%d" % len(self._told)
@@ -169,8 +172,9 @@ class _MqttClient(Client):
         return found
 
     def wait_for_acknowledgements(self, seconds: float = 60) -> None:
-        wait_until(lambda: all(each.is_published() for each in self._told), seconds)
+        wait_until(lambda: self._acknowledged.issuperset(self._told), seconds)
         self._told.clear()
+        self._acknowledged.clear()
 
     def when_back(self) -> Callable[[], object]:
         self._ready.clear()
