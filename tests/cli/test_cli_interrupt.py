@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from support.command import COMMAND, INTERRUPTED, TERMINATED, as_json_lines, begun, from_json_lines
+from support.command import COMMAND, INTERRUPTED, TERMINATED, as_json_lines, begun, first, from_json_lines
 
 from tagmatch import TagMatch
 
@@ -203,11 +203,10 @@ with interruptible():
 def test_an_ignored_ctrl_c_stays_ignored(index):
     """As a shell has it for what runs in the background."""
     process = subprocess.Popen(
-        [COMMAND, "match", index, "-"],
+        [*first("signal.signal(signal.SIGINT, signal.SIG_IGN)"), COMMAND, "match", index, "-"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
     process.stdin.write('{"tags": ["a"]}\n')
     process.stdin.flush()

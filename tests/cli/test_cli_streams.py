@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,18 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command import COMMAND, as_json_lines, done, ended, from_json_lines, started, tagmatch, write
+from support.command import (
+    COMMAND,
+    as_json_lines,
+    closing,
+    done,
+    ended,
+    from_json_lines,
+    growing_at_most,
+    started,
+    tagmatch,
+    write,
+)
 from support.kernel_cache import copy_of_cache
 
 from tagmatch import TagMatch
@@ -101,7 +111,7 @@ def test_a_file_that_may_not_grow(index, large, tmp_path, environment, limit):
             large,
             stdout=file,
             environment=environment,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+            before=growing_at_most(limit),
         )
         _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
@@ -143,7 +153,7 @@ def test_a_reader_that_has_had_enough(index, large, large_index, environment, co
 )
 def test_standard_streams_that_are_closed(index, large, tmp_path, arguments, closed, message):
     paths = {"INDEX": index, "LARGE": large, "NEW": tmp_path / "new"}
-    process = started(*(paths.get(word, word) for word in arguments), preexec_fn=lambda: os.close(closed))
+    process = started(*(paths.get(word, word) for word in arguments), before=closing(closed))
     _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
     assert stderr.decode() == f"tagmatch: {message}\n"
@@ -153,14 +163,14 @@ def test_standard_streams_that_are_closed(index, large, tmp_path, arguments, clo
 def test_streams_that_are_not_needed_may_be_closed(index, large, expected, tmp_path, closed):
     """Nor does a file that is opened get the number of one."""
     output = tmp_path / "answers.jsonl"
-    process = subprocess.Popen([COMMAND, "match", index, large, "-o", output], preexec_fn=lambda: os.close(closed))
+    process = started("match", index, large, "-o", output, before=closing(closed), stderr=None)
     assert process.wait(600) == 0
     assert output.read_bytes() == expected
 
 
 def test_an_error_without_standard_error(index, tmp_path):
-    process = subprocess.Popen(
-        [COMMAND, "match", index, tmp_path / "nowhere.jsonl"], stdout=subprocess.PIPE, preexec_fn=lambda: os.close(2)
+    process = started(
+        "match", index, tmp_path / "nowhere.jsonl", before=closing(2), stdout=subprocess.PIPE, stderr=None
     )
     assert process.communicate(timeout=600) == (b"", None)
     assert process.returncode == 1
@@ -171,15 +181,10 @@ def test_a_file_appears_only_when_it_is_whole(large_index, tmp_path, name):
     """On a disk that gets full; what is there stays."""
     file = tmp_path / f"sets.{name}"
     file.write_text("older")
-    limit = 2_000  # bytes, also of what is compressed
-    command = subprocess.run(
-        [COMMAND, "export", large_index, file],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    assert command.returncode == 1
-    assert command.stderr == f"tagmatch: {file}: cannot be written: File too large\n"
+    process = started("export", large_index, file, before=growing_at_most(2_000))  # bytes, also of what is compressed
+    _, stderr = process.communicate(timeout=600)
+    assert process.returncode == 1
+    assert stderr.decode() == f"tagmatch: {file}: cannot be written: File too large\n"
     assert os.listdir(tmp_path) == [file.name]
     assert file.read_text() == "older"
 

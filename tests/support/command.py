@@ -105,10 +105,31 @@ def refused(*arguments: object) -> str:
     return line
 
 
-def started(*arguments: object, environment: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+def started(
+    *arguments: object, before: Sequence[str] = (), environment: dict[str, str] | None = None, **options: Any
+) -> subprocess.Popen[bytes]:
     """The command, which runs on; standard error is a pipe, unless `options` of `Popen` say otherwise."""
     options = {"stderr": subprocess.PIPE, **options}
-    return subprocess.Popen([COMMAND, *map(str, arguments)], env=os.environ | (environment or {}), **options)
+    return subprocess.Popen([*before, COMMAND, *map(str, arguments)], env=os.environ | (environment or {}), **options)
+
+
+def first(code: str) -> list[str]:
+    """The beginning of a command line: a new process does this, and then becomes the program that follows.
+
+    Not `preexec_fn`: threads of servers that the tests run in this process must not be forked, and gRPC complains then
+    on standard error.
+    """
+    return [sys.executable, "-ISc", f"import os, resource, signal, sys\n{code}\nos.execv(sys.argv[1], sys.argv[1:])"]
+
+
+def growing_at_most(size: int) -> list[str]:
+    """As `first`: files that the program writes get no larger, as on a disk that is full (bytes)."""
+    return first(f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))")
+
+
+def closing(descriptor: int) -> list[str]:
+    """As `first`: the program has no such standard stream."""
+    return first(f"os.close({descriptor})")
 
 
 def begun(*arguments: object, before: Sequence[str] = ()) -> subprocess.Popen[str]:

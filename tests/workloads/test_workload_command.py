@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import subprocess
 from collections import Counter
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
+from support.command import growing_at_most
 from support.workload import COMMAND, refused, run
 
 from tagmatch import TagMatch
@@ -113,10 +113,7 @@ def test_full_disk(stored: Path, tmp_path: Path, command: str) -> None:
     else:
         target = folder / "sets-0000"
         words = ["twitter", folder, "--users", "2000", "--shards", "3", "--threads", command.split()[1]]
-    done = subprocess.run(
-        [*COMMAND, *words], capture_output=True, text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )  # fmt: skip
+    done = subprocess.run([*growing_at_most(limit), *COMMAND, *words], capture_output=True, text=True)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert str(target) in line
