@@ -85,7 +85,7 @@ class NatsGateway(Gateway):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="tagmatch-nats", daemon=True)
         self._client: Any = None
-        self._connection_ends: Future[None] | None = None
+        self._connection_ends: Future[NoConnection] | None = None
         self._inbox_of_marks = ""
         self._marks: dict[bytes, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
@@ -112,11 +112,15 @@ class NatsGateway(Gateway):
     def _run_connection(self) -> None:
         self._connection_ends = asyncio.run_coroutine_threadsafe(self._connection(), self._loop)
         try:
-            self._connection_ends.result()
+            raise self._connection_ends.result()
         except CancelledError:
             raise NoConnection("the gateway ends") from None
 
-    async def _connection(self) -> None:
+    async def _connection(self) -> NoConnection:
+        """Connect, and return why the connection ended.
+
+        An error that it raised would be retrieved by none when the gateway ends meanwhile, and asyncio complain.
+        """
         options, client, closed = self.options, _Client(self._on_unreadable), asyncio.Event()
         security: dict[str, Any] = {}
         if options.username is not None:
@@ -125,6 +129,7 @@ class NatsGateway(Gateway):
             security["tls"] = context
         self._complaint = None
         self._subscriptions.clear()
+        reason = "the connection was lost"
 
         async def on_closed() -> None:
             closed.set()
@@ -146,8 +151,8 @@ class NatsGateway(Gateway):
             await self._subscribe(client)
             self._is_connected(True)
             await closed.wait()
-        except (TimeoutError, NatsError, Unsent) as error:
-            raise NoConnection(self._complaint or str(error) or type(error).__name__) from None
+        except (TimeoutError, OSError, NatsError, NoConnection, Unsent) as error:
+            reason = str(error) or type(error).__name__
         finally:
             self._is_connected(False)
             for mark in self._marks.values():
@@ -155,7 +160,7 @@ class NatsGateway(Gateway):
                     mark.set_exception(Unsent("the connection was lost", is_suspect=True))
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(client.close(), _CLOSE_S)
-        raise NoConnection(self._complaint or "the connection was lost")
+        return NoConnection(self._complaint or reason)
 
     async def _subscribe(self, client: Client) -> None:
         self._inbox_of_marks = client.new_inbox()

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 
 import pytest
 from support.brokers import Proxy
 
 
 @pytest.fixture(params=["mqtt", "nats"])
-def side(request):
+def side(request, caplog):
+    """One of the kinds; after the test, asyncio has had no task to complain of that a gateway has left."""
     from support.gateway_sides import SIDES
 
-    return SIDES[request.param]
+    yield SIDES[request.param]
+    if request.param == "nats":
+        gc.collect()
+        records = [each for when in ("call", "teardown") for each in caplog.get_records(when)]
+        assert [each.getMessage() for each in records if (each.name, each.levelname) == ("asyncio", "ERROR")] == []
 
 
 @pytest.fixture

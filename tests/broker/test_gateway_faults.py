@@ -290,6 +290,15 @@ def test_any_error_of_the_server_leads_to_a_new_connection(side, tmp_path, start
 
 
 @NATS
+def test_one_that_ends_leaves_nothing_behind(side, broker):
+    """Also while it connects: the fixture looks for complaints of asyncio."""
+    with TagMatch() as tm:
+        for connects in [True, False] * 15:
+            with running_on(side, tm, broker.port, connects=connects):
+                pass
+
+
+@NATS
 def test_what_the_gateway_may_not_do(side, tmp_path, dead, start, password):
     """What it may not publish is given up; one that may not subscribe is not connected."""
     denied = '{user: g, password: one, permissions: {publish: {deny: ["out.2"]}, subscribe: {deny: ["in.>"]}}}'
