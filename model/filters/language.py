@@ -89,6 +89,13 @@ _EXPECTED = (
     ({"LPAR"}, '"("'), ({"LBRACE"}, '"{"'), ({"COMMA"}, '","'), ({"RBRACE"}, '"}"'),
     ({"AND"}, '"and"'), ({"OR"}, '"or"'), ({"IN"}, '"in"'), ({"RPAR"}, '")"'), ({"$END"}, "the end"),
 )  # fmt: skip
+#: What other languages write, and what is written here
+_OPERATORS = {
+    "==": "=", "===": "=", "<>": "!=", "!==": "!=", "=>": ">=", "=<": "<=",
+    "&&": "and", "&": "and", "||": "or", "|": "or", "!": "not",
+}  # fmt: skip
+_WORDS = {"like": "prefix", "startswith": "prefix", "endswith": "suffix"}
+_KEYWORDS = {"and", "or", "not", "between", "in", "prefix", "suffix", "contains", "true", "false"}
 _UNCLOSED = {'"': 'a " that closes this text', "`": "a ` that closes this name"}
 
 
@@ -169,9 +176,7 @@ def _unexpected(error: UnexpectedInput, text: str) -> tuple[int, str]:
     else:
         position, found = _start(error.token), _shown(error.token)
     accepted = _accepted(text[:position])
-    character = text[position : position + 1]
-    if character.isalpha() and not character.isascii():
-        found += "; a name that is no plain word stands in backquotes"
+    found += _instead(text, position, accepted)
     words = []
     for terminals, word in _EXPECTED:
         if terminals <= accepted:
@@ -179,6 +184,26 @@ def _unexpected(error: UnexpectedInput, text: str) -> tuple[int, str]:
             words.append(word)
     *most, last = words
     return position, f"expected {', '.join(most)}{' or ' if most else ''}{last}, found {found}"
+
+
+def _instead(text: str, position: int, accepted: set[str]) -> str:
+    """How that is written which another language writes there, or nothing."""
+    operator = next((each for each in re.finditer("[=<>!&|]+", text) if each.start() <= position < each.end()), None)
+    word = re.compile(r"\w*").match(text, position)
+    there = operator[0] if operator else word[0] if word else ""
+    wanted = _OPERATORS.get(there) or _WORDS.get(there.lower()) or there.lower() if there else ""
+    if wanted != there and wanted in {*_OPERATORS.values(), *_WORDS.values(), *_KEYWORDS}:
+        return f"; {_shown(there)} is written {_shown(wanted)} here"
+    if there.lower() in ("is", "null", "none", "nil"):
+        return "; a value that is missing is found with not exists(name)"
+    character = text[position : position + 1]
+    if character in ("'", "‘", "’", "“", "”"):
+        return "; texts stand in double quotes"
+    if character in ("(", "[") and "LBRACE" in accepted:
+        return "; values stand in braces"
+    if character.isalpha() and not character.isascii():
+        return "; a name that is no plain word stands in backquotes"
+    return ""
 
 
 def _accepted(text: str) -> set[str]:
