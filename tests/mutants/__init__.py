@@ -1,8 +1,6 @@
 """Mistakes made on purpose, one by one, in a copy of the code: each has to fail a test that `make test` runs."""
 
-from mutants.matching import MATCHING
-from mutants.more_work import MORE_WORK
-from mutants.service import SERVICE
-from mutants.storage import STORAGE
+from mutants import matching, more_work, service, storage
+from mutants.mutant import mutants_in
 
-MUTANTS = (*MATCHING, *STORAGE, *SERVICE, *MORE_WORK)
+MUTANTS = tuple(mutants_in(matching.MATCHING + storage.STORAGE + service.SERVICE + more_work.MORE_WORK))

@@ -1,190 +1,111 @@
 """Mistakes in matching: sets, constraints, areas, channels, Spark's join; and in workloads."""
 
-from mutants.mutant import Mutant
+MATCHING = r"""
+# verification: a constraint that must not hold does not hold without a value
+pipeline/filters/verify.py: tests/pipeline/test_filters.py
+                     return not negated[constraint]
+-    return negated[constraint]
++    return False
+# unique merge: a key that several sets have comes for each
+pipeline/cpu/key_lookup.py: tests/pipeline/test_packets.py -k any_answers
+-        if i == 0 or keys[i] != keys[i - 1]:
++        if True:
+# unique merge: keys that are strings come once for each segment
+pipeline/combine/names.py: tests/interface/test_string_keys.py -k two_segments
+-        if not unique:
++        if True:
+# string keys: the numbers of a segment's keys are those of the first one
+pipeline/combine/union.py: tests/interface/test_string_keys.py -k two_segments
+-    return Lists(keys.offsets, keys.values + np.uint64(first)) if first else keys
++    return keys
+# deletions: a set that was changed answers with its old keys, too
+partitioner/consolidation.py: tests/interface/test_incremental.py -k few_changes
+-            kept.append(rest.without(changed[len(due) :]))
++            kept.append(rest)
+# merging in the background: sets removed during a merge are there again
+partitioner/consolidation.py: tests/interface/test_incremental.py -k during
+-        if len(rows):
++        if False:
+             gone
+# merging in the background: never
+partitioner/consolidation.py: tests/interface/test_incremental.py -k background
+-    return [] if alone_and_whole else by_size[:wanted]
++    return []
+# expiry: a set whose first key expires loses the others
+partitioner/expired.py: tests/interface/test_expiry.py -k goes_on
+-    return len(rows) > 0 and (expires is None or bool((expires > now).any()))
++    return False
+# expiry: a merge keeps keys that have expired
+partitioner/local.py: tests/interface/test_expiry.py -k leaves_out
+-        removed = removed | (expires <= now)
++        removed = removed | (expires < 0)
+# where compiler: `not` of `and` is `and` of `not`
+model/filters/normal.py: tests/model/test_filter_rows.py
+-isinstance(expression, And) != negated else
++isinstance(expression, And) else
+# where codec: `>` is `>=`
+model/filters/constraints.py: tests/model/test_filter_constraints.py
+-">": (after, end)
++">": (before, end)
+# where codec: negative numbers are in the wrong order
+model/filters/values.py: tests/model/test_filter_values.py
+-    bits ^= _ALL_BITS if bits & SIGN else SIGN
++    bits ^= SIGN
+# where language: a surrogate pair of escapes is two characters
+model/filters/language.py: tests/model/test_filter_language.py
+-    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+# areas of the sphere: a box across the anti-meridian has no place
+model/kernels/sphere.py: tests/pipeline/areas -k columns_say
+-(west <= lon or lon <= east)
++(west <= lon and lon <= east)
+# areas of the plane: great radii overflow
+model/kernels/sphere.py: tests/model/kernels/test_kernels_sphere.py
+-metres >= _LEAST and metres <= _GREATEST
++metres >= _LEAST
+# moving clients: the last move of a call is not made
+pipeline/areas/move_log.py: tests/pipeline/cuda/test_gpu_areas.py -k move
+-            moves = self._moves
++            moves = self._moves and self._moves[:-1]
+# moving clients: one that leaves stays where it was
+pipeline/areas/clients.py: tests/interface/test_areas.py -k ways_to_leave
++        there = ~np.isnan(lon)
+-        clients, lon, lat = frozen(clients), frozen(lon), frozen(lat)
++        clients, lon, lat = frozen(clients[there]), frozen(lon[there]), frozen(lat[there])
+# scheduler `edf`: messages go in the order in which they came
+pipeline/channels/lines.py: tests/pipeline/test_channel_orders.py -k priority
+-        return entry.due, -entry.of.channel.priority, entry.number
++        return 0.0, 0, entry.number
+# scheduler `edf`: less important messages keep out more important ones
+pipeline/channels/lines.py: tests/pipeline/test_channel_orders.py -k important
+-            if line.of.channel.priority <= entry.of.channel.priority:
++            if line.of.channel.priority >= entry.of.channel.priority:
+# scheduler `fifo`: late messages are dropped
+pipeline/channels/lines.py: tests/pipeline/test_channel_orders.py -k fifo
+-        return now > entry.lifespan
++        return now > entry.due
 
-MATCHING = (
-    Mutant(
-        "verification: a constraint that must not hold does not hold without a value",
-        "pipeline/filters/verify.py",
-        "                    return not negated[constraint]\n    return negated[constraint]",
-        "                    return not negated[constraint]\n    return False",
-        "tests/pipeline/test_filters.py",
-    ),
-    Mutant(
-        "unique merge: a key that several sets have comes for each",
-        "pipeline/cpu/key_lookup.py",
-        "        if i == 0 or keys[i] != keys[i - 1]:",
-        "        if True:",
-        "tests/pipeline/test_packets.py -k any_answers",
-    ),
-    Mutant(
-        "unique merge: keys that are strings come once for each segment",
-        "pipeline/combine/names.py",
-        "        if not unique:",
-        "        if True:",
-        "tests/interface/test_string_keys.py -k two_segments",
-    ),
-    Mutant(
-        "string keys: the numbers of a segment's keys are those of the first one",
-        "pipeline/combine/union.py",
-        "    return Lists(keys.offsets, keys.values + np.uint64(first)) if first else keys",
-        "    return keys",
-        "tests/interface/test_string_keys.py -k two_segments",
-    ),
-    Mutant(
-        "deletions: a set that was changed answers with its old keys, too",
-        "partitioner/consolidation.py",
-        "            kept.append(rest.without(changed[len(due) :]))",
-        "            kept.append(rest)",
-        "tests/interface/test_incremental.py -k few_changes",
-    ),
-    Mutant(
-        "merging in the background: sets removed during a merge are there again",
-        "partitioner/consolidation.py",
-        "        if len(rows):\n            gone",
-        "        if False:\n            gone",
-        "tests/interface/test_incremental.py -k during",
-    ),
-    Mutant(
-        "merging in the background: never",
-        "partitioner/consolidation.py",
-        "    return [] if alone_and_whole else by_size[:wanted]",
-        "    return []",
-        "tests/interface/test_incremental.py -k background",
-    ),
-    Mutant(
-        "expiry: a set whose first key expires loses the others",
-        "partitioner/expired.py",
-        "    return len(rows) > 0 and (expires is None or bool((expires > now).any()))",
-        "    return False",
-        "tests/interface/test_expiry.py -k goes_on",
-    ),
-    Mutant(
-        "expiry: a merge keeps keys that have expired",
-        "partitioner/local.py",
-        "        removed = removed | (expires <= now)",
-        "        removed = removed | (expires < 0)",
-        "tests/interface/test_expiry.py -k leaves_out",
-    ),
-    Mutant(
-        "where compiler: `not` of `and` is `and` of `not`",
-        "model/filters/normal.py",
-        "isinstance(expression, And) != negated else",
-        "isinstance(expression, And) else",
-        "tests/model/test_filter_rows.py",
-    ),
-    Mutant(
-        "where codec: `>` is `>=`",
-        "model/filters/constraints.py",
-        '">": (after, end)',
-        '">": (before, end)',
-        "tests/model/test_filter_constraints.py",
-    ),
-    Mutant(
-        "where codec: negative numbers are in the wrong order",
-        "model/filters/values.py",
-        "    bits ^= _ALL_BITS if bits & SIGN else SIGN",
-        "    bits ^= SIGN",
-        "tests/model/test_filter_values.py",
-    ),
-    Mutant(
-        "where language: a surrogate pair of escapes is two characters",
-        "model/filters/language.py",
-        '    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")\n',
-        "",
-        "tests/model/test_filter_language.py",
-    ),
-    Mutant(
-        "areas of the sphere: a box across the anti-meridian has no place",
-        "model/kernels/sphere.py",
-        "(west <= lon or lon <= east)",
-        "(west <= lon and lon <= east)",
-        "tests/pipeline/areas -k columns_say",
-    ),
-    Mutant(
-        "areas of the plane: great radii overflow",
-        "model/kernels/sphere.py",
-        "metres >= _LEAST and metres <= _GREATEST",
-        "metres >= _LEAST",
-        "tests/model/kernels/test_kernels_sphere.py",
-    ),
-    Mutant(
-        "moving clients: the last move of a call is not made",
-        "pipeline/areas/move_log.py",
-        "            moves = self._moves\n",
-        "            moves = self._moves and self._moves[:-1]\n",
-        "tests/pipeline/cuda/test_gpu_areas.py -k move",
-        simulated=True,
-    ),
-    Mutant(
-        "moving clients: one that leaves stays where it was",
-        "pipeline/areas/clients.py",
-        "        clients, lon, lat = frozen(clients), frozen(lon), frozen(lat)",
-        "        there = ~np.isnan(lon)\n"
-        "        clients, lon, lat = frozen(clients[there]), frozen(lon[there]), frozen(lat[there])",
-        "tests/interface/test_areas.py -k ways_to_leave",
-    ),
-    Mutant(
-        "scheduler `edf`: messages go in the order in which they came",
-        "pipeline/channels/lines.py",
-        "        return entry.due, -entry.of.channel.priority, entry.number",
-        "        return 0.0, 0, entry.number",
-        "tests/pipeline/test_channel_orders.py -k priority",
-    ),
-    Mutant(
-        "scheduler `edf`: less important messages keep out more important ones",
-        "pipeline/channels/lines.py",
-        "            if line.of.channel.priority <= entry.of.channel.priority:",
-        "            if line.of.channel.priority >= entry.of.channel.priority:",
-        "tests/pipeline/test_channel_orders.py -k important",
-    ),
-    Mutant(
-        "scheduler `fifo`: late messages are dropped",
-        "pipeline/channels/lines.py",
-        "        return now > entry.lifespan\n\n    def _bound",
-        "        return now > entry.due\n\n    def _bound",
-        "tests/pipeline/test_channel_orders.py -k fifo",
-    ),
-    Mutant(
-        "scheduler `dfgs`: a block is taken that would be late",
-        "pipeline/channels/dfgs.py",
-        "        return place if before + block <= entry.due else None",
-        "        return place",
-        "tests/pipeline/test_channel_orders.py -k dfgs",
-    ),
-    Mutant(
-        "limits: any number of queries is let in",
-        "pipeline/stages/limits.py",
-        "        if queries >= self._most_queries:",
-        "        if False:",
-        "tests/pipeline/test_pipeline.py -k overload",
-    ),
-    Mutant(
-        "Spark's shuffle: queries go to one bucket of a tag whose sets are in several",
-        "tagmatch/spark/buckets.py",
-        "        return places, (self._first(hashes)[places] + nth) % self.count",
-        "        return places, self._first(hashes)[places] % self.count",
-        "tests/spark/test_join.py -k oracles",
-    ),
-    Mutant(
-        "Spark's shuffle: sets that nothing meets go to no home",
-        "tagmatch/spark/shuffle.py",
-        "            yield from _sent_home(sets_at(segment, rows[~is_met], plan.now), plan)\n",
-        "",
-        "tests/spark/test_join.py -k oracles",
-    ),
-    Mutant(
-        "workloads: the times of arrivals begin anew with each block",
-        "workloads/pacing.py",
-        "        times = last + np.cumsum(",
-        "        times = np.cumsum(",
-        "tests/workloads/test_workloads_queries.py -k arrival",
-    ),
-    Mutant(
-        "workloads: a folder of others that looks like ours is overwritten",
-        "workloads/shards.py",
-        "        if found and not foreign and not any(path.name in (FACTS, _BEGUN) for path in found):",
-        "        if False:",
-        "tests/workloads/test_workload_command.py -k looks_like",
-    ),
-)
+     def _bound
+# scheduler `dfgs`: a block is taken that would be late
+pipeline/channels/dfgs.py: tests/pipeline/test_channel_orders.py -k dfgs
+-        return place if before + block <= entry.due else None
++        return place
+# limits: any number of queries is let in
+pipeline/stages/limits.py: tests/pipeline/test_pipeline.py -k overload
+-        if queries >= self._most_queries:
++        if False:
+# Spark's shuffle: queries go to one bucket of a tag whose sets are in several
+tagmatch/spark/buckets.py: tests/spark/test_join.py -k oracles
+-        return places, (self._first(hashes)[places] + nth) % self.count
++        return places, self._first(hashes)[places] % self.count
+# Spark's shuffle: sets that nothing meets go to no home
+tagmatch/spark/shuffle.py: tests/spark/test_join.py -k oracles
+-            yield from _sent_home(sets_at(segment, rows[~is_met], plan.now), plan)
+# workloads: the times of arrivals begin anew with each block
+workloads/pacing.py: tests/workloads/test_workloads_queries.py -k arrival
+-        times = last + np.cumsum(
++        times = np.cumsum(
+# workloads: a folder of others that looks like ours is overwritten
+workloads/shards.py: tests/workloads/test_workload_command.py -k looks_like
+-        if found and not foreign and not any(path.name in (FACTS, _BEGUN) for path in found):
++        if False:
+"""

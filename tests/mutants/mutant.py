@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """A mistake.
+class Mutant(NamedTuple):
+    """A mistake: `wrong` is in the place of the text `right`, which the file has once.
 
-    Attributes
-    ----------
-    name : str
-    file : str
-    right, wrong : str
-        The text that the file has once, and its replacement.
-    tests : str
-        Arguments for pytest, separated by spaces: those that see the mistake, and few others.
-    simulated : bool
-        Whether the tests are of CUDA, which is simulated then.
+    `tests` are arguments for pytest, separated by spaces: those that see the mistake, and few others.
     """
 
     name: str
     file: str
+    tests: str
     right: str
     wrong: str
-    tests: str
-    simulated: bool = False
 
     def mutated(self, root: Path) -> str:
-        """The text of the file with the mistake.
-
-        Raises
-        ------
-        ValueError
-            The text that is right is not there once, or that which is wrong is no Python.
-        """
+        """The text of the file with the mistake; ValueError: it does not fit, or would be no Python."""
         text = (root / self.file).read_text()
         if (count := text.count(self.right)) != 1:
             raise ValueError(f"{self.name}: {self.file} has {self.right!r} {count} times, and not once")
@@ -46,3 +30,11 @@ class Mutant:
         except SyntaxError as error:
             raise ValueError(f"{self.name}: {self.file} would be no Python: {error}") from None
         return mutated
+
+
+def mutants_in(text: str) -> Iterator[Mutant]:
+    """Mistakes as patches: `# NAME`, `FILE: TESTS`, and lines that are gone (`-`), new (`+`) or stay (a space)."""
+    for one in text.split("\n# ")[1:]:
+        name, place, *lines = one.rstrip("\n").split("\n")
+        right, wrong = ("\n".join(line[1:] for line in lines if line[:1] != other) for other in "+-")
+        yield Mutant(name, *place.split(": "), right, wrong)
