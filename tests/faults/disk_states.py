@@ -1,197 +1,166 @@
-"""A disk that changes as a trace says, and what may be on it when its power is lost.
+"""A folder that is watched while a program changes it, and what may be on its disk when the power is lost.
 
 Only what was synced is sure to be there: a file's contents since its last fsync, the names in a folder since the
-folder's. Of the rest, anything may be: writes in any order and in parts, names in any order. This is stricter than most
-file systems are, and what POSIX leaves open.
+folder's. Of the rest, anything may be: of a file each sector as it was at any time since, names in any order. This is
+stricter than most file systems are, and what POSIX leaves open.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import random
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
-from faults.recording import Record, State
-
-#: Parts of a write that a disk does wholly or not at all
+#: Files, and folders (`None`), by their paths within the folder
+State = dict[str, bytes | None]
+#: Part of a file that a disk writes wholly or not at all
 SECTOR = 512
+# Before and after each of these the folder is looked at; what else was done meanwhile comes in no order
+_CALLS = ("fsync", "ftruncate", "link", "mkdir", "pwritev", "rename", "replace", "rmdir", "unlink")
 
 
 @dataclass(eq=False)
 class File:
-    """A file: its contents when it was last synced, and what was written since.
-
-    A piece of contents is a place and what is written there; without anything, the file gets at least so large. `None`
-    cuts it there.
-    """
+    """Contents when it was last synced, and those that it had since."""
 
     synced: bytes = b""
-    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    pending: list[bytes] = field(default_factory=list)
 
-    def after(self, pieces: Sequence[tuple[int, bytes | None]]) -> bytes:
-        """Contents if these have come to the disk."""
-        contents = bytearray(self.synced)
-        for place, data in pieces:
-            contents.extend(bytes(max(0, place - len(contents))))
-            contents[place : None if data is None else place + len(data)] = data or b""
-        return bytes(contents)
+    def after(self, kept: Sequence[bytes]) -> bytes:
+        return kept[-1] if kept else self.synced
 
-    def mixed(self, rng: random.Random, kept: float, *, in_order: bool) -> Iterator[tuple[int, bytes | None]]:
-        """Some of what is pending: of a write all, nothing, or some sectors. In order, each but the last is whole."""
-        pending = self.pending
-        if in_order:
-            pending = pending[: rng.randint(0, len(pending))]
-        for number, (place, data) in enumerate(pending):
-            if data is None or (in_order and number < len(pending) - 1):
-                if in_order or rng.random() < kept:
-                    yield place, data
-                continue
-            if rng.random() < kept:
-                yield place, data
-            elif rng.random() < 0.5:
-                bounds = [place, *range(place - place % SECTOR + SECTOR, place + len(data), SECTOR), place + len(data)]
-                for begin, end in pairwise(bounds):
-                    if rng.random() < 0.5:
-                        yield begin, data[begin - place : end - place]
-                if rng.random() < 0.5:
-                    yield place + len(data), b""
+    def mixed(self, rng: random.Random, share: float, *, in_order: bool) -> list[bytes]:
+        """Contents of which each sector is of any time, or, in order, of one time or the next."""
+        if not self.pending or rng.random() > share:
+            return []
+        versions, last = [self.synced, *self.pending], rng.randrange(len(self.pending) + 1)
+        some = versions[max(0, last - 1) : last + 1] if in_order else versions
+        size = rng.choice([len(each) for each in some])
+        size = rng.choice([size, size, size // SECTOR * SECTOR])
+        starts = range(0, size, SECTOR)
+        parts = (
+            rng.choice(some)[start : min(start + SECTOR, size)].ljust(min(SECTOR, size - start), b"\0")
+            for start in starts
+        )
+        return [rng.choice([versions[last], b"".join(parts)])]
 
 
 @dataclass(eq=False)
 class Folder:
-    """A folder: its names when it was last synced, and the changes since, each of one name or of two at once."""
+    """Names when it was last synced, and the changes since, each of one name or of two at once."""
 
     synced: dict[str, Node] = field(default_factory=dict)
     pending: list[dict[str, Node | None]] = field(default_factory=list)
 
-    def after(self, changes: Sequence[dict[str, Node | None]]) -> dict[str, Node]:
-        """Names if these changes have come to the disk."""
-        names: dict[str, Node | None] = dict(self.synced)
-        for change in changes:
-            names |= change
+    def after(self, kept: Sequence[dict[str, Node | None]]) -> dict[str, Node]:
+        names = functools.reduce(dict.__or__, kept, self.synced)
         return {name: node for name, node in names.items() if node is not None}
 
-    def mixed(self, rng: random.Random, kept: float, *, in_order: bool) -> Iterator[dict[str, Node | None]]:
-        """Some of what is pending."""
+    def mixed(self, rng: random.Random, share: float, *, in_order: bool) -> list[dict[str, Node | None]]:
         if in_order:
-            yield from self.pending[: rng.randint(0, len(self.pending))]
-        else:
-            yield from (change for change in self.pending if rng.random() < kept)
+            return self.pending[: rng.randint(0, len(self.pending))]
+        return [change for change in self.pending if rng.random() < share]
 
 
 Node = File | Folder
 
-#: What is kept of what is pending
-Kept = Callable[[Any], Sequence[Any]]
-
 
 class Disk:
-    """A disk.
+    """What a folder has is synced when this begins; `look` is called after each change, with whether it was a sync.
 
-    Parameters
-    ----------
-    start : State
-        What is on it, synced.
-    root : str
-        The path of its folder in the trace.
+    Of the syncs, the one with number `ignored` is none.
     """
 
-    def __init__(self, start: State, root: str) -> None:
-        self._root = root
+    def __init__(self, path: Path, look: Callable[[], None] = lambda: None, ignored: int = 0) -> None:
+        self._path, self._look, self._ignored, self.syncs = path, look, ignored, 0
+        self._device, inode = path.stat().st_dev, path.stat().st_ino
         self._top = Folder()
-        self._of_inode: dict[int, Node] = {}
-        self._nodes: list[Node] = [self._top]
-        for path in sorted(start):
-            contents = start[path]
-            parent, name = self._parent(os.path.join(root, path))
-            self._nodes.append(Folder() if contents is None else File(contents))
-            parent.synced[name] = self._nodes[-1]
+        self._nodes: dict[int, Node] = {inode: self._top}
+        self._all: list[Node] = [self._top]  # also what is there no longer
+        self._scan()
+        for node in self._all:
+            self._sync(node)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_look": None}
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
-    def apply(self, record: Record) -> bool:
-        """Change the disk; returns whether that was a change."""
-        return getattr(self, f"_{record.kind}")(record) is not False
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note all changes in the block, of threads of this process."""
+        lock = threading.RLock()
 
-    def _open(self, record: Record) -> bool:
-        node = self._at(record.path)
-        made = node is None
-        if node is None:
-            node = self._name(record.path, File())
-        self._of_inode[record.inode] = node
-        if record.number and isinstance(node, File) and (node.synced or node.pending):
-            node.pending.append((0, None))
-            return True
-        return made
+        def noted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*arguments: Any, **options: Any) -> Any:
+                with lock:
+                    self.scan()
+                    try:
+                        return self._synced(*arguments) if name == "fsync" else call(*arguments, **options)
+                    finally:
+                        self.scan(at_once=name in ("rename", "replace"))
 
-    def _write(self, record: Record) -> None:
-        self._file(record).pending.append((record.number, record.data))
+            return called
 
-    def _truncate(self, record: Record) -> None:
-        self._file(record).pending.extend([(record.number, b""), (record.number, None)])
+        with ExitStack() as patches:
+            for name in _CALLS:
+                patches.enter_context(patch.object(os, name, noted(name, getattr(os, name))))
+            yield
+            self.scan()
 
-    def _sync(self, record: Record) -> None:
-        node = self._of_inode[record.inode]
-        node.synced = node.after(node.pending)  # type: ignore[arg-type, assignment]
+    def _synced(self, descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        if found.st_dev == self._device and (node := self._nodes.get(found.st_ino)):
+            self.syncs += 1
+            if self.syncs != self._ignored:
+                self._sync(node)
+                self._look()
+
+    @staticmethod
+    def _sync(node: Any) -> None:
+        node.synced = node.after(node.pending)
         node.pending.clear()
 
-    def _mkdir(self, record: Record) -> None:
-        self._of_inode[record.inode] = self._name(record.path, Folder())
+    def scan(self, *, at_once: bool = False) -> None:
+        """Note what has changed since the last time, perhaps names of one folder at once."""
+        if self._scan(at_once=at_once):
+            self._look()
 
-    def _remove(self, record: Record) -> None:
-        parent, name = self._parent(record.path)
-        parent.pending.append({name: None})
+    def _scan(self, *, at_once: bool = False) -> bool:
+        top = next(iter(self._nodes))
+        seen: dict[int, Node] = {top: self._top}
+        has_changed = self._scan_folder(self._top, self._path, seen, at_once)
+        self._nodes = seen
+        return has_changed
 
-    def _rename(self, record: Record) -> None:
-        parent, name = self._parent(record.path)
-        new_parent, new_name = self._parent(os.fsdecode(record.data))
-        node = parent.after(parent.pending)[name]
-        if parent is new_parent:
-            parent.pending.append({name: None, new_name: node})
-        else:
-            new_parent.pending.append({new_name: node})
-            parent.pending.append({name: None})
-
-    def _link(self, record: Record) -> None:
-        node = self._at(record.path)
-        assert node is not None
-        parent, name = self._parent(os.fsdecode(record.data))
-        parent.pending.append({name: node})
-
-    def _mark(self, _: Record) -> bool:
-        return False
-
-    def _escape(self, record: Record) -> None:
-        raise AssertionError(f"this cannot be replayed: {record.data.decode()} of {record.path}")
-
-    def _file(self, record: Record) -> File:
-        node = self._of_inode.get(record.inode)
-        assert isinstance(node, File), f"a file that was not seen to be opened: {record}"
-        return node
-
-    def _at(self, path: str) -> Node | None:
-        if path == self._root:
-            return self._top
-        parent, name = self._parent(path)
-        return parent.after(parent.pending).get(name)
-
-    def _parent(self, path: str) -> tuple[Folder, str]:
-        *folders, name = os.path.relpath(path, self._root).split(os.sep)
-        node = self._top
-        for folder in folders:
-            found = node.after(node.pending)[folder]
-            assert isinstance(found, Folder)
-            node = found
-        return node, name
-
-    def _name(self, path: str, node: Node) -> Node:
-        parent, name = self._parent(path)
-        parent.pending.append({name: node})
-        self._nodes.append(node)
-        return node
+    def _scan_folder(self, folder: Folder, path: Path, seen: dict[int, Node], at_once: bool) -> bool:
+        names, has_changed = dict[str, Node](), False
+        for name in sorted(os.listdir(path)):
+            inner, kind = path / name, Folder if (path / name).is_dir() else File
+            inode = inner.stat().st_ino
+            node = self._nodes.get(inode)
+            if not isinstance(node, kind):
+                node = kind()
+                self._all.append(node)
+            names[name] = seen[inode] = node
+            if isinstance(node, Folder):
+                has_changed |= self._scan_folder(node, inner, seen, at_once)
+            elif (contents := inner.read_bytes()) != node.after(node.pending):
+                node.pending.append(contents)
+                has_changed = True
+        before = folder.after(folder.pending)
+        changed = {
+            name: names.get(name) for name in sorted({*names, *before}) if names.get(name) is not before.get(name)
+        }
+        folder.pending += [changed] if at_once and changed else [{name: node} for name, node in changed.items()]
+        return has_changed or bool(changed)
 
     # -- states ------------------------------------------------------------------------------------------------------
 
@@ -215,21 +184,20 @@ class Disk:
 
     def mixed(self, rng: random.Random) -> State:
         """What was synced, and anything of the rest."""
-        contents, names = (rng.choice([0, 0.1, 0.5, 0.9, 1]) for _ in range(2))
+        shares = {kind: rng.choice([0, 0.1, 0.5, 0.9, 1]) for kind in (File, Folder)}
         in_order = rng.random() < 0.5
-        chosen: dict[int, Sequence[Any]] = {}
+        chosen: dict[Node, Any] = {}  # of a file with several names, one
 
-        def kept(node: Node) -> Sequence[Any]:
-            if id(node) not in chosen:
-                share = contents if isinstance(node, File) else names
-                chosen[id(node)] = [*node.mixed(rng, share, in_order=in_order)]
-            return chosen[id(node)]
+        def kept(node: Node) -> Any:
+            if node not in chosen:
+                chosen[node] = node.mixed(rng, shares[type(node)], in_order=in_order)
+            return chosen[node]
 
         return self._state(kept)
 
-    def _pending(self) -> Iterator[tuple[Node, Sequence[Any], Sequence[Any]]]:
+    def _pending(self) -> Iterator[tuple[Node, Any, Any]]:
         """What is pending one by one, and the rest of what is pending there."""
-        for node in self._nodes:
+        for node in self._all:
             if isinstance(node, File):
                 if node.pending:
                     yield node, node.pending, ()
@@ -237,17 +205,15 @@ class Disk:
                 for i in range(len(node.pending)):
                     yield node, node.pending[i : i + 1], node.pending[:i] + node.pending[i + 1 :]
 
-    def _state(self, kept: Kept) -> State:
+    def _state(self, kept: Callable[[Any], Any]) -> State:
         found: State = {}
 
-        def visit(node: Node, path: str) -> None:
-            if isinstance(node, File):
-                found[path] = node.after(kept(node))
-            else:
-                if path:
-                    found[path] = None
-                for name, child in node.after(kept(node)).items():
-                    visit(child, os.path.join(path, name))
+        def visit(folder: Folder, path: str) -> None:
+            for name, node in folder.after(kept(folder)).items():
+                inner = os.path.join(path, name)
+                found[inner] = node.after(kept(node)) if isinstance(node, File) else None
+                if isinstance(node, Folder):
+                    visit(node, inner)
 
         visit(self._top, "")
         return found

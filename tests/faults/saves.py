@@ -1,7 +1,6 @@
-"""Operations that change an index on disk, to be recorded: `python -m faults.saves FOLDER [NAME...]`, under
-`recorder.c`.
+"""Operations that change an index on disk, and at each of their points the states that the disk may be in then.
 
-Each is a function here, named in `OPERATIONS`. It makes what there is before, has `Run.start` record from then on, and
+Each is a function here, named in `OPERATIONS`. It makes what there is before, has `Run.start` watch from then on, and
 makes each change in a `Run.step`, which says what the indexes have afterwards.
 """
 
@@ -10,22 +9,22 @@ from __future__ import annotations
 import os
 import pickle
 import random
-import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 from unittest.mock import patch
 
 import numpy as np
-from faults.recording import CLIENTS, Contents, Run
+from faults.disk_states import Disk, State
+from faults.work import Work
 from oracle import Oracle
 from support.command import as_json_lines, done
-from support.conditions import any_expression
 
 from tagmatch import TagMatch, backup, restore
 from tagmatch.model.columns import tag_lists
+from tagmatch.model.options import Layout
 from tagmatch.model.storage.location import Location, location_of
 from tagmatch.model.storage.segment_files import segment_entry, table_file, tables_of, write_deletions
 from tagmatch.model.storage.shared_files import Written
@@ -34,9 +33,120 @@ from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import consolidated
 from tagmatch.partitioner.staging import StagedChanges
 
+#: The sets of an index, or `None` where there is none
+Contents = dict[frozenset[str], tuple[Any, ...]] | None
+#: Under which contents have where clients are: key, longitude and latitude of each, in order
+CLIENTS = frozenset(["where clients are"])
+SYNCED = "what was synced"
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu", "durability": "none"}
-#: Exit codes; any other is a number of syncs
-_ENDED, _FAILED = 254, 255
+#: Steps before an operation begins
+_FIRST = 10
+#: Exit code of a program that was killed
+_ENDED = 254
+
+
+class Moment(NamedTuple):
+    """A state that a disk may be in: how much of what was done is there, and the steps acknowledged and begun then.
+
+    Some come right after a step began or was acknowledged (`at_mark`).
+    """
+
+    kind: str
+    state: State
+    acknowledged: int
+    begun: int
+    at_mark: bool
+
+
+class Run:
+    """An operation that runs; `path` is the folder in which all that it changes is.
+
+    `moments` are at each point, none twice, and so many by chance. `contents` are those of each index, or snapshot of
+    one as `index@2`, by its name: before, and after each step. `staged` is whether staged changes count in them.
+    """
+
+    def __init__(self, path: Path, rounds: int = 0, rng: random.Random | None = None, ignored: int = 0) -> None:
+        self.path, self.rounds, self.rng, self._ignored = path, rounds, rng or random.Random(0), ignored
+        self.path.mkdir()
+        self.contents: list[dict[str, Contents]] = []
+        self.found: dict[Any, Moment] = {}
+        self._watched, self._at_mark = ExitStack(), True
+        self.acknowledged = self.begun = 0
+
+    def start(self, contents: dict[str, Contents], key_type: str = "integer", *, staged: bool = False) -> None:
+        """Take it that what there is is safe, and has these contents; watch what is done from now on."""
+        self.key_type, self.staged = key_type, staged
+        self.contents.append(contents)
+        self.disk = Disk(self.path, self._look, self._ignored)
+        self._look()
+        self._at_mark = False
+        self._watched.enter_context(self.disk.watched())
+
+    @contextmanager
+    def step(self, contents: dict[str, Contents]) -> Iterator[None]:
+        """What is done in the block gives these indexes these contents, of which the end of the block may be sure."""
+        self.contents.append({**self.contents[-1], **contents})
+        number = len(self.contents) - 1
+        self._mark("begun", number)
+        yield
+        self.disk.scan()
+        self._mark("acknowledged", number)
+
+    def _mark(self, what: str, number: int) -> None:
+        setattr(self, what, number)
+        self._at_mark = True
+        self._look()
+        self._at_mark = False
+
+    def _look(self) -> None:
+        self._note(SYNCED, self.disk.synced())
+        self._note("what was written", self.disk.written())
+        for kind, states in (("more than synced", self.disk.one_more()), ("less than written", self.disk.one_less())):
+            for state in states:
+                self._note(f"one change {kind}", state)
+        for _ in range(self.rounds):
+            self._note("a mixture", self.disk.mixed(self.rng))
+
+    def _note(self, kind: str, state: State) -> None:
+        steps = self.acknowledged, self.begun
+        self.found.setdefault((frozenset(state.items()), *steps), Moment(kind, state, *steps, self._at_mark))
+
+    def end(self) -> list[Moment]:
+        self._watched.close()
+        return list(self.found.values())
+
+    def in_a_fork(self, do: Callable[[], object], end_before: int | None) -> None:
+        """Have another process do this, which is killed before so many syncs and one, unless it makes fewer."""
+        before, noted, sync = self.disk.syncs, self.path.with_name("noted"), os.fsync
+
+        def end(code: int) -> None:
+            noted.write_bytes(pickle.dumps((self.disk, self.found)))
+            os._exit(code)
+
+        def counted(descriptor: int) -> None:
+            if self.disk.syncs - before == end_before:
+                self.disk.scan()
+                end(_ENDED)
+            sync(descriptor)
+
+        if not (program := os.fork()):
+            try:
+                with patch("os.fsync", counted):
+                    do()
+                self.disk.scan()
+                end(0)
+            finally:
+                os._exit(1)
+        code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
+        disk, self.found = pickle.loads(noted.read_bytes())
+        vars(self.disk).update(vars(disk) | {"_look": self._look})
+        if code == _ENDED:
+            raise _KilledError
+        assert code == 0
+
+
+class _KilledError(Exception):
+    pass
 
 
 def _sets(seed: int, count: int) -> tuple[list[list[str]], list[int]]:
@@ -49,32 +159,31 @@ def _sets(seed: int, count: int) -> tuple[list[list[str]], list[int]]:
 STORED, ADDED = _sets(1, 100), _sets(2, 60)
 
 
-def _as(key_type: str, sets: tuple[list[list[str]], list[int]]) -> tuple[list[list[str]], list[Any]]:
-    return sets[0], list(map(str, sets[1])) if key_type == "string" else list(sets[1])
-
-
-def _store(database: Any, key_type: str) -> None:
-    database.add_sets(*_as(key_type, STORED))
+def _store(database: Any) -> None:
+    database.add_sets(*STORED)
     database.consolidate()
 
 
-def _stage(database: Any, key_type: str) -> None:
-    database.add_sets(*_as(key_type, ADDED))
-    tags, keys = _as(key_type, STORED)
-    database.remove_sets(tags[::2], keys[::2])
+def _stage(database: Any) -> None:
+    database.add_sets(*ADDED)
+    database.remove_sets(STORED[0][::2], STORED[1][::2])
 
 
-def _contents(key_type: str, *changes: Callable[[Any, str], None]) -> Contents:
+def _add(database: Any) -> None:
+    database.add_sets(*ADDED)
+
+
+def _contents(*changes: Callable[[Any], object]) -> dict[frozenset[str], tuple[Any, ...]]:
     oracle = Oracle()
     for change in changes:
-        change(oracle, key_type)
+        change(oracle)
         oracle.consolidate()
     return dict(oracle)
 
 
 def _stored_index(path: Path, **options: Any) -> TagMatch[Any]:
     tm: TagMatch[Any] = TagMatch(path, **_OPTIONS, **options)
-    _store(tm, options.get("key_type", "integer"))
+    _store(tm)
     return tm
 
 
@@ -84,65 +193,56 @@ def first_consolidation(run: Run) -> None:
     run.start({path: None})
     with TagMatch(run.path / path, **_OPTIONS) as tm:
         tm.add_sets(*STORED)
-        with run.step({path: _contents("integer", _store)}):
+        with run.step({path: _contents(_store)}):
             tm.consolidate()
 
 
 def consolidations(run: Run) -> None:
     """Change an index, and change it back: the last snapshot has the name of the first."""
-    before, after = _contents("integer", _store), _contents("integer", _store, _stage)
     with _stored_index(run.path / "index") as tm:
-        run.start({"index": before})
-        _stage(tm, "integer")
-        with run.step({"index": after}):
+        run.start({"index": _contents(_store)})
+        _stage(tm)
+        with run.step({"index": _contents(_store, _stage)}):
             tm.consolidate()
         tm.remove_sets(*ADDED)
         tm.add_sets(*STORED)
-        with run.step({"index": before}):
+        with run.step({"index": _contents(_store)}):
             tm.consolidate()
 
 
-def staged_changes(run: Run) -> None:
-    """Stage changes, which must be staged still; consolidate them, and stage more."""
-    _in_steps(
-        run,
-        lambda database: database.add_sets(*ADDED),
-        lambda database: database.remove_sets(STORED[0][::2], STORED[1][::2]),
-        lambda database: database.add_set(["more"], 1),
-        None,
-        lambda database: database.remove_set(["more"], 1),
-        lambda database: database.add_set(["other"], 2),
-    )
+def integer_keys(run: Run) -> None:
+    _work(run, "integer", 7)
 
 
-def conditions(run: Run) -> None:
-    """Stage sets with conditions, which must be staged still; consolidate them; remove them, so that none has any."""
-    rng = random.Random(7)
-    where = [any_expression(rng, tags or ["more"]) for tags in ADDED[0]]
-    _in_steps(
-        run,
-        lambda database: database.add_sets(*ADDED, where=where),
-        lambda database: database.add_set(["more"], 1, where=where[0]),
-        None,
-        lambda database: database.remove_sets(*ADDED, where=where),
-        lambda database: database.remove_set(["more"], 1, where=where[0]),
-        None,
-    )
+def string_keys(run: Run) -> None:
+    _work(run, "string", 200_000)
 
 
-def _in_steps(run: Run, *changes: Callable[[Any], None] | None) -> None:
-    """Store an index; have each of the changes be staged, or, without one, consolidate."""
-    oracle = Oracle()
-    _store(oracle, "integer")
-    _stored_index(run.path / "index").close()
-    run.start({"index": dict(oracle)}, staged=True)
-    with TagMatch(run.path / "index", **_OPTIONS | {"durability": "fsync"}) as tm:
-        for change in changes:
-            if change is not None:
-                change(oracle)
-                oracle.consolidate()
-            with run.step({"index": dict(oracle)}):
-                change(tm) if change is not None else tm.consolidate()
+def _work(run: Run, key_type: Any, size: int) -> None:
+    """Any changes, each synced, in segments that are merged; then more in the other layout."""
+    work, oracle = Work(str(run.rng.random()), key_type), Oracle()
+    with TagMatch(run.path / "index", key_type=key_type, **_OPTIONS) as tm:
+        for database in (tm, oracle):
+            for place in range(_FIRST):
+                work.step(place).do(database)
+            database.consolidate()
+    run.start({"index": dict(oracle)}, key_type, staged=True)
+    with (
+        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
+        patch("tagmatch.partitioner.consolidation._RATIO", 100),
+        patch("tagmatch.merging.Merging.begin"),
+    ):
+        for number, each in enumerate(get_args(Layout)):
+            options = {"key_type": key_type, "layout": each, "max_partition_size": size, "durability": "fsync"}
+            with TagMatch(run.path / "index", **_OPTIONS | options) as tm:
+                for place in range(_FIRST + 8 * number, _FIRST + 8 * number + 8):
+                    step = work.step(place)
+                    step.do(oracle)
+                    with run.step({"index": dict(oracle.staged_again())}):
+                        step.do(tm)
+                    if step.name.startswith("consolidate"):
+                        with run.step({}):
+                            tm._engine.changing.merge()
 
 
 def positions(run: Run) -> None:
@@ -150,7 +250,7 @@ def positions(run: Run) -> None:
     path = "new/index"
 
     def at(*places: tuple[int, float, float]) -> Contents:
-        return {**(_contents("integer", _store) or {}), CLIENTS: places}
+        return {**_contents(_store), CLIENTS: places}
 
     run.start({path: None})
     with TagMatch(run.path / path, **_OPTIONS) as tm:
@@ -169,114 +269,58 @@ def positions(run: Run) -> None:
 
 def copied_positions(run: Run) -> None:
     """Back up an index with positions, to where nothing is; they come right after the copy."""
-    stored = _contents("integer", _store) or {}
     with _stored_index(run.path / "index") as tm:
         tm.move([7], 5, 6)
         tm.save_positions()
         run.start({"copy": None})
-        with run.step({"copy": stored}), run.step({"copy": {**stored, CLIENTS: ((7, 5, 6),)}}):
+        with run.step({"copy": _contents(_store)}), run.step({"copy": {**_contents(_store), CLIENTS: ((7, 5, 6),)}}):
             backup(run.path / "index", run.path / "copy")
-
-
-def segments(run: Run) -> None:
-    """Change a few sets, which makes a segment and deletions; merge the segments, and lay all out anew."""
-    stored, few = _contents("integer", _store), ([["more"], STORED[0][0], ["another"]], [1, 2, 3])
-    oracle = Oracle()
-    for add in (lambda: oracle.add_sets(*STORED), lambda: oracle.add_sets(*few)):
-        add()
-        oracle.consolidate()
-    changed = dict(oracle)
-    oracle.remove_set(["more"], 1)
-    oracle.consolidate()
-    with (
-        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
-        patch("tagmatch.partitioner.consolidation._RATIO", 100),
-        patch("tagmatch.merging.Merging.begin"),
-        _stored_index(run.path / "index") as tm,
-    ):
-        run.start({"index": stored})
-        tm.add_sets(*few)
-        with run.step({"index": changed}):
-            tm.consolidate()
-        assert tm.stats()["segments"] == 2
-        with run.step({"index": changed}):
-            assert tm._engine.changing.merge()
-        tm.remove_set(["more"], 1)
-        with run.step({"index": dict(oracle)}):
-            tm.consolidate()
-        assert (tm.stats()["segments"], tm.stats()["deleted"]) == (1, 1)
-        with run.step({"index": dict(oracle)}):
-            tm.consolidate(full=True)
 
 
 def save_over_another(run: Run) -> None:
     """Save an index to where there is another one."""
-    before, after = _contents("integer", _store), _contents("integer", _stage)
     _stored_index(run.path / "index").close()
     with TagMatch(run.path / "other", **_OPTIONS) as tm:
-        _stage(tm, "integer")
+        _stage(tm)
         tm.consolidate()
-        run.start({"index": before, "other": after})
-        with run.step({"index": after}):
+        run.start({"index": _contents(_store), "other": _contents(_stage)})
+        with run.step({"index": _contents(_stage)}):
             tm.save(run.path / "index")
-
-
-def other_layout(run: Run) -> None:
-    """Consolidate an index in the other layout, with no change."""
-    contents = {"index": _contents("integer", _store)}
-    _stored_index(run.path / "index").close()
-    run.start(contents)
-    with TagMatch(run.path / "index", layout="balanced", max_partition_size=20, **_OPTIONS) as tm, run.step(contents):
-        tm.consolidate()
-
-
-def string_keys(run: Run) -> None:
-    """Save sets with string keys to a new index, and change it."""
-    key_type = "string"
-    run.start({"index": None}, key_type)
-    with TagMatch(run.path / "index", key_type="string", **_OPTIONS) as tm:
-        with run.step({"index": _contents(key_type, _store)}):
-            _store(tm, key_type)
-        _stage(tm, key_type)
-        with run.step({"index": _contents(key_type, _store, _stage)}):
-            tm.consolidate()
 
 
 def build_command(run: Run) -> None:
     """Have `tagmatch build` write a new index, and another one in its place."""
-    for name, (sets, keys) in {"stored": STORED, "added": ADDED}.items():
-        lines = as_json_lines([{"tags": tags, "key": key} for tags, key in zip(sets, keys, strict=True)])
-        run.path.with_name(f"{name}.jsonl").write_bytes(lines)
     run.start({"index": None})
-    with run.step({"index": _contents("integer", _store)}):
-        done("build", run.path.with_name("stored.jsonl"), run.path / "index", "--threads", 1)
-    with run.step({"index": _contents("integer", lambda oracle, _: oracle.add_sets(*ADDED))}):
-        done("build", run.path.with_name("added.jsonl"), run.path / "index", "--overwrite", "--threads", 1)
+    for (sets, keys), change in ((STORED, _store), (ADDED, _add)):
+        file = run.path.with_name("sets.jsonl")
+        file.write_bytes(as_json_lines([{"tags": tags, "key": key} for tags, key in zip(sets, keys, strict=True)]))
+        with run.step({"index": _contents(change)}):
+            done("build", file, run.path / "index", "--overwrite", "--threads", 1)
 
 
 def save_as_jobs_do(run: Run) -> None:
     """Save to a new index, in whose folder a job on several machines has had its files."""
     path = "some/new/index"
     with TagMatch(**_OPTIONS) as tm:
-        _store(tm, "integer")
+        _store(tm)
         run.start({path: None})
-        with run.step({path: _contents("integer", _store)}), location_of(str(run.path / path), "path").scratch():
+        with run.step({path: _contents(_store)}), location_of(str(run.path / path), "path").scratch():
             tm.save(run.path / path)
 
 
 def append_as_jobs_do(run: Run) -> None:
     """Prepare a snapshot that has the segment of an index and a new one, and switch to it, in the midst of a job."""
-    location, base, snapshot, after = _appended(run)
-    with run.step({"index": after}), location.scratch():
+    location, base, snapshot = _appended(run)
+    with run.step({"index": _contents(_store, _add)}), location.scratch():
         location.switch(location.prepare(snapshot, location.manifest()["segments"]), base)
 
 
 def append_files_of_tasks(run: Run) -> None:
     """Switch to a snapshot of which tasks of a job have written the new files: tables, and deletions."""
-    location, base, snapshot, after = _appended(run)
+    location, base, snapshot = _appended(run)
     kept, new = snapshot.segments
     assert kept.deletions is not None
-    with run.step({"index": after}), location.scratch() as files:
+    with run.step({"index": _contents(_store, _add)}), location.scratch() as files:
         written = {}
         for table, columns in tables_of(new):
             whole = table_file(table, columns)
@@ -286,17 +330,13 @@ def append_files_of_tasks(run: Run) -> None:
         with files.new("deletions") as path:
             deleted = write_deletions(kept.deletions, len(kept), path)
         entry = segment_entry(written, len(new), len(new.vocabulary), new.vocabulary.seed)
-        manifest = manifest_of(
-            [{**location.manifest()["segments"][0], "deleted": deleted}, entry], new.options, "integer"
-        )
+        segments = [{**location.manifest()["segments"][0], "deleted": deleted}, entry]
         names = {f"{entry['name']}/{name}": name for name in written} | {deleted["name"]: "deletions"}
-        location.switch(manifest, base, Written(files, names))
+        location.switch(manifest_of(segments, new.options, "integer"), base, Written(files, names))
 
 
-def _appended(run: Run) -> tuple[Location, str | None, Snapshot, Contents]:
-    """Store an index and begin; gives its place and snapshot, the one that has two segments then, and its contents."""
-    before = _contents("integer", _store)
-    after = _contents("integer", _store, lambda oracle, _: oracle.add_sets(*ADDED))
+def _appended(run: Run) -> tuple[Location, str | None, Snapshot]:
+    """Store an index and begin; gives its place, its snapshot's name, and the snapshot that has two segments then."""
     _stored_index(run.path / "index").close()
     location, staged = location_of(str(run.path / "index"), "path"), StagedChanges()
     staged.extend(tag_lists(ADDED[0], "tags", stored=True), np.array(ADDED[1], np.uint64), removed=False)
@@ -304,57 +344,44 @@ def _appended(run: Run) -> tuple[Location, str | None, Snapshot, Contents]:
     with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0):
         snapshot, _ = consolidated(stored, staged.changes(), stored.only.options, now=0)
     assert len(snapshot.segments) == 2
-    run.start({"index": before})
-    return location, stored.name, snapshot, after
+    run.start({"index": _contents(_store)})
+    return location, stored.name, snapshot
 
 
 def kept_snapshots(run: Run) -> None:
     """Change an index that keeps earlier snapshots: one more is kept, then the first one no longer, then none."""
-    oracle, states = Oracle(), []
     changes: list[Callable[[Any], None]] = [
-        lambda database: _stage(database, "integer"),
-        lambda database: database.add_set(["more"], 1),
-        lambda database: database.remove_set(["more"], 1),
-    ]
-    for change in (lambda database: database.add_sets(*STORED), *changes):
-        change(oracle)
-        oracle.consolidate()
-        states.append(dict(oracle))
-    first, second, third, fourth = states
+        _stage, lambda database: database.add_set(["more"], 1), lambda database: database.remove_set(["more"], 1),
+    ]  # fmt: skip
+    first, second, third, fourth = (_contents(_store, *changes[:count]) for count in range(4))
     path = run.path / "index"
     _stored_index(path, keep_snapshots=1).close()
     run.start({"index": first, "index@1": first, "index@2": None, "index@3": None})
-    with TagMatch(path, **_OPTIONS) as tm:
-        changes[0](tm)
-        with run.step({"index": second, "index@2": second}):
-            tm.consolidate()
-        changes[1](tm)
-        with run.step({"index": third, "index@3": third, "index@1": None}):
-            tm.consolidate()
-    with TagMatch(path, **_OPTIONS, keep_snapshots=0) as tm:
-        changes[2](tm)
-        with run.step({"index": fourth, "index@2": None, "index@3": None}):
-            tm.consolidate()
+    for change, keep, after in (
+        (changes[0], 1, {"index": second, "index@2": second}),
+        (changes[1], 1, {"index": third, "index@3": third, "index@1": None}),
+        (changes[2], 0, {"index": fourth, "index@2": None, "index@3": None}),
+    ):
+        with TagMatch(path, **_OPTIONS, keep_snapshots=keep) as tm:
+            change(tm)
+            with run.step(after):
+                tm.consolidate()
 
 
 def backups(run: Run) -> None:
     """Back up an index with what is staged, and over that again: with more staged, and with that consolidated."""
     path, target = run.path / "index", "some/backup"
     _stored_index(path).close()
-    added = _contents("integer", _store, lambda oracle, _: oracle.add_sets(*ADDED))
-    assert added is not None
-    more = added | {frozenset(["more"]): (1,)}
     with TagMatch(path, **_OPTIONS | {"durability": "fsync"}) as tm:
         tm.add_sets(*ADDED)
         run.start({target: None}, staged=True)
-        with run.step({target: added}):
+        with run.step({target: _contents(_store, _add)}):
             backup(path, run.path / target)
         tm.add_set(["more"], 1)
-        with run.step({target: more}):
-            backup(path, run.path / target)
-        tm.consolidate()
-        with run.step({target: more}):
-            backup(path, run.path / target)
+        for change in (lambda: None, tm.consolidate):
+            change()
+            with run.step({target: {**_contents(_store, _add), frozenset(["more"]): (1,)}}):
+                backup(path, run.path / target)
 
 
 def restores(run: Run) -> None:
@@ -362,48 +389,16 @@ def restores(run: Run) -> None:
     path, new = run.path / "index", "new/index"
     _stored_index(path).close()
     with TagMatch(path, **_OPTIONS | {"durability": "fsync"}) as tm:
-        _stage(tm, "integer")
+        _stage(tm)
         backup(path, run.path / "backup")
         tm.consolidate()
         tm.remove_sets(*STORED)
-    backed_up = _contents("integer", _store, _stage)
-    before = _contents("integer", _store, _stage, lambda oracle, _: oracle.remove_sets(*STORED))
-    run.start({"index": before, new: None}, staged=True)
+    backed_up = _contents(_store, _stage)
+    run.start({"index": _contents(_store, _stage, lambda each: each.remove_sets(*STORED)), new: None}, staged=True)
     with run.step({"index": backed_up}):
         restore(run.path / "backup", path, replace=True)
     with run.step({new: backed_up}):
         restore(run.path / "backup", run.path / new)
-
-
-class _KilledError(Exception):
-    pass
-
-
-def _syncs_of(save: Callable[[], None], end_before: int | None = None) -> int:
-    """Have another process do this; returns how often it synced, or raises if it was ended before one more."""
-    count, sync = 0, os.fsync
-
-    def counted(descriptor: int) -> None:
-        nonlocal count
-        if count == end_before:
-            os._exit(_ENDED)
-        count += 1
-        sync(descriptor)
-
-    program = os.fork()
-    if not program:
-        code = _FAILED
-        try:
-            with patch("os.fsync", counted):
-                save()
-            code = count
-        finally:
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
-    assert code != _FAILED
-    if code == _ENDED:
-        raise _KilledError
-    return code
 
 
 def killed_and_again(run: Run) -> None:
@@ -412,33 +407,20 @@ def killed_and_again(run: Run) -> None:
 
     def save(folder: Path) -> None:
         with TagMatch(folder / path, **_OPTIONS) as tm:
-            _store(tm, "integer")
+            _store(tm)
 
     with tempfile.TemporaryDirectory() as folder:
-        syncs = _syncs_of(lambda: save(Path(folder)))
+        disk = Disk(Path(folder))
+        with disk.watched():
+            save(Path(folder))
     run.start({path: None})
-    for ended_before in (0, 1, 2, syncs - 4, syncs - 3, None):
-        with suppress(_KilledError), run.step({path: _contents("integer", _store)}):
-            _syncs_of(lambda: save(run.path), ended_before)
+    for ended_before in (0, 1, 2, disk.syncs - 4, disk.syncs - 3, None):
+        with suppress(_KilledError), run.step({path: _contents(_store)}):
+            run.in_a_fork(lambda: save(run.path), ended_before)
 
 
 OPERATIONS: tuple[Callable[[Run], None], ...] = (
-    first_consolidation, consolidations, segments, staged_changes, conditions, positions, copied_positions,
-    save_over_another, other_layout, string_keys, build_command, save_as_jobs_do, append_as_jobs_do,
-    append_files_of_tasks, kept_snapshots,
-    backups, restores, killed_and_again,
+    first_consolidation, consolidations, integer_keys, string_keys, positions, copied_positions, save_over_another,
+    build_command, save_as_jobs_do, append_as_jobs_do, append_files_of_tasks, kept_snapshots, backups, restores,
+    killed_and_again,
 )  # fmt: skip
-
-
-def main() -> None:
-    folder, wanted = Path(sys.argv[1]), sys.argv[2:]
-    for operation in OPERATIONS:
-        name = operation.__name__
-        if name in wanted or not wanted:
-            run = Run(folder, name)
-            operation(run)
-            (folder / f"{name}.pickle").write_bytes(pickle.dumps(run.end()))
-
-
-if __name__ == "__main__":
-    main()

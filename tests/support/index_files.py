@@ -40,8 +40,8 @@ def contents_of(path: Path) -> dict[str, bytes]:
 
 
 def unnamed_in(path: Path) -> list[str]:
-    """Names in an index without staged changes that belong to nothing: the manifest has none of them."""
-    manifest = (path / "MANIFEST.json").read_text()
+    """Names in an index without staged changes that belong to nothing: no manifest has one."""
+    manifest = "".join(file.read_text() for file in path.glob("MANIFEST*.json"))  # also of earlier snapshots
     names = {part for entry in path.rglob("*") for part in entry.relative_to(path).parts}
     always = {"LOCK", "WRITER", "MANIFEST.json", "POSITIONS.arrow"}
     return sorted(name for name in names - always if f'"{name}"' not in manifest)
