@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
 from support import strategies
-from support.agreement import assert_agree, assert_keys, loaded
+from support.agreement import assert_agree, assert_keys, index_of, loaded
 
 from tagmatch import TagMatch
 from tagmatch.model.errors import NullError
@@ -22,7 +22,6 @@ from tagmatch.model.errors import NullError
 Rows = list[list[str]]
 
 ROWS: Rows = [["b", "a"], [], ["日本語", "a", "a"], [""], ["ab", "é", "x" * 1_000, "a\0"], [], ["🙂", "", "b"], ["n"]]
-EVERYTHING = sorted({tag for row in ROWS for tag in row})
 STRINGS = pa.list_(pa.string())
 
 
@@ -30,20 +29,14 @@ class ArrayCapsule:
     """Anything that hands over an Arrow array by the C data interface."""
 
     def __init__(self, array: pa.Array) -> None:
-        self._array = array
-
-    def __arrow_c_array__(self, requested_schema: object = None) -> object:
-        return self._array.__arrow_c_array__(requested_schema)
+        self.__arrow_c_array__ = array.__arrow_c_array__
 
 
 class StreamCapsule:
     """Anything that hands over chunks by the C stream interface."""
 
     def __init__(self, chunks: pa.ChunkedArray) -> None:
-        self._chunks = chunks
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._chunks.__arrow_c_stream__(requested_schema)
+        self.__arrow_c_stream__ = chunks.__arrow_c_stream__
 
 
 def flat(rows: Rows) -> tuple[list[int], list[str]]:
@@ -72,22 +65,6 @@ def offset_child(rows: Rows) -> pa.Array:
     )
 
 
-def sliced_dictionary(rows: Rows) -> pa.Array:
-    return lists_of([["before"], *rows], lambda tags: tags.dictionary_encode()).slice(1)
-
-
-def wide_dictionary(rows: Rows) -> pa.Array:
-    return lists_of(rows, lambda tags: tags.dictionary_encode().cast(pa.dictionary(pa.uint16(), pa.large_string())))
-
-
-def dictionary_with_unused_null(rows: Rows) -> pa.Array:
-    def encode(tags: pa.Array) -> pa.Array:
-        values = pa.array([None, *tags.to_pylist()], pa.string())
-        return pa.DictionaryArray.from_arrays(pa.array(range(1, len(values)), pa.int32()), values)
-
-    return lists_of(rows, encode)
-
-
 def backward_views(rows: Rows, kind: type[pa.Array] = pa.ListViewArray) -> pa.Array:
     """Views of lists that are stored in the opposite order, after a tag that none of them views."""
     offsets, tags = flat(rows[::-1])
@@ -97,10 +74,6 @@ def backward_views(rows: Rows, kind: type[pa.Array] = pa.ListViewArray) -> pa.Ar
         pa.array(list(map(len, rows)), width),
         pa.array(["before", *tags], pa.string()),
     )
-
-
-def one_chunk_per_row(rows: Rows) -> pa.ChunkedArray:
-    return pa.chunked_array([pa.array([row], STRINGS) for row in rows], STRINGS)
 
 
 def with_empty_chunks(rows: Rows) -> pa.ChunkedArray:
@@ -121,19 +94,13 @@ SHAPES: dict[str, Callable[[Rows], object]] = {
     "backward views": backward_views,
     "backward large views": lambda rows: backward_views(rows, pa.LargeListViewArray),
     "sliced views": lambda rows: backward_views([["before"], *rows, ["after"]]).slice(1, len(rows)),
-    "dictionary": lambda rows: lists_of(rows, lambda tags: tags.dictionary_encode()),
-    "wide dictionary": wide_dictionary,
-    "sliced dictionary": sliced_dictionary,
-    "dictionary with an unused null": dictionary_with_unused_null,
     "run-end encoded": lambda rows: lists_of(rows, pc.run_end_encode),
     "sliced": sliced,
     "child sliced": child_sliced,
     "offset child": offset_child,
     "not nullable": lambda rows: pa.array(rows, STRINGS).cast(pa.list_(pa.field("tag", pa.string(), nullable=False))),
-    "one chunk": lambda rows: pa.chunked_array([pa.array(rows, STRINGS)]),
-    "one chunk per row": one_chunk_per_row,
+    "one chunk per row": lambda rows: pa.chunked_array([pa.array([row], STRINGS) for row in rows], STRINGS),
     "empty chunks": with_empty_chunks,
-    "table column": lambda rows: pa.table({"tags": pa.array(rows, STRINGS)})["tags"],
     "array capsule": lambda rows: ArrayCapsule(sliced(rows)),
     "stream capsule": lambda rows: StreamCapsule(with_empty_chunks(rows)),
     "lists": list,
@@ -144,11 +111,6 @@ SHAPES: dict[str, Callable[[Rows], object]] = {
     "numpy of lists": lambda rows: np.array([*rows, None], object)[:-1],
     "arrow rows": lambda rows: [pa.array(row, pa.string()) for row in rows],
 }
-
-
-@pytest.fixture(params=SHAPES.values(), ids=SHAPES)
-def shape(request: pytest.FixtureRequest) -> Callable[[Rows], object]:
-    return request.param
 
 
 def assert_all_take(shape: Callable[[Rows], object], rows: Rows) -> None:
@@ -168,6 +130,7 @@ def assert_all_take(shape: Callable[[Rows], object], rows: Rows) -> None:
     assert tm.explain([*everything, "kept"]) == [(frozenset({"kept"}), (7,))]
 
 
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_shapes(shape):
     for rows in (ROWS, [], [[]], [[], []], [["a"]]):
         assert_all_take(shape, rows)
@@ -190,16 +153,8 @@ def test_fixed_size_lists(kind, size):
 def test_empty_lists_of_null_type():
     for kind in (pa.list_(pa.null()), pa.large_list(pa.null()), pa.list_view(pa.null())):
         assert_all_take(lambda rows, kind=kind: pa.array(rows, kind), [[], [], []])
-
-
-def test_zero_rows():
-    tm, oracle = loaded([(["a"], 1)])
-    for rows in (pa.array([]), pa.chunked_array([], STRINGS), pa.array([], STRINGS), [], ()):
-        tm.add_sets(rows, [])
-        tm.remove_sets(rows, pa.array([], pa.uint64()))
-        tm.consolidate()
-        assert_agree(tm, oracle, [["a"]])
-        assert_keys(tm.match_many(rows), [])
+    for rows in (pa.array([]), pa.chunked_array([], STRINGS)):
+        assert_all_take(lambda _, rows=rows: rows, [])
 
 
 def test_arguments_are_copied():
@@ -215,15 +170,11 @@ def test_arguments_are_copied():
 
 NULL_AND_ROW = [
     (pa.array([["a"], ["b"], None, []], STRINGS), 2),
-    (pa.array([["a"], ["b", None], []], STRINGS), 1),
-    (pa.array([[], [], ["a"], [], [None]], STRINGS), 4),
     (pa.array([None, ["a"], None, ["a"]], STRINGS).slice(1), 1),
     (pa.array([[None], ["a"], [None]], STRINGS).slice(1), 1),
     (pa.chunked_array([[["a"], []], [], [["b"], None]], STRINGS), 3),
     (pa.chunked_array([[["a"], []], [["b"], [None]]], STRINGS), 3),
-    (pa.array([["a"], None], pa.large_list(pa.string_view())), 1),
     (pa.array([["a"], ["b", None]], pa.list_(pa.string_view())), 1),
-    (pa.array([["a"], ["b"], [None]], pa.list_view(pa.string())), 2),
     (pa.array([["a"], ["b"], None], pa.list_view(pa.string())), 2),
     (pa.ListViewArray.from_arrays(pa.array([2, 1, 0]), pa.array([1, 1, 1]), pa.array([None, "a", "b"])), 2),
     (pa.array([["a", "b"], None], pa.list_(pa.string(), 2)), 1),
@@ -233,7 +184,6 @@ NULL_AND_ROW = [
     (pa.ListArray.from_arrays([0, 1, 3], pc.run_end_encode(pa.array(["a", "a", None]))), 1),
     (pa.array([[], [None]], pa.list_(pa.null())), 1),
     (pa.array([None, None]), 0),
-    (ArrayCapsule(pa.array([["a"], None], STRINGS)), 1),
     (StreamCapsule(pa.chunked_array([[["a"]], [None]], STRINGS)), 1),
     ([["a"], [], None], 2),
     ([["a"], [], ["b", None]], 2),
@@ -244,8 +194,8 @@ NULL_AND_ROW = [
 def test_nulls_are_refused_by_row(rows, row):
     tm, oracle = loaded([(["a"], 1)])
     count = len(rows) if hasattr(rows, "__len__") else 2
-    for call, name in ((tm.add_sets, "tags"), (tm.remove_sets, "tags")):
-        with pytest.raises(TypeError, match=rf"\b{name}\b.*\brow {row}\b"):
+    for call in (tm.add_sets, tm.remove_sets):
+        with pytest.raises(TypeError, match=rf"\btags\b.*\brow {row}\b"):
             call(rows, range(count))
     with pytest.raises(TypeError, match=rf"\bqueries\b.*\brow {row}\b"):
         tm.match_many(rows)
@@ -303,9 +253,8 @@ KEY_SHAPES: dict[str, Callable[[list[int]], object]] = {
     **{f"numpy {name}": lambda keys, name=name: np.array(keys, name) for name in INTEGERS},
     "sliced": lambda keys: pa.array([-1, None, *keys, -1]).slice(2, len(keys)),
     "chunked": lambda keys: pa.chunked_array([keys[:1], [], keys[1:]], pa.int64()),
-    "no chunks in the middle": lambda keys: pa.chunked_array([keys[:3], keys[3:], []], pa.uint64()),
     "array capsule": lambda keys: ArrayCapsule(pa.array(keys)),
-    "stream capsule": lambda keys: StreamCapsule(pa.chunked_array([keys[:3], keys[3:]])),
+    "stream capsule": lambda keys: StreamCapsule(pa.chunked_array([keys[:3], keys[3:], []])),
     "big-endian": lambda keys: np.array(keys, ">u8"),
     "strided": lambda keys: np.repeat(np.array(keys), 2)[::2],
     "reversed": lambda keys: np.array(keys[::-1])[::-1],
@@ -321,32 +270,24 @@ KEY_SHAPES: dict[str, Callable[[list[int]], object]] = {
 def test_key_shapes(shape):
     rows = pa.chunked_array([[["a"], ["b"]], [["c"]], [["d"]]], STRINGS)
     tm, oracle = loaded(zip(rows.to_pylist(), KEYS, strict=True))
-    same = TagMatch()
-    same.add_sets(rows, shape(KEYS))
-    same.consolidate()
-    assert_agree(same, oracle, [list("abcd")])
+    assert_agree(index_of(rows, shape(KEYS)), oracle, [list("abcd")])
     tm.remove_sets(rows, shape(KEYS))
     tm.consolidate()
     assert len(tm) == 0
 
 
 def test_ranges_of_keys_and_greatest_keys():
-    great = strategies.BOUNDARY_KEYS
-    ranges = range(4), range(6, -2, -2), range(2**64 - 4, 2**64)
-    for keys in (*ranges, pa.array(great, pa.uint64()), np.array(great, np.uint64)):
-        tm = TagMatch()
-        tm.add_sets([["a"]] * len(keys), keys)
-        tm.consolidate()
-        assert sorted(tm.match(["a"])) == sorted(keys.tolist() if hasattr(keys, "tolist") else keys)
+    great = pa.array(strategies.BOUNDARY_KEYS, pa.uint64())
+    for keys in (range(4), range(6, -2, -2), range(2**64 - 4, 2**64), great, great.to_numpy()):
+        with index_of([["a"]] * len(keys), keys) as tm:
+            assert sorted(tm.match(["a"])) == sorted(keys.tolist() if hasattr(keys, "tolist") else keys)
 
 
 BAD_KEY_AND_ROW = [
-    (pa.array([1, None, 3, 4]), TypeError, 1),
     (pa.array([None, 1, 2, None, 4, 5]).slice(1, 4), TypeError, 2),
     (pa.chunked_array([[1, 2], [], [3, None]]), TypeError, 3),
     (pa.nulls(4), TypeError, 0),
     ([1, 2, None, 4], TypeError, 2),
-    (pa.array([1, -1, 3, 4]), ValueError, 1),
     (pa.chunked_array([[1, 2, 3], [-4]]), ValueError, 3),
     (np.array([1, 2, 3, -4], np.int8), ValueError, 3),
     (np.array([1, 2, -3, 4], ">i8"), ValueError, 2),
@@ -366,18 +307,19 @@ def test_bad_keys_are_refused_by_row(keys, error, row):
     assert len(tm) == 0
 
 
+OTHER_KEYS = [
+    pa.array([1.0]), pa.array([True]), pa.array(["1"]), pa.array([[1]]), pa.array([1], pa.decimal128(5)),
+    pa.array([1], pa.timestamp("s")), np.array([1.0]), np.array([True]), np.array(["1"]), np.array([[1]]),
+    np.array(1), np.array([1], "datetime64[s]"), pa.table({"key": [1]}),
+]  # fmt: skip
+
+
 def test_other_types_of_keys_are_refused():
-    tm = TagMatch()
-    for keys in (
-        pa.array([1.0]), pa.array([True]), pa.array(["1"]), pa.array([[1]]), pa.array([1], pa.decimal128(5)),
-        pa.array([1], pa.timestamp("s")), np.array([1.0]), np.array([True]), np.array(["1"]), np.array([[1]]),
-        np.array(1), np.array([1], "datetime64[s]"), pa.table({"key": [1]}),
-    ):  # fmt: skip
-        for call in (tm.add_sets, tm.remove_sets):
+    with TagMatch() as tm:
+        for keys, call in itertools.product(OTHER_KEYS, (tm.add_sets, tm.remove_sets)):
             with pytest.raises(TypeError, match=r"\bkeys\b"):
                 call([["a"]], keys)
-    tm.consolidate()
-    assert len(tm) == 0
+        assert tm.stats()["staged"] == 0
 
 
 @pytest.mark.parametrize("kind", [polars.String, polars.Categorical, polars.Enum(["a", "b", "é", "unused"])], ids=str)

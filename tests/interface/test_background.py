@@ -6,11 +6,11 @@ import gc
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.waiting import wait_until
 
 from tagmatch.background import Background
 from tagmatch.model.errors import ClosedError
@@ -34,27 +34,20 @@ class Owner:
         return self.calls
 
 
-class Called(Background[int]):
+class Called(Background[Any]):
     """Calls again after `pauses`, in turn."""
 
-    def __init__(self, method: Callable[[], int], *pauses: float) -> None:
+    def __init__(self, method: Callable[[], Any], *pauses: float, then: float | None = None) -> None:
         super().__init__(method, NAME)
-        self.pauses = list(pauses)
+        self.pauses, self.then = list(pauses), then
 
-    def once(self, method: Callable[[], int]) -> float | None:
+    def once(self, method: Callable[[], Any]) -> float | None:
         method()
-        return self.pauses.pop(0) if self.pauses else None
+        return self.pauses.pop(0) if self.pauses else self.then
 
 
 def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == NAME]
-
-
-def assert_ends(count: int = 0) -> None:
-    ends = time.monotonic() + TIMEOUT
-    while len(threads()) > count and time.monotonic() < ends:
-        time.sleep(0.001)
-    assert len(threads()) == count
 
 
 def test_each_request_is_seen_to_and_no_thread_stays() -> None:
@@ -83,8 +76,13 @@ def test_requests_during_a_call_have_one_more_made() -> None:
 
 def test_pauses_are_kept_and_a_request_ends_one() -> None:
     owner = Owner()
-    background = Called(owner.method, 0.001, 1e12)
     owner.go_on.release(10)
+    never = Called(owner.method)
+    never.begin(after=1e12)
+    assert not owner.entered.acquire(timeout=0.05)
+    never.end()
+    assert (owner.calls, threads()) == (0, [])
+    background = Called(owner.method, 0.001, 1e12)
     background.begin(after=0.001)
     for _ in range(2):
         assert owner.entered.acquire(timeout=TIMEOUT)
@@ -95,15 +93,6 @@ def test_pauses_are_kept_and_a_request_ends_one() -> None:
     assert (owner.calls, threads()) == (3, [])
 
 
-def test_a_first_pause() -> None:
-    owner = Owner()
-    background = Called(owner.method)
-    background.begin(after=1e12)
-    assert not owner.entered.acquire(timeout=0.05)
-    background.end()
-    assert (owner.calls, threads()) == (0, [])
-
-
 @pytest.mark.parametrize("waits", [True, False])
 def test_it_ends_with_its_owner(waits: bool) -> None:
     owner = Owner()
@@ -111,13 +100,12 @@ def test_it_ends_with_its_owner(waits: bool) -> None:
     background.begin()
     assert owner.entered.acquire(timeout=TIMEOUT)
     owner.go_on.release()
-    if waits:
-        assert len(threads()) == 1
+    assert not waits or len(threads()) == 1
     del owner
     gc.collect()
-    assert_ends()
+    wait_until(lambda: threads() == [])
     background.begin()
-    assert_ends()
+    wait_until(lambda: threads() == [])
 
 
 def test_an_owner_that_goes_during_a_call() -> None:
@@ -130,7 +118,7 @@ def test_an_owner_that_goes_during_a_call() -> None:
     gc.collect()
     assert len(threads()) == 1
     go_on.release()
-    assert_ends()
+    wait_until(lambda: threads() == [])
 
 
 def test_the_end_waits_for_a_call_and_allows_no_other() -> None:
@@ -146,14 +134,8 @@ def test_the_end_waits_for_a_call_and_allows_no_other() -> None:
     assert (owner.calls, threads()) == (1, [])
 
 
-class Loop(Background[None]):
-    def once(self, method: Callable[[], None]) -> float:
-        method()
-        return 0.0
-
-
 class Working:
-    """Works for ever, but for what `run` gives up."""
+    """Works for ever, except for what `run` gives up."""
 
     def __init__(self) -> None:
         self.entered = threading.Event()
@@ -162,24 +144,18 @@ class Working:
         while True:
             run(lambda _: self.entered.set(), range(2), 1)
 
+    def closed(self) -> None:
+        raise ClosedError
 
-def test_work_of_kernels_is_given_up() -> None:
+
+def test_work_of_kernels_is_given_up_and_a_closed_owner_ends_it() -> None:
     owner = Working()
-    background = Loop(owner.method, NAME)
+    background = Called(owner.method, then=0.0)
     background.begin()
     assert owner.entered.wait(TIMEOUT)
     background.end()
     assert threads() == []
-
-
-class Closed:
-    def method(self) -> None:
-        raise ClosedError
-
-
-def test_a_closed_owner_ends_it() -> None:
-    owner = Closed()
-    background = Loop(owner.method, NAME)
+    background = Called(owner.closed, then=0.0)
     background.begin()
     background.wait()
     assert threads() == []

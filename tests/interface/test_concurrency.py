@@ -9,15 +9,13 @@ import shutil
 import sys
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 
-import pyarrow as pa
 import pytest
 from support import moving_keys
-from support.agreement import assert_keys, loaded
+from support.agreement import assert_keys
 
 from tagmatch import ClosedError, IndexChangedError, StagedChangesWarning, TagMatch
 from tagmatch.partitioner.consolidation import FEW_SETS
@@ -115,20 +113,6 @@ def test_each_answer_is_of_one_snapshot(tmp_path, layout, rng, few, monkeypatch)
     assert few or len(segments) > 1, segments
 
 
-def test_staged_changes_are_not_seen_while_others_ask(tm, rng):
-    def writer() -> None:
-        for key in range(300):
-            tm.add_set(["all"], key)
-            tm.remove_set(["the version"], 10**6)
-
-    with in_background(writer, writer) as writers:
-        while not all(future.done() for future in writers):
-            for version in itertools.islice(moving_keys.ask(tm, rng), len(moving_keys.WAYS)):
-                assert version == 0
-    with pytest.warns(StagedChangesWarning, match="1200 staged changes"):
-        tm.close()
-
-
 @pytest.mark.parametrize("durability", ["fsync", "none"])
 def test_no_change_is_lost(tmp_path, layout, durability):
     """Four threads stage additions and removals while two others consolidate; the last changes may be in a log."""
@@ -169,50 +153,6 @@ def test_no_change_is_lost(tmp_path, layout, durability):
             assert len(tm) == 2 * len(keys)
 
 
-def test_every_submitted_query_gets_its_own_answer(layout, rng):
-    count = 2_000
-    tm, _ = loaded([([f"a{i}"], i) for i in range(count)] + [([], count)], layout=layout, threads=4)
-    asked = rng.choices(range(count), k=2_000)
-    with ThreadPoolExecutor(4) as pool:
-        futures = list(pool.map(lambda i: tm.submit([f"a{i}"], unique=i % 2 == 0), asked))
-    assert all(isinstance(future, Future) for future in futures)
-    done, pending = wait(futures, TIMEOUT)
-    assert (len(done), len(pending)) == (len(set(futures)), 0) == (len(asked), 0)
-    for i, future in zip(asked, futures, strict=True):
-        answer = future.result()
-        assert isinstance(answer, set if i % 2 == 0 else list)
-        assert Counter(answer) == Counter([i, count])
-    tm.close()
-
-
-def test_bad_queries_do_not_disturb_others(tm):
-    def good() -> None:
-        for _ in range(100):
-            assert tm.submit(["the version"], unique=True).result(TIMEOUT) == {10**6}
-
-    def bad() -> None:
-        for _ in range(100):
-            with pytest.raises(TypeError, match=r"\btags\b"):
-                tm.submit(["all", None]).result(TIMEOUT)
-            with pytest.raises(TypeError, match=r"\bqueries\b"):
-                tm.match_many([["all"], "all"])
-
-    with in_background(good, good, bad, bad):
-        pass
-
-
-def test_first_use_from_many_threads(layout):
-    """Each thread builds and asks an index of its own."""
-
-    def job(key: int) -> None:
-        tm, _ = loaded([(["a", "b"], key), ([], 0)], layout=layout, threads=4)
-        assert sorted(tm.match(["a", "b", "c"])) == [0, key]
-        assert_keys(tm.match_many(pa.array([["a", "b"], ["a"]])), [[0, key], [0]])
-
-    with in_background(*(lambda key=key: job(key) for key in range(1, 9))):
-        pass
-
-
 def until_closed(job: Callable[[], object]) -> Callable[[], None]:
     """A loop that must end with `ClosedError`."""
 
@@ -241,17 +181,6 @@ def test_close_while_others_ask(tm, way, seed):
                 assert answered.acquire(timeout=TIMEOUT)
         finally:
             tm.close()
-
-
-@pytest.mark.filterwarnings("ignore::tagmatch.StagedChangesWarning")
-def test_close_while_others_change(tm):
-    def write() -> None:
-        tm.add_set(["a"], 1)
-        tm.add_sets([["a"], ["b"]], [1, 2])
-        tm.consolidate()
-
-    with in_background(*[until_closed(write)] * 3):
-        tm.close()
 
 
 def test_close_says_how_many_changes_of_others_are_lost(layout, tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -16,13 +14,12 @@ from support.dictionaries import encoded
 
 from tagmatch import TagMatch
 from tagmatch.model.kernels import tag_table
-from tagmatch.model.options import Layout
 from tagmatch.pipeline.cpu import preprocess
 
 TAGS = [f"t{i}" for i in range(300)]
 
 
-@given(data=st.data(), layout=st.sampled_from(get_args(Layout)), threads=st.sampled_from([1, 3]))
+@given(data=st.data(), layout=strategies.layouts, threads=st.sampled_from([1, 3]))
 def test_as_plain_strings(data, layout, threads):
     sets, stored = data.draw(encoded(data.draw(st.lists(strategies.tag_sets, max_size=8))))
     queries, asked = data.draw(encoded(data.draw(strategies.query_lists)))
@@ -46,53 +43,41 @@ def rows_of_tags(count: int, dictionary: pa.Array, begin: int = 0) -> pa.ListArr
     return pa.ListArray.from_arrays(np.arange(0, 3 * count + 1, 3, dtype=np.int32), tags)
 
 
-class Counted:
-    """Stands for a function and counts how many strings it got, each call's `measure` of its arguments."""
+def strings_given_to(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[int]:
+    """How many strings each call of a function gets from now on."""
+    counts, function = [], getattr(module, name)
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> None:
-        self.strings = 0
-        function = getattr(module, name)
+    def counting(*arguments, **options):
+        counts.append(len(arguments[0]))
+        return function(*arguments, **options)
 
-        def counting(*arguments, **options):
-            result = function(*arguments, **options)
-            self.strings += len(arguments[0])
-            return result
-
-        monkeypatch.setattr(module, name, counting)
+    monkeypatch.setattr(module, name, counting)
+    return counts
 
 
-@pytest.mark.parametrize("layout", get_args(Layout))
+@pytest.mark.parametrize(("counts", "strings"), [([5_000, 50], len(TAGS)), ([99], 3 * 99)])
 @pytest.mark.parametrize("piece", [16_384, 7])
-def test_each_string_of_a_dictionary_is_looked_up_once(monkeypatch, layout, piece):
-    """Whatever the number of packets and threads, and though two chunks have the dictionary."""
+def test_each_string_of_a_dictionary_is_looked_up_once(monkeypatch, layout, piece, counts, strings):
+    """Whatever the number of packets and threads, in two chunks; or each tag is, where tags are fewer than strings."""
     tm, oracle = loaded([([tag], i) for i, tag in enumerate(TAGS)], layout=layout, threads=4)
     dictionary = pa.array(TAGS)
-    queries = pa.chunked_array([rows_of_tags(5_000, dictionary), rows_of_tags(50, dictionary)])
+    queries = pa.chunked_array([rows_of_tags(count, dictionary) for count in counts])
     monkeypatch.setattr(preprocess, "_STRINGS_A_PIECE", piece)
-    looked_up = Counted(monkeypatch, preprocess, "find_all")
+    looked_up = strings_given_to(monkeypatch, preprocess, "find_all")
     answers = tm.match_many(queries)
-    assert looked_up.strings == len(TAGS)
+    assert sum(looked_up) == strings
     assert_keys(answers, [oracle.match(query) for query in queries.to_pylist()])
 
 
 def test_each_string_of_a_dictionary_is_numbered_once(monkeypatch):
     dictionary = pa.array(TAGS)
     sets = pa.chunked_array([rows_of_tags(100_000, dictionary), rows_of_tags(50, dictionary, 9)])
-    hashed = Counted(monkeypatch, tag_table, "hash_strings")
+    hashed = strings_given_to(monkeypatch, tag_table, "hash_strings")
     with TagMatch() as tm:
         tm.add_sets(sets, np.arange(len(sets)))
-        assert hashed.strings == len(TAGS)
+        assert sum(hashed) == len(TAGS)
         tm.consolidate()
         assert tm.stats()["keys"] == len(sets)
-
-
-def test_a_dictionary_with_more_strings_than_tags_is_not_looked_up(monkeypatch):
-    tm, oracle = loaded([([tag], i) for i, tag in enumerate(TAGS)])
-    queries = rows_of_tags(99, pa.array(TAGS))
-    looked_up = Counted(monkeypatch, preprocess, "find_all")
-    answers = tm.match_many(queries)
-    assert looked_up.strings == 3 * 99
-    assert_keys(answers, [oracle.match(query) for query in queries.to_pylist()])
 
 
 def with_indices(indices: list[int], kind: str) -> pa.ListArray:

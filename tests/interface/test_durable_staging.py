@@ -3,66 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from oracle import Oracle
-from support import strategies
-from support.agreement import assert_agree, index_of
+from support.agreement import index_of
 
 import tagmatch
 from tagmatch import IndexChangedError, IndexLockedError, InvalidValueError, StagedChangesWarning, TagMatch
 from tagmatch.model.storage.journal.journal import Journal
 
-EVERYTHING = [list(strategies.COMMON_TAGS + strategies.NUMBERED_TAGS)]
-DURABILITIES = ["fsync", "os", None]
-
 
 def logs(path: Path) -> list[str]:
     return sorted(file.name for file in path.glob("staged-*"))
-
-
-@given(
-    rounds=st.lists(st.tuples(strategies.changes(), st.booleans(), st.booleans()), min_size=1, max_size=4),
-    durability=st.sampled_from(DURABILITIES),
-)
-def test_what_is_staged_is_there_after_the_end(
-    rounds: Any, durability: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Closed, or left as a program leaves it that is killed."""
-    path, oracle = tmp_path_factory.mktemp("index") / "index", Oracle()
-    options: dict[str, Any] = {"device": "cpu", "durability": durability}
-    tm: TagMatch[int] = TagMatch(path, **options)
-    for number, (changes, is_killed, is_consolidated) in enumerate(rounds):
-        for (added, tags, key), database in product(changes, (tm, oracle)):
-            (database.add_set if added else database.remove_set)(tags, key)
-        if is_killed and path.exists():
-            path = Path(shutil.copytree(path, path.with_name(f"copy {number}")))
-        tm.close()
-        tm = TagMatch(path, **options)
-        assert tm.stats()["staged"] == oracle.staged
-        if is_consolidated or number == len(rounds) - 1:
-            for database in (tm, oracle):
-                database.consolidate()
-            assert logs(path) == []
-            assert_agree(tm, oracle, EVERYTHING)
-    tm.close()
-
-
-def test_what_was_left_comes_first_whatever_the_durability(tmp_path: Path) -> None:
-    path = tmp_path / "index"
-    with TagMatch(path, device="cpu") as tm:
-        tm.add_set(["a"], 1)
-    with TagMatch(path, device="cpu", durability="none") as tm:
-        tm.remove_set(["a"], 1)
-        tm.add_set(["a"], 2)
-        tm.consolidate()
-        assert tm.match(["a"]) == [2]
-    assert logs(path) == []
 
 
 def test_one_at_a_time_stages_changes(tmp_path: Path) -> None:
@@ -127,26 +81,16 @@ def test_a_torn_tail_is_told(tmp_path: Path) -> None:
         assert sorted(tm.match(["a"])) == [0, 1]
 
 
-@pytest.mark.parametrize("durability", DURABILITIES)
-def test_what_could_not_be_staged_is_not_there_after_the_end_either(
-    tmp_path: Path, durability: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("durability", ["fsync", "os", None])
+def test_what_could_not_be_staged_is_not_there_after_the_end_either(tmp_path: Path, durability: Any) -> None:
     """There is no memory for it when it is logged already, and then the program is killed."""
-
-    def no_memory(*_: Any, **__: Any) -> None:
-        raise MemoryError
-
     path = tmp_path / "index"
     with TagMatch(path, device="cpu", durability=durability) as tm:
         tm.add_set(["a"], 1)
-        for name, call in {
-            "append": lambda: tm.add_set(["b"], 2),
-            "extend": lambda: tm.add_sets([["b"], ["c"]], [2, 3]),
-        }.items():
-            with monkeypatch.context() as patched:
-                patched.setattr(f"tagmatch.staging.StagedChanges.{name}", no_memory)
-                with pytest.raises(MemoryError):
-                    call()
+        calls = (("append", lambda: tm.add_set(["b"], 2)), ("extend", lambda: tm.add_sets([["b"], ["c"]], [2, 3])))
+        for name, call in calls:
+            with patch(f"tagmatch.staging.StagedChanges.{name}", side_effect=MemoryError), pytest.raises(MemoryError):
+                call()
             shutil.copytree(path, tmp_path / name)
             with TagMatch(tmp_path / name, device="cpu") as found:
                 assert found.stats()["staged"] == tm.stats()["staged"] == 1
@@ -218,31 +162,25 @@ def test_what_would_be_lost_is_not_acknowledged(tmp_path: Path, replace: Any, la
         assert sorted(tm.match(["b"])) == [40, 54]
 
 
-# -- the type of keys --------------------------------------------------------------------------------------------------
-
-
-def test_an_index_without_a_snapshot_has_the_type_of_the_keys_in_its_log(tmp_path: Path) -> None:
-    for name, key_type, key in (("strings", "string", "ana"), ("integers", "integer", 7)):
-        path = tmp_path / name
-        with TagMatch(path, device="cpu", key_type=key_type) as tm:
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(("key_type", "other", "key"), [("string", "integer", "ana"), ("integer", "string", 7)])
+def test_an_index_without_a_snapshot_has_the_type_of_its_keys(
+    tmp_path: Path, moved: bool, key_type: Any, other: Any, key: Any
+) -> None:
+    """Of those in its log, or of the clients that moved."""
+    with TagMatch(tmp_path, device="cpu", key_type=key_type) as tm:
+        if moved:
+            tm.move([key], 9.0, 45.0)
+            tm.save_positions()
+        else:
             tm.add_sets([["a"]], [key])
-        other = "integer" if key_type == "string" else "string"
-        with TagMatch(path, device="cpu", key_type=other) as tm:
-            assert tm.stats()["staged"] == 1
-            with pytest.raises(InvalidValueError, match=f'have keys of key_type "{key_type}".*open it with key_type='):
-                tm.consolidate()
-        with TagMatch(path, device="cpu") as tm:
-            assert tm.stats()["key_type"] == key_type
-            tm.consolidate()
-            assert tm.match(["a"]) == [key]
-
-
-def test_an_index_without_a_snapshot_has_the_type_of_the_clients_that_moved(tmp_path: Path) -> None:
-    path = tmp_path / "index"
-    with TagMatch(path, device="cpu", key_type="string") as tm:
-        tm.move(["ana"], 9.0, 45.0)
-        tm.save_positions()
-    with pytest.raises(InvalidValueError, match='have key_type "string", not "integer": open the index with key_type='):
-        TagMatch(path, device="cpu", key_type="integer")
-    with TagMatch(path, device="cpu") as tm:
-        assert (tm.stats()["key_type"], tm.stats()["positions"]) == ("string", 1)
+    message = (
+        f'have key_type "{key_type}", not "{other}": open' if moved else f'have keys of key_type "{key_type}".*open it'
+    )
+    with (
+        pytest.raises(InvalidValueError, match=f"{message}.* key_type="),
+        TagMatch(tmp_path, device="cpu", key_type=other) as tm,
+    ):
+        tm.consolidate()
+    with TagMatch(tmp_path, device="cpu") as tm:
+        assert (tm.stats()["key_type"], tm.stats()["positions"], tm.stats()["staged"]) == (key_type, moved, not moved)

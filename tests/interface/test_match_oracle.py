@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from typing import Any, get_args
+from typing import get_args
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -48,14 +48,8 @@ def test_empty_index(layout):
     tm = TagMatch(layout=layout)
     for _ in range(2):
         assert_agree(tm, Oracle(), [["a"], []])
-        assert tm.stats()["sets"] == 0
+        assert_keys(tm.match_many(pa.array([], pa.list_(pa.string())), unique=True), [])
         tm.consolidate()
-
-
-def test_no_queries(layout):
-    tm, _ = loaded([(["a"], 1), ([], 2)], layout=layout)
-    assert_keys(tm.match_many([]), [])
-    assert_keys(tm.match_many(pa.array([], pa.list_(pa.string())), unique=True), [])
 
 
 def test_answers_are_in_the_order_of_the_queries(engine, rng):
@@ -95,18 +89,6 @@ def test_large_workload(engine, workload):
     assert_keys(tm.match_many(queries, unique=True), [sorted(set(keys)) for keys in expected])
     for query, keys in itertools.islice(zip(queries, expected, strict=True), 200):
         assert sorted(tm.match(query)) == keys
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 4])
-def test_signature_answers_contain_the_exact_ones(layout, threads, workload):
-    pairs, queries, expected = workload
-    tm, _ = loaded(pairs, layout=layout, threads=threads, max_partition_size=100, exact=False)
-    answers = tm.match_many(queries).to_pylist()
-    for found, exact in zip(answers, expected, strict=True):
-        assert Counter(found) >= Counter(exact)
-    unique = tm.match_many(queries, unique=True).to_pylist()
-    assert list(map(sorted, unique)) == [sorted(set(keys)) for keys in answers]
 
 
 @given(pairs=st.lists(strategies.pairs, min_size=1), queries=strategies.query_lists)
@@ -185,12 +167,3 @@ def test_one_set_with_many_keys(layout):
     tm, _ = loaded(([["a", "b"], key] for key in keys), layout=layout)
     assert len(tm) == 1
     assert_keys(tm.match_many([["a"], ["b", "a"]]), [[], keys])
-
-
-@pytest.mark.slow
-def test_options_change_no_answer(layout: str, workload: Any):
-    pairs, queries, expected = workload
-    for options in ({"batch_size": 1}, {"batch_size": 1_000}, {"flush_timeout": None}, {"flush_timeout": 0}):
-        tm, _ = loaded(pairs, layout=layout, **options)
-        assert_keys(tm.match_many(queries[:300]), expected[:300])
-        assert sorted(tm.submit(queries[0]).result(timeout=60)) == expected[0]

@@ -26,16 +26,10 @@ from tagmatch.pipeline.filters.index import Path
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
 TEXTS = [pa.string(), pa.large_string(), pa.string_view()]
 PLAIN = [pa.bool_(), *INTEGERS, pa.float16(), pa.float32(), pa.float64(), *TEXTS]
-DICTIONARIES = [
-    pa.dictionary(index, kind)
-    for index, kind in [
-        (pa.int32(), pa.string()),
-        (pa.uint8(), pa.large_string()),
-        (pa.int16(), pa.string_view()),
-        (pa.int8(), pa.int16()),
-        (pa.int32(), pa.float64()),
-    ]
-]
+DICTIONARIES = [pa.dictionary(index, kind) for index, kind in (
+    (pa.int32(), pa.string()), (pa.uint8(), pa.large_string()), (pa.int16(), pa.string_view()),
+    (pa.int8(), pa.int16()), (pa.int32(), pa.float64()),
+)]  # fmt: skip
 TYPES = [*PLAIN, *DICTIONARIES, pa.null()]
 
 
@@ -170,19 +164,8 @@ def message_of(row: dict[str, Any]) -> Message:
     return Message(found.pop("tags", []), found)
 
 
-SUBSCRIPTIONS = st.lists(
-    st.tuples(
-        st.sets(filters.tags, max_size=1), st.none() | st.builds(Expression.of, filters.trees, filters.spellings)
-    ),
-    min_size=1,
-    max_size=6,
-)
-
-
-def have_segments(patched: pytest.MonkeyPatch) -> None:
-    """Each consolidation makes a segment, however small, and they stay."""
-    patched.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
-    patched.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+WHERE = st.none() | st.builds(Expression.of, filters.trees, filters.spellings)
+SUBSCRIPTIONS = st.lists(st.tuples(st.sets(filters.tags, max_size=1), WHERE), min_size=1, max_size=6)
 
 
 @pytest.mark.parametrize("path", get_args(Path))
@@ -192,7 +175,9 @@ def test_columns_of_any_type(layout, path, subscriptions, data):
     table = data.draw(tables([where.tree for _, where in subscriptions if where is not None]))
     cut, oracle = data.draw(st.integers(0, len(subscriptions))), Oracle()
     with all_in(path), pytest.MonkeyPatch.context() as patched, TagMatch(layout=layout, device="cpu", threads=2) as tm:
-        have_segments(patched)
+        # Each consolidation makes a segment, however small, and they stay
+        patched.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+        patched.setattr("tagmatch.merging.Merging.begin", lambda _: None)
         for part in (slice(0, cut), slice(cut, None)):
             tags, where = zip(*subscriptions[part], strict=True) if subscriptions[part] else ((), ())
             for each in (tm, oracle):
@@ -235,28 +220,20 @@ def test_many_rows_with_nulls(kind, several):
             assert tm.match_many(table[first:], unique=True).to_pylist() == expected[first:]
 
 
-def test_a_null_in_a_dictionary_is_no_value():
-    texts = pa.DictionaryArray.from_arrays(pa.array([0, 1, None, 0]), pa.array(["", None]))
-    numbers = pa.DictionaryArray.from_arrays(pa.array([1, 0, 0, None]), pa.array([None, 7]))
-    with index_of([[], []], [1, 2], where=["exists(text)", "exists(number)"], device="cpu") as tm:
-        assert tm.match_many(pa.table({"text": texts, "number": numbers}), unique=True).to_pylist() == [
-            [1, 2],
-            [],
-            [],
-            [1],
-        ]
-
-
-def test_numbers_that_are_any_where_they_are_null():
-    """Memory under a null may hold anything, such as a signaling NaN or an integer that is too great."""
+def test_nulls_that_are_values_elsewhere():
+    """In a dictionary; and memory under a null may hold anything: a signaling NaN, an integer that is too great."""
     bits = np.array([0x7FA00000, 0x3F800000], np.uint32)
     validity = pa.py_buffer(bytes([0b10]))
-    single = pa.Array.from_buffers(pa.float32(), 2, [validity, pa.py_buffer(bits.tobytes())])
-    great = pa.Array.from_buffers(
-        pa.uint64(), 2, [validity, pa.py_buffer(np.array([2**64 - 1, 1], np.uint64).tobytes())]
-    )
-    with index_of([[], []], [1, 2], where=["single = 1", "great = 1"], device="cpu") as tm:
-        assert tm.match_many(pa.table({"single": single, "great": great}), unique=True).to_pylist() == [[], [1, 2]]
+    great = pa.py_buffer(np.array([2**64 - 1, 1], np.uint64).tobytes())
+    columns = {
+        "text": pa.DictionaryArray.from_arrays(pa.array([1, 0]), pa.array(["", None])),
+        "number": pa.DictionaryArray.from_arrays(pa.array([None, 1]), pa.array([None, 7])),
+        "single": pa.Array.from_buffers(pa.float32(), 2, [validity, pa.py_buffer(bits.tobytes())]),
+        "great": pa.Array.from_buffers(pa.uint64(), 2, [validity, great]),
+    }
+    where = ["exists(text)", "exists(number)", "single = 1", "great = 1"]
+    with index_of([[]] * 4, range(4), where=where, device="cpu") as tm:
+        assert tm.match_many(pa.table(columns), unique=True).to_pylist() == [[], [0, 1, 2, 3]]
 
 
 def test_slices_of_columns_that_are_read_in_place():
@@ -271,12 +248,8 @@ def test_slices_of_columns_that_are_read_in_place():
         "text": pa.array(["a", None, "b", "a", "a"]).dictionary_encode(),
         "odd": pa.Array.from_buffers(pa.int64(), 5, [None, odd]),
     }
-    where = [
-        *(f"exists({name})" for name in columns),
-        "wide >= 2 and whole < 3",
-        'narrow = 1 and text = "a"',
-        "odd = 4",
-    ]
+    where = [f"exists({name})" for name in columns]
+    where += ["wide >= 2 and whole < 3", 'narrow = 1 and text = "a"', "odd = 4"]
     with index_of([[]] * len(where), range(len(where)), where=where, device="cpu", threads=2) as tm:
         table = pa.table(columns)
         for part in (table, table[1:], table[2:4], table[3:], pa.concat_tables([table[3:], table[:2]])):
@@ -294,18 +267,6 @@ def test_mistakes_come_before_any_answer(asked):
         with pytest.raises(InvalidValueError, match=f"column 'great': row {rows - 1} has {2**63}, which"):
             tm.match_many(pa.table({"other": [1] * rows, "great": great}))
         assert tm.stats()["queries"] == 0
-
-
-def test_attributes_without_a_set_that_asks():
-    """They are checked and left out, also where only other sets have conditions."""
-    table = pa.table({"tags": [["a"], []], "x": [1, 2]})
-    with index_of([["a"]], [1], device="cpu") as tm:
-        assert tm.match_many(table).to_pylist() == [[1], []]
-        tm.add_set([], 2, where="y = 1")
-        tm.consolidate()
-        assert tm.match_many(table).to_pylist() == [[1], []]
-        assert tm.match_many(table[:0]).to_pylist() == []
-        assert tm.match_many(table.drop_columns(["tags"])[:0]).to_pylist() == []
 
 
 def test_more_maps_than_a_packet():

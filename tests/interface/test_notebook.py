@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 from typing import Any
+from xml.etree import ElementTree
 
 import pyarrow as pa
 from hypothesis import given
@@ -18,48 +18,16 @@ from tagmatch.notebook import MOST_KEYS, MOST_ROWS
 TAGS = st.text(st.sampled_from("<>&\"'/ab é"), min_size=1, max_size=6).filter(lambda tag: tag == tag.strip())
 
 
-class Cells(HTMLParser):
-    """Texts of a table's cells, row by row, of the tags among them, and which elements are open at the end."""
+class Cells:
+    """Texts of a table's cells, row by row, of the tags among them, and which elements there are."""
 
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.codes: list[list[str]] = []
-        self.open: list[str] = []
-        self.elements: set[str] = set()
-        self.outside = ""
-        self.feed(html)
-        self.close()
-
-    def handle_starttag(self, tag: str, _: Any) -> None:
-        self.elements.add(tag)
-        if tag == "br":
-            return
-        self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-            self.codes.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append("")
-        elif tag == "code":
-            self.codes[-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "td" in self.open or "th" in self.open:
-            self.rows[-1][-1] += data
-        else:
-            self.outside += data
-        if "code" in self.open:
-            self.codes[-1][-1] += data
-
-
-def cells(shown: Any) -> Cells:
-    read = Cells(shown._repr_html_())
-    assert read.open == []
-    return read
+    def __init__(self, shown: Any) -> None:
+        html = ElementTree.fromstring(f"<html>{shown._repr_html_().replace('<br>', '<br/>')}</html>")
+        rows = list(html.iter("tr"))
+        self.rows = [["".join(cell.itertext()) for cell in row if cell.tag in ("td", "th")] for row in rows]
+        self.codes = [["".join(code.itertext()) for code in row.iter("code")] for row in rows]
+        self.elements = {element.tag for element in html.iter()} - {"html"}
+        self.text = "".join(html.itertext())
 
 
 @given(st.lists(st.frozensets(TAGS, max_size=3), max_size=5, unique=True))
@@ -67,7 +35,7 @@ def test_explain_shows_every_tag_as_it_is(sets: list[frozenset[str]]) -> None:
     with index_of([list(tags) for tags in sets], range(len(sets)), device="cpu") as tm:
         found = tm.explain(frozenset().union(*sets))
     assert isinstance(found, list)
-    read = cells(found)
+    read = Cells(found)
     assert read.elements <= {"table", "caption", "thead", "tbody", "tr", "td", "th", "code", "i"}
     shown = {frozenset(codes): row[1] for codes, row in zip(read.codes[1:], read.rows[1:], strict=True)}
     assert shown == {tags: str(key) for key, tags in enumerate(sets)}
@@ -79,7 +47,7 @@ def test_explain_shows_conditions_and_their_way() -> None:
         tm.add_set(["cat"], 2, where='price < 5 and name = "<b>"')
         tm.consolidate()
         found = tm.explain(["cat"], {"price": 1, "name": "<b>"})
-    read = cells(found)
+    read = Cells(found)
     assert read.rows[0] == ["tags", "conditions", "keys"]
     assert sorted(read.rows[1:]) == [["cat", "", "1"], ["cat", 'name = "<b>" (by trie)price < 5 (by trie)', "2"]]
 
@@ -90,10 +58,10 @@ def test_what_is_left_out_is_counted() -> None:
         tm.add_sets([[str(i)] for i in range(sets)], range(sets))
         tm.add_sets([["many"]] * keys, range(keys))
         tm.consolidate()
-        read = cells(tm.explain(map(str, range(sets))))
+        read = Cells(tm.explain(map(str, range(sets))))
         assert len(read.rows) == 1 + MOST_ROWS
-        assert read.outside.endswith("and 3 more")
-        (_, (_, shown)) = cells(tm.explain(["many"])).rows
+        assert read.text.rstrip().endswith("and 3 more")
+        (_, (_, shown)) = Cells(tm.explain(["many"])).rows
     assert shown == ", ".join(map(str, range(MOST_KEYS))) + " and 1,002 more"
 
 
@@ -101,7 +69,7 @@ def test_stats_are_a_dict_and_all_shown() -> None:
     with index_of([["a"], ["b"]], [1, 2], device="cpu") as tm:
         stats = tm.stats()
     assert json.loads(json.dumps(stats))["sets"] == 2
-    read = cells(stats)
+    read = Cells(stats)
     named = {row[0] for row in read.rows}
     assert named >= stats.keys() | stats["stages"].keys() | stats["stages"]["merge"]["wait"].keys()
     assert ["sets", "2"] in read.rows
@@ -111,7 +79,7 @@ def test_an_index_shows_what_it_holds(tmp_path: Any) -> None:
     path = tmp_path / "a<b.index"
     with index_of(pa.array([["a"], ["b"]]), ["x", "y"], path=path, device="cpu", threads=1, key_type="string") as tm:
         tm.add_set(["c"], "z", where="n < 1")
-        read = cells(tm)
+        read = Cells(tm)
         rows = dict(row for row in read.rows)
         assert rows["sets"] == "2"
         assert rows["staged"] == "1"
@@ -119,5 +87,5 @@ def test_an_index_shows_what_it_holds(tmp_path: Any) -> None:
         assert rows["path"] == str(path)
         assert rows["matched on"] == "cpu; 1 thread"
         tm.consolidate()
-        assert ["with_conditions", "1"] in cells(tm).rows
+        assert ["with_conditions", "1"] in Cells(tm).rows
     assert tm._repr_html_() is None

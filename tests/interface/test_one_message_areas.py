@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -19,9 +18,7 @@ from support import strategies
 from support.agreement import index_of
 from support.areas_and_moves import AREA, struct_of
 from support.distances import UndecidedError
-from support.expiring import BEGIN, set_clock
 from support.located import CLIENTS, messages, moves, subscriptions
-from support.waiting import wait_until
 
 from tagmatch import Box, Circle, Near, TagMatch, Where
 from tagmatch.pipeline.areas import index
@@ -42,9 +39,8 @@ def asked(tm: TagMatch[Any], tags: list[str], attributes: Any = None, **place: A
     before = tm.stats()
     keys, once = sorted(tm.match(tags, attributes, **place)), tm.match_unique(tags, attributes, **place)
     after = tm.stats()
-    sets = sorted(
-        (str(sorted(map(str, stored))), sorted(some)) for stored, some in tm.explain(tags, attributes, **place)
-    )
+    found = tm.explain(tags, attributes, **place)
+    sets = sorted((str(sorted(map(str, stored))), sorted(some)) for stored, some in found)
     return keys, once, sets, [after[name] - before[name] for name in COUNTED]
 
 
@@ -180,31 +176,6 @@ def test_clients_that_move_much_are_found_where_they_are() -> None:
                 expected = [key for key in range(count) if lon[key] == place]
                 assert both_ways(tm, ["a"], location=(place, 45)) == expected
                 assert both_ways(tm, ["a"], within=Circle(place, 45, 1000)) == expected
-
-
-@pytest.mark.parametrize("key_type", ["integer", "string"])
-def test_keys_that_expire(key_type: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of a set's, and all of one, of each kind of area."""
-    clock = set_clock(monkeypatch)
-    keys: list[Any] = [1, 2, 3, 4] if key_type == "integer" else ["ana", "bo", "", "cy"]
-    soon = BEGIN + timedelta(seconds=5)
-    with TagMatch[Any](key_type=key_type, device="cpu", threads=1) as tm:
-        for area, where in (
-            (Circle(9, 45, 10), None), (Near(10), None), (None, "not within box(7, 7, 8, 8)"), (Near(20), "x < 3")
-        ):  # fmt: skip
-            tm.add_set(["a"], keys[0], area=area, where=where, expires=soon)
-            tm.add_set(["a"], keys[1], area=area, where=where)
-            tm.add_set(["a", "b"], keys[2], area=area, where=where, expires=soon)
-            tm.add_set(["b"], keys[3], area=area, where=where)
-        tm.consolidate()
-        tm.move(keys, 9, 45)
-        for place in ({"location": (9, 45)}, {"within": Circle(9, 45, 10)}):
-            assert set(both_ways(tm, ["a", "b"], {"x": 1}, **place)) == set(keys)
-        clock.pass_by(6)
-        wait_until(lambda: len(tm) == 8)
-        for place in ({"location": (9, 45)}, {"within": Circle(9, 45, 10)}):
-            assert set(both_ways(tm, ["a", "b"], {"x": 1}, **place)) == {keys[1], keys[3]}
-        assert len(both_ways(tm, ["a", "b"], {"x": 1}, location=(9, 45))) == 8
 
 
 def test_sets_with_areas_say_so() -> None:
