@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
@@ -16,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.agreement import index_of
+from support.waiting import wait_until
 
 from tagmatch import Box, Circle, Near, TagMatch
 from tagmatch.partitioner.consolidation import FEW_SETS
@@ -37,37 +36,29 @@ class Jumping:
 
     def __init__(self, tm: TagMatch, count: int, movers: int, seed: int) -> None:
         self.tm, self.count, self.movers, self.seed = tm, count, movers, seed
-        self.keys = list(range(count))
-        self.moved = [0] * movers
-        self.asked, self.found, self.stored_anew = Counter[str](), Counter[str](), Counter[str]()
+        self.asked, self.stored_anew = set[str](), set[bool]()
         self.stop = threading.Event()
-        self.failures: list[BaseException] = []
         self.at = np.zeros(count, np.bool_)
         for keys in np.array_split(np.arange(count), 3):
-            self._add(keys.tolist())
+            self._change(tm.add_sets, keys.tolist())
             tm.consolidate()
-        tm.move(self.keys, *LEFT)
+        tm.move(range(count), *LEFT)
 
-    def _add(self, keys: list[int]) -> None:
-        self.tm.add_sets([["near"]] * len(keys), keys, area=Near(METRES))
-        self.tm.add_sets([["plain"]] * len(keys), keys)
-
-    def _remove(self, keys: list[int]) -> None:
-        self.tm.remove_sets([["near"]] * len(keys), keys, area=Near(METRES))
-        self.tm.remove_sets([["plain"]] * len(keys), keys)
-
-    # -- threads -----------------------------------------------------------------------------------------------------
+    def _change(self, change: Callable[..., object], keys: list[int]) -> None:
+        change([["near"]] * len(keys), keys, area=Near(METRES))
+        change([["plain"]] * len(keys), keys)
 
     def move(self, number: int, moves: int, batch: int) -> None:
         """Move clients of this thread alone; who asks afterwards finds them there, and not where they were."""
         rng = np.random.default_rng([self.seed, number])
         own = np.arange(number, self.count, self.movers)
-        while self.moved[number] < moves and not self.failures:
+        for _ in range(0, moves, batch):
             clients, is_right = rng.choice(own, batch), rng.random(batch) < 0.5
             self.tm.move(clients, np.where(is_right, RIGHT[0], LEFT[0]), np.zeros(batch))
-            self.moved[number] += batch
             self.at[clients] = is_right  # NumPy, too, has the last of several count
             self.check_where(own)
+            if self.stop.is_set():
+                break
 
     def check_where(self, own: Any) -> None:
         for place, tag in ((LEFT, "near"), (RIGHT, "plain")):
@@ -78,71 +69,48 @@ class Jumping:
     def change(self) -> None:
         """Store some clients anew, which gives their sets to another segment; others come and go."""
         rng = np.random.default_rng([self.seed, 99])
-        for number in range(1_000_000):
-            if self.stop.is_set() or self.failures:
-                break
+        while not self.stop.is_set():
+            full = bool(rng.random() < 0.3)
             some = rng.choice(self.count, self.count // 3, replace=False).tolist()
             others = list(range(self.count, self.count + int(rng.integers(1, 20))))
-            self._remove(some)
-            self._add([*some, *others])
+            self._change(self.tm.remove_sets, some)
+            self._change(self.tm.add_sets, [*some, *others])
             self.tm.move(others, *LEFT)
-            self.tm.consolidate(full=number % 3 == 2)
-            self._remove(others)
+            self.tm.consolidate(full=full)
+            self._change(self.tm.remove_sets, others)
             self.tm.consolidate()
             self.tm._engine.changing.merge()
-            self.stored_anew["full" if number % 3 == 2 else "in part"] += len(some)
+            self.stored_anew.add(full)
 
-    def ask(self, name: str, way: Callable[[TagMatch], Iterator[list[int]]]) -> None:
-        while not self.stop.is_set() and not self.failures:
-            for keys in way(self.tm):
-                lasting = [key for key in keys if key < self.count]
-                assert len(lasting) == len(set(lasting)), f"{name}: twice"
-                assert len(lasting) == self.count, f"{name}: nowhere"
-                assert len(keys) == len(set(keys)), f"{name}: one that comes and goes, twice"
-                self.asked[name] += 1
-                self.found[name] += len(lasting)
-
-    # -- all of them -------------------------------------------------------------------------------------------------
+    def ask(self, name: str) -> None:
+        while not self.stop.is_set():
+            for keys in WAYS[name](self.tm):
+                assert len(keys) == len(set(keys)), f"{name}: twice"
+                assert sum(key < self.count for key in keys) == self.count, f"{name}: nowhere"
+                self.asked.add(name)
 
     def run(self, moves: int, batch: int) -> None:
         def guarded(work: Callable[[], None]) -> None:
             try:
                 work()
-            except BaseException as error:
-                self.failures.append(error)
+            except BaseException:
+                self.stop.set()
+                raise
 
-        ways = list(WAYS.items())
         movers = [partial(self.move, number, moves // self.movers, batch) for number in range(self.movers)]
-        others = [partial(self.ask, *ways[number % len(ways)]) for number in range(max(self.movers, len(ways)))]
-        threads = [threading.Thread(target=guarded, args=[work]) for work in (*movers, *others, self.change)]
-        for thread in threads:
-            thread.start()
-        for thread in threads[: len(movers)]:
-            thread.join(TIMEOUT)
-        self._wait_for_all_to_have_asked(len(ways))
-        self.stop.set()
-        for thread in threads:
-            thread.join(TIMEOUT)
-        assert not any(thread.is_alive() for thread in threads)
-        if self.failures:
-            raise self.failures[0]
-        assert sum(self.moved) >= moves
-        assert all(self.found[name] == self.asked[name] * self.count for name in WAYS)
+        works = [*movers, *(partial(self.ask, name) for name in WAYS), self.change]
+        with ThreadPoolExecutor(len(works)) as pool:
+            begun = [pool.submit(guarded, work) for work in works]
+            wait(begun[: len(movers)], TIMEOUT)
+            wait_until(
+                lambda: self.stop.is_set() or (len(self.asked), len(self.stored_anew)) == (len(WAYS), 2), TIMEOUT
+            )
+            self.stop.set()
+        for each in begun:
+            each.result()
         self.tm.check()
         self.check_where(np.arange(self.count))
         assert len(self.tm.match(["near", "plain"], location=BETWEEN)) == 2 * self.count
-        assert self.tm.stats()["positions"] == self.count + len(self._gone())
-
-    def _gone(self) -> list[int]:
-        """Clients that have no sets any more, but are somewhere."""
-        lon, _ = self.tm._engine.clients.where(np.arange(self.count, self.count + 20, dtype=np.uint64))
-        return np.flatnonzero(~np.isnan(lon)).tolist()
-
-    def _wait_for_all_to_have_asked(self, ways: int) -> None:
-        deadline = time.monotonic() + TIMEOUT
-        while not self.failures and (len(self.asked) < ways or len(self.stored_anew) < 2):
-            assert time.monotonic() < deadline, (self.asked, self.stored_anew)
-            time.sleep(0.01)
 
 
 def _table() -> pa.Table:
@@ -168,24 +136,19 @@ WAYS: dict[str, Callable[[TagMatch], Iterator[list[int]]]] = {
 }
 
 
+NIGHTLY = pytest.param(1000, 8, 4_000_000, 10_000, marks=pytest.mark.nightly)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("few", [0, FEW_SETS])
+@pytest.mark.parametrize(("clients", "movers", "moves", "batch"), [(30, 2, 4_000, 400), NIGHTLY])
 def test_each_client_is_found_once_wherever_it_jumps(
-    seed: int, layout: Any, few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
-    with TagMatch(device="cpu", layout=layout, threads=2) as tm:
-        Jumping(tm, 30, 2, seed).run(4_000, 400)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("few", [0, FEW_SETS])
-def test_each_of_many_clients_is_found_once_wherever_it_jumps(
-    seed: int, layout: Any, few: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    seed: int, layout: Any, few: int, clients: int, movers: int, moves: int, batch: int, monkeypatch: Any, tmp_path: Any
 ) -> None:
     """With `few` as 0, sets stay in their segments until these are merged in the background."""
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
     with TagMatch(tmp_path / "index", device="cpu", layout=layout, threads=2) as tm:
-        Jumping(tm, 1000, 8, seed).run(4_000_000, 10_000)
+        Jumping(tm, clients, movers, seed).run(moves, batch)
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -326,5 +289,5 @@ assert codes == [0] * 6, codes
 
 def test_forked_children_find_and_move_clients_whatever_their_parent_did() -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=dict(os.environ))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     assert (done.returncode, done.stderr) == (0, "")

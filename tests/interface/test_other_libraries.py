@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import product
 from typing import Any
 
 import duckdb
@@ -28,20 +29,14 @@ class Stream:
     """What has nothing but Arrow's C stream."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._table = table
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return self._table.__arrow_c_stream__(requested_schema)
+        self.__arrow_c_stream__ = table.__arrow_c_stream__
 
 
 class Batch:
     """What has nothing but Arrow's C array."""
 
     def __init__(self, table: pa.Table) -> None:
-        self._batch = table.combine_chunks().to_batches()[0]
-
-    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
-        return self._batch.__arrow_c_array__(requested_schema)
+        self.__arrow_c_array__ = table.combine_chunks().to_batches()[0].__arrow_c_array__
 
 
 def old_pandas(table: pa.Table) -> pd.DataFrame:
@@ -64,24 +59,14 @@ SUBSCRIPTIONS = pa.table({"key": [1, 2], "tags": [["flat"], ["flat"]], "where": 
 QUERIES = pa.table({"tags": [["flat"], ["house"]], "price": [850.5, 1.0]})
 
 
-@pytest.mark.parametrize("made", LIBRARIES)
-def test_tables_of_any_library(made: Callable[[pa.Table], Any]) -> None:
-    with TagMatch() as tm:
-        tm.add_subscriptions(made(SUBSCRIPTIONS))
-        tm.consolidate()
-        assert tm.match_many(made(QUERIES)).to_pylist() == [[1], []]
-        tm.remove_subscriptions(made(SUBSCRIPTIONS.slice(0, 1)))
-        tm.consolidate()
-        assert tm.match_many(made(QUERIES)).to_pylist() == [[], []]
-
-
-def test_tables_of_any_library_go_to_a_service() -> None:
-    with remote() as (_, tm):
-        for made in LIBRARIES:
+def test_tables_of_any_library() -> None:
+    with TagMatch() as here, remote() as (_, there):
+        for tm, made in product((here, there), LIBRARIES):
             tm.add_subscriptions(made(SUBSCRIPTIONS))
             tm.consolidate()
             assert tm.match_many(made(QUERIES)).to_pylist() == [[1], []]
-            assert tm.publish(made(QUERIES.append_column("id", [["a", "b"]]))).matched == 1
+            if tm is there:
+                assert there.publish(made(QUERIES.append_column("id", [["a", "b"]]))).matched == 1
             tm.remove_subscriptions(made(SUBSCRIPTIONS))
             tm.consolidate()
             assert len(tm) == 0
@@ -170,32 +155,17 @@ EXTENSIONS = {
 
 @pytest.fixture
 def tm():
-    tm: TagMatch[int] = TagMatch()
-    for key, where in enumerate(STORED.values()):
-        tm.add_set(["a"], key, where=where)
-    tm.consolidate()
-    return tm
+    with index_of([["a"]] * len(STORED), range(len(STORED)), where=list(STORED.values())) as tm:
+        yield tm
 
 
-def _match(tm, table, _):
-    return tm.match_many(table).to_pylist()
-
-
-def _match_batches(tm, table, _):
-    return tm.match_many(table.to_batches()[0]).to_pylist()
-
-
-def _match_parquet(tm, table, path):
-    pq.write_table(table, path / "q.parquet")
-    names = tuple(STORED)
-    found = [batch.select(["tags"]) for batch in read_queries(str(path / "q.parquet"), attributes=names)]
-    return [keys for batch in found for keys in tm.match_many(batch["tags"]).to_pylist()]
-
-
-@pytest.mark.parametrize("ask", [_match, _match_batches, _match_parquet])
-def test_messages_of_extension_types_are_what_is_stored(tm, tmp_path, ask: Callable[..., Any]):
-    [keys] = ask(tm, pa.table(EXTENSIONS), tmp_path)
-    assert sorted(keys) == list(range(len(STORED)))
+def test_messages_of_extension_types_are_what_is_stored(tm, tmp_path):
+    table = pa.table(EXTENSIONS)
+    pq.write_table(table, tmp_path / "q.parquet")
+    (read,) = read_queries(str(tmp_path / "q.parquet"), attributes=tuple(STORED))
+    for messages in (table, table.to_batches()[0], read["tags"]):
+        [keys] = tm.match_many(messages).to_pylist()
+        assert sorted(keys) == list(range(len(STORED)))
 
 
 @pytest.mark.parametrize("name", ["price", "tags"])
@@ -217,12 +187,10 @@ def test_sets_of_extension_types(tmp_path):
     pq.write_table(table, tmp_path / "s.parquet")
     (batch,) = read_sets(str(tmp_path / "s.parquet"), where=True, expires=True)
     assert batch["key"].to_pylist() == [1, 2]
+    columns = {name: table[name] for name in ("where", "expires")}
     for give in (
-        lambda tm: tm.add_subscriptions(table),
-        lambda tm: tm.add_sets(
-            *(table[name] for name in ("tags", "key")), where=table["where"], expires=table["expires"]
-        ),
-    ):
+        lambda tm: tm.add_subscriptions(table), lambda tm: tm.add_sets(table["tags"], table["key"], **columns)
+    ):  # fmt: skip
         tm: TagMatch[int] = TagMatch()
         give(tm)
         tm.consolidate()
