@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +29,12 @@ from tagmatch import (
     StagedChangesWarning,
     TagMatch,
     TagMatchError,
+    backup,
+    restore,
 )
 from tagmatch.model.storage.positions import open_positions
+
+pytest_plugins = ["support.s3_bucket"]
 
 SWAPPED = "lon and lat seem swapped: lon comes first"
 
@@ -50,96 +55,61 @@ def test_ways_to_leave(nowhere):
         assert (tm.match([], location=(9, 45)), tm.match([], location=(9.5, 45))) == ([], [2])
 
 
-@pytest.mark.parametrize("wrong", [[True], ["1"], [1j], "1", object(), [None, "1"], pa.array(["1"]), [[1]], [10**400]])
-def test_no_numbers_to_move_to(wrong):
-    with TagMatch(device="cpu") as tm:
-        with pytest.raises((InvalidTypeError, InvalidValueError), match=r"^lon must "):
-            tm.move([1], wrong, [1.0])
-        assert tm.stats()["positions"] == 0
+_NO_NUMBERS = ([True], ["1"], [1j], "1", object(), [None, "1"], pa.array(["1"]), [[1]], [10**400])
+_NO_PLACES = (9.0, "9,45", (1, 2, 3), {1, 2}, (True, 1), ("9", "45"))
+_SEVERAL = [{"lon": 1.0, "lat": 2.0}, {"lon": 1.0, "lat": math.nan}]
+_XY = [{"x": 1.0, "y": 2.0}]
+PLACED = {
+    "move one": lambda tm, lon: tm.move([1], lon, [1.0]),
+    "move": lambda tm, places: tm.move([1, 2], *places),
+    "at": lambda tm, place: tm.match([], location=place),
+    "table": lambda tm, column: tm.match_many(pa.table({"location": column})),
+}
+#: What is wrong with moves, with a message's place, and with columns of places
+MISTAKES = [
+    *(("move one", wrong, "lon must ") for wrong in _NO_NUMBERS),
+    ("move", ([1.0], [1.0, 2.0]), "lon must have a number for each of the 2 clients, not (1,)"),
+    ("move", ([1.0, 181.0], [1.0, 2.0]), "row 1: lon must be from -180 to 180, not 181.0"),
+    ("move", ([1.0, math.nan], [1.0, 2.0]), "lon and lat: row 1 has only one of both"),
+    ("move", ([1.0, math.inf], [1.0, 2.0]), "row 1: lon must be finite, not inf"),
+    ("at", (9.0, 91.0), f"location: lat must be from -90 to 90, not 91.0; {SWAPPED}"),
+    ("at", (-180.5, 0), "location: lon must be from -180 to 180, not -180.5"),
+    ("at", (math.nan, 0), "location: lon must be finite, not nan"),
+    *(("at", wrong, "location") for wrong in _NO_PLACES),
+    ("table", [None, {"lon": 1.0, "lat": 95.0}], f"'location': row 1: lat must be from -90 to 90, not 95.0; {SWAPPED}"),
+    ("table", _SEVERAL, "'location': row 1: lat must be finite, not nan"),
+    ("table", [{"lon": 1.0, "lat": None}], "'location': row 0 has no lat"),
+    ("table", [[1.0, 2.0], [1.0]], "'location': row 1 must have two numbers, lon and lat"),
+    ("table", _XY, "'location' must have the fields lon and lat, not ['x', 'y']"),
+]
 
 
-def test_clients_that_move_before_they_subscribe():
-    with TagMatch(device="cpu") as tm:
-        tm.move(np.array([7]), pa.array([9.0]), pa.array([45]))
-        tm.add_set([], 7, area=Near(10))
-        tm.consolidate()
-        assert tm.match([], location=(9, 45)) == [7]
-        tm.move([7], [math.nan], [math.nan])
-        assert tm.match([], location=(9, 45)) == []
-
-
-@pytest.mark.parametrize(
-    ("location", "error", "message"),
-    [
-        ((9.0, 91.0), InvalidValueError, f"location: lat must be from -90 to 90, not 91.0; {SWAPPED}"),
-        ((-180.5, 0), InvalidValueError, "location: lon must be from -180 to 180, not -180.5"),
-        ((math.nan, 0), InvalidValueError, "location: lon must be finite, not nan"),
-        *((wrong, InvalidTypeError, "location") for wrong in (9.0, "9,45", (1, 2, 3), {1, 2}, (True, 1), ("9", "45"))),
-    ],
-)
-def test_locations_that_are_none(location, error, message):
-    with TagMatch(device="cpu") as tm:
-        with pytest.raises(error, match=f"^{message}"):
-            tm.match([], location=location)
-        with pytest.raises(InvalidTypeError, match="within must be a Circle or a Box"):
-            tm.match([], within=Near(5))
-
-
-@pytest.mark.parametrize(
-    ("column", "error", "message"),
-    [
-        ([None, {"lon": 1.0, "lat": 95.0}], InvalidValueError,
-         f"row 1: lat must be from -90 to 90, not 95.0; {SWAPPED}"),
-        ([{"lon": 1.0, "lat": math.nan}], InvalidValueError, "row 0: lat must be finite, not nan"),
-        ([{"lon": 1.0, "lat": None}], NullError, "row 0 has no lat"),
-        ([[1.0, 2.0], [1.0]], InvalidValueError, "row 1 must have two numbers, lon and lat"),
-    ],
-)  # fmt: skip
-def test_columns_of_locations_with_a_mistake(column, error, message):
-    with TagMatch(device="cpu") as tm:
-        with pytest.raises(error) as raised:
-            tm.match_many(pa.table({"location": column}))
-        assert str(raised.value) == f"column 'location': {message}"
-        with pytest.raises(InvalidTypeError, match=r"'location' must have the fields lon and lat, not \['x', 'y'\]"):
-            tm.match_many(pa.table({"location": [{"x": 1.0, "y": 2.0}]}))
-
-
-@pytest.mark.parametrize(
-    ("lon", "lat", "message"),
-    [
-        ([1.0], [1.0, 2.0], "lon must have a number for each of the 2 clients, not (1,)"),
-        ([1.0, 181.0], [1.0, 2.0], "row 1: lon must be from -180 to 180, not 181.0"),
-        ([1.0, math.nan], [1.0, 2.0], "lon and lat: row 1 has only one of both"),
-        ([1.0, math.inf], [1.0, 2.0], "row 1: lon must be finite, not inf"),
-    ],
-)
-def test_moves_to_nowhere(lon, lat, message):
+@pytest.mark.parametrize(("way", "wrong", "message"), MISTAKES, ids=range(len(MISTAKES)))
+def test_places_that_are_none(way, wrong, message):
     with index_of([[], []], [1, 2], area=Near(5), device="cpu") as tm:
         tm.move([1, 2], 5, 5)
-        with pytest.raises(InvalidValueError) as error:
-            tm.move([1, 2], lon, lat)
-        assert str(error.value) == message
+        with pytest.raises((InvalidTypeError, InvalidValueError, NullError)) as told:
+            PLACED[way](tm, wrong)
+        assert str(told.value).removeprefix("column ").startswith(message)
         assert sorted(tm.match([], location=(5, 5))) == [1, 2]
+        with pytest.raises(InvalidTypeError, match="within must be a Circle or a Box"):
+            tm.match([], within=Near(5))
 
 
 def test_damaged_positions_are_noticed(tmp_path):
     """Any byte that is changed; some say nothing of positions, as those that Arrow fills up with."""
     file = tmp_path / "index" / "POSITIONS.arrow"
     with TagMatch(tmp_path / "index") as tm:
-        tm.add_sets([[], []], [1, 2], area=Near(10))
         tm.move([1, 2], [9, 10], [45, 46])
         tm.consolidate()
     text, noticed = file.read_bytes(), 0
     for place in range(0, len(text), 11):
-        damaged = bytearray(text)
-        damaged[place] ^= 1
-        file.write_bytes(damaged)
+        file.write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
         try:
             found = open_positions(file.parent, "integer", plane=False)
+            assert (found.keys.to_pylist(), found.lon.tolist(), found.lat.tolist()) == ([1, 2], [9, 10], [45, 46])
         except IndexCorruptError:
             noticed += 1
-        else:
-            assert (found.keys.to_pylist(), found.lon.tolist(), found.lat.tolist()) == ([1, 2], [9, 10], [45, 46])
     assert noticed > 10
     file.write_bytes(b"x")
     with pytest.raises(IndexCorruptError, match="remove the file to go on without them"):
@@ -163,57 +133,24 @@ def test_positions_are_saved_before_anything_else(tmp_path):
     assert [file.name for file in (tmp_path / "other").iterdir()] == ["letter.txt"]
 
 
-def test_a_consolidation_that_cannot_save_positions_changes_nothing(tmp_path, monkeypatch):
-    with TagMatch(tmp_path / "index") as tm:
-        tm.add_set([], 7, area=Near(10))
-        tm.move([7], 9, 45)
-
-        def failing(*_):
-            raise OSError("no space")
-
-        with monkeypatch.context() as patched:
-            patched.setattr("tagmatch.model.storage.positions.replace_file", failing)
-            with pytest.raises(TagMatchError, match="cannot write the positions"):
-                tm.consolidate()
-        assert (tm.stats()["staged"], len(tm)) == (1, 0)
-        tm.consolidate()
-    with TagMatch.open(tmp_path / "index") as tm:
-        assert tm.match([], location=(9, 45)) == [7]
-
-
 def test_positions_are_saved_by_several_at_once(tmp_path):
     """Threads, and objects that have positions of their own: each time there is a whole file, of one of them."""
-    path, failures = tmp_path / "index", []
+    path = tmp_path / "index"
     with TagMatch(path, device="cpu") as tm:
         tm.consolidate()
+        (path / "POSITIONS.arrow.new").write_bytes(b"half")  # as a writer that was killed leaves it
 
     def save(number):
-        try:
-            with TagMatch(path, device="cpu") as tm:
-                for _ in range(10):
-                    tm.move(range(1000), number, number)
-                    tm.save_positions()
-                    saved = open_positions(path, "integer", plane=False)
-                    assert len(set(saved.lon.tolist())) == 1
-        except BaseException as error:
-            failures.append(error)
+        with TagMatch(path, device="cpu") as tm:
+            for _ in range(10):
+                tm.move(range(1000), number, number)
+                tm.save_positions()
+                saved = open_positions(path, "integer", plane=False)
+                assert len(set(saved.lon.tolist())) == 1
 
-    threads = [threading.Thread(target=save, args=[number]) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(save, range(4)))
     assert not list(path.glob("*.new"))
-
-
-def test_positions_of_a_writer_that_was_killed_go(tmp_path):
-    with TagMatch(tmp_path / "index") as tm:
-        tm.consolidate()
-        (tmp_path / "index" / "POSITIONS.arrow.new").write_bytes(b"half")
-        tm.add_set([], 1)
-        tm.consolidate()
-    assert not (tmp_path / "index" / "POSITIONS.arrow.new").exists()
 
 
 ANTIPODES = [(-170.0, -45.0), (-170.0, -44.9999), (-169.9999, -45.0)]
@@ -282,20 +219,6 @@ def test_positions_stay_whatever_is_taken_over(tmp_path: Path) -> None:
             assert first.match(["a"], location=HERE) == [1]
 
 
-def test_explain_has_the_keys_of_each_set_that_are_near() -> None:
-    """A client that is far, or not within the area, and has another set that is an answer, is none of those near."""
-    east = Box(HERE[0] + 0.00002, 44, 10, 46)
-    with index_of([["a"], ["b"], ["b"], ["b"]], [7, 7, 8, 9], area=[None, *[Near(10)] * 3], **OPTIONS) as tm:
-        tm.move([7, 8, 9], [20, HERE[0], HERE[0] + 0.00005], [0, HERE[1], HERE[1]])
-        for at, expected in (
-            ({"location": HERE}, {"a": (7,), "b": (8, 9)}),
-            ({"within": AROUND}, {"b": (8, 9)}),
-            ({"location": HERE, "within": east}, {"b": (9,)}),
-        ):
-            found = tm.explain(["a", "b"], **at)
-            assert {tag: keys for tags, keys in found for tag in tags & {"a", "b"}} == expected
-
-
 @pytest.mark.parametrize("exact", [True, False])
 def test_areas_are_exact_in_any_layout(layout: Any, exact: bool) -> None:
     with TagMatch(layout=layout, exact=exact, **OPTIONS) as tm:
@@ -310,59 +233,91 @@ def test_areas_are_exact_in_any_layout(layout: Any, exact: bool) -> None:
         assert tm.match(query) == [202]
 
 
-GEOMETRIES = pytest.mark.parametrize("plane", [False, True])
+def _positions(path: Any) -> dict[str, float]:
+    """Clients by where they are, of those that ask for what is near."""
+    with TagMatch.open(path, **OPTIONS) as tm:
+        return {key: lon for lon in (1.0, 2.0, 3.0) for key in tm.match(["a"], location=(lon, 0))}
 
 
-def opened(path: Path, *, plane: bool) -> TagMatch[Any]:
-    return TagMatch(path, device="cpu", threads=1, plane=plane)
+def test_positions_come_with_copies(tmp_path: Path, uri: str) -> None:
+    """Those that were saved last; what is restored over an index has none but these."""
+    index, copy, other = tmp_path / "index", tmp_path / "backup", tmp_path / "other"
+    with TagMatch(index, key_type="string", **OPTIONS) as tm:
+        tm.add_sets([["a"], ["a"]], ["ana", "bo"], area=Near(10))
+        tm.move(["ana", "bo"], [1, 2], 0)
+        tm.consolidate()
+        first = backup(index, copy)
+        backup(index, uri)
+        assert _positions(copy) == {"ana": 1, "bo": 2}
+        tm.move(["ana"], 3, 0)
+        backup(index, copy)
+        assert _positions(copy) == {"ana": 1, "bo": 2}
+        tm.save_positions()
+        second = backup(index, copy, keep_snapshots=1)
+        assert _positions(copy) == {"ana": 3, "bo": 2}
+        assert first.new_bytes > second.new_bytes > 0
+    for place in (copy, uri):
+        restore(place, other, replace=True)
+        assert _positions(other) == {"ana": 3 if place == copy else 1, "bo": 2}
+    restore(copy, other, snapshot=TagMatch.snapshots(copy)[0].number, replace=True)
+    assert _positions(other) == {}
+    assert not list(other.glob("POSITIONS*"))
+    restore(copy, other, replace=True)
+    assert _positions(other) == {"ana": 3, "bo": 2}
 
 
-@GEOMETRIES
-def test_staged_areas_of_the_other_geometry_stay_staged(tmp_path: Path, plane: bool) -> None:
-    """Who opens the index otherwise can neither consolidate them nor stage others beside them."""
-    path = tmp_path / "index"
-    with opened(path, plane=plane) as tm:
+def test_positions_that_cannot_be_written_change_nothing(tmp_path: Path) -> None:
+    index, place = tmp_path / "index", tmp_path / "backup"
+    for path in (place, index):
+        with index_of([["a"]], [1], path=tmp_path / "other", **OPTIONS) as tm:
+            tm.move([1], *HERE)
+            tm.save_positions()
+        backup(tmp_path / "other", path)
+    before = contents_of(place)
+    with (
+        patch("tagmatch.model.storage.folder.replace_file", side_effect=OSError("no space")),
+        pytest.raises(TagMatchError, match="no space"),
+    ):
+        restore(index, place, replace=True)
+    assert contents_of(place) == before
+
+
+@pytest.mark.parametrize("plane", [False, True])
+def test_the_other_geometry(tmp_path: Path, plane: bool) -> None:
+    """Staged areas stay staged, no others join them, and neither their snapshot nor positions are taken over."""
+
+    def opened(name: str, *, plane: bool) -> TagMatch[Any]:
+        return TagMatch(tmp_path / name, plane=plane, **OPTIONS)
+
+    area, path = Circle(1, 2, 3), tmp_path / "index"
+    with opened("index", plane=plane) as tm:
         tm.add_set(["a"], 1)
         tm.consolidate()
-    with opened(path, plane=plane) as tm:
-        tm.add_set(["b"], 2, area=Circle(1, 2, 3))
+    with opened("index", plane=plane) as tm:
+        tm.add_set(["b"], 2, area=area)
     before = contents_of(path)
     with warnings.catch_warnings():
         warnings.simplefilter("error", StagedChangesWarning)
-        with opened(path, plane=not plane) as tm:
-            for change in (tm.consolidate, lambda: tm.add_set(["c"], 3, area=Circle(1, 2, 3))):
+        with opened("index", plane=not plane) as other:
+            for change in (other.consolidate, lambda: other.add_set(["c"], 3, area=area)):
                 with pytest.raises(InvalidValueError, match=f"staged in {path} have areas on the .*plane={plane}"):
                     change()
-                assert (tm.stats()["staged"], tm.match(["a", "b"])) == (1, [1])
-    assert contents_of(path) == before
-    with opened(path, plane=plane) as tm:
-        tm.consolidate()
-        assert sorted(tm.match(["a", "b", "c"], location=(1, 2))) == [1, 2]
-
-
-@GEOMETRIES
-def test_a_snapshot_of_the_other_geometry_is_not_taken_over(tmp_path: Path, plane: bool) -> None:
-    with opened(tmp_path / "index", plane=plane) as tm, opened(tmp_path / "index", plane=not plane) as other:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
-        other.reload()
-        tm.add_set(["b"], 2, area=Circle(1, 2, 3))
-        tm.consolidate()
-        with pytest.raises(InvalidValueError, match=f"plane={plane}"):
-            other.reload()
-        assert other.match(["a", "b"]) == [1]
-
-
-@GEOMETRIES
-def test_positions_of_the_other_geometry(tmp_path: Path, plane: bool) -> None:
-    with opened(tmp_path / "index", plane=plane) as tm:
+                assert (other.stats()["staged"], other.match(["a", "b"])) == (1, [1])
+            assert contents_of(path) == before
+            with opened("index", plane=plane) as tm:
+                tm.consolidate()
+                assert sorted(tm.match(["a", "b", "c"], location=(1, 2))) == [1, 2]
+            with pytest.raises(InvalidValueError, match=f"plane={plane}"):
+                other.reload()
+            assert other.match(["a", "b"]) == [1]
+    with opened("moved", plane=plane) as tm:
         tm.move([7], 1, 2)
         tm.save_positions()
     with pytest.raises(InvalidValueError, match=f"open the index with plane={plane}, or remove the file"):
-        opened(tmp_path / "index", plane=not plane)
-    with opened(tmp_path / "index", plane=plane) as tm:
+        opened("moved", plane=not plane)
+    with opened("moved", plane=plane) as tm:
         assert tm.stats()["positions"] == 1
         tm.move([7], None, None)
         tm.save_positions()
-    with opened(tmp_path / "index", plane=not plane) as tm:
+    with opened("moved", plane=not plane) as tm:
         assert tm.stats()["positions"] == 0

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.areas import areas, numbers_of, plane_areas, text_of
 from support.command import write
-from support.index_files import contents_of
 
 from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, Near, NullError, TagMatch, Where
 from tagmatch.files.inputs import read_sets
@@ -74,21 +73,18 @@ def test_what_iteration_gives_is_taken_again() -> None:
         tm.add_set([], 9, where='not within box(1, 2, 3, 4) and within circle(1, 2, 3) or tags {"b"}')
         found = stored(tm)
         assert len(found) == len(AREAS) + 2
-        for tags, keys in found.items():
+        pairs = [(tags, key) for tags, keys in found.items() for key in keys]
+        table = tm.to_arrow()
+        for change, change_all in ((again.add_set, again.add_sets), (again.remove_set, again.remove_sets)):
+            for tags, key in pairs:
+                change(tags, key)
+            expected = found if change == again.add_set else {}
+            assert stored(again) == expected
+            change_all(table["tags"], table["key"], where=table["where"])
+            assert stored(again) == expected
+        for tags in found:
             assert tags in tm
             assert frozenset([*tags, "other"]) not in tm
-            for key in keys:
-                again.add_set(tags, key)
-        assert stored(again) == found
-        table = tm.to_arrow()
-        again.remove_sets(table["tags"], table["key"], where=table["where"])
-        assert stored(again) == {}
-        again.add_sets(table["tags"], table["key"], where=table["where"], expires=table["expires"])
-        assert stored(again) == found
-        for tags, keys in found.items():
-            for key in keys:
-                again.remove_set(tags, key)
-        assert stored(again) == {}
 
 
 # -- in columns --------------------------------------------------------------------------------------------------------
@@ -299,35 +295,6 @@ def test_other_mistakes() -> None:
 
 
 # -- on disk -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("plane", [False, True])
-def test_opened_again_and_removed(tmp_path: Path, plane: bool) -> None:
-    """Also what is staged; an index on the plane is none on the sphere."""
-    found = [area for area in AREAS if not (plane and area == OCEAN)]
-    options = {"plane": plane, **OPTIONS}
-    with TagMatch(tmp_path / "i", **options) as tm:
-        assert tm.stats()["plane"] is plane
-        tm.add_sets([["a"]] * len(found), range(len(found)), area=found)
-        tm.consolidate()
-        tm.add_set(["b"], 7, area=Near(7))
-        tm.add_sets([["b"]], [8], where=["within near(8)"])
-    with TagMatch.open(tmp_path / "i", **options) as tm:
-        assert tm.stats()["staged"] == 2
-        before = stored(tm)
-        assert before == {
-            **{frozenset(["a"]) | shown(area): (key,) for key, area in enumerate(found)},
-            **{frozenset(["b"]) | shown(Near(key)): (key,) for key in (7, 8)},
-        }
-    files = contents_of(tmp_path / "i")
-    for way in (TagMatch, TagMatch.open):
-        with pytest.raises(InvalidValueError, match=rf"there are areas on the {'plane' if plane else 'sphere'}: open"):
-            way(tmp_path / "i", **{**options, "plane": not plane})
-    assert contents_of(tmp_path / "i") == files
-    with TagMatch.open(tmp_path / "i", **options) as tm:
-        tm.remove_sets([["a"]] * len(found), range(len(found)), area=found)
-        tm.remove_sets([["b"]] * 2, [7, 8], area=[Near(7), Near(8)])
-        assert stored(tm) == {}
 
 
 @pytest.mark.parametrize("name", ["sets.jsonl", "sets.csv", "sets.parquet"])

@@ -9,15 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.agreement import index_of
 from support.index_files import contents_of
 
 from tagmatch import Circle, IndexVersionError, TagMatch, Where, backup
-from tagmatch.model.columns import KEY_CHECKS, rows_of_tags
-from tagmatch.model.filters.values import is_reserved
-from tagmatch.model.storage.journal.records import bulk_record, single_record
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
 LATE = datetime(9000, 1, 1, tzinfo=UTC)
@@ -32,7 +27,7 @@ def log_formats(index: Path, kind: str = "staged") -> list[int]:
     return [struct.unpack_from("<I", file.read_bytes(), 4)[0] for file in sorted(index.glob(f"{kind}-*.log"))]
 
 
-AREA, BOX = Circle(1, 2, 3), "not within box(1, 2, 3, 4)"
+AREA, SHOWN, BOX = Circle(1, 2, 3), Where("within circle(1, 2, 3)"), "not within box(1, 2, 3, 4)"
 #: Changes one after the other, and of which formats the index and its logs are after each
 CHANGES: list[list[tuple[Any, int, list[int]]]] = [
     [
@@ -71,28 +66,32 @@ def test_only_indexes_with_conditions_have_formats_of_their_own(tmp_path: Path, 
 
 @pytest.mark.parametrize("is_bulk", [False, True])
 @pytest.mark.parametrize(
-    ("name", "value", "log", "version"),
-    [("expires", LATE, 2, 4), ("where", "x = 1", 3, 5), ("where", "within circle(1, 2, 3)", 4, 6)],
+    ("options", "stored", "log", "version"),
+    [
+        ({"expires": LATE}, "b", 2, 4),
+        ({"where": "x = 1"}, ["b", Where("x = 1")], 3, 5),
+        ({"area": AREA}, ["b", SHOWN], 4, 6),
+    ],
 )
 def test_older_versions_refuse_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bulk: bool, name: str, value: Any, log: int, version: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bulk: bool, options: Any, stored: Any, log: int, version: int
 ) -> None:
     """In the log, where those before can be read, and in the index."""
     index = tmp_path / "i"
     with TagMatch(index, durability="os", **OPTIONS) as tm:
         tm.add_set(["a"], 1)
         if is_bulk:
-            tm.add_sets([["a"], ["b"]], [3, 4], **{name: [None, value]})
+            tm.add_sets([["a"], ["b"]], [3, 4], **{name: [None, value] for name, value in options.items()})
         else:
-            tm.add_set(["b"], 4, **{name: value})
+            tm.add_set(["b"], 4, **options)
     assert log_formats(index) == [1, log]
-    monkeypatch.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", log - 1)
-    with pytest.raises(IndexVersionError, match=rf"staged-\d*2\.log has format {log}, .* up to {log - 1}; upgrade"):
-        TagMatch(index, **OPTIONS)
-    monkeypatch.undo()
+    with monkeypatch.context() as older:
+        older.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", log - 1)
+        with pytest.raises(IndexVersionError, match=rf"staged-\d*2\.log has format {log}, .* up to {log - 1}; upgrade"):
+            TagMatch(index, **OPTIONS)
     with TagMatch(index, **OPTIONS) as tm:
         tm.consolidate()
-        assert dict(tm)[frozenset(["b", Where(value)] if name == "where" else ["b"])] == (4,)
+        assert dict(tm)[frozenset(stored)] == (4,)
     monkeypatch.setattr("tagmatch.model.storage.format.FORMAT_VERSION", version - 1)
     with pytest.raises(IndexVersionError, match=rf"has format {version}, .* up to {version - 1}; upgrade tagmatch"):
         TagMatch.open(index, **OPTIONS)
@@ -120,18 +119,3 @@ def test_small_segments_earlier_snapshots_and_copies(tmp_path: Path, monkeypatch
     assert format_of(copy) == 5
     with TagMatch.open(index, snapshot=2, **OPTIONS) as tm:
         assert tm.match(["b"], {"x": 1}) == [4]
-
-
-@given(
-    rows=st.lists(
-        st.lists(st.sampled_from(["a", "", "\0", "\0a", "a\0+", "\0+rx\0", "\0-t\0a", "\0-a\0c"]), max_size=3)
-    ),
-    removed=st.booleans(),
-)
-def test_records_say_whether_they_hold_conditions(rows: list[list[str]], removed: bool) -> None:
-    versions = [4 if "\0-a\0c" in row else 3 if any(map(is_reserved, row)) else 1 for row in rows]
-    keys = KEY_CHECKS["integer"].many([7] * len(rows), "keys")
-    assert bulk_record([rows_of_tags(rows)], keys, removed=removed).version == max(versions, default=1)
-    for row, version in zip(rows, versions, strict=True):
-        assert single_record(row, 7, removed=removed).version == version
-        assert single_record(row, 7, removed=removed, expires=5).version == max(2, version)

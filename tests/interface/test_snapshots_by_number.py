@@ -14,17 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
 from support import strategies
-from support.agreement import assert_agree, change_all, index_of
-from support.index_files import contents_of, files_of
+from support.agreement import change_all, index_of
+from support.index_files import contents_of
 
+import tagmatch
 from tagmatch import (
-    IndexChangedError,
     IndexCorruptError,
     IndexNotFoundError,
     InvalidTypeError,
     InvalidValueError,
     TagMatch,
-    TagMatchError,
+    backup,
+    restore,
 )
 from tagmatch.model.storage import folder
 from tagmatch.model.storage.format import manifest_text
@@ -32,7 +33,6 @@ from tagmatch.model.storage.format import manifest_text
 pytest_plugins = ["support.s3_bucket"]
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1, "durability": "none"}
-EVERYTHING = [list(strategies.COMMON_TAGS + strategies.NUMBERED_TAGS)]
 
 
 def numbers(path: Any) -> list[int]:
@@ -45,11 +45,11 @@ def sets_at(path: Any, number: int | None) -> dict[Any, Any]:
         return dict(tm)
 
 
-def states(path: Path, count: int, **options: Any) -> list[dict[Any, Any]]:
-    """Consolidate some changes, one after the other; returns what was stored from number 0 on."""
-    found: list[dict[Any, Any]] = [{}]
+def states(path: Path, count: int, first: int = 1, **options: Any) -> list[dict[Any, Any]]:
+    """Consolidate some changes, one after the other; returns what was stored then, before the first one too."""
+    found: list[dict[Any, Any]] = [{}] if first == 1 else []
     with TagMatch(path, **OPTIONS, **options) as tm:
-        for number in range(1, count + 1):
+        for number in range(first, first + count):
             tm.add_sets([[f"t{number}", "all"], ["all"]], [number, number])
             if number > 1:
                 tm.remove_set(["all"], number - 1)
@@ -100,18 +100,13 @@ def _nothing_else(path: Path) -> None:
     assert len(list(path.glob("MANIFEST*.json"))) == len(TagMatch.snapshots(path))
 
 
-def test_it_answers_as_then(tmp_path: Path, layout: str) -> None:
-    path, then, oracle = tmp_path / "index", Oracle(), Oracle()
-    with TagMatch(path, layout=layout, keep_snapshots=1, **OPTIONS) as tm:
-        change_all([(True, ["a"], 1), (True, ["a", "b"], 2), (True, [], 3)], tm, then, oracle)
-        change_all([(False, ["a"], 1), (True, ["c"], 4)], tm, oracle)
-        with TagMatch.open(path, snapshot=1, **OPTIONS) as earlier:
-            assert_agree(earlier, then, [["a", "b", "c"], ["c"], []])
-            assert earlier.stats()["number"] == 1
-            tm.add_set(["d"], 5)
-            tm.consolidate()  # it is not kept any more
-            assert numbers(path) == [2, 3]
-            assert_agree(earlier, then, [["a", "b", "c"], ["c"], []])
+def test_one_that_is_open_answers_as_then_though_it_is_not_kept_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    stored = states(path, 2, keep_snapshots=1)
+    with TagMatch.open(path, snapshot=1, **OPTIONS) as earlier:
+        states(path, 1, 3)
+        assert (dict(earlier), earlier.stats()["number"], numbers(path)) == (stored[1], 1, [2, 3])
+        assert sorted(earlier.match(["t1", "t2", "t3", "all"])) == [1, 1]
 
 
 def test_the_setting_is_that_of_the_index(tmp_path: Path) -> None:
@@ -166,15 +161,13 @@ def test_a_number_that_is_not_kept(tmp_path: Path) -> None:
         TagMatch.open(tmp_path / "other", snapshot=7)
 
 
-@pytest.mark.parametrize(
-    ("number", "error"), [("1", InvalidTypeError), (True, InvalidTypeError), (-1, InvalidValueError)]
-)
-def test_what_is_no_number(tmp_path: Path, number: Any, error: type[TagMatchError]) -> None:
+def test_what_is_no_number(tmp_path: Path) -> None:
     states(tmp_path / "index", 1)
-    with pytest.raises(error, match=f"snapshot must be .*not {number!r}"):
-        TagMatch.open(tmp_path / "index", snapshot=number)
-    with pytest.raises(error, match=f"keep_snapshots must be .*not {number!r}"):
-        TagMatch().save(tmp_path / "x", keep_snapshots=number)
+    for number, error in (("1", InvalidTypeError), (True, InvalidTypeError), (-1, InvalidValueError)):
+        with pytest.raises(error, match=f"snapshot must be .*not {number!r}"):
+            TagMatch.open(tmp_path / "index", snapshot=number)
+        with pytest.raises(error, match=f"keep_snapshots must be .*not {number!r}"):
+            TagMatch().save(tmp_path / "x", keep_snapshots=number)
 
 
 def test_it_is_read_only(tmp_path: Path) -> None:
@@ -209,7 +202,7 @@ def test_back_to_an_earlier_one(tmp_path: Path) -> None:
         assert follower.reload()
         assert (dict(follower), follower.stats()["number"]) == (stored[1], 4)
         writer.add_set(["x"], 1)
-        with pytest.raises(IndexChangedError):
+        with pytest.raises(tagmatch.IndexChangedError):
             writer.consolidate()
         writer.reload()
         writer.consolidate()
@@ -217,31 +210,16 @@ def test_back_to_an_earlier_one(tmp_path: Path) -> None:
     assert sets_at(path, None) == {**stored[1], frozenset(["x"]): (1,)}
 
 
-def test_damage_is_noticed(tmp_path: Path) -> None:
-    """Of the manifest, also where the current one and it are swapped, and of files that only an earlier one has."""
-    path = tmp_path / "index"
-    states(path, 3, keep_snapshots=1)
-    current = (path / "MANIFEST.json").read_text()
-    only_earlier = [file for file in files_of(path) if file.parent.name not in current and file.parent != path]
-    assert only_earlier
-    for file in (*only_earlier, path / "MANIFEST-2.json"):
-        good = file.read_bytes()
-        for bad in (good[:-1], bytes([good[0] ^ 1]) + good[1:], None):
-            file.unlink()
-            if bad is not None:
-                file.write_bytes(bad)
-            with pytest.raises(IndexCorruptError, match=f"{file.name} (is missing|has|does not have)"):
-                TagMatch.open(path, snapshot=2)
-            assert len(sets_at(path, None)) == 4
-            file.unlink(missing_ok=True)
-            file.write_bytes(good)
-    assert len(sets_at(path, 2)) == 3
-    earlier, manifest = path / "MANIFEST-2.json", path / "MANIFEST.json"
+def test_manifests_that_are_swapped_are_noticed(tmp_path: Path) -> None:
+    states(tmp_path / "index", 3, keep_snapshots=1)
+    earlier, manifest = (tmp_path / "index" / name for name in ("MANIFEST-2.json", "MANIFEST.json"))
     text = earlier.read_bytes()
     earlier.write_bytes(manifest.read_bytes())
+    with pytest.raises(IndexCorruptError, match=r"MANIFEST-2\.json (has|does not have)"):
+        TagMatch.open(tmp_path / "index", snapshot=2)
     manifest.write_bytes(text)
     with pytest.raises(IndexCorruptError, match=r"MANIFEST\.json does not have the checksum"):
-        TagMatch.open(path)
+        TagMatch.open(tmp_path / "index")
 
 
 def test_nothing_that_is_kept_is_removed_for_a_damaged_manifest(tmp_path: Path) -> None:
@@ -288,6 +266,28 @@ def test_a_first_index_without_numbers_goes_on_from_zero(tmp_path: Path) -> None
     assert numbers(path) == [0, 1]
     assert os.path.exists(path / "MANIFEST-0.json")
     _nothing_else(path)
+
+
+def test_numbers_of_copies(tmp_path: Path) -> None:
+    """A copy has the number of what it is a copy of, but where it replaces one that has a larger number."""
+    path, place, new = tmp_path / "index", tmp_path / "backup", tmp_path / "new"
+    stored = states(path, 3, keep_snapshots=4)
+    assert backup(path, place, keep_snapshots=2).number == 3
+    for number in (4, 5):
+        stored += states(path, 1, number)
+        assert backup(path, place, keep_snapshots=2).number == number
+    assert numbers(place) == [3, 4, 5]
+    assert restore(place, new, snapshot=4).number == 4
+    assert (sets_at(new, None), sets_at(place, 3)) == (stored[4], stored[3])
+    assert restore(place, path, snapshot=3, replace=True).number == 6
+    assert (sets_at(path, None), numbers(path)) == (stored[3], [2, 3, 4, 5, 6])
+    assert restore(path, path, snapshot=2, replace=True).number == 7
+    assert (sets_at(path, None), numbers(path)) == (stored[2], [3, 4, 5, 6, 7])
+    restore(place, tmp_path / "as it was")
+    index_of([["x"]], [1], path=tmp_path / "as it was", **OPTIONS).close()
+    assert numbers(tmp_path / "as it was") == [5, 6], "it does not keep earlier snapshots as the first one did"
+    with pytest.raises(IndexNotFoundError, match="does not keep a snapshot 1; it has 3, 4 and 5"):
+        restore(place, tmp_path / "other", snapshot=1)
 
 
 # -- stores ------------------------------------------------------------------------------------------------------------

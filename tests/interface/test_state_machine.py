@@ -14,8 +14,6 @@ import os
 import shutil
 import tempfile
 import threading
-import warnings
-from contextlib import contextmanager
 from copy import deepcopy
 from datetime import timedelta
 from itertools import chain, product
@@ -24,18 +22,9 @@ from typing import Any, NamedTuple, get_args
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    multiple,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import Bundle, invariant, multiple, precondition, rule
 from oracle import Oracle, is_condition
 from support import filters, strategies
 from support.agreement import assert_agree, assert_keys
@@ -44,14 +33,13 @@ from support.conditions import Expression, Message, in_tables
 from support.expiring import BEGIN, set_clock, times_of
 from support.waiting import wait_until
 
-from tagmatch import NotStoredError, StagedChangesWarning, TagMatch
+from tagmatch import NotStoredError, TagMatch
 from tagmatch.expiring import Expiring
 from tagmatch.model.options import Durability, KeyType, Layout
 from tagmatch.partitioner.consolidation import FEW_SETS
 
 LAYOUTS = st.sampled_from(get_args(Layout))
-SIZES = st.sampled_from([1, 7, 200_000])
-THREADS = st.sampled_from([1, 4])
+SIZES, THREADS = st.sampled_from([1, 7, 200_000]), st.sampled_from([1, 4])
 IN_MEMORY = st.sampled_from([False, False, False, True])
 DURABILITIES = st.sampled_from([None, *get_args(Durability)])
 COMMON = list(strategies.COMMON_TAGS)
@@ -74,8 +62,6 @@ AWAY = st.integers(0, 12)
 UNITS = st.sampled_from(["s", "ms", "us", "ns"])
 #: Calls of an index; in the long form, of an index and of all of a kind
 CALLS, MANY_CALLS, CALLS_OF_A_KIND = 20, 100, int(os.environ.get("STEPS", "0"))
-
-
 #: Where messages are, and clients that some are for
 ATS = st.builds(At, st.none() | st.sampled_from(PLACES), st.none() | st.sampled_from(SHAPES))
 #: Where clients go; some, nowhere
@@ -101,16 +87,7 @@ def message_for(data: st.DataObject, subscription: Subscription, query: list[str
     return Message([*subscription.tags, *query, *tags], attributes)
 
 
-@contextmanager
-def dropping():
-    DROPPING.set()
-    try:
-        yield
-    finally:
-        DROPPING.clear()
-
-
-class Index(RuleBasedStateMachine):
+class Index(stateful.RuleBasedStateMachine):
     """An index, in memory or on disk, and the oracle, which have seen the same changes.
 
     A new kind of change is a rule here, and a method of the oracle.
@@ -130,7 +107,7 @@ class Index(RuleBasedStateMachine):
         self.message = Message(COMMON, {})
         self.tm, self.reader, self.read = None, None, None
 
-    @initialize(
+    @stateful.initialize(
         target=subscriptions, in_memory=IN_MEMORY, size=SIZES, threads=THREADS, durability=DURABILITIES, one=NEW
     )
     def create(self, in_memory, size, threads, durability, one):
@@ -146,12 +123,10 @@ class Index(RuleBasedStateMachine):
         self.durability = durability
         self.oracle.forget_staged(self.lasting)
         self.oracle.forget_positions()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", StagedChangesWarning)
-            self.tm = TagMatch(
-                self.path, key_type=self.key_type, layout=self.layout, max_partition_size=size, threads=threads,
-                durability=durability, device="cpu",
-            )  # fmt: skip
+        self.tm = TagMatch(
+            self.path, key_type=self.key_type, layout=self.layout, max_partition_size=size, threads=threads,
+            durability=durability, device="cpu",
+        )  # fmt: skip
 
     @invariant()
     def agree(self):
@@ -298,9 +273,10 @@ class Index(RuleBasedStateMachine):
     def time_passes(self, seconds):
         """Whoever has the index open drops what expires."""
         self.clock.pass_by(seconds)
-        with dropping():
-            for tm, oracle in ((self.tm, self.oracle), (self.reader, self.read)):
-                wait_until(lambda tm=tm, oracle=oracle: tm is None or dict(tm) == dict(oracle))
+        DROPPING.set()
+        for tm, oracle in ((self.tm, self.oracle), (self.reader, self.read)):
+            wait_until(lambda tm=tm, oracle=oracle: tm is None or dict(tm) == dict(oracle))
+        DROPPING.clear()
 
     @rule(query=strategies.queries, one=subscriptions, data=st.data())
     def match(self, query, one, data):
@@ -340,19 +316,13 @@ class Index(RuleBasedStateMachine):
             assert_keys(found, (expected + expected)[min(ahead, len(table)) :], self.key_type)
 
     @precondition(on_disk)
-    @rule(size=SIZES, threads=THREADS, durability=DURABILITIES, seconds=AWAY)
-    def reopen(self, size, threads, durability, seconds):
+    @rule(layout=st.none() | LAYOUTS, size=SIZES, threads=THREADS, durability=DURABILITIES, seconds=AWAY)
+    def reopen(self, layout, size, threads, durability, seconds):
+        """Perhaps in another layout."""
         self.close()
         self.time_passes(seconds)
+        self.layout = layout or self.layout
         self.open(size, threads, durability)
-
-    @precondition(on_disk)
-    @rule(layout=LAYOUTS, size=SIZES, durability=DURABILITIES, seconds=AWAY)
-    def reopen_in_another_layout(self, layout, size, durability, seconds):
-        self.close()
-        self.time_passes(seconds)
-        self.layout = layout
-        self.open(size, 1, durability)
 
     @precondition(on_disk)
     @rule(size=SIZES, threads=THREADS, durability=DURABILITIES, seconds=AWAY)
@@ -390,9 +360,7 @@ class Index(RuleBasedStateMachine):
             self.reader = None
 
     def close(self):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", StagedChangesWarning)
-            self.tm.close()
+        self.tm.close()
         self.tm = None
 
     def teardown(self):
@@ -409,6 +377,7 @@ KINDS = [*product(get_args(Layout), get_args(KeyType), [0, 4, FEW_SETS])]
 SOME = [("rarest", "string", 0), ("balanced", "integer", 4), ("rarest", "integer", FEW_SETS)]
 
 
+@pytest.mark.filterwarnings("ignore::tagmatch.StagedChangesWarning")
 @pytest.mark.parametrize(
     ("layout", "key_type", "few"),
     [pytest.param(*kind, marks=[] if kind in SOME or CALLS_OF_A_KIND else pytest.mark.nightly) for kind in KINDS],
@@ -419,13 +388,13 @@ def test_any_order_of_calls(layout, key_type, few, monkeypatch):
     With `few` as 0, sets stay in their segments, where they are marked as deleted when their keys expire.
     """
     clock, once = set_clock(monkeypatch), Expiring.once
+    DROPPING.clear()
     monkeypatch.setattr(Expiring, "once", lambda *arguments: once(*arguments) if DROPPING.is_set() else 0.002)
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
     most = settings().max_examples
     chosen = settings(stateful_step_count=CALLS, max_examples=min(most, 8) if (layout, key_type, few) in SOME else most)
     if CALLS_OF_A_KIND:
         examples = CALLS_OF_A_KIND // MANY_CALLS
-        chosen = settings(
-            stateful_step_count=MANY_CALLS, max_examples=examples, suppress_health_check=list(HealthCheck)
-        )
-    run_state_machine_as_test(lambda: Index(clock, layout, key_type), settings=chosen)
+        checks = list(HealthCheck)
+        chosen = settings(stateful_step_count=MANY_CALLS, max_examples=examples, suppress_health_check=checks)
+    stateful.run_state_machine_as_test(lambda: Index(clock, layout, key_type), settings=chosen)
