@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from support.agreement import index_of
 
-from tagmatch import TagMatch
 from tagmatch.model.arrays import TagLists
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import Layout
-from tagmatch.model.storage.folder import Folder
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.workloads.bench.harness.data import Workload, make_workload
 
-SETS = 200_000
-QUERIES = 2048
-
 
 @pytest.fixture(scope="session")
 def workload() -> Workload:
-    return make_workload(SETS, QUERIES, seed=1, threads=1)
+    """200,000 sets and 2,048 queries."""
+    return make_workload(200_000, 2048, seed=1, threads=1)
 
 
 @pytest.fixture(scope="session")
@@ -38,21 +33,19 @@ def queries(workload: Workload) -> TagLists:
     return chunk
 
 
-def segment_of(workload: Workload, layout: Layout, folder: Path) -> Segment:
-    with TagMatch(folder, layout=layout) as tm:
-        tm.add_sets(workload.sets["tags"], workload.sets["key"])
-        tm.consolidate()
-    return Folder(folder).open()[1]
+def segment_of(workload: Workload, layout: Layout) -> Segment:
+    with index_of(workload.sets["tags"], workload.sets["key"], layout=layout) as tm:
+        return tm.snapshot.only
 
 
 @pytest.fixture(scope="session")
-def rarest(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> Segment:
-    return segment_of(workload, "rarest", tmp_path_factory.mktemp("index") / "rarest")
+def rarest(workload: Workload) -> Segment:
+    return segment_of(workload, "rarest")
 
 
 @pytest.fixture(scope="session")
-def balanced(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> Segment:
-    return segment_of(workload, "balanced", tmp_path_factory.mktemp("index") / "balanced")
+def balanced(workload: Workload) -> Segment:
+    return segment_of(workload, "balanced")
 
 
 @pytest.fixture(scope="session")

@@ -33,19 +33,6 @@ def test_definition(rounds, query):
     assert len({tags for tags, _ in explained}) == len(explained)
 
 
-def test_bulk_changes():
-    single, bulk = Oracle(), Oracle()
-    sets, keys = [["a"], [], ["a", "b"]], [1, 2, 3]
-    for tags, key in zip(sets, keys, strict=True):
-        single.add_set(tags, key)
-    bulk.add_sets(sets, keys)
-    bulk.remove_sets(sets[1:], keys[1:])
-    bulk.add_sets(sets[1:], keys[1:])
-    for each in (single, bulk):
-        each.consolidate()
-    assert single.explain(["a", "b"]) == bulk.explain(["a", "b"])
-
-
 @given(stored=st.lists(st.tuples(st.sets(filters.tags), filters.trees), max_size=4), data=st.data())
 def test_expressions(stored, data):
     """A key is an answer where its expression holds, as a whole; what is removed is no longer one."""
@@ -71,10 +58,3 @@ def test_imports_only_the_standard_library():
         modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
         assert {name.partition(".")[0] for name in modules - own.keys()} <= sys.stdlib_module_names
-
-
-@given(tags=strategies.tag_sets, query=strategies.queries, key=strategies.keys)
-def test_strategies_draw_valid_input(tags, query, key):
-    assert all(tag.encode().decode() == tag for tag in [*tags, *query])
-    assert len(tags) <= 300
-    assert 0 <= key < 2**64

@@ -36,9 +36,8 @@ def test_a_changed_interface_is_noticed(tmp_path: Path) -> None:
     for name in ("api.py", "api.txt"):
         (tmp_path / name).write_bytes((RELEASE / name).read_bytes())
     recorded = (tmp_path / "api.txt").read_text()
-    changed = recorded.replace("$ tagmatch match --unique\n", "$ tagmatch match --distinct\n").replace(
-        "full: 'bool' = False", "full: 'bool' = True"
-    )
+    changed = recorded.replace("$ tagmatch match --unique\n", "$ tagmatch match --distinct\n")
+    changed = changed.replace("full: 'bool' = False", "full: 'bool' = True")
     (tmp_path / "api.txt").write_text(changed)
     found = run(tmp_path / "api.py", code=1)
     assert {"-$ tagmatch match --distinct", "+$ tagmatch match --unique"} <= set(found.splitlines())
@@ -55,18 +54,14 @@ def test_files_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     modules = list(contents._modules())
     assert {"tagmatch/interface.py", "tagmatch/pipeline/service.py", "tagmatch/broker/gateways/mqtt.py"} <= set(modules)
     info = [f"tagmatch-1.dist-info/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt")]
-    right = [*modules, *info, "tagmatch-1.dist-info/licenses/LICENSE", "tagmatch/py.typed"]
-    right.append("pyspark_tagmatch/__init__.py")
-
-    def faults(names: list[str]) -> list[str]:
+    own = ["tagmatch-1.dist-info/licenses/LICENSE", "tagmatch/py.typed", "pyspark_tagmatch/__init__.py"]
+    right, missing = {*modules, *info, *own}, ["tagmatch/py.typed", "tagmatch/pipeline/service.py"]
+    wrong = (right - {*missing} | {"secret.pem"}, ["+ secret.pem", *map("- {}".format, missing)])
+    for names, faults in ((right, []), wrong):
         with zipfile.ZipFile(tmp_path / "a.whl", "w") as wheel:
             for name in names:
                 wheel.writestr(name, "")
-        return contents.wheel_faults(tmp_path / "a.whl")
-
-    assert faults(right) == []
-    wrong = [name for name in right if name not in ("tagmatch/py.typed", "tagmatch/pipeline/service.py")]
-    assert faults([*wrong, "secret.pem"]) == ["+ secret.pem", "- tagmatch/py.typed", "- tagmatch/pipeline/service.py"]
+        assert contents.wheel_faults(tmp_path / "a.whl") == faults
 
 
 # An error that is marked as expected but does not come is an error in both: strict mypy says so by itself

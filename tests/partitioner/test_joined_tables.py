@@ -8,13 +8,15 @@ import tempfile
 from collections.abc import Sequence
 from itertools import chain, pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pyspark.sql import Row
+from support.strategies import fewer
 
 from tagmatch.model.arrays import Lists, Strings, U32Array, offsets_of
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_strings
@@ -58,6 +60,8 @@ def written(scratch: Scratch, file: TableFile) -> bytes:
 RUNS = st.lists(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=3), max_size=5), max_size=5)
 
 
+@pytest.mark.slow
+@fewer(2)
 @given(RUNS, st.integers(1, 700))
 def test_parts_have_the_bytes_of_the_whole_table(runs: Any, size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -109,25 +113,14 @@ def test_clusters_of_slices_are_those_of_all_sets(rows: Any, has_empty: bool, cu
             found = {"groups": laid_out.groups, "first_tag": laid_out.first_tag, "last_tag": laid_out.last_tag}
             empty = int(has_empty and first == 0)
             slices.append({"slice": number, "sets": last - first, "empty": empty, "ranks": 0, "keys": 0, **found})
-        reported = [_Row(row | {"greatest_key": "0", "some_expire": False}) for row in slices]
+        reported = [Row(**row, greatest_key="0", some_expire=False) for row in slices]
         file, count = plan.partitions(scratch, Slices(reported), 31)
         counts = count_firsts(lists_of(rows), 31)
         expected = (int(has_empty) + offsets_of(counts)).astype(np.int32).tobytes()
         (piece,) = [piece for piece in file.pieces if isinstance(piece, joined.Joined)]
-        assert (
-            b"".join(bytes(piece.read(at, min(at + step, len(piece)))) for at in range(0, len(piece), step)) == expected
-        )
+        pieces = [bytes(piece.read(at, min(at + step, len(piece)))) for at in range(0, len(piece), step)]
+        assert b"".join(pieces) == expected
         assert count == np.count_nonzero(counts)
-
-
-class _Row(SimpleNamespace):
-    """As Spark's rows: values by name, as items and as attributes."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        super().__init__(**values)
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
 
 
 @given(st.lists(st.text(max_size=3), unique=True), st.lists(st.text(max_size=3)), st.integers(1, 4), st.integers(0, 1))

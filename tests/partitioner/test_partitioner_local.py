@@ -1,18 +1,15 @@
 import itertools
 import random
-from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.agreement import index_of
 from support.strategies import tag_sets
 
 from tagmatch import TagMatch
-from tagmatch.model.options import Layout
 from tagmatch.model.storage.segment_files import tables_of
-
-LAYOUTS = pytest.mark.parametrize("layout", get_args(Layout))
 
 
 def snapshot_tables(sets, keys, layout, *, threads=1, max_partition_size=7, steps=1):
@@ -24,7 +21,6 @@ def snapshot_tables(sets, keys, layout, *, threads=1, max_partition_size=7, step
         return dict(tables_of(tm.snapshot.only))
 
 
-@LAYOUTS
 @given(data=st.data())
 def test_the_snapshot_depends_on_its_contents_alone(layout, data):
     sets = data.draw(st.lists(tag_sets, max_size=30))
@@ -36,7 +32,6 @@ def test_the_snapshot_depends_on_its_contents_alone(layout, data):
         assert snapshot_tables(*again, layout, threads=threads, steps=steps) == expected
 
 
-@LAYOUTS
 def test_large_clusters_are_sorted_alike_by_any_number_of_threads(layout):
     rng = random.Random(3)
     sets = [{"all", *(f"t{int(rng.paretovariate(0.4)) % 40}" for _ in range(rng.randrange(12)))} for _ in range(30_000)]
@@ -53,9 +48,7 @@ def test_rows_of_the_rarest_layout_are_in_lexicographic_rank_order(monkeypatch, 
     sets = [
         frozenset(f"t{min(rng.randrange(30), rng.randrange(30))}" for _ in range(rng.randrange(9))) for _ in range(3000)
     ]
-    with TagMatch() as tm:
-        tm.add_sets(sets, range(len(sets)))
-        tm.consolidate()
+    with index_of(sets, range(len(sets))) as tm:
         segment = tm.snapshot.only
     vocabulary = segment.vocabulary
     text = vocabulary.tags.data.tobytes()
@@ -74,8 +67,6 @@ def test_rows_of_the_rarest_layout_are_in_lexicographic_rank_order(monkeypatch, 
 
 def test_keys_are_stored_in_32_bits_where_all_fit():
     for key, dtype in ((2**32 - 1, np.uint32), (2**32, np.uint64)):
-        with TagMatch() as tm:
-            tm.add_sets([["a"], ["b"]], [1, key])
-            tm.consolidate()
+        with index_of([["a"], ["b"]], [1, key]) as tm:
             assert tm.snapshot.only.keys.keys.values.dtype == dtype
             assert tm.match(["b"]) == [key]

@@ -1,76 +1,238 @@
-"""`amatch`: answers come to the loop that waits for them, many at once, whatever becomes of the others."""
+"""`amatch` and `submit`: brief queries are answered by the thread that asks, others go through the stages."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.pipelines import TAGS, TIMEOUT, Gate, figures, small
+from hypothesis import given
+from hypothesis import strategies as st
+from support.agreement import loaded
+from support.pipelines import IN_PACKET, TAGS, TIMEOUT, Gate, figures, our_threads, small, watched
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 from tagmatch.pipeline.cpu.matcher import Ranked
 
-pytestmark = pytest.mark.usefixtures("through_stages")
+staged = pytest.mark.usefixtures("through_stages")
+
+tag_sets = st.lists(st.sampled_from(["a", "b", "c", "", "é"]), max_size=5)
+#: Some of them in a packet, some of too many tags to be brief
+queries = st.lists(
+    st.tuples(tag_sets, st.sampled_from([[], [IN_PACKET], list(map(str, range(70)))])).map(
+        lambda two: [*two[0], *two[1]]
+    ),
+    max_size=30,
+)
 
 
 async def within(waiting: Any) -> Any:
     return await asyncio.wait_for(waiting, TIMEOUT)
 
 
-async def entered(gate: Gate) -> None:
-    assert await asyncio.to_thread(gate.entered.wait, TIMEOUT)
+async def gathered(*waiting: Any) -> Any:
+    return await within(asyncio.gather(*waiting, return_exceptions=True))
 
 
+async def asking(tm: TagMatch, tags: list[str], gate: Gate | None = None) -> list[asyncio.Future[Any]]:
+    """Tasks that have asked, and the first of which is held up at the gate."""
+    tasks = [asyncio.ensure_future(tm.amatch([tag])) for tag in tags]
+    await asyncio.sleep(0)
+    if gate is not None:
+        assert await asyncio.to_thread(gate.entered.wait, TIMEOUT)
+    return tasks
+
+
+def counted(tm: TagMatch[Any]) -> tuple[int, ...]:
+    stats = figures(tm)
+    assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
+    return tuple(stats[name] for name in ("queries", "matches", "verified", "rejected"))
+
+
+@given(
+    pairs=st.lists(st.tuples(tag_sets, st.sampled_from([1, 2, 2**40])), min_size=1),
+    asked=st.lists(st.tuples(queries, st.booleans()), max_size=3),
+    shape=st.sampled_from([list, tuple, frozenset, iter]),
+)
+def test_answers_and_counts_are_those_of_the_oracle(
+    layout: str, pairs: list[Any], asked: list[Any], shape: Callable[[list[str]], Any]
+) -> None:
+    """Whichever way queries go that are asked together."""
+    tm, oracle = watched(pairs, layout=layout, threads=2, max_partition_size=2), loaded(pairs)[1]
+
+    async def ask(tags: list[list[str]], unique: bool) -> Any:
+        return await gathered(*(tm.amatch(shape(each), unique=unique) for each in tags))
+
+    matches = 0
+    for tags, unique in asked:
+        expected = [oracle.match(each) for each in tags]
+        expected = [sorted(set(keys)) for keys in expected] if unique else expected
+        futures = [tm.submit(shape(each), unique=unique) for each in tags]
+        for found in ([future.result(TIMEOUT) for future in futures], asyncio.run(ask(tags, unique))):
+            assert all(type(keys) is (set if unique else list) for keys in found)
+            assert [sorted(keys) for keys in found] == expected
+            matches += sum(map(len, expected))
+    tm.close()
+    assert counted(tm)[:2] == (sum(2 * len(tags) for tags, _ in asked), matches)
+
+
+# -- brief queries -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_answers_with_many_keys_go_through_the_stages(more: int) -> None:
+    """On both sides of the bound, counted once."""
+    keys = 4096 + more
+    with watched([(["a"], key) for key in range(keys)], layout="rarest", threads=2) as tm:
+        assert sorted(tm.submit(["a"]).result(TIMEOUT)) == list(range(keys))
+        assert sorted(asyncio.run(tm.amatch(["a"]))) == list(range(keys))
+        assert bool(our_threads()) == bool(more)
+        tm.close()
+        assert counted(tm) == (2, 2 * keys, 2, 0)
+
+
+def test_brief_queries_wake_nobody_and_let_others_go_on() -> None:
+    async def ask(tm: TagMatch) -> None:
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        waiting = asyncio.ensure_future(other())
+        for asked in range(100):
+            assert await tm.amatch(["t1", "x"]) == [1]
+            assert turns >= asked
+        waiting.cancel()
+
+    with small() as tm:
+        futures = [tm.submit([tag]) for tag in TAGS]
+        assert all(future.done() and not future.cancel() for future in futures)
+        assert [future.result(0) for future in futures] == [[i] for i in range(50)]
+        asyncio.run(within(ask(tm)))
+        assert not our_threads()
+        assert counted(tm)[0] == 150
+
+
+def test_brief_queries_of_tasks_that_are_cancelled() -> None:
+    """Before they ask, and with the answer there already."""
+
+    async def ask(tm: TagMatch) -> list[Any]:
+        tasks = [asyncio.ensure_future(tm.amatch([tag])) for tag in TAGS]
+        for task in tasks[::2]:
+            task.cancel()
+        await asyncio.sleep(0)
+        for task in tasks[1::4]:
+            task.cancel()
+        return await gathered(*tasks)
+
+    with small() as tm:
+        found = asyncio.run(ask(tm))
+        assert [isinstance(each, asyncio.CancelledError) for each in found[:48]] == [True, True, True, False] * 12
+        assert found[3::4] == [[i] for i in range(3, 50, 4)]
+        assert counted(tm)[0] == 25
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_brief_answers_that_are_there_survive_close(drain: bool) -> None:
+    async def ask(tm: TagMatch) -> list[Any]:
+        asked = await asking(tm, TAGS)
+        tm.close(drain=drain)
+        for ask in (tm.submit, lambda tags: asyncio.create_task(tm.amatch(tags))):
+            with pytest.raises(ClosedError):
+                await ask(["t1"])
+        return await gathered(*asked)
+
+    tm = small()
+    assert asyncio.run(ask(tm)) == [[i] for i in range(50)]
+    assert counted(tm)[0] == 50
+
+
+def test_brief_queries_need_no_room(gate: Gate) -> None:
+    """Others are refused, or wait, as without them."""
+    with small(pipeline=PipelineOptions(max_queries=1)) as tm:
+        first = tm.submit(["t1", IN_PACKET])
+        assert gate.entered.wait(TIMEOUT)
+        assert tm.submit(["t2"], block=False).result(0) == [2]
+        assert asyncio.run(within(tm.amatch(["t3"]))) == [3]
+        with pytest.raises(Overloaded):
+            tm.submit(["t2", IN_PACKET], block=False)
+        with pytest.raises(Overloaded):
+            asyncio.run(within(tm.amatch(["t3", IN_PACKET])))
+        gate.open()
+        assert first.result(TIMEOUT) == [1]
+        tm.close()
+        assert counted(tm)[0] == 3
+
+
+@pytest.mark.parametrize("tags", [["t1"], ["t1", IN_PACKET]])
+def test_callbacks_that_ask_on_and_on(caplog: pytest.LogCaptureFixture, layout: str, tags: list[str]) -> None:
+    """More often than Python's functions may call each other."""
+    count, ended = itertools.count(1), threading.Event()
+
+    def called(future: Any) -> None:
+        assert future.result() == [1]
+        if next(count) == 3000:
+            ended.set()
+        else:
+            tm.submit(tags).add_done_callback(called)
+
+    with small(layout=layout) as tm:
+        tm.submit(tags).add_done_callback(called)
+        assert ended.wait(TIMEOUT)
+        tm.close()
+        assert counted(tm)[0] == 3000
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+# -- through the stages ------------------------------------------------------------------------------------------------
+
+
+@staged
 def test_a_loop_is_woken_for_many_answers_at_once(gate: Gate) -> None:
-    count, woken = 5_000, 0
+    count, woken = 5_000, []
 
     async def ask(tm: TagMatch) -> None:
-        nonlocal woken
         loop = asyncio.get_running_loop()
         wake = loop.call_soon_threadsafe
-
-        def counted(*arguments: Any, **options: Any) -> Any:
-            nonlocal woken
-            woken += 1
-            return wake(*arguments, **options)
-
-        first = asyncio.ensure_future(tm.amatch(["t1"]))
-        await entered(gate)
-        loop.call_soon_threadsafe = counted  # type: ignore[method-assign]
-        others = [asyncio.ensure_future(tm.amatch(["t2"])) for _ in range(count)]
-        await asyncio.sleep(0)
+        first = await asking(tm, ["t1"], gate)
+        loop.call_soon_threadsafe = lambda *arguments, **options: (  # type: ignore[method-assign]
+            woken.append(1), wake(*arguments, **options)
+        )[1]  # fmt: skip
+        others = await asking(tm, ["t2"] * count)
         gate.open()
-        assert await within(asyncio.gather(first, *others)) == [[1], *[[2]] * count]
+        assert await gathered(*first, *others) == [[1], *[[2]] * count]
 
     with small() as tm:
         asyncio.run(ask(tm))
-    assert 0 < woken < count / 5
+    assert 0 < len(woken) < count / 5
 
 
+@staged
 def test_what_a_task_no_longer_wants_is_not_matched(gate: Gate) -> None:
     async def ask(tm: TagMatch) -> None:
-        first = asyncio.ensure_future(tm.amatch(["t1"]))
-        await entered(gate)
-        others = [asyncio.ensure_future(tm.amatch([tag])) for tag in TAGS]
-        await asyncio.sleep(0)
-        for task in others[::2]:
+        first = await asking(tm, ["t1"], gate)
+        others = await asking(tm, TAGS)
+        for task in [*others[::2], *first]:  # the first has begun
             task.cancel()
         await asyncio.sleep(0)
-        first.cancel()  # which has begun
         gate.open()
-        found = await within(asyncio.gather(first, *others, return_exceptions=True))
+        found = await gathered(*first, *others)
         assert [isinstance(each, asyncio.CancelledError) for each in found] == [True, *[True, False] * 25]
         assert found[2::2] == [[i] for i in range(1, 50, 2)]
 
     with small(threads=1) as tm:
         asyncio.run(ask(tm))
         tm.close()
-        assert figures(tm)["queries"] == 26
-        assert figures(tm)["queries_in_flight"] == 0
+        assert counted(tm)[0] == 26
 
 
+@staged
 def test_failures_reach_the_tasks_that_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> None:
         raise RuntimeError("injected")
@@ -78,8 +240,7 @@ def test_failures_reach_the_tasks_that_ask(monkeypatch: pytest.MonkeyPatch) -> N
     async def ask(tm: TagMatch) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(Ranked, "subset_match", fail)
-            found = await within(asyncio.gather(*(tm.amatch(["t1"]) for _ in range(20)), return_exceptions=True))
-        assert [str(each) for each in found] == ["injected"] * 20
+            assert list(map(str, await gathered(*(tm.amatch(["t1"]) for _ in range(20))))) == ["injected"] * 20
         assert await within(tm.amatch(["t1"])) == [1]
         for wrong in ("t1", None, ["t1", 3]):
             with pytest.raises(TypeError, match="tags"):
@@ -88,73 +249,59 @@ def test_failures_reach_the_tasks_that_ask(monkeypatch: pytest.MonkeyPatch) -> N
     with small() as tm:
         asyncio.run(ask(tm))
         assert tm.stats()["queries_in_flight"] == 0
-    with pytest.raises(ClosedError):
-        asyncio.run(tm.amatch(["t1"]))
 
 
+@staged
 def test_close_without_draining_cancels_what_nobody_has_begun(gate: Gate) -> None:
     async def ask(tm: TagMatch) -> list[Any]:
-        first = asyncio.ensure_future(tm.amatch(["t1"]))
-        await entered(gate)
-        others = [asyncio.ensure_future(tm.amatch(["t2"])) for _ in range(30)]
-        await asyncio.sleep(0)
-        closing = asyncio.to_thread(tm.close, drain=False)
+        asked = [*await asking(tm, ["t1"], gate), *await asking(tm, ["t2"] * 30)]
         threading.Timer(0.2, gate.open).start()
-        found = await within(asyncio.gather(closing, first, *others, return_exceptions=True))
-        return found[1:]
+        return await gathered(*asked, asyncio.to_thread(tm.close, drain=False))
 
     tm = small(threads=1)
-    first, *others = asyncio.run(ask(tm))
+    first, *others, _ = asyncio.run(ask(tm))
     assert isinstance(first, ClosedError) or first == [1]
     assert all(isinstance(each, asyncio.CancelledError) for each in others)
-    assert figures(tm)["queries_in_flight"] == 0
+    assert counted(tm)
 
 
+@staged
 def test_a_loop_that_is_gone_does_not_disturb_others(gate: Gate) -> None:
-    left: list[asyncio.Task[Any]] = []
-
-    async def leave(tm: TagMatch) -> None:
-        left.extend(asyncio.ensure_future(tm.amatch(["t1"])) for _ in range(30))
-        await asyncio.sleep(0)
-        await entered(gate)
-
     with small(threads=1) as tm:
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda *_: None)  # which would tell of tasks that are left
-        loop.run_until_complete(leave(tm))
+        left = loop.run_until_complete(asking(tm, ["t1"] * 30, gate))
         loop.close()
         other = tm.submit(["t2"])
         gate.open()
         assert other.result(TIMEOUT) == [2]
         tm.close()
-        assert figures(tm)["queries_in_flight"] == 0
+        assert counted(tm)
+    assert not any(task.done() for task in left)
 
 
+@staged
 @pytest.mark.parametrize("in_another_thread", [False, True])
 def test_close_answers_what_has_been_asked_in_the_same_turn_of_the_loop(in_another_thread: bool) -> None:
     async def ask(tm: TagMatch) -> list[Any]:
-        asked = [asyncio.ensure_future(tm.amatch([tag])) for tag in TAGS]
-        await asyncio.sleep(0)
-        if in_another_thread:
-            await asyncio.to_thread(tm.close)
-        else:
-            tm.close()
-        return await within(asyncio.gather(*asked))
+        asked = await asking(tm, TAGS)
+        await asyncio.to_thread(tm.close) if in_another_thread else tm.close()
+        return await gathered(*asked)
 
     tm = small()
     assert asyncio.run(ask(tm)) == [[i] for i in range(len(TAGS))]
-    assert figures(tm)["queries_in_flight"] == 0
+    assert counted(tm)
 
 
+@staged
 def test_tasks_that_ask_together_are_let_in_while_there_is_room(gate: Gate) -> None:
     async def ask(tm: TagMatch) -> list[Any]:
-        asked = [asyncio.ensure_future(tm.amatch([tag])) for tag in TAGS]
-        await entered(gate)
+        asked = await asking(tm, TAGS, gate)
         gate.open()
-        return await within(asyncio.gather(*asked, return_exceptions=True))
+        return await gathered(*asked)
 
     with small(pipeline=PipelineOptions(max_queries=20)) as tm:
         found = asyncio.run(ask(tm))
         assert found[:20] == [[i] for i in range(20)]
         assert all(isinstance(each, Overloaded) and "20 queries" in str(each) for each in found[20:])
-        assert figures(tm)["queries_in_flight"] == 0
+        assert counted(tm)

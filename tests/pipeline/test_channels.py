@@ -7,8 +7,11 @@ import os
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -94,9 +97,9 @@ def test_each_message_is_counted_once(order: str, rng: random.Random, monkeypatc
     hasty = Channel("hasty", deadline=timedelta(microseconds=300))
     tm = small(order=order, channels=[ALARM, BULK, hasty])
 
-    def outcome(future: Future[Any], wanted: list[int]) -> str:
+    def outcome(ask: Callable[[], Any], wanted: list[int]) -> str:
         try:
-            assert sorted(future.result(TIMEOUT)) == wanted
+            assert sorted(ask()) == wanted
         except CancelledError:
             return "cancelled"
         except Overloaded:
@@ -116,14 +119,10 @@ def test_each_message_is_counted_once(order: str, rng: random.Random, monkeypatc
                 future = tm.submit(TAGS[first : first + 4], channel=channel)
                 if mine.random() < 0.1:
                     future.cancel()
-                asked.append((channel, future, [*range(first, first + 4)]))
-            found.update((channel, outcome(future, wanted)) for channel, future, wanted in asked)
-            many: Future[Any] = Future()
-            try:
-                many.set_result(tm.match_many([["t1"]] * 30, channel="bulk").to_pylist()[0])
-            except Exception as error:
-                many.set_exception(error)
-            found["bulk", outcome(many, [1])] += 30
+                asked.append((channel, partial(future.result, TIMEOUT), [*range(first, first + 4)]))
+            found.update((channel, outcome(ask, wanted)) for channel, ask, wanted in asked)
+            many = outcome(lambda: tm.match_many([["t1"]] * 30, channel="bulk").to_pylist()[0], [1])
+            found["bulk", many] += 30
         return found
 
     with tm, ThreadPoolExecutor(8) as pool:
@@ -131,26 +130,10 @@ def test_each_message_is_counted_once(order: str, rng: random.Random, monkeypatc
         for channel in ("alarm", "bulk", "hasty"):
             assert outcomes(tm, channel) == {what: count for (of, what), count in total.items() if of == channel}
         assert total["alarm", "answered"] > 0
-        assert total["alarm", "failed"] + total["bulk", "failed"] + total["hasty", "failed"] > 0
+        assert any(total[channel, "failed"] for channel in ("alarm", "bulk", "hasty"))
         late = tm.stats()["channels"]["hasty"]["late"]
         assert late + sum(total["hasty", what] for what in ("refused", "deserted", "dropped")) > 0
         assert tm.stats()["queries_in_flight"] == 0
-
-
-@pytest.mark.usefixtures("packets_only")
-@pytest.mark.parametrize(("order", "expected"), [("fifo", "bbbaa"), ("edf", "baabb")])
-def test_what_is_urgent_goes_first(gate: Gate, order: str, expected: str) -> None:
-    done: list[str] = []
-    with small(threads=1, order=order) as tm:
-        futures = [tm.submit(["t1"], channel="bulk")]
-        assert gate.entered.wait(TIMEOUT)
-        futures += [tm.submit(["t1"], channel=channel) for channel in ("bulk", "bulk", "alarm", "alarm")]
-        for future, channel in zip(futures, "bbbaa", strict=True):
-            future.add_done_callback(lambda _, channel=channel: done.append(channel))  # type: ignore[misc]
-        gate.open()
-        for future in futures:
-            assert future.result(TIMEOUT) == [1]
-    assert "".join(done) == expected
 
 
 class Clocked:
@@ -175,48 +158,42 @@ class Clocked:
 
 
 @pytest.mark.usefixtures("packets_only")
-def test_what_is_late_is_dropped(gate: Gate) -> None:
+@pytest.mark.parametrize("order", ["fifo", "edf"])
+def test_what_is_late_is_dropped_or_measured(gate: Gate, order: str) -> None:
     with small() as tm:
-        clocked = Clocked(tm, "edf", Channel("alarm", 2), Channel("bulk", 60))
+        clocked = Clocked(tm, order, Channel("alarm", 2), Channel("bulk", 60))
         first = clocked.submit("bulk")
         assert gate.entered.wait(TIMEOUT)
         late, in_time = clocked.submit("alarm"), clocked.submit("bulk")
         clocked.now = 3.0
         gate.open()
-        with pytest.raises(
-            DeadlineMissed, match=r"channel 'alarm', whose deadline is 2 seconds: dropped 3\.0+ seconds"
-        ):
-            late.result(TIMEOUT)
         assert first.result(TIMEOUT) == in_time.result(TIMEOUT) == [1]
+        drops = order == "edf"
+        message = r"channel 'alarm', whose deadline is 2 seconds: dropped 3\.0+ seconds"
+        with pytest.raises(DeadlineMissed, match=message) if drops else nullcontext():
+            assert late.result(TIMEOUT) == [1]
         stats = clocked.end()
-    assert (stats["alarm"]["dropped"], stats["alarm"]["answered"]) == (1, 0)
+    assert [stats["alarm"][name] for name in ("dropped", "answered", "late")] == ([1, 0, 0] if drops else [0, 1, 1])
+    assert drops or stats["alarm"]["lateness"]["max"] == 1.0
     assert (stats["bulk"]["answered"], stats["bulk"]["late"]) == (2, 0)
 
 
-@pytest.mark.usefixtures("packets_only")
-def test_without_an_order_that_drops_late_answers_are_measured(gate: Gate) -> None:
-    with small() as tm:
-        clocked = Clocked(tm, "fifo", Channel("alarm", 2))
-        first = clocked.submit("alarm")
-        assert gate.entered.wait(TIMEOUT)
-        second = clocked.submit("alarm")
-        clocked.now = 2.5
-        gate.open()
-        assert first.result(TIMEOUT) == second.result(TIMEOUT) == [1]
-        alarm = clocked.end()["alarm"]
-    assert (alarm["answered"], alarm["late"], alarm["dropped"]) == (2, 2, 0)
-    assert alarm["lateness"]["max"] == 0.5
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many queries each packet has had so far."""
+    found: list[int] = []
+    perform = Scheduled._perform
+    monkeypatch.setattr(Scheduled, "_perform", lambda self, packet: (found.append(len(packet)), perform(self, packet)))
+    return found
 
 
-def test_calls_are_matched_in_bounded_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_matched_in_bounded_packets(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
     """A packet takes no longer than half of what the tightest channel has to spare, where each query takes 1 ms."""
-    sizes: list[int] = []
     with small() as tm:
         clocked = Clocked(tm, "edf", Channel("alarm", 0.1), Channel("bulk", 60))
-        perform = scheduled.Scheduled._perform
+        perform = Scheduled._perform
 
         def timed(self: Scheduled, packet: Any) -> None:
-            sizes.append(len(packet))
             clocked.now += 0.001 * len(packet)
             perform(self, packet)
 
@@ -234,15 +211,7 @@ def test_calls_are_matched_in_bounded_packets(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("packets_only")
-def test_an_urgent_message_goes_between_packets(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    perform = Scheduled._perform
-
-    def noted(self: Scheduled, packet: Any) -> None:
-        sizes.append(len(packet))
-        perform(self, packet)
-
-    monkeypatch.setattr(Scheduled, "_perform", noted)
+def test_an_urgent_message_goes_between_packets(gate: Gate, sizes: list[int]) -> None:
     with small(threads=1, order="edf") as tm, ThreadPoolExecutor(1) as pool:
         many = pool.submit(tm.match_many, [["t1"]] * 500, channel="bulk")
         assert gate.entered.wait(TIMEOUT)
@@ -273,35 +242,17 @@ def test_closing(gate: Gate, order: str) -> None:
         with pytest.raises(ClosedError):
             many.result(TIMEOUT)
     assert outcomes(tm, "alarm") == {"cancelled": 5}
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tagmatch-channels")]
+    assert not any(thread.name.startswith("tagmatch-channels") for thread in threading.enumerate())
     with pytest.raises(ClosedError):
         tm.submit(["t1"], channel="alarm")
 
 
-@pytest.mark.parametrize("order", ORDERS)
-def test_closing_answers_what_waits(gate: Gate, order: str) -> None:
-    tm = small(threads=1, order=order)
-    futures = [tm.submit([*TAGS[:3], "in a packet\0"], channel="alarm") for _ in range(50)]
-    gate.open()
-    tm.close()
-    assert all(sorted(future.result(0)) == [0, 1, 2] for future in futures)
-
-
 def test_closing_waits_for_calls_with_many(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_flight: list[int] = []
-    stop, closing = Scheduled.stop, threading.Event()
-
-    def noted(self: Scheduled) -> None:
-        in_flight.append(self.stats()["bulk"]["in_flight"])
-        stop(self)
-
-    def opened(self: Limits) -> None:
-        closing.set()
-        close(self)
-
-    close = Limits.close
-    monkeypatch.setattr(Scheduled, "stop", noted)
-    monkeypatch.setattr(Limits, "close", opened)
+    in_flight, closing, stop, close = [], threading.Event(), Scheduled.stop, Limits.close
+    monkeypatch.setattr(
+        Scheduled, "stop", lambda self: (in_flight.append(self.stats()["bulk"]["in_flight"]), stop(self))
+    )
+    monkeypatch.setattr(Limits, "close", lambda self: (closing.set(), close(self)))
     tm = small(threads=1, order="edf")
     with ThreadPoolExecutor(2) as pool:
         many = pool.submit(tm.match_many, [["t1"]] * 500, channel="bulk")
@@ -326,8 +277,7 @@ def test_a_forked_child_has_channels_of_its_own() -> None:
                 code = 0 if right and tm.stats()["channels"]["alarm"]["offered"] == 1 else 2
             finally:
                 os._exit(code)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert tm.submit(["t3"], channel="alarm").result(TIMEOUT) == [3]
 
 
@@ -341,20 +291,6 @@ def test_callbacks_may_ask_more() -> None:
 
         tm.submit(["t1"], channel="alarm").add_done_callback(ask_more)
         assert found.result(TIMEOUT) == ([[2]] * 3, [3])
-
-
-def test_channels_that_are_not_there() -> None:
-    with small() as tm:
-        for ask in (
-            lambda: tm.submit(["t1"], channel="alarms"),
-            lambda: tm.match_many([["t1"]], channel="alarms"),
-            lambda: asyncio.run(tm.amatch(["t1"], channel="alarms")),
-        ):
-            with pytest.raises(InvalidValueError, match=r"there is no channel 'alarms'; there is 'alarm', 'bulk'"):
-                ask()
-        assert outcomes(tm, "alarm") == {}
-    with small(channels=[]) as tm, pytest.raises(InvalidValueError, match="there is none: give some as `channels`"):
-        tm.submit(["t1"], channel="alarm")
 
 
 @pytest.mark.parametrize(
@@ -375,9 +311,8 @@ def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
 def test_durations_may_be_timedeltas() -> None:
     channel = Channel("alarm", timedelta(milliseconds=5), latency_budget=timedelta(milliseconds=1))
     assert channel == Channel("alarm", 0.005, latency_budget=0.001)
-    assert (Channel("bulk").due, Channel("bulk").expires, Channel("x", 1, expiry=2).expires) == (float("inf"),) * 2 + (
-        2,
-    )
+    assert [Channel("bulk").due, Channel("bulk").expires] == [float("inf")] * 2
+    assert Channel("x", 1, expiry=2).expires == 2
     with pytest.raises(InvalidTypeError, match="deadline must be a number of seconds or a timedelta, not '5ms'"):
         Channel("alarm", "5ms")  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="no colon, not 'a:b'"):

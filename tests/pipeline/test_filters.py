@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from support.constrained import *  # noqa: F403
-from support.constrained import COMPARISONS, NUMBERS, PATTERNS, TEXTS, VALUES, either, expression_of
-from support.paths import all_in
-from support.trees import Test, evaluate
+from support.constrained import (
+    COMPARISONS,
+    NUMBERS,
+    PATTERNS,
+    TEXTS,
+    VALUES,
+    answers,
+    either,
+    expected_keys,
+    expression_of,
+    with_sets,
+)
+from support.trees import Not, Test, Tree, evaluate
 
 from tagmatch import TagMatch
 from tagmatch.model.filters.values import attribute_tags
 from tagmatch.pipeline.filters.index import Path
-
-Says = Callable[[Any], bool]
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +37,9 @@ def test_every_operator_and_value(path: Path) -> None:
     """All at once in one index, so that constants and patterns are beside all others."""
     trees = [Test("p", comparison, (known,)) for known in (*NUMBERS, *TEXTS) for comparison in COMPARISONS]
     trees += [Test("p", pattern, (text,)) for text in TEXTS for pattern in PATTERNS]
-    with all_in(path), TagMatch(device="cpu", threads=2) as tm:
-        tm.add_sets([[]] * len(trees), range(len(trees)), where=[expression_of([tree]) for tree in trees])
-        tm.consolidate()
-        found = tm.match_many([attribute_tags({"p": value}) for value in VALUES]).to_pylist()
-        both = tm.match_many([attribute_tags({"p": [value, other]}) for value, other in pairwise(VALUES)]).to_pylist()
+    with with_sets([([], expression_of([tree])) for tree in trees], path, "cpu") as tm:
+        found = answers(tm, [([], {"p": value}) for value in VALUES])
+        both = answers(tm, [([], {"p": [value, other]}) for value, other in pairwise(VALUES)])
     expected = [{key for key, tree in enumerate(trees) if evaluate(tree, (), {"p": value})} for value in VALUES]
     assert [set(keys) for keys in found] == expected
     assert [set(keys) for keys in both] == [one | other for one, other in pairwise(expected)]
@@ -46,50 +50,29 @@ def test_every_operator_and_value(path: Path) -> None:
 def test_blocks(path: Path, count: int, rng: random.Random) -> None:
     """Sets that nearly all ask for the same attributes, in ways of all kinds, and messages at the ends of intervals."""
 
-    def drawn() -> tuple[str, Callable[[Mapping[str, list[int]]], bool]]:
-        low, high = sorted(rng.sample(range(200), 2))
-        flag, other, step = rng.randrange(2), rng.randrange(200), rng.randrange(1, 30)
-        texts = [f"a between {low} and {high}", f"b = {flag}", "exists(c)"]
-        tests: list[tuple[str, Says]] = [
-            ("a", lambda a: low <= a <= high),
-            ("b", lambda b: b == flag),
-            ("c", lambda _: True),
-        ]
-        more: list[tuple[str, str, Says, bool]] = [
-            (f"a >= {other}", "a", lambda a: a >= other, False),
-            ('a < ""', "a", lambda _: False, False),
-            (f"d < {other}", "d", lambda d: d < other, False),
-            (f"d != {other}", "d", lambda d: d != other, False),
-            (f"d in {{{other}, {other + step}}}", "d", lambda d: d in (other, other + step), False),
-            (f"not e between {other} and {other + step}", "e", lambda e: other <= e <= other + step, True),
-            (f"not d > {other}", "d", lambda d: d > other, True),
-        ]
-        chosen = rng.sample(more, rng.randrange(4))
-        texts += [text for text, *_ in chosen]
+    def drawn() -> list[Tree]:
+        ends, known, more = sorted(rng.sample(range(200), 2)), rng.randrange(200), rng.randrange(1, 30)
+        parts = [Test("a", "between", tuple(ends)), Test("b", "=", (rng.randrange(2),)), Test("c", "exists", ())]
+        others = [
+            *(Test(*each, (known,)) for each in (("a", ">="), ("d", "<"), ("d", "!="))), Test("a", "<", ("",)),
+            Test("d", "in", (known, known + more)), Not(Test("e", "between", (known, known + more))),
+            Not(Test("d", ">", (known,))),
+        ]  # fmt: skip
+        return [*parts, *rng.sample(others, rng.randrange(4))]
 
-        def holds(values: Mapping[str, list[int]]) -> bool:
-            return all(any(map(test, values.get(name, []))) for name, test in tests) and all(
-                any(map(test, values.get(name, []))) != negated for _, name, test, negated in chosen
-            )
-
-        return " and ".join(texts), holds
-
-    filters = [drawn() for _ in range(count)]
-    constants = sorted({int(word) for text, _ in filters for word in re.findall(r"\d+", text)})
-    near = [constant + by for constant in constants for by in (-1, 0, 1)]
+    filters = [([], drawn()) for _ in range(count)]
+    wheres = [([], expression_of(parts)) for _, parts in filters]
+    constants = {int(word) for _, where in wheres for word in re.findall(r"\d+", where)}
+    near = [constant + by for constant in sorted(constants) for by in (-1, 0, 1)]
     messages = [
-        {name: rng.choices(near if name in "ade" else [0, 1, 1, 2], k=rng.choice([1, 1, 1, 2, 3])) for name in names}
+        ([], {name: rng.choices(near if name in "ade" else [0, 1, 1, 2], k=rng.choice([1, 1, 2, 3])) for name in names})
         for names in ("abc", "abcd", "abcde", "abce", "bcde", "acde", "abd", "", "e")
         for _ in range(40)
     ]
-    with all_in(path), TagMatch(device="cpu", threads=2) as tm:
-        for key, (where, _) in enumerate(filters):
-            tm.add_set([], key, where=where)
-        tm.consolidate()
-        found = tm.match_many([attribute_tags(values) for values in messages]).to_pylist()
-        alone = [sorted(tm.match([], attributes=values)) for values in messages[::40]]
-    wanted = [[key for key, (_, holds) in enumerate(filters) if holds(values)] for values in messages]
-    assert [sorted(keys) for keys in found] == wanted
+    wanted = [expected_keys(filters, *message) for message in messages]
+    with with_sets(wheres, path, "cpu") as tm:
+        assert answers(tm, messages) == wanted
+        alone = [sorted(tm.match(tags, attributes=values)) for tags, values in messages[::40]]
     assert alone == wanted[::40]
     assert any(wanted) or count == 1
 
@@ -97,52 +80,21 @@ def test_blocks(path: Path, count: int, rng: random.Random) -> None:
 @pytest.mark.parametrize("values_each", [1, 2])
 def test_lines_say_all(values_each: int, rng: random.Random) -> None:
     """Where attributes have few constants, each has its bucket: nothing is left that verification turns away."""
-    kinds: list[tuple[str, Callable[[int, int], bool]]] = [
-        ("{0} = {1}", lambda value, known: value == known),
-        ("{0} >= {1}", lambda value, known: value >= known),
-        ("{0} < {1}", lambda value, known: value < known),
-        ("{0} != {1}", lambda value, known: value != known),
-        ("not {0} = {1}", lambda value, known: value != known),
+
+    def drawn(name: str) -> Tree:
+        kind = rng.choice(["=", ">=", "<", "!=", *(["not"] if values_each == 1 else [])])
+        test = Test(name, "=" if kind == "not" else kind, (rng.randrange(10),))
+        return Not(test) if kind == "not" else test  # "for none of the values" is more than lines say
+
+    filters = [([], list(map(drawn, "abc"))) for _ in range(700)]
+    messages = [
+        ([], {name: rng.sample(range(-1, 11), values_each) for name in names})
+        for names in ("abc", "ab", "c")
+        for _ in range(100)
     ]
-    if values_each > 1:  # "for none of the values" is more than lines say
-        kinds.pop()
-    filters = [[(name, *rng.choice(kinds), rng.randrange(10)) for name in "abc"] for _ in range(700)]
-    with all_in("lines"), TagMatch(device="cpu", threads=1) as tm:
-        for key, parts in enumerate(filters):
-            tm.add_set([], key, where=" and ".join(text.format(name, known) for name, text, _, known in parts))
-        tm.consolidate()
-        messages = [
-            {name: rng.sample(range(-1, 11), values_each) for name in names}
-            for names in ("abc", "ab", "c")
-            for _ in range(100)
-        ]
-        found = tm.match_many([attribute_tags(values) for values in messages]).to_pylist()
+    with with_sets([([], expression_of(parts)) for _, parts in filters], "lines", "cpu", threads=1) as tm:
+        assert answers(tm, messages) == [expected_keys(filters, *message) for message in messages]
         assert tm.stats()["rejected"] == 0
-    assert [sorted(keys) for keys in found] == [
-        [
-            key
-            for key, parts in enumerate(filters)
-            if all(
-                any(test(value, known) for value in values[name]) if name in values else text.startswith("not")
-                for name, text, test, known in parts
-            )
-        ]
-        for values in messages
-    ]
-
-
-def test_lines_of_sets_that_have_nothing_in_common() -> None:
-    """No attribute has a column then, and all sets are verified for all messages."""
-    count = 100
-    with all_in("lines"), TagMatch(device="cpu", threads=1) as tm:
-        for key in range(count):
-            tm.add_set([], key, where=f"a{key} >= 1")
-        tm.consolidate()
-        messages = [{f"a{key}": key % 2, "a0": 1} for key in range(count)]
-        wanted = [[0, key] if key % 2 else [0] for key in range(count)]
-        found = tm.match_many([attribute_tags(values) for values in messages]).to_pylist()
-        assert tm.stats()["rejected"] == count * count - sum(map(len, wanted))
-    assert [sorted(keys) for keys in found] == wanted
 
 
 def test_messages_teach_which_path() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.agreement import assert_keys, loaded
+from support.pipelines import together
 
-from tagmatch.model.arrays import Lists, U64Array, UIntArray, offsets_of
+from tagmatch.model.arrays import Lists, U64Array, offsets_of
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.parallel import run
 from tagmatch.pipeline.cpu.key_lookup import merge_unique
@@ -77,10 +77,10 @@ def lists_of(keys: Keys, dtype: type[np.unsignedinteger]) -> Lists:
     return Lists(offsets_of(np.array(list(map(len, keys)))), values)
 
 
-def as_lists(found: Lists) -> Keys:
-    assert found.values.dtype == np.uint64
+def as_lists(found: Lists, dtype: type[np.unsignedinteger] = np.uint64) -> Keys:
+    assert found.values.dtype == dtype
     assert found.offsets[0] == 0
-    return [found.values[a:b].tolist() for a, b in zip(found.offsets, found.offsets[1:], strict=False)]
+    return [found.values[a:b].tolist() for a, b in itertools.pairwise(found.offsets)]
 
 
 class Writer:
@@ -132,14 +132,11 @@ def test_all_keys_in_order(
     assert as_lists(found) == [keys for packet, _, _ in packets for keys in packet]
 
 
-@pytest.mark.parametrize("sizes", [[3], [4, 4, 4], [4, 0, 3]])
-def test_packets_whose_place_is_known_are_not_copied(sizes: Sequence[int]) -> None:
-    made: list[U64Array] = []
+def test_packets_whose_place_is_known_are_not_copied() -> None:
+    sizes, made = [4, 0, 3], []
     answers = Answers([1] * len(sizes), lambda count: made.append(memory(count)) or made[-1])
     for packet, size in enumerate(sizes):
-        space = answers.space(packet, size)
-        assert space is not None
-        space[:] = packet
+        answers.space(packet, size)[:] = packet
     for packet, size in reversed(list(enumerate(sizes))):
         answers.put(packet, lists_of([[99] * size], np.uint64))  # where they are written already
     found = answers.lists(threads=1)
@@ -147,32 +144,15 @@ def test_packets_whose_place_is_known_are_not_copied(sizes: Sequence[int]) -> No
     assert np.shares_memory(found.values, made[0])
 
 
-def test_a_packet_has_no_place_before_those_before_it_say_how_many_keys_they_have() -> None:
+def test_a_packet_waits_for_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No longer than copying takes, as these may have failed; where no memory is shared, nothing is waited for."""
     answers = Answers([1, 1, 1], memory)
     assert answers.space(1, 2) is None
-    assert answers.space(2, 2) is None
-    assert answers.space(0, 2) is not None
-    assert answers.space(2, 2) is not None
-
-
-def test_a_packet_waits_for_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_COPY_S", 60.0)
-    answers = Answers([1, 1, 1], memory)
-    places: dict[int, U64Array | None] = {}
-    threads = [threading.Thread(target=lambda i=i: places.setdefault(i, answers.space(i, 2))) for i in (2, 1)]
-    for thread in threads:
-        thread.start()
-    assert answers.space(0, 2) is not None
-    for thread in threads:
-        thread.join(30)
-    assert all(places[i] is not None for i in (1, 2))
-
-
-@pytest.mark.parametrize("give", [memory, none])
-def test_a_packet_waits_no_longer_than_copying_takes(give: Callable[[int], U64Array | None]) -> None:
-    """The packet before it may have failed; where there is no memory to share, nothing is waited for."""
-    answers = Answers([1, 1], give)
-    assert answers.space(1, 1000) is None
+    assert Answers([1, 1], none).space(1, 1000) is None
+    with together([lambda: answers.space(1, 2), lambda: answers.space(2, 2)]) as places:
+        assert answers.space(0, 2) is not None
+    assert all(place.result(0) is not None for place in places)
 
 
 def test_memory_is_asked_for_once_and_is_no_more_than_what_is_expected() -> None:
@@ -215,54 +195,30 @@ def test_many_threads() -> None:
 LARGEST = [1, 100, 2**8, 2**20, 2**32, 2**63, 2**64]
 
 
-def merged(answers: list[list[int]], wanted: list[bool]) -> list[list[int]]:
+def assert_merged(answers: Keys, wanted: list[bool]) -> None:
     """Of keys of 64 bits and, where all fit, of 32 bits."""
-    keys = np.array([key for keys in answers for key in keys], np.uint64)
-    found = merged_columns(answers, keys, wanted)
-    if not keys.max(initial=0) >> np.uint64(32):
-        assert merged_columns(answers, keys.astype(np.uint32), wanted) == found
-    return found
-
-
-def merged_columns(answers: list[list[int]], keys: UIntArray, wanted: list[bool]) -> list[list[int]]:
-    lists = Lists(offsets_of(np.array([len(keys) for keys in answers], np.int64)), keys)
-    found = merge_unique(lists, np.array(wanted, np.bool_))
-    assert found.values.dtype == keys.dtype
-    return [found.values[first:last].tolist() for first, last in zip(found.offsets, found.offsets[1:], strict=False)]
-
-
-def expected(answers: list[list[int]], wanted: list[bool]) -> list[list[int]]:
-    return [sorted(set(keys)) if once else keys for keys, once in zip(answers, wanted, strict=True)]
+    right = [sorted(set(keys)) if once else keys for keys, once in zip(answers, wanted, strict=True)]
+    for bits, dtype in ((64, np.uint64), (32, np.uint32)):
+        if max(itertools.chain([0], *answers)) < 2**bits:
+            assert as_lists(merge_unique(lists_of(answers, dtype), np.array(wanted, np.bool_)), dtype) == right
 
 
 @given(st.data(), st.sampled_from(LARGEST))
 def test_any_answers(data: st.DataObject, largest: int) -> None:
     answers = data.draw(st.lists(st.lists(st.integers(0, largest - 1), max_size=80), max_size=6))
-    wanted = data.draw(st.lists(st.booleans(), min_size=len(answers), max_size=len(answers)))
-    assert merged(answers, wanted) == expected(answers, wanted)
+    assert_merged(answers, data.draw(st.lists(st.booleans(), min_size=len(answers), max_size=len(answers))))
 
 
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 255, 256, 257, 5_000])
-@pytest.mark.parametrize("largest", LARGEST)
-def test_answers_of_any_length(rng: random.Random, largest: int, length: int) -> None:
-    """Drawn, ascending and descending, beside one that is wanted as it is, and with high bytes in common."""
-    drawn = [rng.randrange(largest) for _ in range(length)]
-    alike = [2**64 - largest + key for key in drawn]
-    answers = [drawn, sorted(drawn), sorted(drawn, reverse=True), drawn, alike, [drawn[0]] * length]
-    wanted = [True, True, True, False, True, True]
-    assert merged(answers, wanted) == expected(answers, wanted)
-
-
-@pytest.mark.parametrize("beyond", [-1, 0, 1])
-@pytest.mark.parametrize("length", [1, 2, 33, 1_000])
-def test_as_many_words_as_keys(rng: random.Random, length: int, beyond: int) -> None:
-    """From the least to the greatest there are about 64 numbers for each key, at both ends of what keys can be."""
-    span = max(64 * length + beyond, 1)
-    drawn = [rng.randrange(span) for _ in range(length)]
-    ends = [0, span - 1] * 2 + drawn[4:]
-    answers = [[key + low for key in ends[:length]] for low in (0, 2**32 - 7, 2**64 - span)]
-    answers += [keys[::-1] for keys in answers]
-    assert merged(answers, [True] * 6) == expected(answers, [True] * 6)
+@pytest.mark.parametrize("largest", [*LARGEST, "64 a key"])
+def test_answers_of_any_length(rng: random.Random, largest: int | str, length: int) -> None:
+    """Drawn, ascending and descending, as they are, with high bytes in common, and about as many words as keys."""
+    for beyond in (-1, 0, 1):
+        span = largest if isinstance(largest, int) else 64 * length + beyond
+        drawn = [0, span - 1, *(rng.randrange(span) for _ in range(length))][:length]
+        alike = [[low + key for key in drawn] for low in (2**64 - span, min(2**32 - 7, 2**64 - span))]
+        answers = [drawn, sorted(drawn), sorted(drawn, reverse=True), drawn, *alike, [drawn[0]] * length]
+        assert_merged(answers, [True, True, True, False, True, True, True])
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 4])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import queue
-import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
-from support.pipelines import TIMEOUT, Gate, small
+from support.pipelines import TIMEOUT, Gate, small, together
 
 from tagmatch import PipelineOptions
 from tagmatch.model.arrays import offsets_of
@@ -76,119 +75,6 @@ def routed(queries: Sequence[Query]) -> Batches:
     )
 
 
-class Model:
-    """The queues, and lists and sets that must always say the same."""
-
-    def __init__(self, batch_size: int, has_empty: bool) -> None:
-        self.batch_size, self.has_empty = batch_size, has_empty
-        self.queues = PartitionQueues(FakeMatcher(batch_size, has_empty=has_empty))
-        self.now = 0.0
-        self.waiting: list[list[int]] = [[] for _ in range(PARTITIONS)]
-        self.since = [float("inf")] * PARTITIONS
-        self.waiters: dict[int, Waiter] = {}
-        self.numbers = itertools.count()
-        self.left: list[tuple[Taken, list[Group]]] = []
-
-    def add(self, queries: Sequence[Query], parts: int) -> None:
-        numbers = [next(self.numbers) for _ in queries]
-        full: list[Group] = []
-        for number, query in zip(numbers, queries, strict=True):
-            self.waiters[number] = Waiter(query, set(query.partitions), [0] if self.has_empty else [])
-        for p in range(PARTITIONS):
-            for number, query in zip(numbers, queries, strict=True):
-                if p in query.partitions:
-                    self.since[p] = self.since[p] if self.waiting[p] else self.now
-                    self.waiting[p].append(number)
-                    if len(self.waiting[p]) == self.batch_size:
-                        full.append(self._leave(p))
-        taken, completed = self.queues.add(routed(queries), numbers, self.now, parts)
-        assert len(taken) <= parts
-        found = [self._checked(each) for each in taken]
-        assert Counter(itertools.chain(*found)) == Counter(full)
-        assert all(len(members) == self.batch_size for groups in found for _, members in groups)
-        self.left += zip(taken, found, strict=True)
-        self._check_completed(completed, {n for n in numbers if not self.waiters[n].outstanding})
-
-    def take(self, *, until: float, most: int | None) -> None:
-        due = [p for p in range(PARTITIONS) if self.waiting[p] and self.since[p] <= until]
-        sizes = {p: len(self.waiting[p]) for p in due}
-        since = dict(enumerate(self.since))
-        arguments = {} if most is None else {"most": most}
-        pieces = self.queues.take(until=until, **arguments)
-        assert len(pieces) == bool(due)
-        for piece in pieces:
-            groups = self._checked(piece)
-            chosen = [p for p, _ in groups]
-            assert len(set(chosen)) == len(chosen)
-            assert set(chosen) <= set(due)
-            assert max(since[p] for p in chosen) <= min((since[p] for p in due if p not in chosen), default=np.inf)
-            count = sum(sizes[p] for p in chosen)
-            assert len(piece) == count
-            if most is None or count < most:
-                assert set(chosen) == set(due)
-            elif set(chosen) != set(due):
-                youngest = [sizes[p] for p in chosen if since[p] == max(since[p] for p in chosen)]
-                assert count - max(youngest) < most, "fewer queues would have been enough"
-            assert sorted(groups, key=repr) == sorted((self._leave(p) for p in chosen), key=repr)
-            self.left.append((piece, groups))
-
-    def finish(self, index: int, found: Callable[[int, int], list[int]] | None) -> None:
-        """`found(query, partition)` gives the set ids of each pair; without it the batches have failed."""
-        taken, groups = self.left.pop(index)
-        callers = self.queues.callers(taken)
-        pairs: list[tuple[int, int]] = []
-        for partition, members in groups:
-            for number in members:
-                waiter = self.waiters[number]
-                waiter.outstanding.remove(partition)
-                if found is not None:
-                    sets = found(number, partition)
-                    waiter.results += sets
-                    pairs += [(callers.index(number), each) for each in sets]
-        columns = np.array(pairs, np.uint32).reshape(-1, 2)
-        entered = None if found is None else Found(columns[:, 0].copy(), columns[:, 1].copy(), 0)
-        members = set().union(*(members for _, members in groups))
-        self._check_completed(
-            self.queues.finish(taken, entered), {number for number in members if not self.waiters[number].outstanding}
-        )
-
-    def check(self) -> None:
-        assert self.queues.waiting == sum(map(len, self.waiting))
-        assert self.queues.in_flight == len(self.waiters)
-        assert self.queues.oldest == min(self.since)
-        lists = sum(len(waiter.query.ranks) + len(waiter.results) for waiter in self.waiters.values())
-        assert self.queues.nbytes == CELL_BYTES * (lists + self.queues.waiting)
-        assert self.queues.nbytes <= self.queues.room
-
-    def _leave(self, partition: int) -> Group:
-        members, self.waiting[partition] = self.waiting[partition], []
-        self.since[partition] = float("inf")
-        return partition, frozenset(members)
-
-    def _checked(self, taken: Taken) -> list[Group]:
-        """The batches as partitions with queries, whose ranks and signatures must be those that were added."""
-        batches, callers = taken.batches, self.queues.callers(taken)
-        assert len(set(callers)) == len(callers) == len(batches.queries) == len(batches.signatures)
-        for i, number in enumerate(callers):
-            query = self.waiters[number].query
-            assert batches.queries.ranks[slice(*batches.queries.offsets[i : i + 2])].tolist() == query.ranks
-            assert tuple(batches.signatures[i].tolist()) == query.signature
-        groups = []
-        for partition, first, last in zip(batches.partitions, batches.offsets[:-1], batches.offsets[1:], strict=True):
-            members = [callers[i] for i in batches.queued[first:last]]
-            assert len(set(members)) == len(members)
-            groups.append((int(partition), frozenset(members)))
-        assert len(taken) == len(batches.queued) == batches.offsets[-1]
-        return groups
-
-    def _check_completed(self, completed: Completed, expected: set[int]) -> None:
-        assert sorted(completed.callers) == sorted(expected)
-        offsets, values = completed.sets.offsets, completed.sets.values
-        assert len(offsets) == len(expected) + 1
-        for i, number in enumerate(completed.callers):
-            assert sorted(values[offsets[i] : offsets[i + 1]].tolist()) == sorted(self.waiters.pop(number).results)
-
-
 RANKS = st.sets(st.integers(0, 2**32 - 1) | st.integers(0, 9), max_size=6).map(sorted)
 WORDS = st.integers(0, 2**64 - 1)
 QUERIES = st.builds(
@@ -200,98 +86,137 @@ QUERIES = st.builds(
 
 
 class Machine(RuleBasedStateMachine):
-    """Queries come in and batches leave and are finished in any order."""
+    """Queries come in and batches leave and are finished in any order; lists and sets must always say the same."""
 
-    @initialize(batch_size=st.sampled_from([1, 2, 3, 7, 256]), has_empty=st.booleans())
-    def create(self, batch_size, has_empty):
-        self.model = Model(batch_size, has_empty)
+    @initialize(batch_size=st.sampled_from([1, 2, 3, 7, 256]), has_empty=st.booleans(), abandons=st.booleans())
+    def create(self, batch_size, has_empty, abandons):
+        self.queues = PartitionQueues(FakeMatcher(batch_size, has_empty=has_empty))
+        self.batch_size, self.has_empty, self.abandons = batch_size, has_empty, abandons
+        self.now, self.most_cells, self.numbers = 0.0, 1, itertools.count()
+        self.waiting: list[list[int]] = [[] for _ in range(PARTITIONS)]
+        self.since = [float("inf")] * PARTITIONS
+        self.waiters: dict[int, Waiter] = {}
+        self.left: list[tuple[Taken, list[Group]]] = []
 
     @rule(queries=st.lists(QUERIES, max_size=12), parts=st.integers(1, 4))
     def add(self, queries, parts):
-        self.model.add(queries, parts)
+        numbers = list(itertools.islice(self.numbers, len(queries)))
+        new = dict(zip(numbers, queries, strict=True))
+        self.waiters |= {n: Waiter(query, set(query.partitions), [0] * self.has_empty) for n, query in new.items()}
+        cells = sum(len(query.ranks) + len(query.partitions) + 1 for query in queries)
+        self.most_cells = max(self.most_cells, self.queues.nbytes // CELL_BYTES + cells)
+        full = []
+        for p, number in itertools.product(range(PARTITIONS), numbers):
+            if p in new[number].partitions:
+                self.since[p] = min(self.since[p], self.now)
+                self.waiting[p].append(number)
+                if len(self.waiting[p]) == self.batch_size:
+                    full.append(self.leave(p))
+        taken, completed = self.queues.add(routed(queries), numbers, self.now, parts)
+        assert len(taken) <= parts
+        self.check_taken(taken, full)
+        self.check_completed(completed, numbers)
 
     @rule(seconds=st.sampled_from([0.5, 1.0]))
     def wait(self, seconds):
-        self.model.now += seconds
+        self.now += seconds
 
     @rule(ago=st.none() | st.sampled_from([0.0, 0.5, 1.0, 2.0]), most=st.none() | st.integers(1, 20))
     def take(self, ago, most):
-        self.model.take(until=float("inf") if ago is None else self.model.now - ago, most=most)
+        """All that are old enough, or the oldest queues that make up as many as are wanted."""
+        until = float("inf") if ago is None else self.now - ago
+        due = sorted((p for p in range(PARTITIONS) if self.since[p] <= until), key=self.since.__getitem__)
+        due = [p for p in due if self.waiting[p]]
+        if most is not None:
+            before = itertools.accumulate((len(self.waiting[p]) for p in due), initial=0)
+            due = [p for p, count in zip(due, before, strict=False) if count < most]
+        taken = self.queues.take(until=until, most=most)
+        assert len(taken) == bool(due)
+        self.check_taken(taken, [self.leave(p) for p in due])
 
-    @precondition(lambda self: self.model.left)
-    @rule(data=st.data(), sets=st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=3), min_size=1, max_size=5))
+    @precondition(lambda self: self.left)
+    @rule(data=st.data(), sets=st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=3), max_size=5))
     def finish(self, data, sets):
-        index = data.draw(st.integers(0, len(self.model.left) - 1))
-        self.model.finish(index, lambda number, partition: sets[(number + partition) % len(sets)])
-
-    @precondition(lambda self: self.model.left)
-    @rule(data=st.data())
-    def fail(self, data):
-        self.model.finish(data.draw(st.integers(0, len(self.model.left) - 1)), None)
+        """Without any sets the batches have failed."""
+        taken, groups = self.left.pop(data.draw(st.integers(0, len(self.left) - 1)))
+        callers, pairs = self.queues.callers(taken), []
+        for partition, number in ((p, n) for p, members in groups for n in members):
+            self.waiters[number].outstanding.remove(partition)
+            found = sets[(number + partition) % len(sets)] if sets else []
+            self.waiters[number].results += found
+            pairs += [(callers.index(number), each) for each in found]
+            self.most_cells = max(self.most_cells, self.queues.nbytes // CELL_BYTES + len(pairs))
+        columns = np.array(pairs, np.uint32).reshape(-1, 2)
+        completed = self.queues.finish(taken, Found(columns[:, 0].copy(), columns[:, 1].copy(), 0) if sets else None)
+        self.check_completed(completed, set().union(*(members for _, members in groups)))
 
     @invariant()
     def same(self):
-        if hasattr(self, "model"):
-            self.model.check()
+        if not hasattr(self, "queues"):
+            return
+        assert self.queues.waiting == sum(map(len, self.waiting))
+        assert self.queues.in_flight == len(self.waiters)
+        assert self.queues.oldest == min(self.since)
+        lists = sum(len(waiter.query.ranks) + len(waiter.results) for waiter in self.waiters.values())
+        assert self.queues.nbytes == CELL_BYTES * (lists + self.queues.waiting)
+        # What is free is used again
+        assert self.queues.nbytes <= self.queues.room <= 2 * CELL_BYTES * self.most_cells
 
     def teardown(self):
-        if hasattr(self, "model"):
-            drain(self.model)
+        if not hasattr(self, "queues"):
+            return
+        if self.abandons:
+            assert sorted(self.queues.abandon()) == sorted(self.waiters)
+            assert not any(self.queues.finish(taken, None).callers for taken, _ in self.left)
+            assert self.queues.abandon() == []
+        else:
+            self.take(None, None)
+            for taken, groups in self.left:
+                for partition, number in ((p, n) for p, members in groups for n in members):
+                    self.waiters[number].outstanding.remove(partition)
+                self.check_completed(self.queues.finish(taken, None), set().union(*(members for _, members in groups)))
+            assert (self.queues.nbytes, self.queues.oldest) == (0, float("inf"))
+        assert (self.queues.waiting, self.queues.in_flight) == (0, 0)
+
+    def leave(self, partition: int) -> Group:
+        members, self.waiting[partition] = frozenset(self.waiting[partition]), []
+        self.since[partition] = float("inf")
+        return partition, members
+
+    def check_taken(self, taken: Sequence[Taken], expected: list[Group]) -> None:
+        found = [self.groups_of(each) for each in taken]
+        assert Counter(itertools.chain(*found)) == Counter(expected)
+        self.left += zip(taken, found, strict=True)
+
+    def groups_of(self, taken: Taken) -> list[Group]:
+        """The batches as partitions with queries, whose ranks and signatures must be those that were added."""
+        batches, callers = taken.batches, self.queues.callers(taken)
+        assert len(set(callers)) == len(callers) == len(batches.queries) == len(batches.signatures)
+        for i, number in enumerate(callers):
+            query = self.waiters[number].query
+            assert batches.queries.ranks[slice(*batches.queries.offsets[i : i + 2])].tolist() == query.ranks
+            assert tuple(batches.signatures[i].tolist()) == query.signature
+        groups = []
+        for partition, (first, last) in zip(batches.partitions, itertools.pairwise(batches.offsets), strict=True):
+            members = [callers[i] for i in batches.queued[first:last]]
+            assert len(set(members)) == len(members)
+            groups.append((int(partition), frozenset(members)))
+        assert len(taken) == len(batches.queued) == batches.offsets[-1]
+        return groups
+
+    def check_completed(self, completed: Completed, touched: Iterable[int]) -> None:
+        assert sorted(completed.callers) == [n for n in sorted(touched) if not self.waiters[n].outstanding]
+        ends = itertools.pairwise(completed.sets.offsets)
+        for number, (first, last) in zip(completed.callers, ends, strict=True):
+            found = completed.sets.values[first:last].tolist()
+            assert sorted(found) == sorted(self.waiters.pop(number).results)
 
 
-def drain(model: Model) -> None:
-    model.take(until=float("inf"), most=None)
-    while model.left:
-        model.finish(-1, lambda number, _: [number])
-    model.check()
-    queues = model.queues
-    assert (queues.waiting, queues.in_flight, queues.nbytes, queues.oldest) == (0, 0, 0, float("inf"))
-
-
-@pytest.fixture
-def tight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_order_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables begin with a single place, so that they grow all the time."""
     monkeypatch.setattr(partition_queues, "_FIRST_CELLS", 1)
     monkeypatch.setattr(partition_queues, "_FIRST_SLOTS", 1)
-
-
-@pytest.mark.usefixtures("tight")
-def test_any_order_of_calls() -> None:
     run_machine(Machine, settings=settings(stateful_step_count=80))
-
-
-def random_query(rng: random.Random) -> Query:
-    ranks = sorted(rng.sample(range(1000), rng.randint(0, 20)))
-    partitions = sorted(rng.sample(range(PARTITIONS), rng.randint(0, PARTITIONS)))
-    return Query(ranks, (rng.getrandbits(64), rng.getrandbits(64), rng.getrandbits(64)), partitions)
-
-
-def test_what_is_free_in_the_tables_is_used_again(rng: random.Random) -> None:
-    """More queries than the first tables have places for, half of them finished in between."""
-    model = Model(7, has_empty=True)
-    for _ in range(4):
-        model.add([random_query(rng) for _ in range(600)], parts=3)
-        for _ in range(len(model.left) // 2):
-            model.finish(rng.randrange(len(model.left)), lambda number, partition: [number, partition, 2**32 - 1])
-        model.check()
-    drain(model)
-    room = model.queues.room
-    model.add([random_query(rng) for _ in range(600)], parts=1)
-    drain(model)
-    assert model.queues.room == room
-
-
-def test_abandoned_queries_are_named_once(rng: random.Random) -> None:
-    model = Model(4, has_empty=False)
-    model.add([random_query(rng) for _ in range(30)], parts=2)
-    model.take(until=float("inf"), most=5)
-    queues = model.queues
-    callers = queues.abandon()
-    assert sorted(callers) == sorted(model.waiters)
-    for taken, _ in model.left:
-        assert queues.finish(taken, None).callers == []
-    assert (queues.waiting, queues.in_flight) == (0, 0)
-    assert queues.abandon() == []
 
 
 def test_two_batches_of_a_query_that_fail_at_once() -> None:
@@ -306,9 +231,8 @@ def test_two_batches_of_a_query_that_fail_at_once() -> None:
 
     caller = Caller(Slow(), False)
     caller.future.set_running_or_notify_cancel()
-    with ThreadPoolExecutor(2) as pool:
-        failing = [pool.submit(caller.fail, RuntimeError(f"injected {i}")) for i in range(2)]
-        assert [each.exception(TIMEOUT) for each in failing] == [None, None]
+    with together([lambda: caller.fail(RuntimeError("injected"))] * 2):
+        pass
 
 
 # -- when a batch leaves -----------------------------------------------------------------------------------------------
@@ -318,8 +242,7 @@ class Clock:
     """Stands still until it is set; counts the looks at it."""
 
     def __init__(self) -> None:
-        self.now = 0.0
-        self.looks = 0
+        self.now, self.looks = 0.0, 0
         self._looked = threading.Condition()
 
     def monotonic(self) -> float:
@@ -347,22 +270,17 @@ class Batching:
         self.due: queue.Queue[Taken] = queue.Queue()
         self.announced: list[bool] = []
         self.batcher = Batcher(
-            flush_timeout,
-            1,
-            hand_over,
-            announce=lambda: self.announced.append(True),
-            due=self.due.put,
-            held=lambda _: None,
+            flush_timeout, 1, hand_over,
+            announce=lambda: self.announced.append(True), due=self.due.put, held=lambda _: None,
             lost=lambda _callers, _error: None,
-        )
+        )  # fmt: skip
 
     def add(self, matcher: FakeMatcher, count: int = 1) -> list[int]:
         """Add so many queries; returns how many are in each piece that leaves at once."""
         batches = routed([Query([rank], (0, 0, 0), [0]) for rank in range(count)])
         callers = [Caller(Future(), False) for _ in range(count)]
-        leaving, through = self.batcher.add(
-            Submitted(matcher=matcher, unique=np.zeros(count, bool), callers=callers), batches
-        )
+        packet = Submitted(matcher=matcher, unique=np.zeros(count, bool), callers=callers)
+        leaving, through = self.batcher.add(packet, batches)
         assert len(through) == 0
         return list(map(len, leaving))
 
@@ -372,42 +290,32 @@ class Batching:
         return queued
 
 
+Made = Callable[..., Batching]
+
+
 @pytest.fixture
-def batching() -> Iterator[Callable[..., Batching]]:
+def batching() -> Iterator[Made]:
     made: list[Batching] = []
     yield lambda *arguments: made.append(Batching(*arguments)) or made[-1]
     for each in made:
         each.batcher.stop()
 
 
-Made = Callable[..., Batching]
-
-
-def test_lone_query_waits_for_the_flush_timeout_and_no_longer(clock: Clock, batching: Made) -> None:
-    stage, matcher = batching(0.01), FakeMatcher()
-    for begin in (0.0, 5.0):
-        clock.now = begin
-        assert stage.add(matcher) == []
-        clock.wait_for_looks(clock.looks + 5)
-        assert stage.due.empty(), "by the clock no time has passed"
-        clock.now = begin + 0.011
-        taken = stage.due.get(timeout=TIMEOUT)
-        assert (len(taken), stage.queued) == (1, 0)
-        assert len(stage.batcher.finish(taken, None)) == 1
-
-
-def test_only_what_is_old_enough_is_due(clock: Clock, batching: Made) -> None:
+def test_only_what_has_waited_for_the_flush_timeout_is_due(clock: Clock, batching: Made) -> None:
     stage, older, younger = batching(0.01), FakeMatcher(), FakeMatcher()
-    stage.add(older)
-    clock.now = 0.006
-    stage.add(younger)
-    clock.now = 0.012
-    assert stage.due.get(timeout=TIMEOUT).queues.matcher is older
-    clock.wait_for_looks(clock.looks + 5)
-    assert stage.due.empty()
-    assert stage.queued == 1
-    clock.now = 0.017
-    assert stage.due.get(timeout=TIMEOUT).queues.matcher is younger
+    for begin in (0.0, 5.0):  # the timer sleeps in between
+        clock.now = begin
+        assert stage.add(older) == []
+        clock.now = begin + 0.006
+        assert stage.add(younger) == []
+        for later, matcher in ((0.012, older), (0.017, younger)):
+            clock.wait_for_looks(clock.looks + 5)
+            assert stage.due.empty(), "by the clock no time has passed"
+            clock.now = begin + later
+            taken = stage.due.get(timeout=TIMEOUT)
+            assert (taken.queues.matcher, len(taken)) == (matcher, 1)
+            assert len(stage.batcher.finish(taken, None)) == 1
+        assert stage.queued == 0
 
 
 def test_full_batch_does_not_wait(batching: Made) -> None:
@@ -416,18 +324,13 @@ def test_full_batch_does_not_wait(batching: Made) -> None:
     assert stage.batcher.stats() == {"queued": 0, "batches": 1, "fill": 1.0}
     assert stage.add(matcher, 9) == [8]
     assert stage.batcher.stats() == {"queued": 1, "batches": 3, "fill": 1.0}
-    assert stage.due.empty()
-
-
-def test_without_a_timeout_a_query_waits_for_a_thread(batching: Made) -> None:
-    stage = batching(None)
-    assert stage.add(FakeMatcher(), 2) == []
+    # The last waits for a thread
     assert stage.announced
+    assert stage.due.empty()
     taken = stage.batcher.take()
     assert taken is not None
-    assert len(taken) == 2
+    assert len(taken) == 1
     assert stage.batcher.take() is None
-    assert len(stage.batcher.finish(taken, None)) == 2
 
 
 @pytest.mark.parametrize("options", [(0,), (None, 3)], ids=["no timeout", "small packet"])

@@ -10,7 +10,6 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future, as_completed, wait
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,9 +29,7 @@ from support.pipelines import (
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
-from tagmatch.pipeline.cpu.matcher import CpuMatcher
 from tagmatch.pipeline.stages.batcher import Batcher
-from tagmatch.pipeline.stages.limits import Limits
 
 # Compiling may take minutes where others use the machine too: that is no test's time
 pytestmark = [
@@ -42,7 +39,6 @@ pytestmark = [
 ]
 
 KEYS = list(range(50))
-PAGE_BYTES = 4096
 ANSWER_BYTES = 8 * len(KEYS)
 
 
@@ -66,80 +62,53 @@ def assert_nothing_in_flight(tm: TagMatch) -> None:
     assert all(stage["queued"] == 0 for stage in stats["stages"].values())
 
 
-def close(tm: TagMatch, *, drain: bool) -> None:
-    with together([lambda: tm.close(drain=drain)]):
-        pass
-    assert_nothing_in_flight(tm)
-
-
 # -- load --------------------------------------------------------------------------------------------------------------
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
-
-
-class Load:
-    """Callers of an index, and what became of their queries."""
-
-    def __init__(self, tm: TagMatch, most: int) -> None:
-        self.tm, self.most = tm, most
-        self.counts: Counter[str] = Counter()
-        self._counting = threading.Lock()
-
-    def ask_without_waiting(self, rounds: int) -> None:
-        """More at once than may be on their way, again and again."""
-        waiting: deque[Future[Any]] = deque()
-        for _ in range(rounds):
-            for _ in range(2 * self.most):
-                try:
-                    waiting.append(self.tm.submit(TAGS, block=False))
-                except Overloaded:
-                    self._count(told=1)
-            self._check_in_flight()
-            while len(waiting) > self.most // 2:
-                assert sorted(waiting.popleft().result(TIMEOUT)) == KEYS
-                self._count(answered=1)
-        for future in waiting:
-            assert sorted(future.result(TIMEOUT)) == KEYS
-            self._count(answered=1)
-
-    def ask_in_turn(self, rounds: int) -> None:
-        """Wait for room, and for each answer."""
-        ways = (
-            self.tm.match,
-            lambda tags: self.tm.match([*tags, IN_PACKET]),
-            lambda tags: self.tm.submit(tags).result(TIMEOUT),
-        )
-        for ask in itertools.islice(itertools.cycle(ways), rounds):
-            assert sorted(ask(TAGS)) == KEYS
-            self._count(answered=1)
-            self._check_in_flight()
-
-    def _check_in_flight(self) -> None:
-        stats = self.tm.stats()
-        assert stats["queries_in_flight"] <= self.most
-        assert stats["result_bytes_in_flight"] <= self.most * ANSWER_BYTES
-
-    def _count(self, **counts: int) -> None:
-        with self._counting:
-            self.counts.update(counts)
 
 
 @pytest.mark.parametrize("rounds", [20, pytest.param(500, marks=pytest.mark.nightly)])
 def test_far_more_is_asked_than_can_be_answered(layout: str, rounds: int) -> None:
     """Calls that do not wait get an answer or are told; no more than allowed are ever on their way."""
+    most, counts, counting = 50, Counter[str](), threading.Lock()
     more = {"balanced": {"hand_over_queries": 0}}.get(layout, {})
-    options = PipelineOptions(max_queries=50, packet_queries=10, **more)
-    load = Load(index(layout=layout, flush_timeout=0.01, pipeline=options), 50)
-    before = resident_bytes()
-    with together([lambda: load.ask_without_waiting(rounds)] * 2 + [lambda: load.ask_in_turn(rounds)] * 8):
+    options = PipelineOptions(max_queries=most, packet_queries=10, **more)
+    tm = index(layout=layout, flush_timeout=0.01, pipeline=options)
+
+    def count(what: str) -> None:
+        with counting:
+            counts[what] += 1
+        stats = tm.stats()
+        assert stats["queries_in_flight"] <= most
+        assert stats["result_bytes_in_flight"] <= most * ANSWER_BYTES
+
+    def ask_without_waiting() -> None:
+        """More at once than may be on their way, again and again."""
+        waiting: deque[Future[Any]] = deque()
+        for _ in range(rounds):
+            for _ in range(2 * most):
+                try:
+                    waiting.append(tm.submit(TAGS, block=False))
+                except Overloaded:
+                    count("told")
+            while len(waiting) > most // 2:
+                assert sorted(waiting.popleft().result(TIMEOUT)) == KEYS
+                count("answered")
+        for future in waiting:
+            assert sorted(future.result(TIMEOUT)) == KEYS
+            count("answered")
+
+    def ask_in_turn() -> None:
+        """Wait for room, and for each answer."""
+        ways = (tm.match, lambda tags: tm.match([*tags, IN_PACKET]), lambda tags: tm.submit(tags).result(TIMEOUT))
+        for ask in itertools.islice(itertools.cycle(ways), rounds):
+            assert sorted(ask(TAGS)) == KEYS
+            count("answered")
+
+    with together([ask_without_waiting] * 2 + [ask_in_turn] * 8):
         pass
-    assert resident_bytes() - before < 200_000_000
-    load.tm.close()
-    assert_nothing_in_flight(load.tm)
-    assert load.counts["told"] > 0
-    assert load.counts["answered"] == figures(load.tm)["queries"] > 0
+    tm.close()
+    assert_nothing_in_flight(tm)
+    assert counts["told"] > 0
+    assert counts["answered"] == figures(tm)["queries"] > 0
 
 
 def ask_for_too_many_bytes(tm: TagMatch) -> list[Future[Any]]:
@@ -170,7 +139,8 @@ def test_bytes_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most <= tm.stats()["result_bytes_in_flight"] <= most + ahead * packet * ANSWER_BYTES
     merging.set()
     assert all(sorted(future.result(TIMEOUT)) == KEYS for future in waiting)
-    close(tm, drain=True)
+    tm.close()
+    assert_nothing_in_flight(tm)
 
 
 def test_what_waits_in_partition_queues_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +153,8 @@ def test_what_waits_in_partition_queues_counts(monkeypatch: pytest.MonkeyPatch) 
     waiting += ask_for_too_many_bytes(tm)
     gate.open()
     assert all(sorted(future.result(TIMEOUT)) == KEYS for future in waiting)
-    close(tm, drain=True)
+    tm.close()
+    assert_nothing_in_flight(tm)
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
@@ -226,35 +197,6 @@ def ended(future: Future[Any], expected: list[int]) -> str:
         return "failed"
     assert sorted(answer) == expected
     return "right"
-
-
-@pytest.mark.parametrize("flush_timeout", [0.001, None])
-@pytest.mark.parametrize("drain", [True, False])
-def test_close_while_partition_queues_are_full(
-    monkeypatch: pytest.MonkeyPatch, drain: bool, flush_timeout: float | None
-) -> None:
-    added, add = threading.Semaphore(0), Batcher.add
-
-    def spied(*arguments: Any) -> Any:
-        outcome = add(*arguments)
-        added.release()
-        return outcome
-
-    options = PipelineOptions(hand_over_queries=0, queued_packets=2, packet_queries=10)
-    tm = index(layout="balanced", threads=1, flush_timeout=flush_timeout, pipeline=options)
-    gate = Gate(monkeypatch, BalancedSubsetMatch, "match")
-    monkeypatch.setattr(Batcher, "add", spied)
-    futures = [tm.submit(TAGS) for _ in range(100)]
-    assert gate.entered.wait(TIMEOUT)
-    for _ in range(5):
-        assert added.acquire(timeout=TIMEOUT)
-    with together([lambda: tm.close(drain=drain)]):
-        gate.open()
-    counts = Counter(ended(future, KEYS) for future in futures)
-    assert not drain or counts == {"right": 100}
-    assert_nothing_in_flight(tm)
-    for again in (False, True):
-        close(tm, drain=again)
 
 
 class Life:
@@ -325,28 +267,6 @@ def test_who_waits_for_many_futures_sees_that_they_are_cancelled(monkeypatch: py
     assert set(as_completed(futures, TIMEOUT)) == set(futures)
 
 
-def test_close_while_a_caller_helps(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    """`match` does work of the pipeline in its own thread, which `close` cannot end."""
-    tm = index(layout=layout)
-    assert tm.submit(["t1"]).result(TIMEOUT) == [1]
-    gate = Gate(
-        monkeypatch, *{"rarest": (CpuMatcher, "preprocess"), "balanced": (BalancedSubsetMatch, "route")}[layout]
-    )
-
-    def ask() -> None:
-        with suppress(ClosedError, CancelledError):
-            assert tm.match(["t1", IN_PACKET]) == [1]
-
-    closing, close_limits = threading.Event(), Limits.close
-    monkeypatch.setattr(Limits, "close", lambda limits: (closing.set(), close_limits(limits)))
-    with together([ask]):
-        assert gate.entered.wait(TIMEOUT)
-        with together([lambda: tm.close(drain=False)]):  # which may or may not wait for the helper
-            assert closing.wait(TIMEOUT)
-            gate.open()
-    assert_nothing_in_flight(tm)
-
-
 def test_close_comes_after_all_answers(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     """Of other callers too, which a thread in `match` was just about to give."""
     tm = index(layout=layout, threads=1)
@@ -383,7 +303,8 @@ def test_callback_closes(
     assert closed.wait(TIMEOUT), stacks()
     for future in futures:
         ended(future, [1])
-    close(tm, drain=True)
+    tm.close()
+    assert_nothing_in_flight(tm)
 
 
 @pytest.mark.parametrize("hand_over", [0, 1024])

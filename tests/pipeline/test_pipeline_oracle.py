@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import random
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,23 +89,19 @@ class Asker:
 
     def match(self) -> None:
         number, unique = self._drawn()
-        ask = self.tm.match_unique if unique else self.tm.match
-        self._end(number, unique, lambda: ask(self.queries[number]))
+        with self._counting():
+            ask = self.tm.match_unique if unique else self.tm.match
+            self._compare(number, unique, ask(self.queries[number]))
 
     def match_many(self) -> None:
-        numbers = self.rng.choices(range(len(self.queries)), k=self.rng.randint(0, 20))
-        unique = self.rng.random() < 0.5
-        self.asked += len(numbers)
-        try:
-            answers = self.tm.match_many([self.queries[i] for i in numbers], unique=unique).to_pylist()
-        except InjectedError:
-            # some may have been answered in a packet of their own
-            self.ended["failed together"] += len(numbers)
-            return
-        assert len(answers) == len(numbers)
-        for number, answer in zip(numbers, answers, strict=True):
-            self._compare(number, unique, set(answer) if unique else answer)
-            assert not unique or sorted(set(answer)) == answer
+        """Where it fails, some may have been answered in a packet of their own."""
+        drawn = [self._drawn() for _ in range(self.rng.randint(0, 20))]
+        with self._counting(len(drawn), "failed together"):
+            unique = self.rng.random() < 0.5
+            found = self.tm.match_many([self.queries[number] for number, _ in drawn], unique=unique).to_pylist()
+            for (number, _), answer in zip(drawn, found, strict=True):
+                self._compare(number, unique, set(answer) if unique else answer)
+                assert not unique or sorted(set(answer)) == answer
 
     def submit(self) -> None:
         waiting = []
@@ -117,35 +113,26 @@ class Asker:
             except Overloaded:
                 assert how
                 self.ended["told"] += 1
-                continue
-            if self.rng.random() < 0.1:
-                future.cancel()
-            waiting.append((number, unique, future))
+            else:
+                waiting.append((number, unique, future))
+                if self.rng.random() < 0.1:
+                    future.cancel()
         for number, unique, future in waiting:
-            self._end(number, unique, lambda future=future: future.result(TIMEOUT))
+            with self._counting():
+                self._compare(number, unique, future.result(TIMEOUT))
 
     def ask_in_a_loop(self, rounds: int) -> None:
         """With asyncio."""
 
         async def one() -> None:
             number, unique = self._drawn()
-            task = asyncio.ensure_future(
-                self.tm.amatch(in_packet_or_not(self.rng, self.queries[number]), unique=unique)
-            )
+            asking = self.tm.amatch(in_packet_or_not(self.rng, self.queries[number]), unique=unique)
+            task = asyncio.ensure_future(asking)
             if self.rng.random() < 0.1:
                 await asyncio.sleep(0)
                 task.cancel()
-            try:
-                answer = await asyncio.wait_for(task, TIMEOUT)
-            except asyncio.CancelledError:
-                # the matching may have begun before, so that nobody knows how it has ended
-                self.ended["cancelled in a loop"] += 1
-            except InjectedError:
-                self.ended["failed"] += 1
-            except Overloaded:
-                self.ended["told"] += 1
-            else:
-                self._compare(number, unique, answer)
+            with self._counting():
+                self._compare(number, unique, await asyncio.wait_for(task, TIMEOUT))
 
         async def many() -> None:
             for _ in range(rounds):
@@ -157,33 +144,27 @@ class Asker:
         self.asked += 1
         return self.rng.randrange(len(self.queries)), self.rng.random() < 0.5
 
-    def _end(self, number: int, unique: bool, result: Callable[[], Any]) -> None:
+    @contextmanager
+    def _counting(self, count: int = 1, failed: str = "failed") -> Iterator[None]:
+        how = "right"
         try:
-            answer = result()
-        except CancelledError:
-            self.ended["cancelled"] += 1
+            yield
+        except (CancelledError, asyncio.CancelledError):
+            how = "cancelled"
         except InjectedError:
-            self.ended["failed"] += 1
-        else:
-            self._compare(number, unique, answer)
+            how = failed
+        except Overloaded:
+            how = "told"
+        self.ended[how] += count
 
     def _compare(self, number: int, unique: bool, answer: Any) -> None:
         assert isinstance(answer, set if unique else list)
         expected = self.answers[number]
         assert sorted(answer) == (sorted(set(expected)) if unique else expected)
-        self.ended["right"] += 1
 
 
 def inject_failures(monkeypatch: pytest.MonkeyPatch, rng: random.Random, share: float) -> None:
     """Let every step of the stages fail now and then."""
-    steps = [
-        (TagIndex, "ranks"),
-        (Ranked, "subset_match"),
-        (BalancedSubsetMatch, "route"),
-        (BalancedSubsetMatch, "match"),
-        (SetIds, "key_lookup"),
-        (Packet, "merge"),
-    ]
 
     def failing(do: Callable[..., Any]) -> Callable[..., Any]:
         def sometimes(*arguments: Any) -> Any:
@@ -193,7 +174,8 @@ def inject_failures(monkeypatch: pytest.MonkeyPatch, rng: random.Random, share: 
 
         return sometimes
 
-    for owner, name in steps:
+    steps = [(TagIndex, "ranks"), (Ranked, "subset_match"), (BalancedSubsetMatch, "route")]
+    for owner, name in [*steps, (BalancedSubsetMatch, "match"), (SetIds, "key_lookup"), (Packet, "merge")]:
         monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
 
 
@@ -226,67 +208,13 @@ def test_every_query_gets_its_own_answer(
         assert share > 0 or ended["failed"] + ended["failed together"] == 0
         stats = figures(tm)
         assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
-        assert 0 <= stats["queries"] - ended["right"] <= ended["cancelled in a loop"] + ended["failed together"]
+        # Of one that is cancelled in a loop the matching may have begun
+        assert 0 <= stats["queries"] - ended["right"] <= ended["cancelled"] + ended["failed together"]
         assert all(stage["queued"] == 0 for stage in stats["stages"].values())
         assert set(our_threads()) <= before
 
 
-# -- consolidation -----------------------------------------------------------------------------------------------------
-
-VERSIONED = [[f"t{i}", f"t{i + 1}"] for i in range(30)]
-ALL_TAGS = [f"t{i}" for i in range(31)]
-
-
-def consolidate_version(tm: TagMatch, version: int) -> None:
-    """Every set has its version as its only key."""
-    tm.remove_sets(VERSIONED, [version - 1] * len(VERSIONED))
-    tm.add_sets(VERSIONED, [version] * len(VERSIONED))
-    tm.consolidate()
-
-
-@pytest.mark.slow
-@layouts_and_timeouts
-def test_consolidation_while_queries_are_on_their_way(
-    rng: random.Random, layout: str, flush_timeout: float | None
-) -> None:
-    """An answer is of one snapshot, which is none older than the last that was there when the query was asked."""
-    options = random_options(rng, layout) | {"max_partition_size": 3, "flush_timeout": flush_timeout}
-    print(options)
-    done, first, last, step = threading.Event(), 1, 6, itertools.count()
-    there = first
-
-    def version_of(keys: list[int]) -> int:
-        assert len(keys) == len(VERSIONED)
-        (version,) = set(keys)
-        return version
-
-    def ask(tm: TagMatch, number: int) -> None:
-        while not done.is_set():
-            oldest = there
-            if number % 4 == 0:
-                answers = [tm.match(ALL_TAGS), tm.match([*ALL_TAGS, IN_PACKET])]
-            elif number % 4 == 1:
-                answers = tm.match_many([ALL_TAGS] * 3).to_pylist()
-            else:
-                futures = [tm.submit([*ALL_TAGS, *[IN_PACKET] * (i % 2)]) for i in range(10)]
-                answers = [future.result() for future in futures]
-            for version in map(version_of, answers):
-                assert oldest <= version <= there + 1
-            next(step)
-
-    with TagMatch(**options) as tm:
-        consolidate_version(tm, first)
-        with together([lambda i=i: ask(tm, i) for i in range(8)]):
-            try:
-                for version in range(first + 1, last + 1):
-                    consolidate_version(tm, version)
-                    there = version
-                    assert version_of(tm.submit(ALL_TAGS).result()) == version
-                    assert version_of(tm.match(ALL_TAGS)) == version
-            finally:
-                done.set()
-        assert next(step) > 0
-        assert tm.stats()["queries_in_flight"] == 0
+# -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hand_over", [0, 1024])
@@ -295,10 +223,12 @@ def test_old_snapshots_are_let_go(layout: str, hand_over: int) -> None:
     with TagMatch(layout=layout, threads=2, pipeline=PipelineOptions(hand_over_queries=hand_over)) as tm:
         old = []
         for version in range(1, 6):
-            consolidate_version(tm, version)
-            assert set(tm.submit(ALL_TAGS).result(TIMEOUT)) == {version}
+            tm.remove_set(["t"], version - 1)
+            tm.add_set(["t"], version)
+            tm.consolidate()
+            assert tm.submit(["t", IN_PACKET]).result(TIMEOUT) == [version]
             old.append(weakref.ref(tm.snapshot.only.keys.keys.values))
-        with together([lambda: tm.submit(ALL_TAGS).result(TIMEOUT)] * 8):  # no thread is still at an old packet
+        with together([lambda: tm.submit(["t"]).result(TIMEOUT)] * 8):  # no thread is still at an old packet
             pass
         gc.collect()
         assert [version for version, ref in enumerate(old, 1) if ref() is not None] in ([5], [4, 5])
@@ -347,7 +277,7 @@ def test_callbacks_ask_while_others_do(layout: str, threads: int, hand_over: int
     assert figures(tm)["queries_in_flight"] == 0
 
 
-@pytest.mark.parametrize("error", [ValueError, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.usefixtures("through_stages")
 def test_callback_that_raises_disturbs_nobody(

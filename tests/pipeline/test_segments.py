@@ -10,21 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import Oracle
+from support.agreement import index_of
 from support.pipelines import TIMEOUT
 
 from tagmatch.model.columns import tag_lists
-from tagmatch.model.options import LayoutOptions, MatchOptions
-from tagmatch.model.tables import Segment, Snapshot
-from tagmatch.partitioner.local import build_segment
-from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.model.options import MatchOptions
+from tagmatch.model.tables import Snapshot
 from tagmatch.pipeline.devices import matcher_of, parts_for
 from tagmatch.pipeline.service import Pipeline
-
-
-def segment_of(sets: list[list[str]], keys: range, options: LayoutOptions) -> Segment:
-    staged = StagedChanges(1)
-    staged.extend(tag_lists(sets, "tags", stored=True), np.array(keys, dtype=np.uint64), removed=False)
-    return build_segment([], staged.changes(), options)
 
 
 @pytest.mark.usefixtures("through_stages")
@@ -45,8 +38,11 @@ def test_ranks_in_a_large_segment_become_those_in_small_ones(layout: Any, seed: 
     ends = np.cumsum([0, *map(len, parts)]).tolist()
     oracle.add_sets(sets, range(len(sets)))
     oracle.consolidate()
-    laid_out, options = LayoutOptions(layout, max_partition_size=2), MatchOptions(device="cpu")
-    segments = [segment_of(sets[a:b], range(a, b), laid_out) for a, b in pairwise(ends)]
+    options = MatchOptions(device="cpu")
+    segments = []
+    for first, last in pairwise(ends):
+        with index_of(sets[first:last], range(first, last), layout=layout, max_partition_size=2) as tm:
+            segments.append(tm.snapshot.only)
     matcher, pipeline = matcher_of(parts_for(Snapshot(tuple(segments)), options)), Pipeline(options)
     try:
         for unique in (False, True):

@@ -28,7 +28,7 @@ from support.places import (
     random_place,
     rows_of,
     shapes_of,
-)
+)  # fmt: skip
 from support.simulator import SIMULATED
 
 from tagmatch.pipeline.areas.clients import ClientCells
@@ -45,13 +45,9 @@ class Finders(NamedTuple):
 
 
 def assert_holding(
-    stored: list[tuple[int, Area]],
-    group_count: int,
-    messages: list[tuple[Place, list[int]]],
-    *,
-    plane: bool,
-    finder: Callable[[FixedAreas], Any] = lambda fixed: fixed,
-) -> int:
+    stored: list[tuple[int, Area]], group_count: int, messages: list[tuple[Place, list[int]]], *, plane: bool,
+    finder: Callable[[FixedAreas], Any],
+) -> int:  # fmt: skip
     """Each message finds what brute force finds, once; how many in all.
 
     `finder` makes what is asked, which says the same as the areas themselves to the last digit.
@@ -75,14 +71,9 @@ class Modelled:
     """Cells, and a list of where each client is; `finder` makes what is asked who is near."""
 
     def __init__(
-        self,
-        entries: list[Entry],
-        group_count: int,
-        at: list[Place],
-        *,
-        plane: bool,
+        self, entries: list[Entry], group_count: int, at: list[Place], *, plane: bool,
         finder: Callable[[ClientCells], Any] = lambda cells: cells,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.entries, self.at, self.plane = entries, list(at), plane
         groups, clients = (np.array([entry[i] for entry in entries], np.int64) for i in range(2))
         metres = np.array([metres for _, _, metres in entries], np.float64)
@@ -97,16 +88,12 @@ class Modelled:
             self.at[client] = place
 
     def _answer(self, entry: Entry, area: Area | None, place: Place | None) -> bool | None:
-        _, client, metres = entry
-        asked = []
+        at, asked = self.at[entry[1]], []
         if area is not None:
-            asked.append(has(area, self.at[client], plane=self.plane))
+            asked.append(has(area, at, plane=self.plane))
         if place is not None:
-            here = not math.isnan(sum(self.at[client]))
-            asked.append(here and has(Circle(*self.at[client], metres), place, plane=self.plane))
-        if False in asked:
-            return False
-        return None if None in asked else True
+            asked.append(not math.isnan(sum(at)) and has(Circle(*at, entry[2]), place, plane=self.plane))
+        return False if False in asked else None if None in asked else True
 
     def assert_found(self, messages: list[tuple[Area | None, Place | None, list[int]]]) -> int:
         """Messages all have areas, or none has; likewise places. How many entries they find."""
@@ -194,9 +181,13 @@ def test_no_areas_and_nobody_asks(finders: Finders) -> None:
     none = finders.areas(FixedAreas.of(np.zeros(0, np.int64), 3, shapes_of([]), plane=False))
     assert rows_of(none.holding(places_of([(0.0, 0.0)]), lists_of([[0, 1, 2]]))) == [[]]
     one = finders.areas(FixedAreas.of(np.zeros(1, np.int64), 1, shapes_of([Circle(0.0, 0.0, 1.0)]), plane=False))
-    assert rows_of(one.holding(places_of([]), lists_of([]))) == []
-    assert rows_of(one.holding(places_of([(0.0, 0.0)] * 2), lists_of([[], [0]]))) == [[], [0]]
+    for groups in ([], [[], [0]]):
+        assert rows_of(one.holding(places_of([(0.0, 0.0)] * len(groups)), lists_of(groups))) == groups
     assert one.nbytes > none.nbytes
+    nobody = Modelled([], 2, [(0.0, 0.0)], plane=False, finder=finders.clients)
+    nobody.move([(0, (1.0, 1.0))])
+    assert nobody.assert_found([(None, (1.0, 1.0), [0, 1])]) == 0
+    assert len(nobody.finder.near(places_of([]), lists_of([]))) == 0
 
 
 @_one_fixture

@@ -14,7 +14,7 @@ FILES = sorted(file.stem.removeprefix("test_gpu_") for file in FOLDER.glob("test
 PARTS = {
     "areas": ["areas", "filters"],
     "matchers": ["batches", "matcher"],
-    "workloads": ["clcb", "content", "figures", "scan"],
+    "workloads": ["figures", "systems"],
 }
 PARTS["answers"] = sorted({*FILES} - {file for part in PARTS.values() for file in part})
 

@@ -9,21 +9,11 @@ import pytest
 from support.distances import has
 from support.finders import *  # noqa: F403
 from support.finders import Modelled, both
-from support.places import (
-    NOWHERE,
-    Box,
-    Circle,
-    Place,
-    lists_of,
-    place_at_edge,
-    places_of,
-    random_area,
-    random_place,
-    shapes_of,
-)
+from support.places import NOWHERE, Box, Circle, Place, lists_of, place_at_edge, places_of, random_area, random_place
 
 from tagmatch.model.kernels.sphere import boxes_have, circles_have
 from tagmatch.pipeline.areas.fixed import FixedAreas
+from tagmatch.pipeline.areas.shapes import CIRCLE, Shapes
 
 both_ways = pytest.mark.usefixtures("finders")
 
@@ -45,10 +35,9 @@ def test_columns_say_the_same(rng: random.Random, plane: bool) -> None:
 def test_a_million_take_little_memory() -> None:
     """At most 80 bytes each."""
     at = np.random.default_rng(1).uniform(-80, 80, (1_000_000, 2))
-    shapes = shapes_of([])
     values = np.column_stack([at, np.full(len(at), 1000.0), np.zeros(len(at))])
-    many = FixedAreas.of(np.zeros(len(at), np.int64), 1, type(shapes)(np.zeros(len(at), np.uint8), values), plane=False)
-    assert many.nbytes <= 80 * len(at)
+    circles = Shapes(np.full(len(at), CIRCLE, np.uint8), values)
+    assert FixedAreas.of(np.zeros(len(at), np.int64), 1, circles, plane=False).nbytes <= 80 * len(at)
 
 
 @both_ways
@@ -75,14 +64,6 @@ def test_a_client_that_is_not_there() -> None:
         with pytest.raises(IndexError, match="numbered from 0 to 0"):
             modelled.move([(0, (5.0, 5.0)), (client, (0.0, 0.0))])
     assert modelled.assert_found([(None, (0.0, 0.0), [0])]) == 1
-
-
-@both_ways
-def test_nobody_and_nothing() -> None:
-    none = Modelled([], 2, [(0.0, 0.0)], plane=False)
-    none.move([(0, (1.0, 1.0))])
-    assert none.assert_found([(None, (1.0, 1.0), [0, 1])]) == 0
-    assert len(none.cells.near(places_of([]), lists_of([]))) == 0
 
 
 @both_ways

@@ -32,7 +32,7 @@ if SIMULATED:
 _LARGE = ("large_workload", "exact_ones", "thousands_of_tags", "300_tags", "one_tag_in_all", "many_keys", "all_subsets")
 _LARGE += ("chain_of_sets", "options_change", "layouts_agree", "order_of_the_queries", "a_million_sets")
 #: Those that it runs only where there is time, as it takes long
-_LONG = ("any_changes_any_queries", "thousands_of_areas[3", "cells_that_are_made_anew", "generated[every")
+_LONG = ("any_changes_any_queries", "thousands_of_areas[3", "cells_that_are_made_anew", "generated_areas[every")
 
 
 def _has_turn(item: Any) -> bool:

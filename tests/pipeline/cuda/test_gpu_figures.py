@@ -20,7 +20,6 @@ from tagmatch.workloads.bench.harness.bench import Bench, BenchOptions
 from tagmatch.workloads.bench.harness.content_latency import ALL
 from tagmatch.workloads.bench.harness.results import Result
 from tagmatch.workloads.commands.bench import app
-from tagmatch.workloads.systems import ccm_2011
 from tagmatch.workloads.systems.catalogue import (
     CIRCLES,
     CIRCLES_GPU,
@@ -34,10 +33,7 @@ from tagmatch.workloads.systems.catalogue import (
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
 OURS = ["tagmatch, rarest", "tagmatch, balanced"]
-CONSTRAINTS = 80
 SLOW = ("OCM, sharing tables",)
-AREAS, CLIENTS = OWN_CIRCLES_GPU
-MATCHING, MATCHING_GPU = "tagmatch, contents and areas", "tagmatch, contents and areas, GPU"
 
 
 def bench(**options: Any) -> Bench:
@@ -78,12 +74,12 @@ def test_figures_have_rows_of_devices(figure: str, what: str) -> None:
     assert_right(result, missing=())
 
 
-# -- constraints -------------------------------------------------------------------------------------------------------
+# -- constraints and areas ---------------------------------------------------------------------------------------------
 
 
 def test_parts_of_the_time() -> None:
     """CCM's Figure 5, of both versions."""
-    result = ccm(bench(), CcmSizes(CONSTRAINTS, ("figure5",)))
+    result = ccm(bench(), CcmSizes(80, ("figure5",)))
     assert_right(result, "Memset", "Kernel")
     parts, copies = result.panels
     assert {(row.what, row.x) for row in parts.rows} == {
@@ -94,82 +90,38 @@ def test_parts_of_the_time() -> None:
     assert {row.x for row in copies.published} <= {row.x for row in copies.rows}
 
 
-def test_only_one_version_clears_by_memset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counters and marks, once for each event that is timed."""
-    memset, seconds_of_parts = ccm_2011.device_memset, ccm_2011.Ccm2011.seconds_of_parts
-    cleared: list[int] = []
-
-    def count(*arguments: Any, **options: Any) -> None:
-        if cleared:
-            cleared[-1] += 1
-        memset(*arguments, **options)
-
-    def begin(self: ccm_2011.Ccm2011, messages: Any) -> dict[str, float]:
-        cleared.append(0)
-        return seconds_of_parts(self, messages)
-
-    monkeypatch.setattr(ccm_2011, "device_memset", count)
-    monkeypatch.setattr(ccm_2011.Ccm2011, "seconds_of_parts", begin)
-    ccm(bench(), CcmSizes(CONSTRAINTS, ("figure5",)))
-    assert len(cleared) == 4, "two rounds of two versions"
-    assert min(cleared[:2]) >= 2 * 6
-    assert cleared[2:] == [0, 0]
-
-
-def test_latency() -> None:
-    """Table 2 of PCM: every speed-up that is published of systems that are here."""
-    result = pcm(bench(), PcmSizes(CONSTRAINTS, parts=("table2",)))
-    micros, times = result.panels
+def test_latency_and_throughput() -> None:
+    """Table 2 of PCM, with every published speed-up of systems that are here; and calls of several sizes."""
+    result = pcm(bench(), PcmSizes(80, (1, 6), ("table2", "throughput")))
+    micros, times, many, by_size = result.panels
     assert {row.what for row in micros.rows} == set(ALL) - set(SLOW)
-    assert_right(result, *(row.what for row in micros.rows))
     assert {row.what for row in times.rows} >= {row.what for row in times.published}
-
-
-def test_throughput() -> None:
-    """Calls of several sizes on the CPU, on the device, and on either."""
-    result = pcm(bench(), PcmSizes(CONSTRAINTS, (1, 6), ("throughput",)))
-    many, by_size = result.panels
     assert {row.what for row in many.rows} >= {"CCM, one at a time", "CCM, several at once", "tagmatch, all threads"}
-    assert len({row.what for row in by_size.rows}) == 3
-    assert {row.x for row in by_size.rows} == {1.0, 6.0}
-    assert_right(result, *(row.what for row in (*many.rows, *by_size.rows)))
+    assert (len({row.what for row in by_size.rows}), {row.x for row in by_size.rows}) == (3, {1.0, 6.0})
+    assert_right(result, *(row.what for row in (*micros.rows, *many.rows, *by_size.rows)))
     assert sum("the sooner device" in line.what for line in result.lines) == 2
 
 
-# -- areas -------------------------------------------------------------------------------------------------------------
-
-
-def measured(part: str, skip: set[str], **sizes: Any) -> Result:
+def test_areas(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"COVERAGES": (1e-2,), "DISTRIBUTIONS": {"uniform": "clcb"}, "LARGE": 60}.items():
+        monkeypatch.setattr(location_spatial, name, value)
+    monkeypatch.setattr(location_content, "CONTENTS", ("tags",))
+    monkeypatch.setattr(location_content, "_FROM", 60)
+    own, (areas, clients) = ["tagmatch, areas", "tagmatch, clients"], OWN_CIRCLES_GPU
+    matching, on_gpu = "tagmatch, contents and areas", "tagmatch, contents and areas, GPU"
+    skip = ({*OWN_CIRCLES, *CIRCLES, *CIRCLES_GPU} - {*own}) | {*LOCATED, *LOCATED_GPU}
     options = {"threads": 1, "queries": 8, "keys_per_set": 1, "skip": tuple(skip)}
-    result = location(bench(**options), LocationSizes(parts=(part,), **sizes))
-    assert_right(result, missing=(*skip, "R*-tree as Boost has it"))
-    return result
-
-
-def test_areas_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(location_spatial, "COVERAGES", (1e-2,))
-    monkeypatch.setattr(location_spatial, "DISTRIBUTIONS", {"uniform": "clcb"})
-    monkeypatch.setattr(location_spatial, "LARGE", 60)
-    own = ["tagmatch, areas", "tagmatch, clients"]
-    result = measured("spatial", {*OWN_CIRCLES, *CIRCLES, *CIRCLES_GPU} - set(own), filters=(60,))
+    sizes = LocationSizes(parts=("spatial", "content"), filters=(60,), located=(60,))
+    result = location(bench(**options), sizes)
+    assert_right(result, *own, areas, clients, on_gpu, missing=(*skip, "R*-tree as Boost has it"))
     messages, moves = (
         next(panel for panel in result.panels if panel.title.endswith(what)) for what in ("messages", "moves")
     )
     kernels = {f"{name}, kernel only" for name in OWN_CIRCLES_GPU}
     assert {row.what for row in messages.rows} == {*own, *OWN_CIRCLES_GPU, *kernels}
-    assert {row.what for row in moves.rows} == {"tagmatch, clients", CLIENTS}
-    assert all(row.value > 0 for panel in result.panels for row in panel.rows)
-    limits = {line.what.partition(": ")[2]: line.target.limit for line in result.lines if line.target}
-    for name, of_cpu in zip(OWN_CIRCLES_GPU, own, strict=True):
-        assert limits[f"messages, {name} against {of_cpu}"] == 10
-    assert {row.system for row in result.answers if "moved" in row.where} == {"tagmatch, clients", CLIENTS}
-    assert {row.system for row in result.answers} == {*own, AREAS, CLIENTS}
-
-
-def test_contents_and_areas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(location_content, "CONTENTS", ("tags",))
-    monkeypatch.setattr(location_content, "_FROM", 60)
-    result = measured("content", {*LOCATED, *LOCATED_GPU}, located=(60,))
-    ratios = [line for line in result.lines if f"{MATCHING_GPU} against {MATCHING}" in line.what]
-    assert [line.target.limit for line in ratios if line.target] == [10]
-    assert MATCHING_GPU in {row.system for row in result.answers}
+    assert {row.what for row in moves.rows} == {"tagmatch, clients", clients}
+    assert all(row.value > 0 for panel in (messages, moves) for row in panel.rows)
+    assert {row.system for row in result.answers if "moved" in row.where} == {"tagmatch, clients", clients}
+    compared = [*(f"messages, {name} against {cpu}" for name, cpu in zip(OWN_CIRCLES_GPU, own, strict=True))]
+    for words in (*compared, f"{on_gpu} against {matching}"):
+        assert [line.target.limit for line in result.lines if words in line.what and line.target] == [10], words

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from support import constrained
 from support.constrained import *  # noqa: F403
-from support.constrained import Message, answers, either, keys_within, ranges_of, where_of
+from support.constrained import Message, answers, either
 from support.failing_devices import ShortOfMemory
 from support.simulator import SIMULATED
 
@@ -24,7 +24,6 @@ from tagmatch.pipeline.filters.index import Path
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
-TIMEOUT = 60
 MESSAGES_OF_A_TABLE = 60 if SIMULATED else 200
 
 
@@ -39,32 +38,6 @@ def with_sets(wheres: Any, path: Path, **options: Any) -> TagMatch[int]:
 
 def on_cuda(tm: TagMatch[int]) -> bool:
     return constrained.all_by(tm, "cuda")
-
-
-def test_constraints_beside_tags(engine: dict[str, Any]) -> None:
-    with TagMatch(**engine) as tm:
-        tm.add_set(["a"], 1)
-        tm.add_set([], 2, where="price < 10")
-        tm.add_set(["a"], 3, where='price < 10 and not city = "Rome"')
-        tm.add_set(["b"], 4)
-        tm.add_set(["a", "b"], 5, where="price >= 10 or exists(city)")
-        tm.consolidate()
-        tm.add_set(["a"], 6, where='city prefix "R"')
-        tm.remove_set(["b"], 4)
-        tm.consolidate()
-        asked: list[tuple[list[str], dict[str, Any], list[int]]] = [
-            (["a"], {}, [1]),
-            (["a"], {"price": 9.5}, [1, 2, 3]),
-            (["a", "b"], {"price": 9.5, "city": "Rome"}, [1, 2, 5, 6]),
-            (["b"], {"price": 10}, []),
-            ([], {"price": -1}, [2]),
-        ]
-        for tags, attributes, keys in asked:
-            assert sorted(tm.match(tags, attributes=attributes)) == keys
-            assert tm.match_unique(tags, attributes=attributes) == set(keys)
-            assert sorted(key for _, found in tm.explain(tags, attributes=attributes) for key in found) == keys
-            assert sorted(tm.submit(tags, attributes=attributes).result(TIMEOUT)) == keys
-        assert on_cuda(tm)
 
 
 #: Constants whose doubles have zeros below, or not, or that are no doubles; and values beside them
@@ -156,16 +129,6 @@ def test_messages_come_in_parts_where_sets_ask_for_many_attributes(
         assert on_cuda(tm)
 
 
-@either
-def test_several_values(layout: Any, path: Path) -> None:
-    with with_sets([([], f"p = {key}") for key in range(10)], path, layout=layout) as tm:
-        asked = [[2, 7], [7, 2], [5, 5], [9, 0, 4], [10, -1], []]
-        assert answers(tm, [([], {"p": values}) for values in asked]) == [
-            sorted({*values} & {*range(10)}) for values in asked
-        ]
-        assert on_cuda(tm)
-
-
 def test_sets_of_both_paths(monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: Any) -> None:
     """Devices and the CPU beside them have the same ones in lines, as messages have shown; also several devices."""
     monkeypatch.setattr(index, "_FEW", 10)
@@ -196,37 +159,38 @@ def test_sets_of_both_paths(monkeypatch: pytest.MonkeyPatch, rng: random.Random,
         assert counts["lines"] == before + 2
         for times in range(3):
             assert answers(tm, messages[times:]) == [wanted(values) for _, values in messages[times:]]
-        paths = {}
-        for _, values in [*messages, *(([], {"p": 9 + key, "q": 9, "r": key, "z": 2}) for key in range(20))]:
-            found = tm.explain([], attributes=values)
-            assert sorted(key for _, keys in found for key in keys) == wanted(values)
-            paths |= {key: next(iter(asked)).path for asked, keys in found for key in keys}
-        assert {path: list(paths.values()).count(path) for path in get_args(Path)} == counts | {
-            "trie": counts["trie"] - 1
-        }
-        assert all(paths[key] == "trie" for key in range(20, 30))
 
 
 # -- results that do not fit -------------------------------------------------------------------------------------------
 
 
-@either
+#: Also sets without constraints
+every = pytest.mark.parametrize("path", [None, *get_args(Path)])
+
+
+def ladder(count: int, path: Path | None) -> list[tuple[list[str], str | None]]:
+    """Sets of which `up_to` finds the first; of those with constraints some have none."""
+    return [([f"t{key}"], None) if path is None or key % 3 == 0 else ([], f"p > {key}") for key in range(count)]
+
+
+def up_to(last: int) -> Message:
+    return [f"t{key}" for key in range(last)], {"p": last}
+
+
+@every
 @pytest.mark.parametrize("found", [7, 8, 9, 80])
-def test_room_for_eight_results(monkeypatch: pytest.MonkeyPatch, layout: Any, path: Path, found: int) -> None:
-    """Less, exactly full, one too many, ten times too many, of which some have no constraint."""
+def test_room_for_eight_results(monkeypatch: pytest.MonkeyPatch, layout: Any, path: Path | None, found: int) -> None:
+    """Less, exactly full, one too many, ten times too many, which is seen."""
     asked = []
     ask = pairs.Room.ask
     monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 8)
     monkeypatch.setattr(memory, "_roomy", lambda count: max(1, count))
-    sets: list[tuple[list[str], str | None]] = [
-        ([], f"p > {key}") if key % 3 else ([f"t{key}"], None) for key in range(found)
-    ]
-    with with_sets(sets, path, layout=layout) as tm:
+    with with_sets(ladder(found, path), path or "trie", layout=layout) as tm:
         monkeypatch.setattr(pairs.Room, "ask", lambda room, count: (asked.append(count), ask(room, count)))
-        everything = [f"t{key}" for key in range(found)]
         for _ in range(2):
-            assert answers(tm, [(everything, {"p": found})]) == [list(range(found))]
+            assert answers(tm, [up_to(found)]) == [list(range(found))]
         assert asked == ([found] if found > 8 else [])
+        assert answers(tm, [([], {}), up_to(found), ([], {})]) == [[], list(range(found)), []]
         assert on_cuda(tm)
 
 
@@ -241,34 +205,43 @@ def test_more_candidates_than_may_wait(layout: Any, path: Path) -> None:
         assert on_cuda(tm)
 
 
-@either
-def test_packets_with_too_many_results_are_halved(monkeypatch: pytest.MonkeyPatch, layout: Any, path: Path) -> None:
+@every
+def test_packets_with_too_many_results_are_halved(
+    monkeypatch: pytest.MonkeyPatch, layout: Any, path: Path | None
+) -> None:
     monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 2)
-    with with_sets([([], f"p > {key}") for key in range(30)], path, layout=layout) as tm:
+    subsets = [[f"t{bit}" for bit in range(5) if key >> bit & 1] for key in range(32)]
+    sets = [(tags, None) if path is None else ([], f"p > {key}") for key, tags in enumerate(subsets)]
+    with with_sets(sets, path or "trie", layout=layout) as tm:
         short = ShortOfMemory(monkeypatch, 60)
         monkeypatch.setattr(memory, "_roomy", lambda count: max(1, count))
-        messages: list[Message] = [([], {"p": value}) for value in (30, 7, 30, 0, 12, 30, 29)]
-        assert answers(tm, messages) == [list(range(values["p"])) for _, values in messages]
+        asked = (31, 7, 31, 0, 12, 31, 29)
+        assert answers(tm, [(subsets[value], {"p": value}) for value in asked]) == [
+            [key for key in range(32) if (key & ~value == 0 if path is None else key < value)] for value in asked
+        ]
         assert short.refused
         assert on_cuda(tm)
 
 
-@either
+@every
 @pytest.mark.parametrize("placement", ["replicate", "split"])
 def test_several_devices(
-    monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: Any, path: Path, placement: Any
+    monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: Any, path: Path | None, placement: Any
 ) -> None:
     """Here they are one, three times; each has all sets, or some."""
     monkeypatch.setattr(tagmatch.pipeline.devices, "_chosen", lambda _: [0, 0, 0])
-    filters = [ranges_of(rng, "ab") for _ in range(40)]
-    sets = [(tags, where_of(ranges)) for tags, ranges in filters]
-    messages: list[Message] = [(["t1"], {"a": rng.randrange(1100), "b": rng.randrange(1100)}) for _ in range(6)]
-    wanted = [keys_within(filters, message) for message in messages]
-    with with_sets(sets, path, layout=layout, cuda=CudaOptions(placement=placement)) as tm:
+    sets = ladder(40, path)
+    asked = [rng.randrange(41) for _ in range(6)]
+    cuda = CudaOptions(placement=placement)
+    with with_sets(sets, path or "trie", layout=layout, cuda=cuda, max_partition_size=3) as tm:
         assert tm.stats()["devices"] == ["cuda:0"] * 3
         for _ in range(3):
-            assert answers(tm, messages) == wanted
-        tm.remove_set(sets[3][0], 3, where=sets[3][1])
+            assert answers(tm, list(map(up_to, asked))) == [list(range(last)) for last in asked]
+        tm.remove_set(sets[4][0], 4, where=sets[4][1])
         tm.consolidate()
-        assert answers(tm, messages) == [[key for key in keys if key != 3] for keys in wanted]
+        wanted = [[key for key in range(last) if key != 4] for last in asked]
+        assert answers(tm, list(map(up_to, asked))) == wanted
+        tags, values = up_to(asked[0])
+        explained = tm.explain(tags, attributes=values)
+        assert sorted(key for _, keys in explained for key in keys) == wanted[0]
         assert on_cuda(tm)

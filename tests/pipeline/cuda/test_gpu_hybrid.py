@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 from typing import Any
 
+import numba.cuda
+import numpy as np
 import pytest
 from support.agreement import assert_agree, assert_keys, loaded
+from support.pipelines import together
+from support.simulator import SIMULATED
 
 import tagmatch.pipeline.devices
 from tagmatch import CudaOptions, InvalidValueError
 from tagmatch.pipeline import break_even
+from tagmatch.pipeline.cuda.jit import kernel
+
+cuda: Any = numba.cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
@@ -79,3 +87,23 @@ def test_measured_anew_for_each_snapshot(monkeypatch: pytest.MonkeyPatch, layout
 def test_wrong_numbers(wrong: Any) -> None:
     with pytest.raises((InvalidValueError, TypeError), match="fewest_queries"):
         CudaOptions(fewest_queries=wrong)
+
+
+def test_any_thread_may_launch_a_kernel_first() -> None:
+    barrier = threading.Barrier(8)
+    for _ in range(2 if SIMULATED else 20):
+
+        @kernel
+        def increment(values):
+            i = cuda.grid(1)
+            if i < len(values):
+                values[i] += 1
+
+        def launch(increment: Any = increment) -> None:
+            values = cuda.to_device(np.zeros(4, np.int64))
+            barrier.wait()
+            increment[1, 4](values)
+            assert values.copy_to_host().tolist() == [1] * 4
+
+        with together([launch] * 8):
+            pass

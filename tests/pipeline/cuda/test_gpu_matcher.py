@@ -7,14 +7,11 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import replace
+from contextlib import nullcontext
 from typing import Any
 
 import numba.cuda
-import numpy as np
 import pytest
-from oracle import Oracle
 from support.agreement import assert_agree, assert_keys, loaded
 from support.collisions import colliding_tags
 from support.failing_devices import LAUNCH_FAILED, OUT_OF_MEMORY, InjectedCudaError, ShortOfMemory
@@ -22,116 +19,53 @@ from support.simulator import SIMULATED
 
 import tagmatch.pipeline.devices
 from tagmatch import CudaOptions, DeviceError, DeviceWarning, TagMatch
-from tagmatch.model.columns import tag_lists
-from tagmatch.model.options import LayoutOptions, MatchOptions
 from tagmatch.model.tables import Segment
-from tagmatch.partitioner.local import build_segment
-from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.cpu.matcher import CpuMatcher
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
-from tagmatch.pipeline.cuda import memory, pairs
+from tagmatch.pipeline.cuda import memory
 from tagmatch.pipeline.cuda.matcher import CudaMatcher
 from tagmatch.pipeline.cuda.support import on_device
-from tagmatch.pipeline.devices import replicated, split
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
 TIMEOUT = 60
 
 
-def segment_of(sets: list[list[str]], layout: str, **options: Any) -> Segment:
-    """The sets, whose keys are their numbers."""
-    staged = StagedChanges(1)
-    staged.extend(tag_lists(sets, "tags", stored=True), np.arange(len(sets), dtype=np.uint64), removed=False)
-    wanted = LayoutOptions(layout, **options)
-    return build_segment([], staged.changes(), wanted, threads=1)
-
-
-def answers(matcher: Any, queries: list[list[str]]) -> list[list[int]]:
-    (lists,) = tag_lists(queries, "queries")
-    matched = matcher.preprocess(lists, 0, len(queries)).subset_match()
-    keys = matched.key_lookup()
-    assert matched.found == len(keys.values)
-    return [sorted(keys.values[a:b].tolist()) for a, b in zip(keys.offsets[:-1], keys.offsets[1:], strict=True)]
-
-
-def tags_and_constraints(sets: list[list[str]], where: str | None, **options: Any) -> TagMatch[int]:
-    """These sets, whose keys are their numbers, of which the first has a constraint."""
-    tm: TagMatch[int] = TagMatch(**options)
-    for key, tags in enumerate(sets):
-        tm.add_set(tags, key, where=None if key else where)
-    tm.consolidate()
-    return tm
-
-
-def oracle_of(sets: list[list[str]]) -> Oracle:
-    oracle = Oracle()
-    oracle.add_sets(sets, range(len(sets)))
-    oracle.consolidate()
-    return oracle
+TAGS = [f"t{i}" for i in range(12)]
 
 
 def random_sets(rng: random.Random, count: int) -> list[list[str]]:
     """Without equal ones, so that every set has one key."""
-    tags = [f"t{i}" for i in range(12)]
-    return list(map(list, {frozenset(rng.sample(tags, rng.randint(0, 3))) for _ in range(count)}))
+    return list(map(list, {frozenset(rng.sample(TAGS, rng.randint(0, 3))) for _ in range(count)}))
 
 
 def random_queries(rng: random.Random, count: int) -> list[list[str]]:
-    return [rng.sample([f"t{i}" for i in range(12)] + ["unknown"], rng.randint(0, 6)) for _ in range(count)]
+    return [rng.sample([*TAGS, "unknown"], rng.randint(0, 6)) for _ in range(count)]
 
 
-# -- results that do not fit -------------------------------------------------------------------------------------------
+def numbered(sets: list[list[str]], where: str | None = None, **options: Any) -> TagMatch[int]:
+    """An index of sets whose keys are their numbers; the first may have a constraint."""
+    tm: TagMatch[int] = TagMatch(**options)
+    tm.add_sets(sets[:1], [0], where=where)
+    tm.add_sets(sets[1:], range(1, len(sets)))
+    tm.consolidate()
+    return tm
 
 
-@pytest.mark.parametrize("found", [7, 8, 9, 80])
-@pytest.mark.parametrize("empty", [False, True])
-def test_room_for_eight_results(monkeypatch: pytest.MonkeyPatch, layout: str, found: int, empty: bool) -> None:
-    """Less, exactly full, one too many, ten times too many, which is seen; the empty set among them or not."""
-    asked, ask = [], pairs.Room.ask
-    monkeypatch.setattr(pairs.Room, "ask", lambda room, count: (asked.append(count), ask(room, count)))
-    monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 8)
-    monkeypatch.setattr(memory, "_roomy", lambda count: max(1, count))
-    sets = [[f"t{i}"] for i in range(found - empty)] + [[]] * empty
-    matcher = CudaMatcher(segment_of(sets, layout), MatchOptions(device="cuda"))
-    everything = [f"t{i}" for i in range(found)]
-    for _ in range(2):
-        assert answers(matcher, [everything]) == [list(range(found))]
-    assert empty or asked == ([found] if found > 8 else [])
-    assert answers(matcher, [["unknown"], everything, []]) == [
-        [found - 1] * empty, list(range(found)), [found - 1] * empty
-    ]  # fmt: skip
+# -- too little memory -------------------------------------------------------------------------------------------------
 
 
 def test_a_million_sets_match_one_query(layout: str) -> None:
     tags = [f"t{i}" for i in range(1_415)]
     sets = [[tags[i], tags[j]] for i in range(1_415) for j in range(i)]
     assert len(sets) > 1_000_000
-    matcher = CudaMatcher(segment_of(sets, layout), MatchOptions(device="cuda", threads=4))
-    assert answers(matcher, [tags[:2], tags, ["t0"]]) == [[0], list(range(len(sets))), []]
-
-
-# -- too little memory -------------------------------------------------------------------------------------------------
-
-
-def test_packets_with_too_many_results_are_halved(
-    monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: str
-) -> None:
-    sets, queries = random_sets(rng, 25), random_queries(rng, 10)
-    monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 2)
-    matcher = CudaMatcher(segment_of(sets, layout), MatchOptions(device="cuda"))
-    oracle = oracle_of(sets)
-    short = ShortOfMemory(monkeypatch, max(20, *(len(oracle.match(query)) + 2 for query in queries)))
-    assert answers(matcher, queries) == [oracle.match(query) for query in queries]
-    assert short.refused > 0
+    with numbered(sets, layout=layout, device="cuda", threads=4) as tm:
+        assert_keys(tm.match_many([tags[:2], tags, ["t0"]]), [[0], list(range(len(sets))), []])
 
 
 def test_a_query_with_too_many_results_moves_to_the_cpu(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    with TagMatch(layout=layout, device="cuda", threads=1) as tm:
-        tm.add_sets([[f"t{i}"] for i in range(100)], list(range(100)))
-        tm.consolidate()
+    everything = [f"t{i}" for i in range(100)]
+    with numbered([[tag] for tag in everything], layout=layout, device="cuda", threads=1) as tm:
         ShortOfMemory(monkeypatch, 50)
-        everything = [f"t{i}" for i in range(100)]
         with pytest.raises(DeviceError, match="CUDA device 0 is out of memory"):
             tm.match(everything)
         assert sorted(tm.match(everything)) == list(range(100))
@@ -162,7 +96,7 @@ def test_tables_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, layout: Any, ta
     monkeypatch.setattr(cuda_matcher, table, full)
     advice = "out of memory; use fewer streams, placement='split' or device='cpu'; the CPU matches"
     with pytest.warns(DeviceWarning, match=advice):
-        tm = tags_and_constraints([["a"], ["b"]], where, layout=layout, device="cuda")
+        tm = numbered([["a"], ["b"]], where, layout=layout, device="cuda")
     with tm:
         for value in (1, 6):
             wanted = [1] if where and value > 5 else [0, 1]
@@ -171,24 +105,6 @@ def test_tables_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, layout: Any, ta
 
 
 # -- several devices ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("several", [replicated, split])
-@pytest.mark.parametrize("size", [1, 3, 200_000])
-def test_several_devices(rng: random.Random, several: Callable[..., Any], size: int) -> None:
-    """Here they are one, several times."""
-    for count in (0, 1, 20):
-        sets, queries = random_sets(rng, count), random_queries(rng, 5)
-        segment = segment_of(sets, "balanced", max_partition_size=size)
-        matcher, oracle = several(segment, MatchOptions(device="cuda"), [0, 0], CudaMatcher), oracle_of(sets)
-        for _ in range(2):
-            assert answers(matcher, queries) == [oracle.match(query) for query in queries]
-        (lists,) = tag_lists(queries, "queries")
-        found, expected = (each.set_ids(lists, 0, 5) for each in (matcher, CpuMatcher(segment, MatchOptions())))
-        for i in range(5):
-            ends, right = found.offsets, expected.offsets
-            assert sorted(found.values[ends[i] : ends[i + 1]]) == sorted(expected.values[right[i] : right[i + 1]])
-        assert matcher.nbytes > 0
 
 
 @pytest.mark.parametrize("placement", ["auto", "replicate", "split"])
@@ -207,35 +123,27 @@ def test_tables_that_fit_only_in_parts(
 
     monkeypatch.setattr(CudaMatcher, "__init__", with_little_memory)
     monkeypatch.setattr(tagmatch.pipeline.devices, "_chosen", lambda _: [0, 0, 0])
-    with TagMatch(layout=layout, cuda=CudaOptions(placement=placement)) as tm:
-        tm.add_sets(sets, list(range(len(sets))))
-        if placement == "split":
-            tm.consolidate()
-        else:
-            with pytest.warns(DeviceWarning, match="device='cpu'; "):
-                tm.consolidate()
+    expected = nullcontext() if placement == "split" else pytest.warns(DeviceWarning, match="device='cpu'; ")
+    with expected:
+        tm = numbered(sets, layout=layout, cuda=CudaOptions(placement=placement))
+    with tm:
         assert tm.stats()["devices"] == (["cpu"] if placement == "replicate" else ["cuda:0"] * 3)
         assert bool(tm.stats()["device_notes"]) == (placement != "split")
-        oracle = oracle_of(sets)
+        _, oracle = loaded(zip(sets, range(len(sets)), strict=True), device="cpu")
         for query in random_queries(rng, 3):
             assert sorted(tm.match(query)) == oracle.match(query)
 
 
-def test_two_devices(engine) -> None:
+@pytest.mark.parametrize("placement", ["replicate", "split"])
+def test_two_devices(engine: dict[str, Any], placement: Any) -> None:
     sets = [[f"t{i % 100}", f"u{i % 77}"] for i in range(5_000)]
     queries = [[f"t{i % 100}", f"u{i % 77}", f"t{i % 9}"] for i in range(3_000)]
-    with TagMatch(**engine | {"device": "cpu"}) as tm:
-        tm.add_sets(sets, list(range(len(sets))))
-        tm.consolidate()
+    with numbered(sets, device="cpu") as tm:
         expected = list(map(sorted, tm.match_many(queries).to_pylist()))
-    for placement in ("replicate", "split"):
-        cuda = replace(engine.get("cuda", CudaOptions()), placement=placement)
-        with TagMatch(**engine | {"cuda": cuda}) as tm:
-            tm.add_sets(sets, list(range(len(sets))))
-            tm.consolidate()
-            assert len(tm.stats()["devices"]) == len(numba.cuda.gpus)
-            for _ in range(4):
-                assert list(map(sorted, tm.match_many(queries).to_pylist())) == expected
+    with numbered(sets, **engine, cuda=CudaOptions(placement=placement)) as tm:
+        assert len(tm.stats()["devices"]) == len(numba.cuda.gpus)
+        for _ in range(4):
+            assert_keys(tm.match_many(queries), expected)
 
 
 def test_process_that_used_two_devices_ends_well() -> None:
@@ -262,19 +170,6 @@ def test_device_that_is_not_there() -> None:
     with TagMatch(cuda=CudaOptions(devices=(99,))) as tm:
         assert tm.stats()["device"] == "cpu"
         assert "there is no CUDA device 99" in tm.stats()["device_notes"][0]
-
-
-def test_who_keeps_packets_does_not_keep_their_memory(layout: str) -> None:
-    """Debuggers do: compute-sanitizer keeps the frames of all that called CUDA."""
-    options = MatchOptions(device="cuda", cuda=CudaOptions(streams=1))
-    matcher = CudaMatcher(segment_of([["a"], ["b"]], layout), options)
-    (lists,) = tag_lists([["a", "b"]], "queries")
-    kept = []
-    for _ in range(3):
-        kept.append(matcher.preprocess(lists, 0, 1))
-        keys = kept[-1].subset_match().key_lookup()
-        assert sorted(keys.values.tolist()) == [0, 1]
-        assert len(matcher.set_ids(lists, 0, 1).values) == 2
 
 
 def test_every_allocation_may_fail(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
@@ -330,7 +225,7 @@ def test_tags_with_one_hash(engine: dict[str, Any]) -> None:
 def test_a_device_that_fails(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any], owner: type, where: str) -> None:
     """What is on it fails, whoever asks; what comes later is answered by the CPU."""
     sets = [[], *([f"t{i}"] for i in range(10))]
-    tm = tags_and_constraints(sets, "p < 5", **engine | {"max_partition_size": 20})
+    tm = numbered(sets, "p < 5", **engine | {"max_partition_size": 20})
     assert tm.stats()["device"] == "cuda"
     everything, keys = [f"t{i}" for i in range(10)], list(range(1, 11))
     assert sorted(tm.submit(everything).result(TIMEOUT)) == keys

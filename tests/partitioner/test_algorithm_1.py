@@ -1,0 +1,151 @@
+"""Algorithm 1 of the paper, written down literally, against the partitioner, and against Spark's, by histograms."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support import signatures
+
+from tagmatch.model.arrow import from_words
+from tagmatch.model.storage.shared_files import FolderFiles
+from tagmatch.partitioner.balanced_partitioning import balanced_partitions
+from tagmatch.partitioner.spark import tree
+from tagmatch.partitioner.spark.scratch import Scratch
+
+Bits = frozenset[int]
+
+
+def algorithm_1(sets: Sequence[Bits], most: int, size: int = 0, mask: Bits = frozenset(), used: Bits = frozenset()):
+    """Masks and sets of partitions: halves of halves, with the pivot bit clear first; or down to `size` sets."""
+    unused = sorted({*range(192)} - used)
+    if not sets:
+        return []
+    if len(sets) <= size or (len(sets) <= most and mask) or not unused:
+        return [(mask, list(sets))]
+    counts = Counter(itertools.chain(*sets))
+    pivot = min(unused, key=lambda bit: (abs(2 * counts[bit] - len(sets)), bit))
+    without, having = ([bits for bits in sets if (pivot in bits) == has] for has in (False, True))
+    used |= {pivot}
+    return [*algorithm_1(without, most, size, mask, used), *algorithm_1(having, most, size, mask | {pivot}, used)]
+
+
+def words_of(sets: Sequence[Bits]) -> Any:
+    return signatures.words_of([sum(1 << (191 - bit) for bit in bits) for bits in sets])
+
+
+# -- on one machine ----------------------------------------------------------------------------------------------------
+
+SIGNATURES = st.frozensets(st.integers(0, 191), min_size=1, max_size=40) | st.frozensets(
+    st.sampled_from([0, 1, 63, 64, 190, 191]), min_size=1
+)
+
+
+def compare(sets: list[Bits], most: int, threads: int) -> None:
+    matrix = words_of([frozenset(), *sets])
+    table, order, found = balanced_partitions(matrix.copy(), 1, most, threads=threads)
+    assert order[0] == 0
+    assert (found == matrix[order]).all()
+    assert sorted(order.tolist()) == list(range(len(sets) + 1))
+    rows, ends = matrix[order].tolist(), table.first_rows.tolist()
+    assert ends[0] == 1
+    got = [(mask, rows[a:b]) for mask, (a, b) in zip(table.masks.tolist(), itertools.pairwise(ends), strict=True)]
+    wanted = [(mask, sorted(words_of(own).tolist())) for mask, own in algorithm_1(sets, most)]
+    assert got == [(*words_of([mask]).tolist(), own) for mask, own in wanted]
+    ties = list(zip(rows, order.tolist(), strict=True))
+    assert all(ties[a:b] == sorted(ties[a:b]) for a, b in itertools.pairwise(ends))
+
+
+@given(st.lists(SIGNATURES, max_size=60), st.sampled_from([1, 2, 7, 200_000]), st.sampled_from([1, 4]))
+@example([frozenset({0})] * 5, 1, 1)  # sets that share all bits end in one partition
+@example([frozenset({5, 70, 191})] * 5, 4, 1)
+@example([frozenset(range(192))] * 5, 10, 1)
+def test_partitions_are_those_of_algorithm_1(sets: list[Bits], most: int, threads: int) -> None:
+    compare(sets, most, threads)
+
+
+@pytest.mark.parametrize("most", [1, 5, 100])
+@pytest.mark.parametrize("threads", [1, 4])
+def test_large_nodes_are_split_by_all_threads_together(most: int, threads: int) -> None:
+    rng = np.random.default_rng(11)
+    compare([frozenset(rng.integers(0, 192, 12).tolist()) for _ in range(400)], most, threads)
+
+
+# -- of shards, by histograms ------------------------------------------------------------------------------------------
+
+
+class Counted:
+    """What Spark makes of work on shards; `passes` has how many rows came each time."""
+
+    passes: list[int]
+
+    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
+        self.batches = [*batches]
+        Counted.passes.append(sum(map(len, self.batches)))
+
+    def repartition(self, _: str) -> Counted:
+        return self
+
+    def mapInArrow(self, work: Callable[[Any], Iterable[pa.RecordBatch]], _: str) -> Any:
+        return SimpleNamespace(toArrow=lambda: pa.Table.from_batches([*work(self.batches)]))
+
+    def toArrow(self) -> pa.Table:
+        return pa.Table.from_batches(self.batches)
+
+
+def assert_split(shards: Sequence[Sequence[Bits]], most: int, size: int, at_once: int) -> int:
+    """The leaves have the sets that they have by Algorithm 1, in order; returns how many leaves there are."""
+    everything = [*itertools.chain(*shards)]
+    Counted.passes = []
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        scratch = Scratch(FolderFiles(Path(folder)))
+        for number, sets in enumerate(shards):
+            scratch.write("ranked", number, signatures=from_words(words_of(sets)))
+        patch.setattr(tree, "_HISTOGRAMS_AT_ONCE", at_once)
+        patch.setattr(tree, "for_each", lambda _, numbers, work, __: Counted(itertools.chain(*map(work, numbers))))
+        grown = tree.grow_tree(None, scratch, range(len(shards)), len(everything), most, size)  # type: ignore[arg-type]
+    nodes = grown.splits().nodes(words_of(everything))
+    found: dict[int, list[list[int]]] = {}
+    for node, bits in zip(nodes.tolist(), everything, strict=True):
+        found.setdefault(node, []).append(sorted(bits))
+    assert {leaf: grown.nodes[leaf].size for leaf in found} == {leaf: len(sets) for leaf, sets in found.items()}
+    assert sorted(grown.leaves()) == sorted(found)
+    wanted = [sorted(map(sorted, sets)) for _, sets in algorithm_1(everything, most, size)]
+    assert [sorted(found[leaf]) for leaf in grown.leaves()] == wanted
+    return len(wanted)
+
+
+# Few bits, so that sets are equal, and pivots are tied
+SETS = st.lists(st.frozensets(st.sampled_from([0, 1, 2, 63, 64, 100, 191]), min_size=1), min_size=1, max_size=40)
+
+
+@given(SETS, st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.sampled_from([0, 3, 40, 4096]))
+@example([frozenset([0])] * 3 + [frozenset([1])] * 3, 2, 2, 1, 4096)  # shards have pivots of their own
+@example([frozenset([0, 1])] * 9, 2, 4, 2, 4096)  # no pivot splits these
+def test_leaves_are_those_of_algorithm_1(sets: list[Bits], shards: int, most: int, size: int, at_once: int) -> None:
+    assert_split([sets[i::shards] for i in range(shards)], most, size, at_once)
+    if at_once == 0:
+        assert all(rows % shards == 0 for rows in Counted.passes)  # none but the wanted nodes
+
+
+def test_one_pass_is_enough_where_shards_are_alike(rng: random.Random) -> None:
+    sets = [frozenset({191, *(10 * i for i in range(4) if rng.random() < 0.5 / 2**i)}) for _ in range(500)]
+    assert assert_split([sets] * 4, 10, 250, 4096) > 4
+    assert len(Counted.passes) == 1
+
+
+def test_no_more_histograms_than_may_come_at_once(rng: random.Random) -> None:
+    sets = [frozenset(bit for bit in range(192) if rng.random() < 0.3) for _ in range(400)]
+    assert_split([sets[i::4] for i in range(4)], 1, 10, 100)
+    assert max(Counted.passes) <= 100

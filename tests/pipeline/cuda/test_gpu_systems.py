@@ -1,0 +1,226 @@
+"""What this project is compared with on a device, both versions of CCM, CLCB and plain scans, against brute force."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import Oracle
+from support import circle_systems
+from support.circle_systems import PLACES, RADII, cases
+from support.content_systems import (
+    NAMES,
+    OTHER_NAMES,
+    REAL,
+    WHOLE,
+    Row,
+    check,
+    tables,
+    text_tables,
+    text_workloads,
+    workloads,
+)
+from support.located_systems import AREA, POINT, check_located, located_workloads, on_a_grid, right_keys
+from support.simulator import EXAMPLES
+from support.tables import table_of, tag_rows
+
+from tagmatch.workloads.content import Content, ContentOptions
+from tagmatch.workloads.location import SCENARIOS, Location
+from tagmatch.workloads.systems import ccm, clcb_cuda
+from tagmatch.workloads.systems.catalogue import CIRCLES_GPU, CONTENT_GPU, LOCATED_GPU, OWN_CIRCLES_GPU, System
+from tagmatch.workloads.systems.clcb_cuda import PARTS
+from tagmatch.workloads.systems.gpu_scan import BATCH_SIZE, PACKET_BATCHES, GpuBatchScan, GpuScan
+from tagmatch.workloads.systems.numpy_scan import SignatureScan
+
+# Small tables make small grids on purpose
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
+
+CLCB = LOCATED_GPU["CLCB"]
+#: Also one by one, which goes through all stages of counters, and in several kernels
+SYSTEMS = {
+    **CONTENT_GPU,
+    "CCM, 3 at once": System("ccm:Ccm", {"at_once": 3}),
+    "CCM, 1 at once": System("ccm:Ccm", {"at_once": 1}),
+    "CCM, 2011, memset": System("ccm_2011:Ccm2011", {"reset": "memset"}),
+}
+VARIANTS = ("CCM, 1 at once", "CCM, 2011, memset")
+named = [pytest.param(each, id=name, marks=[pytest.mark.slow] * (name in VARIANTS)) for name, each in SYSTEMS.items()]
+content = pytest.mark.parametrize("system", named)
+everything = pytest.mark.parametrize("system", [*named, pytest.param(CLCB, id="CLCB")])
+
+Tables = tuple[pa.Table, pa.Table]
+
+
+def here(stored: pa.Table, sent: pa.Table) -> Tables:
+    """The same with areas, all of which have the place of all messages."""
+    areas, places = [{"x": 0.5, "y": 0.5, "radius": 0.5}] * len(stored), [{"x": 0.5, "y": 0.5}] * len(sent)
+    return stored.append_column("area", pa.array(areas, AREA)), sent.append_column("location", pa.array(places, POINT))
+
+
+def compare(system: System, *workload: pa.Table) -> int:
+    return check_located(system, *here(*workload)) if system is CLCB else check(system, *workload)
+
+
+KINDS: dict[str, st.SearchStrategy[Tables]] = {
+    "whole": st.builds(
+        lambda rows: tables(*rows, pa.int64()), workloads(WHOLE, NAMES) | workloads(st.integers(-3, 3), OTHER_NAMES)
+    ),
+    "real": st.builds(lambda rows: tables(*rows, pa.float64()), workloads(REAL, NAMES)),
+    "texts": st.builds(lambda rows: text_tables(*rows), text_workloads()),
+}
+
+
+@content
+@pytest.mark.parametrize("kind", KINDS)
+@EXAMPLES
+@given(data=st.data(), threads=st.sampled_from([1, 3]))
+def test_constraints(system: System, kind: str, data: st.DataObject, threads: int) -> None:
+    check(system, *data.draw(KINDS[kind]), threads)
+
+
+@EXAMPLES
+@given(workload=located_workloads())
+def test_constraints_and_areas(workload: Tables) -> None:
+    check_located(CLCB, *workload)
+
+
+@pytest.mark.parametrize("name", ["CLCB", *OWN_CIRCLES_GPU])
+@EXAMPLES
+@given(data=st.data())
+def test_areas_alone(name: str, data: st.DataObject) -> None:
+    case = data.draw(cases(PLACES, RADII) if name == "CLCB" else cases())
+    circle_systems.check(lambda circles: (CIRCLES_GPU | OWN_CIRCLES_GPU)[name].build(circles, 1), case)
+
+
+def generated(scenario: str, subscribers: int, messages: int, **changes: Any) -> Tables:
+    location = Location(replace(SCENARIOS[scenario], subscribers=subscribers, filters_each=4, coverage=0.5, **changes))
+    stored, sent = location.subscriptions(0, location.filters), location.messages(0, messages)
+    return on_a_grid(stored, "area", AREA), on_a_grid(sent, "location", POINT)
+
+
+@pytest.mark.parametrize(("scenario", "changes"), [("clcb", {"names": 5, "selectivity": 0.2}), ("every", {})])
+def test_generated_areas(scenario: str, changes: dict[str, Any]) -> None:
+    """Enough messages for all bytes of counters, a few times."""
+    assert check_located(CLCB, *generated(scenario, 12, 25, **changes)) > 100
+
+
+def generated_content(messages: int, **sizes: Any) -> Tables:
+    made = Content(ContentOptions(interfaces=5, min_filters=8, max_filters=8, names=6, **sizes))
+    return made.subscriptions(0, made.filters), made.messages(0, messages)
+
+
+@content
+def test_generated(system: System) -> None:
+    """Enough messages for all stages of counters, a few times."""
+    assert check(system, *generated_content(25, min_constraints=1, max_constraints=3, between=25)) > 100
+
+
+def of_size(size: int) -> list[Row]:
+    """So many constraints, of which 6 satisfies all but one, and 7 all."""
+    return [{"attr": "x", "op": ">", "value": 6 if i == 0 else i % 6, "upper": None} for i in range(size)]
+
+
+@everything
+@pytest.mark.parametrize("size", [16, 255, 256])
+def test_as_many_constraints_as_counters_hold_and_one_more(system: System, size: int) -> None:
+    """A counter that is full must not count for the next one's, which is in the same 32 bits."""
+    counts = (1, 2, size - 1, size) if system is not CLCB or size < 256 else (1, 254)
+    filters = [{"key": key, "constraints": of_size(count)} for key, count in enumerate(counts)]
+    messages = [{"x": value} for value in (7, 7, 6, 7, 3, 7, 7, 7, 7, 6, 7)]
+    assert compare(system, *tables(filters, messages, pa.int64())) >= 8 * len(counts)
+
+
+@everything
+def test_nothing_stored_or_sent(system: System) -> None:
+    filters, messages = [{"key": 1, "constraints": []}], [{"x": 1}, {}]
+    assert compare(system, *tables([], messages, pa.int64())) == compare(system, *tables(filters, [], pa.int64())) == 0
+    nothing_asked = pa.table({"other": pa.array([None, 2], pa.int64())})
+    assert compare(system, tables(filters, [], pa.int64())[0], nothing_asked) >= 2
+
+
+@pytest.mark.parametrize("most_rows", [1, 3])
+def test_more_lines_than_a_grid_has_rows(monkeypatch: pytest.MonkeyPatch, most_rows: int) -> None:
+    monkeypatch.setattr(ccm, "MOST_ROWS", most_rows)
+    assert check(CONTENT_GPU["CCM"], *generated_content(20, max_constraints=4)) > 10
+
+
+@pytest.mark.parametrize("copied", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_more_answers_than_are_copied_with_their_number(monkeypatch: pytest.MonkeyPatch, copied: int) -> None:
+    monkeypatch.setattr(clcb_cuda, "_COPIED", copied)
+    assert check_located(CLCB, *generated("every", 8, 9)) > 60
+
+
+@everything
+def test_after_a_failure_nothing_is_left(system: System, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither counted nor marked."""
+    filters = [{"key": 1, "constraints": of_size(1)}, {"key": 2, "constraints": of_size(2)}]
+    stored, first, second = (
+        here(*tables(filters, [{"x": value}], pa.int64()))[number] for number, value in ((0, 7), (1, 7), (1, 1))
+    )
+    matcher: Any = system(stored if system is CLCB else stored.drop_columns("area"), 1)
+    asked, other = matcher.prepare(first), matcher.prepare(second)
+
+    def fail(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    for unique in (True, False):
+        with monkeypatch.context() as patched:
+            patched.setattr(matcher._workspace, "download", fail)
+            with pytest.raises(KeyboardInterrupt):
+                matcher.match_many(asked, unique=unique)
+        assert matcher.match_many(other, unique=unique).to_pylist() == [[]]
+        for _ in range(9):
+            assert sorted(*matcher.match_many(asked, unique=unique).to_pylist()) == [1, 2]
+
+
+def test_parts_of_the_time() -> None:
+    """Each takes some, and answers are right afterwards."""
+    stored, sent = generated("every", 6, 9)
+    matcher: Any = CLCB(stored, 1)
+    prepared = matcher.prepare(sent)
+    seconds = matcher.seconds_of_parts(prepared)
+    assert tuple(seconds) == PARTS
+    assert all(each > 0 for each in seconds.values())
+    assert list(map(sorted, matcher.match_many(prepared).to_pylist())) == right_keys(stored, sent)
+    assert matcher.device_nbytes() > 4 * 5 * len(stored)
+
+
+# -- scans of signatures -----------------------------------------------------------------------------------------------
+
+TAGS = st.text("abcdé", max_size=2)
+SETS = st.lists(st.tuples(st.lists(TAGS, max_size=4), st.integers(0, 2**64 - 1)), max_size=6)
+
+
+def assert_as_numpy(matcher: GpuScan | GpuBatchScan, sets: pa.Table, queries: pa.ListArray) -> None:
+    scan = SignatureScan(sets)
+    for unique in (False, True):
+        found = matcher.match_many(matcher.prepare(queries), unique=unique).to_pylist()
+        expected = scan.match_many(scan.prepare(queries), unique=unique).to_pylist()
+        assert list(map(Counter, found)) == list(map(Counter, expected))
+
+
+@pytest.mark.parametrize("scan", [GpuScan, GpuBatchScan])
+@EXAMPLES
+@given(rows=SETS, asked=st.lists(st.lists(TAGS, max_size=8), max_size=4), room=st.integers(1, 8))
+def test_small_scans(scan: Any, rows: list[tuple[list[str], int]], asked: list[list[str]], room: int) -> None:
+    """They find what NumPy finds, and more than the right keys."""
+    sets, queries, oracle = table_of(rows), tag_rows(asked), Oracle()
+    matcher = scan(sets, block_threads=2, room=room)
+    assert_as_numpy(matcher, sets, queries)
+    oracle.add_sets(sets["tags"].to_pylist(), sets["key"].to_pylist())
+    oracle.consolidate()
+    for query, keys in zip(asked, matcher.match_many(matcher.prepare(queries)).to_pylist(), strict=True):
+        assert Counter(oracle.match(query)) <= Counter(keys)
+
+
+@pytest.mark.parametrize("queries", [BATCH_SIZE, BATCH_SIZE + 1, PACKET_BATCHES * BATCH_SIZE + 1])
+def test_more_than_a_batch(queries: int) -> None:
+    """In packets of three threads, which come back in order."""
+    sets = table_of([([tag], key) for key, tag in enumerate("acd")])
+    asked = tag_rows([["a"] if i % 3 else ["b"] for i in range(queries)])
+    assert_as_numpy(GpuBatchScan(sets, block_threads=1, threads=3), sets, asked)
