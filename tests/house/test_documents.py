@@ -51,18 +51,17 @@ def test_links_lead_somewhere() -> None:
 def test_limits_are_those_of_the_code() -> None:
     rows = DOCUMENTS["docs/reference/limits.md"].read_text().splitlines()
     limits = {cells[1].strip(): cells[2] for cells in (row.split("|") for row in rows) if len(cells) > 2}
-    powers = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
-
-    def limit(what: str) -> int:
+    powers, options = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789"), PipelineOptions()
+    for what, most in {
+        "distinct stored sets": MAX_ROWS,
+        "staged changes": MAX_ROWS,
+        "different tags": MAX_TAGS,
+        "keys that one call": MAX_KEYS,
+        "a key": np.iinfo(np.uint64).max,
+    }.items():
         (cell,) = (cell for name, cell in limits.items() if name.startswith(what))
         power, less = re.search(r"2([⁰¹²³⁴⁵⁶⁷⁸⁹]+) − (\d)", cell).groups()  # type: ignore[union-attr]
-        return 2 ** int(power.translate(powers)) - int(less)
-
-    assert limit("distinct stored sets") == limit("staged changes") == MAX_ROWS
-    assert limit("different tags") == MAX_TAGS
-    assert limit("keys that one call") == MAX_KEYS
-    assert limit("a key") == np.iinfo(np.uint64).max
-    options = PipelineOptions()
+        assert most == 2 ** int(power.translate(powers)) - int(less), what
     in_flight = limits["queries in flight, bytes of their answers"]
     assert f" {options.max_queries:,}; {options.max_result_bytes >> 20} MiB " in in_flight
 

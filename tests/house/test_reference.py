@@ -55,28 +55,19 @@ def test_examples_run(name: str) -> None:
 
 
 def test_parameters_have_their_types_and_a_text() -> None:
-    package = griffe.load(
-        "tagmatch",
-        search_paths=[ROOT],
-        docstring_parser="numpy",
-        extensions=griffe.load_extensions(SITE / "parameters.py"),
-    )
-    functions = [
-        package[name].final_target if package[name].is_alias else package[name] for name in set(NAMES) - ERRORS
-    ]
-    functions += [each for kind in functions if kind.is_class for each in kind.members.values() if not each.is_alias]
-    for each in functions:
-        if not each.is_function or each.name.startswith("_"):
-            continue
+    extensions = griffe.load_extensions(SITE / "parameters.py")
+    package = griffe.load("tagmatch", search_paths=[ROOT], docstring_parser="numpy", extensions=extensions)
+    named = [package[name].final_target if package[name].is_alias else package[name] for name in set(NAMES) - ERRORS]
+    members = [each for kind in named if kind.is_class for each in kind.members.values() if not each.is_alias]
+    for each in (each for each in [*named, *members] if each.is_function and not each.name.startswith("_")):
         sections = [section.value for section in each.docstring.parsed if section.kind.value == "parameters"]
         shown = {parameter.name: parameter for section in sections for parameter in section}
         names = {parameter.name for parameter in each.parameters} - {"self", "cls"}
         assert not shown or names <= shown.keys(), each.path
         assert all(parameter.annotation and parameter.description for parameter in shown.values()), each.path
     shown = {each.name: each for each in package["TagMatch.open"].docstring.parsed[1].value}
-    assert [str(shown[name].annotation) for name in ("exact", "device", "durability")] == [
-        "bool", "Device", "Durability | None"
-    ]  # fmt: skip
+    kinds = [str(shown[name].annotation) for name in ("exact", "device", "durability")]
+    assert kinds == ["bool", "Device", "Durability | None"]
     assert shown["device"].default == "'auto'"
 
 

@@ -48,9 +48,7 @@ def test_links_lead_somewhere(site: Path) -> None:
     followed = 0
     for path, page in pages.items():
         text = path.read_text()
-        assert not any(
-            sign in text for sign in ('<script src="http', '<img src="http', "fonts.googleapis", "cdn.")
-        )
+        assert not any(sign in text for sign in ('<script src="http', '<img src="http', "fonts.googleapis", "cdn."))
         for link in page.links:
             parts = urlsplit(link)
             if not link or parts.scheme or parts.netloc:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import Row
+from support.places import lists_of
 from support.strategies import fewer
 
 from tagmatch.model.arrays import Lists, Strings, U32Array, offsets_of
@@ -35,10 +36,6 @@ from tagmatch.partitioner.spark.serialized import deserialized
 from tagmatch.partitioner.spark.tasks import grouped
 
 UNKNOWN = 2**32 - 1
-
-
-def lists_of(rows: Sequence[Sequence[int]]) -> Lists:
-    return Lists(offsets_of(np.array([len(row) for row in rows], np.int64)), np.array([*chain(*rows)], np.uint32))
 
 
 def strings_of(strings: Sequence[str]) -> Strings:

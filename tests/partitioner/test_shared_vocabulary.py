@@ -6,7 +6,6 @@ import json
 import random
 import tempfile
 from collections import Counter
-from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,8 +16,8 @@ import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.collisions import colliding_tags
+from support.places import lists_of, rows_of
 
-from tagmatch.model.arrays import Lists, offsets_of
 from tagmatch.model.arrow import from_lists
 from tagmatch.model.storage.segment_files import table_of
 from tagmatch.model.storage.shared_files import FolderFiles
@@ -43,14 +42,13 @@ def write_shard(scratch: Scratch, number: int, sets: list[frozenset[str]]) -> No
     counts = Counter(tag for tags in sets for tag in tags)
     tags = sorted(counts, key=place)
     rows = [sorted(tags.index(tag) for tag in some) for some in sets]
-    offsets = offsets_of(np.array([len(row) for row in rows], np.int64))
     scratch.write(
         "shard",
         number,
         tags=pa.array(tags, pa.string()),
         hashes=pa.array([place(tag)[0] for tag in tags], pa.uint64()),
         frequencies=pa.array([counts[tag] for tag in tags], pa.uint32()),
-        ranks=from_lists(Lists(offsets, np.array([*chain(*rows)], np.uint32))),
+        ranks=from_lists(lists_of(rows)),
     )
 
 
@@ -106,5 +104,4 @@ def test_ranks_and_files_are_those_of_all_sets(
         tags = vocabulary.Tags(scratch, ranks.count, {}, {}, ranks)
         for number, sets in zip(numbers, shards, strict=True):
             found = tags.rank_sets(number)
-            rows = [found.values[a:b].tolist() for a, b in zip(found.offsets, found.offsets[1:], strict=False)]
-            assert rows == [sorted(expected.index(tag) for tag in some) for some in sets]
+            assert rows_of(found) == [sorted(expected.index(tag) for tag in some) for some in sets]

@@ -47,7 +47,7 @@ def classes_of(channels: list[Asked], *, whole: bool) -> list[Class]:
     """Channels whose costs are known; where messages are in tasks, each has as many messages as it takes."""
     found = []
     for number, each in enumerate(channels):
-        ((alone, more), *_) = each.tasks
+        alone, more = each.tasks[0]
         channel = Channel(str(number), each.deadline, each.priority, expiry=each.expiry)
         found.append(Class(channel, known_cost(alone - more, more) if whole else known_cost(0, 1)))
     return found
@@ -61,43 +61,35 @@ class Message:
 
 
 def run(
-    order: Order,
-    classes: list[Class],
-    sent: list[Sent],
-    channels: list[Asked],
-    cores: int,
-    *,
-    whole: bool = True,
+    order: Order, classes: list[Class], sent: list[Sent], channels: list[Asked], cores: int, *, whole: bool = True
 ) -> list[int]:
     """When each message is answered, moment by moment, as the threads of the pipeline would have it."""
     ends: list[int | None] = [None] * len(sent)
     left = [0] * len(sent)
     running: list[tuple[list[Entry], int] | None] = [None] * cores
 
-    def take(core: int, now: int) -> None:
-        while running[core] is None and (turn := order.take(core, now)) is not None:
-            for entry in turn.dropped:
-                ends[entry.work] = NEVER
-                if isinstance(entry.call, Message):
-                    entry.call.over = True
-            if turn.entries:
-                first = turn.entries[0]
-                expected = first.of.cost.seconds(sum(entry.count for entry in turn.entries))
-                running[core] = (turn.entries, now + sent[first.work].takes(int(expected)))
+    def take_all(wanted: bool) -> None:
+        for core in range(cores if wanted else 0):
+            while running[core] is None and (turn := order.take(core, now)) is not None:
+                for entry in turn.dropped:
+                    ends[entry.work] = NEVER
+                    if isinstance(entry.call, Message):
+                        entry.call.over = True
+                if turn.entries:
+                    first = turn.entries[0]
+                    expected = first.of.cost.seconds(sum(entry.count for entry in turn.entries))
+                    running[core] = (turn.entries, now + sent[first.work].takes(int(expected)))
 
     now = 0
     while None in ends:
-        for core in range(cores):
-            job = running[core]
+        for core, job in enumerate(running):
             if job is not None and job[1] == now:
                 for entry in job[0]:
                     left[entry.work] -= 1
                     if not left[entry.work]:
                         ends[entry.work] = now
                 running[core] = None
-        if isinstance(order, Dfgs):
-            for core in range(cores):
-                take(core, now)
+        take_all(isinstance(order, Dfgs))
         for m, message in enumerate(sent):
             if message.arrival != now:
                 continue
@@ -110,18 +102,19 @@ def run(
             left[m] = len(entries)
             if order.put(entries, now) is not None:
                 ends[m] = NEVER
-            elif isinstance(order, Dfgs):
-                for core in range(cores):
-                    take(core, now)
-        for core in range(cores):
-            take(core, now)
+            else:
+                take_all(isinstance(order, Dfgs))
+        take_all(True)
         now += 1
     assert len(order) == 0
     return [end for end in ends if end is not None]
 
 
+Scenarios = list[tuple[list[Sent], list[Asked]]]
+
+
 @st.composite
-def scenarios(draw: st.DrawFn, most_tasks: int) -> list[tuple[list[Sent], list[Asked]]]:
+def scenarios(draw: st.DrawFn, most_tasks: int) -> Scenarios:
     """What scenarios are like is drawn; their numbers are random, so that few of them are small."""
     rng = draw(st.randoms(use_true_random=False, note_method_calls=False))
     most_channels, longest_gap = draw(st.integers(1, 3)), draw(st.integers(0, 8))
@@ -142,7 +135,7 @@ def scenarios(draw: st.DrawFn, most_tasks: int) -> list[tuple[list[Sent], list[A
 
 
 @given(alike=scenarios(1), cores=st.integers(1, 3), most=st.integers(1, 4))
-def test_edf(alike: list[tuple[list[Sent], list[Asked]]], cores: int, most: int) -> None:
+def test_edf(alike: Scenarios, cores: int, most: int) -> None:
     """One by one, or in batches."""
     for sent, channels in alike:
         if most > 1:
@@ -154,7 +147,7 @@ def test_edf(alike: list[tuple[list[Sent], list[Asked]]], cores: int, most: int)
 
 
 @given(alike=scenarios(4))
-def test_edf_of_calls_in_packets(alike: list[tuple[list[Sent], list[Asked]]]) -> None:
+def test_edf_of_calls_in_packets(alike: Scenarios) -> None:
     """What cannot end in time is dropped as a whole. On one core, as more may have packets of a call at one time."""
     for sent, channels in alike:
         classes = classes_of(channels, whole=False)
@@ -162,22 +155,8 @@ def test_edf_of_calls_in_packets(alike: list[tuple[list[Sent], list[Asked]]]) ->
         assert run(Everything(classes, 1, 1 << 20), classes, sent, channels, 1, whole=False) == wanted
 
 
-def test_edf_does_not_begin_what_cannot_end_in_time() -> None:
-    """Each of the packets might be in time, the last would not; and the shorter last one goes with the others."""
-    bulk, alarm = known("bulk", 12), known("alarm", 3)
-    call, urgent = Message(), Entry(alarm, 9.5, 12.5, 1, None)
-    packets = [Entry(bulk, 0.0, 12.0, count, None, call=call) for count in [2, 2, 2, 2, 2, 1]]
-    order = Edf([bulk, alarm], 1, 64)
-    assert [order.put(packets, 0.0), order.put([urgent], 0.0)] == [None, None]
-    assert taken(order, 2.0) == ([packets[0]], [urgent])
-    # Two threads have half of it each
-    order = Edf([bulk, alarm], 2, 64)
-    assert order.put(packets, 0.0) is None
-    assert taken(order, 5.0) == ([], [packets[0]])
-
-
 @given(alike=scenarios(4), cores=st.integers(1, 3))
-def test_dfgs_with_smart_dispatch(alike: list[tuple[list[Sent], list[Asked]]], cores: int) -> None:
+def test_dfgs_with_smart_dispatch(alike: Scenarios, cores: int) -> None:
     for sent, channels in alike:
         plain = [replace(each, expiry=10_000) for each in channels]
         classes = classes_of(plain, whole=False)
@@ -187,7 +166,7 @@ def test_dfgs_with_smart_dispatch(alike: list[tuple[list[Sent], list[Asked]]], c
 
 
 @given(alike=scenarios(1), cores=st.integers(1, 3))
-def test_fifo_answers_all_in_order(alike: list[tuple[list[Sent], list[Asked]]], cores: int) -> None:
+def test_fifo_answers_all_in_order(alike: Scenarios, cores: int) -> None:
     for given_sent, channels in alike:
         sent = [replace(each, pace=Fraction(1)) for each in given_sent]
         plain = [replace(each, expiry=10_000) for each in channels]
@@ -276,11 +255,6 @@ def test_what_is_more_important_keeps_its_place(priority: int, now: float, admit
     assert put(order, other, 4, now) == admitted
 
 
-def refusals(order: Order, call: Callable[[], list[Entry]]) -> int:
-    """How often a call is refused until it is let in, 100 times at most."""
-    return next((count for count in range(100) if order.put(call(), 0.0) is None), 100)
-
-
 @pytest.mark.parametrize("make", [Edf, Dfgs])
 @pytest.mark.parametrize(
     ("deadline", "count", "seconds", "packets", "at_least"), [(0.01, 1, 10.0, 1, 11), (0.1, 10, 0.02, 10, 6)],
@@ -348,24 +322,17 @@ def test_what_is_taken_is_let_go(make: Callable[..., Order]) -> None:
 # -- what tasks take ---------------------------------------------------------------------------------------------------
 
 
-@given(
-    once=st.floats(0, 1e-2),
-    each=st.floats(1e-6, 1e-3),
-    others=st.lists(st.integers(1, 5000), min_size=30, max_size=60),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_costs_are_learned(once: float, each: float, others: list[int], seed: int) -> None:
-    rng, cost = random.Random(seed), CostModel()
-    sizes = [1, 5000] * 4 + [size for other in others for size in (other, 1, 5000)]
-    for size in sizes:
+@given(once=st.floats(0, 1e-2), each=st.floats(1e-6, 1e-3), rng=st.randoms(use_true_random=False))
+def test_costs_are_learned(once: float, each: float, rng: random.Random) -> None:
+    cost = CostModel()
+    for size in [1, 5000] * 4 + [size for _ in range(50) for size in (rng.randint(1, 5000), 1, 5000)]:
         cost.learn(size, (once + each * size) * rng.uniform(0.95, 1.05))
-    for size in [1, 5000]:
+    for size in (1, 5000):
         true = once + each * size
-        assert 0.8 * true <= cost.once + cost.each * size <= 1.25 * true
-        assert cost.seconds(size) >= cost.once + cost.each * size
+        assert 0.8 * true <= cost.once + cost.each * size <= min(1.25 * true, cost.seconds(size))
     limit = rng.randint(1, 5000)
     most = cost.most(cost.seconds(limit), 1 << 20)
-    assert 1 <= most <= 2 * max(sizes)
+    assert 1 <= most <= 10_000
     assert cost.seconds(most) <= cost.seconds(limit) * (1 + 1e-9)
 
 
@@ -383,12 +350,3 @@ def test_costs_follow_and_no_pause_spoils_them() -> None:
     for _ in range(300):
         cost.learn(10, 1.0)
     assert 0.8 < cost.once + 10 * cost.each < 1.2
-
-
-def test_tasks_grow_as_they_are_measured() -> None:
-    cost = CostModel()
-    sizes = []
-    for _ in range(6):
-        sizes.append(cost.most(1.0, 20))
-        cost.learn(sizes[-1], 1e-6)
-    assert sizes == [1, 2, 4, 8, 16, 20]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import threading
 from collections import Counter
@@ -263,22 +262,6 @@ def test_closing_waits_for_calls_with_many(gate: Gate, monkeypatch: pytest.Monke
         assert many.result(TIMEOUT).to_pylist() == [[1]] * 500
         ended.result(TIMEOUT)
     assert in_flight == [0]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
-def test_a_forked_child_has_channels_of_its_own() -> None:
-    with small(order="edf") as tm:
-        assert tm.submit(["t1"], channel="alarm").result(TIMEOUT) == [1]
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                right = tm.submit(["t2"], channel="alarm").result(TIMEOUT) == [2]
-                code = 0 if right and tm.stats()["channels"]["alarm"]["offered"] == 1 else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert tm.submit(["t3"], channel="alarm").result(TIMEOUT) == [3]
 
 
 def test_callbacks_may_ask_more() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.agreement import assert_keys, loaded
 from support.pipelines import together
+from support.places import lists_of, rows_of
 
-from tagmatch.model.arrays import Lists, U64Array, offsets_of
+from tagmatch.model.arrays import Lists, U64Array
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.parallel import run
 from tagmatch.pipeline.cpu.key_lookup import merge_unique
@@ -72,38 +73,23 @@ def too_little(count: int) -> None:
     raise MemoryError(f"no room for {count} keys")
 
 
-def lists_of(keys: Keys, dtype: type[np.unsignedinteger]) -> Lists:
-    values = np.array([key for each in keys for key in each], dtype)
-    return Lists(offsets_of(np.array(list(map(len, keys)))), values)
-
-
 def as_lists(found: Lists, dtype: type[np.unsignedinteger] = np.uint64) -> Keys:
     assert found.values.dtype == dtype
     assert found.offsets[0] == 0
-    return [found.values[a:b].tolist() for a, b in itertools.pairwise(found.offsets)]
+    return rows_of(found)
 
 
-class Writer:
+def writing(answers: Answers, packet: int, keys: Keys, *, asks: bool, narrow: bool) -> Iterator[None]:
     """What a packet does: it may ask for its place, and gives its keys later."""
-
-    def __init__(self, answers: Answers, packet: int, keys: Keys, *, asks: bool, narrow: bool) -> None:
-        self._answers, self._packet, self._keys = answers, packet, keys
-        self._lists = lists_of(keys, np.uint32 if narrow else np.uint64)
-        self._steps: list[Callable[[], None]] = [self._ask, self._put] if asks else [self._put]
-
-    def step(self) -> None:
-        if self._steps:
-            self._steps.pop(0)()
-
-    def _ask(self) -> None:
-        space = self._answers.space(self._packet, len(self._lists.values))
+    lists = lists_of(keys, np.uint32 if narrow else np.uint64)
+    if asks:
+        space = answers.space(packet, len(lists.values))
         if space is not None:
-            assert len(space) == len(self._lists.values)
-            space[:] = self._lists.values
-            self._lists = Lists(self._lists.offsets, space)
-
-    def _put(self) -> None:
-        self._answers.put(self._packet, self._lists)
+            assert len(space) == len(lists.values)
+            space[:] = lists.values
+            lists = Lists(lists.offsets, space)
+        yield
+    answers.put(packet, lists)
 
 
 @given(
@@ -125,9 +111,10 @@ def test_all_keys_in_order(
         patched.setattr(module, "_FEW", few)
         patched.setattr(module, "_MOST", most)
         answers = Answers([len(keys) for keys, _, _ in packets], memory)
-        writers = [Writer(answers, i, keys, asks=asks, narrow=narrow) for i, (keys, asks, narrow) in enumerate(packets)]
+        each = enumerate(packets)
+        writers = [writing(answers, i, keys, asks=asks, narrow=narrow) for i, (keys, asks, narrow) in each]
         for turn in turns:
-            writers[turn].step()
+            next(writers[turn], None)
         found = answers.lists(threads=2)
     assert as_lists(found) == [keys for packet, _, _ in packets for keys in packet]
 
@@ -181,9 +168,8 @@ def test_many_threads() -> None:
     answers = Answers([20] * len(keys), memory)
 
     def work(packet: int) -> None:
-        writer = Writer(answers, packet, keys[packet], asks=packet % 3 > 0, narrow=packet % 2 > 0)
-        writer.step()
-        writer.step()
+        for _ in writing(answers, packet, keys[packet], asks=packet % 3 > 0, narrow=packet % 2 > 0):
+            pass
 
     run(work, range(len(keys)), 8)
     assert as_lists(answers.lists(threads=8)) == [each for packet in keys for each in packet]

@@ -8,9 +8,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +18,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from support.pipelines import TIMEOUT, Gate, small, together
+from support.places import lists_of, rows_of
 
 from tagmatch import PipelineOptions
-from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrays import Lists
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
 from tagmatch.pipeline.stages import partition_queues
@@ -36,21 +36,6 @@ CELL_BYTES = 8
 Group = tuple[int, frozenset[int]]
 
 
-class Query(NamedTuple):
-    ranks: list[int]
-    signature: tuple[int, int, int]
-    partitions: list[int]
-
-
-@dataclass
-class Waiter:
-    """A query on its way, which stands in the place of its caller."""
-
-    query: Query
-    outstanding: set[int]
-    results: list[int] = field(default_factory=list)
-
-
 class FakeMatcher:
     """Has partitions, and nothing in them."""
 
@@ -60,29 +45,20 @@ class FakeMatcher:
         )
 
 
-def routed(queries: Sequence[Query]) -> Batches:
-    """As `BalancedSubsetMatch.route`: every partition in order, each with its queries in order."""
-    queued = [[i for i, query in enumerate(queries) if p in query.partitions] for p in range(PARTITIONS)]
-    return Batches(
-        QueryBatch(
-            offsets_of(np.array([len(query.ranks) for query in queries], np.int64)),
-            np.array([rank for query in queries for rank in query.ranks], np.uint32),
-        ),
-        np.array([query.signature for query in queries], np.uint64).reshape(-1, 3),
-        np.arange(PARTITIONS),
-        offsets_of(np.array(list(map(len, queued)), np.int64)),
-        np.array(list(itertools.chain(*queued)), np.int64),
-    )
+def ranks_of(number: int) -> list[int]:
+    return list(range(number, number + number % 7))
 
 
-RANKS = st.sets(st.integers(0, 2**32 - 1) | st.integers(0, 9), max_size=6).map(sorted)
-WORDS = st.integers(0, 2**64 - 1)
-QUERIES = st.builds(
-    Query,
-    ranks=RANKS,
-    signature=st.tuples(WORDS, WORDS, WORDS),
-    partitions=st.sets(st.integers(0, PARTITIONS - 1), max_size=PARTITIONS).map(sorted),
-)
+def signature_of(number: int) -> tuple[int, ...]:
+    return number, 2**64 - 1 - number, number << 60 & 2**64 - 1
+
+
+def routed(queries: dict[int, set[int]]) -> Batches:
+    """As `BalancedSubsetMatch.route`: partitions in order, each with its queries in order, which are numbers here."""
+    queued = lists_of([[i for i, own in enumerate(queries.values()) if p in own] for p in range(PARTITIONS)], np.int64)
+    ranks, signatures = lists_of(list(map(ranks_of, queries))), np.array(list(map(signature_of, queries)), np.uint64)
+    batch = QueryBatch(ranks.offsets, ranks.values)
+    return Batches(batch, signatures.reshape(-1, 3), np.arange(PARTITIONS), queued.offsets, queued.values)
 
 
 class Machine(RuleBasedStateMachine):
@@ -95,27 +71,29 @@ class Machine(RuleBasedStateMachine):
         self.now, self.most_cells, self.numbers = 0.0, 1, itertools.count()
         self.waiting: list[list[int]] = [[] for _ in range(PARTITIONS)]
         self.since = [float("inf")] * PARTITIONS
-        self.waiters: dict[int, Waiter] = {}
+        #: In which partitions each still waits, and what it has found
+        self.outstanding: dict[int, set[int]] = {}
+        self.results: dict[int, list[int]] = {}
         self.left: list[tuple[Taken, list[Group]]] = []
 
-    @rule(queries=st.lists(QUERIES, max_size=12), parts=st.integers(1, 4))
+    @rule(queries=st.lists(st.sets(st.integers(0, PARTITIONS - 1)), max_size=12), parts=st.integers(1, 4))
     def add(self, queries, parts):
-        numbers = list(itertools.islice(self.numbers, len(queries)))
-        new = dict(zip(numbers, queries, strict=True))
-        self.waiters |= {n: Waiter(query, set(query.partitions), [0] * self.has_empty) for n, query in new.items()}
-        cells = sum(len(query.ranks) + len(query.partitions) + 1 for query in queries)
+        new = dict(zip(self.numbers, queries, strict=False))
+        self.outstanding |= {number: set(partitions) for number, partitions in new.items()}
+        self.results |= {number: [0] * self.has_empty for number in new}
+        cells = sum(len(ranks_of(number)) + len(partitions) + 1 for number, partitions in new.items())
         self.most_cells = max(self.most_cells, self.queues.nbytes // CELL_BYTES + cells)
         full = []
-        for p, number in itertools.product(range(PARTITIONS), numbers):
-            if p in new[number].partitions:
+        for p, number in itertools.product(range(PARTITIONS), new):
+            if p in new[number]:
                 self.since[p] = min(self.since[p], self.now)
                 self.waiting[p].append(number)
                 if len(self.waiting[p]) == self.batch_size:
                     full.append(self.leave(p))
-        taken, completed = self.queues.add(routed(queries), numbers, self.now, parts)
+        taken, completed = self.queues.add(routed(new), list(new), self.now, parts)
         assert len(taken) <= parts
         self.check_taken(taken, full)
-        self.check_completed(completed, numbers)
+        self.check_completed(completed, new)
 
     @rule(seconds=st.sampled_from([0.5, 1.0]))
     def wait(self, seconds):
@@ -137,15 +115,18 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.left)
     @rule(data=st.data(), sets=st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=3), max_size=5))
     def finish(self, data, sets):
-        """Without any sets the batches have failed."""
-        taken, groups = self.left.pop(data.draw(st.integers(0, len(self.left) - 1)))
+        self.end(data.draw(st.integers(0, len(self.left) - 1)), sets)
+
+    def end(self, place: int, sets: list[list[int]]) -> None:
+        """Finish batches; without any sets they have failed."""
+        taken, groups = self.left.pop(place)
         callers, pairs = self.queues.callers(taken), []
         for partition, number in ((p, n) for p, members in groups for n in members):
-            self.waiters[number].outstanding.remove(partition)
+            self.outstanding[number].remove(partition)
             found = sets[(number + partition) % len(sets)] if sets else []
-            self.waiters[number].results += found
+            self.results[number] += found
             pairs += [(callers.index(number), each) for each in found]
-            self.most_cells = max(self.most_cells, self.queues.nbytes // CELL_BYTES + len(pairs))
+        self.most_cells = max(self.most_cells, self.queues.nbytes // CELL_BYTES + len(pairs))
         columns = np.array(pairs, np.uint32).reshape(-1, 2)
         completed = self.queues.finish(taken, Found(columns[:, 0].copy(), columns[:, 1].copy(), 0) if sets else None)
         self.check_completed(completed, set().union(*(members for _, members in groups)))
@@ -155,9 +136,9 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "queues"):
             return
         assert self.queues.waiting == sum(map(len, self.waiting))
-        assert self.queues.in_flight == len(self.waiters)
+        assert self.queues.in_flight == len(self.outstanding)
         assert self.queues.oldest == min(self.since)
-        lists = sum(len(waiter.query.ranks) + len(waiter.results) for waiter in self.waiters.values())
+        lists = sum(len(ranks_of(number)) + len(found) for number, found in self.results.items())
         assert self.queues.nbytes == CELL_BYTES * (lists + self.queues.waiting)
         # What is free is used again
         assert self.queues.nbytes <= self.queues.room <= 2 * CELL_BYTES * self.most_cells
@@ -166,15 +147,13 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, "queues"):
             return
         if self.abandons:
-            assert sorted(self.queues.abandon()) == sorted(self.waiters)
+            assert sorted(self.queues.abandon()) == sorted(self.outstanding)
             assert not any(self.queues.finish(taken, None).callers for taken, _ in self.left)
             assert self.queues.abandon() == []
         else:
             self.take(None, None)
-            for taken, groups in self.left:
-                for partition, number in ((p, n) for p, members in groups for n in members):
-                    self.waiters[number].outstanding.remove(partition)
-                self.check_completed(self.queues.finish(taken, None), set().union(*(members for _, members in groups)))
+            while self.left:
+                self.end(0, [])
             assert (self.queues.nbytes, self.queues.oldest) == (0, float("inf"))
         assert (self.queues.waiting, self.queues.in_flight) == (0, 0)
 
@@ -191,25 +170,19 @@ class Machine(RuleBasedStateMachine):
     def groups_of(self, taken: Taken) -> list[Group]:
         """The batches as partitions with queries, whose ranks and signatures must be those that were added."""
         batches, callers = taken.batches, self.queues.callers(taken)
-        assert len(set(callers)) == len(callers) == len(batches.queries) == len(batches.signatures)
-        for i, number in enumerate(callers):
-            query = self.waiters[number].query
-            assert batches.queries.ranks[slice(*batches.queries.offsets[i : i + 2])].tolist() == query.ranks
-            assert tuple(batches.signatures[i].tolist()) == query.signature
-        groups = []
-        for partition, (first, last) in zip(batches.partitions, itertools.pairwise(batches.offsets), strict=True):
-            members = [callers[i] for i in batches.queued[first:last]]
-            assert len(set(members)) == len(members)
-            groups.append((int(partition), frozenset(members)))
-        assert len(taken) == len(batches.queued) == batches.offsets[-1]
-        return groups
+        assert len(set(callers)) == len(callers)
+        assert rows_of(Lists(batches.queries.offsets, batches.queries.ranks)) == list(map(ranks_of, callers))
+        assert batches.signatures.tolist() == [list(signature_of(number)) for number in callers]
+        queued = rows_of(Lists(batches.offsets, batches.queued))
+        members = [[callers[i] for i in row] for row in queued]
+        assert sum(map(len, queued)) == sum(len(set(row)) for row in members) == len(taken)
+        return list(zip(batches.partitions.tolist(), map(frozenset, members), strict=True))
 
     def check_completed(self, completed: Completed, touched: Iterable[int]) -> None:
-        assert sorted(completed.callers) == [n for n in sorted(touched) if not self.waiters[n].outstanding]
-        ends = itertools.pairwise(completed.sets.offsets)
-        for number, (first, last) in zip(completed.callers, ends, strict=True):
-            found = completed.sets.values[first:last].tolist()
-            assert sorted(found) == sorted(self.waiters.pop(number).results)
+        assert sorted(completed.callers) == [number for number in sorted(touched) if not self.outstanding[number]]
+        for number, found in zip(completed.callers, rows_of(completed.sets), strict=True):
+            assert sorted(found) == sorted(self.results.pop(number))
+            del self.outstanding[number]
 
 
 def test_any_order_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +250,7 @@ class Batching:
 
     def add(self, matcher: FakeMatcher, count: int = 1) -> list[int]:
         """Add so many queries; returns how many are in each piece that leaves at once."""
-        batches = routed([Query([rank], (0, 0, 0), [0]) for rank in range(count)])
+        batches = routed({number: {0} for number in range(count)})
         callers = [Caller(Future(), False) for _ in range(count)]
         packet = Submitted(matcher=matcher, unique=np.zeros(count, bool), callers=callers)
         leaving, through = self.batcher.add(packet, batches)

@@ -14,7 +14,7 @@ import pytest
 from support.pipelines import TAGS, TIMEOUT, Gate, figures, our_threads, small, together
 from support.waiting import wait_until
 
-from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
+from tagmatch import Overloaded, PipelineOptions, TagMatch
 from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
 from tagmatch.pipeline.devices import matcher_of, parts_for
@@ -190,17 +190,6 @@ def test_every_stage_has_the_queue_asked_for(layout: str) -> None:
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-def test_close_answers_what_was_submitted(gate: Gate) -> None:
-    tm = small()
-    futures = [tm.submit([tag]) for tag in TAGS]
-    with together([tm.close]):
-        gate.open()
-    assert [future.result(0) for future in futures] == [[i] for i in range(50)]
-    assert not our_threads()
-    with pytest.raises(ClosedError):
-        tm.submit(["t1"])
-
-
 def test_threads_end_where_close_is_forgotten() -> None:
     tm = small()
     assert tm.submit(["t1"]).result(TIMEOUT) == [1]
@@ -212,18 +201,19 @@ def test_threads_end_where_close_is_forgotten() -> None:
 
 SCRIPT = """
 import os
-from tagmatch import TagMatch
-tm = TagMatch(threads=2)
+from tagmatch import Channel, TagMatch
+tm = TagMatch(threads=2, channels=[Channel("alarm")], order="edf")
 tm.add_set(["a"], 1)
 tm.consolidate()
 futures = [tm.submit(["a", "in a packet\\0"]) for _ in range(1000)]
-assert futures[-1].result() == [1]
+assert futures[-1].result() == tm.submit(["a"], channel="alarm").result() == [1]
 if child := os.fork():
     _, status = os.waitpid(child, 0)
     assert status == 0
     print(tm.match_many([["a"]] * 5).to_pylist())
 else:
-    ok = tm.submit(["a", "in a packet\\0"]).result() == [1] and tm.match_many([["a"], []]).to_pylist() == [[1], []]
+    ok = tm.submit(["a", "in a packet\\0"]).result() == tm.submit(["a"], channel="alarm").result() == [1]
+    ok = ok and tm.match_many([["a"], []]).to_pylist() == [[1], []] and tm.stats()["channels"]["alarm"]["offered"] == 1
     tm.close()
     os._exit(not ok)
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import queue
 import random
 import threading
 import weakref
@@ -18,12 +19,13 @@ import pytest
 from oracle import Oracle
 from support.pipelines import (
     IN_PACKET,
+    TAGS,
     TIMEOUT,
-    figures,
+    end,
     held_packet,
     our_threads,
     random_options,
-    stacks,
+    small,
     together,
     watched,
 )
@@ -200,17 +202,13 @@ def test_every_query_gets_its_own_answer(
             jobs += [lambda asker=asker: asker.ask_in_a_loop(6) for asker in askers[-4:]]
             with together(jobs):
                 pass
-            with together([tm.close]):
-                pass
+            stats = end(tm)
         ended = sum((asker.ended for asker in askers), Counter())
         assert sum(ended.values()) == sum(asker.asked for asker in askers)
         assert ended["right"] > 0
         assert share > 0 or ended["failed"] + ended["failed together"] == 0
-        stats = figures(tm)
-        assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
         # Of one that is cancelled in a loop the matching may have begun
         assert 0 <= stats["queries"] - ended["right"] <= ended["cancelled"] + ended["failed together"]
-        assert all(stage["queued"] == 0 for stage in stats["stages"].values())
         assert set(our_threads()) <= before
 
 
@@ -241,24 +239,18 @@ def test_old_snapshots_are_let_go(layout: str, hand_over: int) -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_callbacks_ask_while_others_do(layout: str, threads: int, hand_over: int, rng: random.Random) -> None:
     """Callbacks of callbacks ask more than may be on its way, while others wait for the same room."""
-    workload = Workload.drawn(rng)
     options = PipelineOptions(max_queries=3, max_result_bytes=50, queued_packets=1, hand_over_queries=hand_over)
-    tm = watched(workload.pairs, layout=layout, threads=threads, max_partition_size=20, pipeline=options)
-    query, expected = workload.queries[0], workload.answers[0]
-    wrong: list[Any] = []
-    missing = threading.Semaphore(0)
-    depth = 3
+    tm = small(layout=layout, threads=threads, max_partition_size=20, pipeline=options)
+    query, expected, depth = TAGS[:5], list(range(5)), 3
+    right: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def ask_again(left: int) -> Callable[[Future[Any]], None]:
         def called(future: Future[Any]) -> None:
-            answers = [future.result(), *map(tm.match, (query, [*query, IN_PACKET]))]
+            answers = [future.result(), tm.match(query), tm.match([*query, IN_PACKET]), tm.match_unique(query)]
             answers += tm.match_many([query]).to_pylist()
-            wrong.extend(answer for answer in answers if sorted(answer) != expected)
-            if tm.match_unique(query) != set(expected):
-                wrong.append("unique")
             for _ in range(2 if left else 0):
                 tm.submit(in_packet_or_not(rng, query)).add_done_callback(ask_again(left - 1))
-            missing.release()
+            right.put(all(sorted(answer) == expected for answer in answers))
 
         return called
 
@@ -270,11 +262,8 @@ def test_callbacks_ask_while_others_do(layout: str, threads: int, hand_over: int
     with together([ask] * 4):
         pass
     for _ in range(4 * 5 * (2 ** (depth + 1) - 1)):
-        assert missing.acquire(timeout=TIMEOUT), stacks()
-    assert not wrong
-    with together([tm.close]):
-        pass
-    assert figures(tm)["queries_in_flight"] == 0
+        assert right.get(timeout=TIMEOUT)
+    end(tm)
 
 
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
@@ -286,39 +275,13 @@ def test_callback_that_raises_disturbs_nobody(
     def called(_: Future[Any]) -> None:
         raise error
 
-    tm = watched([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
-    futures, let_go = held_packet(monkeypatch, tm, [["a"], ["b"], ["a", "b"]])
+    tm = small(layout=layout, threads=1)
+    futures, let_go = held_packet(monkeypatch, tm, [["t1"], ["t2"], ["t3"]])
     futures[0].add_done_callback(called)
     let_go()
-    assert [sorted(future.result(TIMEOUT)) for future in futures] == [[1], [2], [1, 2]]
-    assert tm.submit(["a"]).result(TIMEOUT) == [1], "the pipeline stays up"
-    with together([tm.close]):
-        pass
-    assert figures(tm)["queries_in_flight"] == 0
-
-
-@pytest.mark.usefixtures("through_stages")
-def test_nobody_waits_for_the_callbacks_of_another_thread(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    """A thread within `match` may run a callback; then others' queries are not its business, and threads are free."""
-    called, release = threading.Event(), threading.Event()
-
-    def slow(_: Future[Any]) -> None:
-        called.set()
-        assert release.wait(TIMEOUT)
-
-    tm = watched([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
-    (future,), let_go = held_packet(monkeypatch, tm, [["a"]])
-    future.add_done_callback(slow)
-    with together([lambda: tm.match(["b", IN_PACKET])]) as helping:
-        try:
-            assert called.wait(TIMEOUT)  # in the thread that helps, as the pipeline's is held
-            let_go()
-            with together([lambda: tm.match(["a", "b", IN_PACKET])]) as waiting:
-                assert sorted(waiting[0].result(TIMEOUT / 2)) == [1, 2]
-        finally:
-            release.set()
-    assert helping[0].result(0) == [2]
-    tm.close()
+    assert [future.result(TIMEOUT) for future in futures] == [[1], [2], [3]]
+    assert tm.submit(["t1"]).result(TIMEOUT) == [1], "the pipeline stays up"
+    end(tm)
 
 
 @pytest.mark.usefixtures("through_stages")
@@ -328,12 +291,12 @@ def test_match_returns_while_others_go_on_asking(monkeypatch: pytest.MonkeyPatch
 
     def ask_again(_: Future[Any]) -> None:
         if not answered.is_set():
-            tm.submit(["b"]).add_done_callback(ask_again)
+            tm.submit(["t2"]).add_done_callback(ask_again)
 
-    tm = watched([(["a"], 1), (["b"], 2)], layout=layout, threads=1)
-    (future,), let_go = held_packet(monkeypatch, tm, [["b"]])
+    tm = small(layout=layout, threads=1)
+    (future,), let_go = held_packet(monkeypatch, tm, [["t2"]])
     future.add_done_callback(ask_again)
-    with together([lambda: tm.match(["a", IN_PACKET])]) as asking:
+    with together([lambda: tm.match(["t1", IN_PACKET])]) as asking:
         try:
             assert asking[0].result(TIMEOUT / 2) == [1]
         finally:

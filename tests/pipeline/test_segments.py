@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from support.agreement import index_of
 from support.pipelines import TIMEOUT
+from support.places import rows_of
 
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import MatchOptions
@@ -48,7 +49,7 @@ def test_ranks_in_a_large_segment_become_those_in_small_ones(layout: Any, seed: 
         for unique in (False, True):
             expected = [sorted(set(keys)) if unique else keys for keys in map(oracle.match, queries)]
             found = pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
-            assert [sorted(found.values[a:b].tolist()) for a, b in pairwise(found.offsets)] == expected
+            assert list(map(sorted, rows_of(found))) == expected
             futures = [pipeline.submit(matcher, query, unique=unique, timeout=None) for query in queries]
             assert [sorted(future.result(TIMEOUT)) for future in futures] == expected
     finally:

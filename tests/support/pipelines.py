@@ -58,30 +58,34 @@ def figures(tm: TagMatch[Any]) -> dict[str, Any]:
     return _PIPELINES[tm].stats()
 
 
+def end(tm: TagMatch[Any], **how: bool) -> dict[str, Any]:
+    """Close a watched index; nothing may be left on its way."""
+    with together([lambda: tm.close(**how)]):
+        pass
+    stats = figures(tm)
+    assert stats["queries_in_flight"] == stats["result_bytes_in_flight"] == 0
+    assert all(stage["queued"] == 0 for stage in stats["stages"].values())
+    return stats
+
+
 class Gate:
     """Holds a method up until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type = Ranked, name: str = "subset_match") -> None:
-        self._open = threading.Event()
-        self.entered = threading.Event()
-        do = getattr(owner, name)
+        opened, self.entered = threading.Event(), threading.Event()
+        self.open, do = opened.set, getattr(owner, name)
 
         def gated(*arguments: Any) -> Any:
             self.entered.set()
-            assert self._open.wait(TIMEOUT)
+            assert opened.wait(TIMEOUT)
             return do(*arguments)
 
         monkeypatch.setattr(owner, name, gated)
 
-    def open(self) -> None:
-        self._open.set()
-
 
 def our_threads() -> list[threading.Thread]:
-    stages = ("preprocess", "batch", "subset_match", "key_lookup", "merge")
-    return [
-        thread for thread in threading.enumerate() if thread.name.startswith(tuple(f"tagmatch-{s}" for s in stages))
-    ]
+    stages = tuple(f"tagmatch-{stage}" for stage in ("preprocess", "batch", "subset_match", "key_lookup", "merge"))
+    return [thread for thread in threading.enumerate() if thread.name.startswith(stages)]
 
 
 def stacks() -> str:
@@ -140,15 +144,8 @@ def random_options(rng: random.Random, layout: str) -> dict[str, Any]:
 
 def held_packet(monkeypatch: pytest.MonkeyPatch, tm: TagMatch, queries: Sequence[list[str]]) -> tuple[Any, Any]:
     """Futures of queries that are one packet, and a function that lets it go."""
-    ranks, entered, release = TagIndex.ranks, threading.Event(), threading.Event()
-
-    def gated(*arguments: Any) -> Any:
-        entered.set()
-        assert release.wait(TIMEOUT)
-        return ranks(*arguments)
-
     with monkeypatch.context() as patched:
-        patched.setattr(TagIndex, "ranks", gated)
+        gate = Gate(patched, TagIndex, "ranks")
         tm.submit(["first"])
-        assert entered.wait(TIMEOUT)
-    return [tm.submit(query) for query in queries], release.set
+        assert gate.entered.wait(TIMEOUT)
+    return [tm.submit(query) for query in queries], gate.open

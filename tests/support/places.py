@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import strategies as st
 from support.distances import EARTH, HALF_WAY
 
@@ -137,12 +138,9 @@ def places_of(drawn: Sequence[Place]) -> Places:
     return Places(columns[:, 0].copy(), columns[:, 1].copy())
 
 
-def lists_of(rows: Sequence[Sequence[int]]) -> Lists:
-    offsets = np.cumsum([0, *map(len, rows)])
-    return Lists(offsets, np.array([value for row in rows for value in row], np.uint32))
+def lists_of(rows: Sequence[Sequence[int]], dtype: npt.DTypeLike = np.uint32) -> Lists:
+    return Lists(np.cumsum([0, *map(len, rows)]), np.array([value for row in rows for value in row], dtype))
 
 
 def rows_of(lists: Lists) -> list[list[int]]:
-    offsets = lists.offsets.tolist()
-    values = lists.values.tolist()
-    return [values[first:last] for first, last in itertools.pairwise(offsets)]
+    return [lists.values[first:last].tolist() for first, last in itertools.pairwise(lists.offsets)]

@@ -23,12 +23,8 @@ def simulate(files: Sequence[str], marked: str, **environment: str) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--durations=9", "-m", marked]
     done = subprocess.run(
         [*command, *(str(FOLDER / f"test_gpu_{file}.py") for file in files)],
-        cwd=FOLDER.parents[2],
-        env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"} | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+        cwd=FOLDER.parents[2], env=os.environ | {"NUMBA_ENABLE_CUDASIM": "1"} | environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout
     print(done.stdout)

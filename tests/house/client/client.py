@@ -1,4 +1,4 @@
-"""A user's program, as type checkers see it; `tests/house/test_types.py` has them check it."""
+"""A user's program, as type checkers see it; `tests/house/test_release.py` has them check it."""
 
 from __future__ import annotations
 
@@ -68,5 +68,4 @@ def main() -> None:
     names.add_set(["cat"], 7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(names.match(["cat"]), list[str])
     assert_type(names.submit(["cat"], unique=True), Future[set[str]])
-    assert_type(names.explain(["cat"]), list[tuple[frozenset[str], tuple[str, ...]]])
     assert_type(TagMatch.open("names.index", key_type="string").match_unique(["cat"]), set[str])

@@ -20,7 +20,6 @@ from support.simulator import SIMULATED
 
 from tagmatch import Circle as CircleArea
 from tagmatch import CudaOptions, Near, TagMatch
-from tagmatch.model.arrays import Lists
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.pipeline import break_even, devices
 from tagmatch.pipeline.areas.clients import ClientCells
@@ -28,7 +27,7 @@ from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.matcher import AreaMatcher
 from tagmatch.pipeline.areas.move_log import MoveLog
 from tagmatch.pipeline.cuda.areas import CudaFixedAreas
-from tagmatch.pipeline.cuda.clients import CudaClients, mark_last, put_last
+from tagmatch.pipeline.cuda.clients import CudaClients
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
@@ -73,15 +72,6 @@ def _point(place: Place, plane: bool) -> tuple[float, ...]:
     return tuple(fixed.circles.words[:48:16].tolist())
 
 
-def test_some_of_longer_lists() -> None:
-    """Lists need not begin where their values do, nor end there."""
-    shapes = shapes_of([Circle(0.0, 0.0, 1.0), Circle(0.0, 0.0, 1.0)])
-    there = CudaFixedAreas(FixedAreas.of(np.arange(2), 2, shapes, plane=True))
-    for begin, end, found in ((1, 3, [[1], [0]]), (2, 2, [[], []]), (0, 4, [[0, 1], [0, 1]])):
-        groups = Lists(np.array([begin, (begin + end) // 2, end]), np.array([0, 1, 0, 1], np.uint32))
-        assert list(map(sorted, rows_of(there.holding(places_of([(0.0, 0.0)] * 2), groups)))) == found
-
-
 # -- clients that move -------------------------------------------------------------------------------------------------
 
 
@@ -92,18 +82,6 @@ def test_packets_between_moves() -> None:
         modelled.move([(client, (float(place), 7.0)) for place, client in enumerate(moves)])
         asked: list[Place] = [(0.0, 0.0), *((float(place), 7.0) for place in range(9))]
         assert modelled.assert_found([(None, place, [0]) for place in asked]) == 6
-
-
-def test_only_the_last_move_of_a_client_is_made() -> None:
-    """Whichever thread comes first."""
-    clients, x = cuda.to_device(np.array([1, 0, 1], np.uint32)), cuda.to_device(np.array([5.0, 6.0, 7.0]))
-    last, at = cuda.to_device(np.array([-1, 3])), [cuda.to_device(np.zeros(2)) for _ in range(3)]
-    mark_last[2, 2](3, clients, 4, last)
-    assert last.copy_to_host().tolist() == [5, 6]
-    put_last[1, 2](2, clients, x, x, x, 4, last, *at)
-    assert [each.copy_to_host().tolist() for each in at] == [[6.0, 0.0]] * 3
-    put_last[2, 2](3, clients, x, x, x, 4, last, *at)
-    assert [each.copy_to_host().tolist() for each in at] == [[6.0, 7.0]] * 3
 
 
 def test_cells_that_are_made_anew(rng: random.Random) -> None:

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from support.agreement import assert_keys, loaded
 from support.dictionaries import encoded
 
-from tagmatch import CudaOptions
-from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
 from tagmatch.pipeline.cuda import preprocess
 from tagmatch.pipeline.cuda.preprocess import CudaTagIndex
@@ -82,28 +80,6 @@ def test_plain_strings_of_packets_in_the_middle(engine: dict[str, Any]) -> None:
     for kind in (pa.list_(pa.string()), pa.large_list(pa.large_string())):
         queries = pa.array([["before"], *rows, ["after"]], kind).slice(1, len(rows))
         assert_keys(tm.match_many(queries), [oracle.match(query) for query in rows])
-    tm.close()
-
-
-def test_a_small_packet_does_not_look_a_dictionary_up_on_the_cpu(
-    monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any]
-) -> None:
-    """When the device has the others; nor has it a tag more than it says, where an index is beyond the dictionary."""
-    monkeypatch.setattr(cuda_matcher, "_PACKET_SIZE", PacketSize(queries=12, tags=1 << 20, fewest=12, at_once=3))
-    tm, oracle = loaded([(tags, key) for key, tags in enumerate(SETS)], **engine, cuda=CudaOptions(fewest_queries=7))
-    looked_up, look_up = [], TagIndex._look_up
-
-    def counting(index: TagIndex, tags: Any, first: int, numbers: Any) -> None:
-        looked_up.append(len(numbers))
-        look_up(index, tags, first, numbers)
-
-    monkeypatch.setattr(TagIndex, "_look_up", counting)
-    queries = encoded_queries(np.int32)
-    answers = tm.match_many(queries)
-    assert_keys(answers, [oracle.match(query) for query in queries.to_pylist()])
-    assert tm.stats()["matched_by"] == {"cuda": 7, "cpu": 6}
-    assert looked_up == [len(queries[:6].flatten().indices.unique())]
-    assert_keys(tm.match_many(BEYOND), [[0, 1], [0]])
     tm.close()
 
 

@@ -46,14 +46,9 @@ def test_compute_sanitizer_finds_nothing(tool: str, capsys: pytest.CaptureFixtur
     checked = [sanitizer, "--tool", tool, "--error-exitcode", "99", "--report-api-errors", "no"]
     run = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "gpu", "-k", "test_small_run", __file__]
     done = subprocess.run(
-        checked + run,
-        cwd=Path(__file__).parents[3],
-        env=os.environ | {"TEST_SEED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+        checked + run, cwd=Path(__file__).parents[3], env=os.environ | {"TEST_SEED": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
     with capsys.disabled():
         print(f"\n{tool}:", *(line for line in done.stdout.splitlines() if "SUMMARY" in line or " passed" in line))
     assert done.returncode == 0, done.stdout

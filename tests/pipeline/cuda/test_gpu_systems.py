@@ -25,7 +25,7 @@ from support.content_systems import (
     text_workloads,
     workloads,
 )
-from support.located_systems import AREA, POINT, check_located, located_workloads, on_a_grid, right_keys
+from support.located_systems import AREA, POINT, check_located, located_workloads, on_a_grid
 from support.simulator import EXAMPLES
 from support.tables import table_of, tag_rows
 
@@ -33,7 +33,6 @@ from tagmatch.workloads.content import Content, ContentOptions
 from tagmatch.workloads.location import SCENARIOS, Location
 from tagmatch.workloads.systems import ccm, clcb_cuda
 from tagmatch.workloads.systems.catalogue import CIRCLES_GPU, CONTENT_GPU, LOCATED_GPU, OWN_CIRCLES_GPU, System
-from tagmatch.workloads.systems.clcb_cuda import PARTS
 from tagmatch.workloads.systems.gpu_scan import BATCH_SIZE, PACKET_BATCHES, GpuBatchScan, GpuScan
 from tagmatch.workloads.systems.numpy_scan import SignatureScan
 
@@ -176,18 +175,6 @@ def test_after_a_failure_nothing_is_left(system: System, monkeypatch: pytest.Mon
         assert matcher.match_many(other, unique=unique).to_pylist() == [[]]
         for _ in range(9):
             assert sorted(*matcher.match_many(asked, unique=unique).to_pylist()) == [1, 2]
-
-
-def test_parts_of_the_time() -> None:
-    """Each takes some, and answers are right afterwards."""
-    stored, sent = generated("every", 6, 9)
-    matcher: Any = CLCB(stored, 1)
-    prepared = matcher.prepare(sent)
-    seconds = matcher.seconds_of_parts(prepared)
-    assert tuple(seconds) == PARTS
-    assert all(each > 0 for each in seconds.values())
-    assert list(map(sorted, matcher.match_many(prepared).to_pylist())) == right_keys(stored, sent)
-    assert matcher.device_nbytes() > 4 * 5 * len(stored)
 
 
 # -- scans of signatures -----------------------------------------------------------------------------------------------
