@@ -23,7 +23,9 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -263,6 +265,16 @@ def _why(errors: str) -> str:
     guilty = next((block for block in threads if block.startswith("Current")), threads[-1] if threads else "")
     frames = [line.strip().removeprefix('File "') for line in guilty.splitlines() if "File" in line]
     return f"{blocks[0].splitlines()[:1]} at {' < '.join(frames[:6])}"
+
+
+def at_once(*parts: Callable[[], Counter[str]]) -> Counter[str]:
+    """Do all of these, each in a fork, in which warnings are errors; the sum of what they count."""
+    programs = ProcessPoolExecutor(
+        len(parts), get_context("fork"), initializer=warnings.simplefilter, initargs=("error",)
+    )
+    found = [programs.submit(part) for part in parts]
+    # Where one fails, the others end with this process
+    return sum((each.result() for each in as_completed(found)), Counter[str]())
 
 
 def describe(error: BaseException) -> str:

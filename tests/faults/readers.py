@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-import multiprocessing
 import random
-import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import patch
 
-from faults.driver import Case, Length, Program, describe
+from faults.driver import Case, Length, Program, at_once
 from support.moving_keys import WAYS, ask, move_to, store_first
 from support.paths import all_in
 
@@ -27,7 +24,6 @@ from tagmatch.changing import Changing
 from tagmatch.model.options import Layout
 from tagmatch.pipeline.filters.index import Path as Way
 
-_FORK = multiprocessing.get_context("fork")
 _READERS = 4
 _VERSIONS = 200
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
@@ -37,9 +33,9 @@ _FULL = 40
 _ANSWERS = 50
 
 
-def write(path: Path, last: int, _: int, rng: random.Random, counts: Counter[str]) -> None:
+def write(path: Path, last: int, rng: random.Random) -> Counter[str]:
     """Make one version after the other, in another layout now and then."""
-    merge = Changing.merge
+    merge, counts = Changing.merge, Counter[str]()
 
     def counted(changing: Changing) -> bool:
         has_merged = merge(changing)
@@ -57,17 +53,18 @@ def write(path: Path, last: int, _: int, rng: random.Random, counts: Counter[str
                     counts["consolidations"] += 1
                     if rng.random() < 0.5:
                         tm._engine.changing.merging.wait()
+    return counts
 
 
-def read(path: Path, last: int, number: int, rng: random.Random, counts: Counter[str]) -> None:
+def read(path: Path, last: int, first: int, rng: random.Random) -> Counter[str]:
     """Reload and ask until there is the last version; now and then open the index anew, as it is laid out then.
 
     Sets with conditions are found by the trie or by lines in turn.
     """
-    seen = {0}
-    for way in itertools.islice(itertools.cycle(get_args(Way)), number % 2, None):
+    seen, counts = {0}, Counter[str]()
+    for way in itertools.islice(itertools.cycle(get_args(Way)), first, None):
         if last in seen:
-            return
+            break
         with all_in(way), TagMatch.open(path, **_OPTIONS) as tm:
             for version in ask(tm, rng, max(seen)):
                 seen.add(version)
@@ -78,35 +75,16 @@ def read(path: Path, last: int, number: int, rng: random.Random, counts: Counter
                     break
             tm.check()
             counts.update({f"sets found by {way}": sets for way, sets in tm.stats()["with_conditions"].items()})
-
-
-def _in_a_process(part: Callable[..., None], path: Path, last: int, number: int, seed: float, said: Connection) -> None:
-    counts, problem = Counter[str](), ""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            part(path, last, number, random.Random(seed), counts)
-    except BaseException as error:
-        problem = f"{part.__name__}: {describe(error)}"
-    said.send((counts, problem))
+    return counts
 
 
 def _read_while_written(versions: int, folder: Path, rng: random.Random) -> Counter[str]:
     """Write so many versions while others read."""
-    path, programs, counts = folder / "index", [], Counter[str]()
+    path, seeds = folder / "index", [random.Random(rng.random()) for _ in range(_READERS + 1)]
     with TagMatch(path, **_OPTIONS) as tm:
         store_first(tm)
-    for number in range(_READERS + 1):
-        receiver, sender = _FORK.Pipe(duplex=False)
-        arguments = [read if number else write, path, versions, number, rng.random(), sender]
-        programs.append((_FORK.Process(target=_in_a_process, args=arguments), receiver))
-        programs[-1][0].start()
-        sender.close()
-    for process, receiver in programs:
-        some, problem = receiver.recv()  # EOFError: it was ended
-        counts.update(some)
-        assert not problem, problem
-        process.join()
+    readers = [functools.partial(read, path, versions, number % 2, seeds[number]) for number in range(_READERS)]
+    counts = at_once(functools.partial(write, path, versions, seeds[-1]), *readers)
     assert counts["consolidations"] == versions
     return counts
 

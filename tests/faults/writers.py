@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import random
 import time
 from collections import Counter
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import get_args
 from unittest.mock import patch
 
-from faults.driver import Case, Length, Program
+from faults.driver import Case, Length, Program, at_once
 from oracle import holds_for
 from support.conditions import Message
-from support.numbered_conditions import FOR_ALL, condition_of, row_of, table_of
+from support.moving_keys import FOR_ALL, condition_of, row_of, table_of
 
 from tagmatch import IndexChangedError, IndexLockedError, TagMatch
 from tagmatch.model.options import Durability, Layout
 from tagmatch.partitioner.consolidation import FEW_SETS
 
-_FORK = multiprocessing.get_context("fork")
-_TIMEOUT_S = 120
 _FILL = 300
 _WRITERS = 3
 _CHANGES_OF_AN_INDEX = 300
@@ -34,10 +30,9 @@ def tags_of(key: int) -> list[str]:
     return [f"of {key}", f"shared {key % 7}", "all"]
 
 
-def add_keys(path: Path, layout: str, keys: range, seed: str, saved: Connection) -> None:
-    """Add and save keys one after the other; each is reported when it is saved. Segments may be merged meanwhile."""
-    rng, waits = random.Random(seed), Counter[str]()
-    durability, few = rng.choice([None, *get_args(Durability)]), rng.choice([0, 4, FEW_SETS])
+def add_keys(path: Path, layout: str, keys: range, rng: random.Random) -> Counter[str]:
+    """Add and save keys one after the other. Segments may be merged meanwhile."""
+    counts, durability, few = Counter[str](), rng.choice([None, *get_args(Durability)]), rng.choice([0, 4, FEW_SETS])
     with (
         patch("tagmatch.partitioner.consolidation.FEW_SETS", few),
         TagMatch(path, layout=layout, threads=1, device="cpu", durability=durability) as tm,
@@ -48,17 +43,17 @@ def add_keys(path: Path, layout: str, keys: range, seed: str, saved: Connection)
                     tm.add_set(tags_of(key), key, where=condition_of(key))
                     break
                 except IndexLockedError:
-                    waits["times that another one had changes staged"] += 1
+                    counts["times that another one had changes staged"] += 1
                     time.sleep(_WAIT_S)
             while True:
                 try:
                     tm.consolidate()
                     break
                 except IndexChangedError:
-                    waits["times that another one had saved"] += 1
+                    counts["times that another one had saved"] += 1
                     tm.reload()
-            saved.send(key)
-        saved.send(waits)
+            counts["changes by several writers"] += 1
+    return counts
 
 
 def check_keys(path: Path, most: int) -> int:
@@ -78,22 +73,8 @@ def check_keys(path: Path, most: int) -> int:
 
 def write_at_once(layout: str, changes: int, folder: Path, rng: random.Random) -> Counter[str]:
     """Each key of each writer is there at the end."""
-    path, counts, programs = folder / "index", Counter[str](), []
-    for number in range(_WRITERS):
-        receiver, sender = _FORK.Pipe(duplex=False)
-        arguments = [path, layout, range(number, changes, _WRITERS), str(rng.random()), sender]
-        programs.append((_FORK.Process(target=add_keys, args=arguments), receiver))
-        programs[-1][0].start()
-        sender.close()
-    for program, receiver in programs:
-        while True:
-            assert receiver.poll(_TIMEOUT_S), "a writer hangs"
-            if isinstance(said := receiver.recv(), Counter):
-                counts.update(said)
-                break
-            counts["changes by several writers"] += 1
-        program.join(_TIMEOUT_S)
-        assert program.exitcode == 0
+    path, parts = folder / "index", [range(number, changes, _WRITERS) for number in range(_WRITERS)]
+    counts = at_once(*(functools.partial(add_keys, path, layout, keys, random.Random(rng.random())) for keys in parts))
     counts["found by their conditions"] = check_keys(path, changes)
     assert counts["found by their conditions"] >= changes // 2
     return counts

@@ -1,8 +1,8 @@
 """An index whose keys move from set to set, so that each answer tells which version of the index it is of.
 
-Two in three sets have conditions, and messages attributes. Each version moves some of the keys, which takes removals
-and additions in several segments. An answer has the number of its version in it; one that is partly of another version
-has a key twice, or lacks one.
+Two in three sets have conditions, by their number, and messages attributes. Each version moves some of the keys, which
+takes removals and additions in several segments. An answer has the number of its version in it; one that is partly of
+another version has a key twice, or lacks one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 from oracle import holds_for
-from support.conditions import Message, conditions_in
-from support.numbered_conditions import FOR_ALL, any_attributes, condition_of, row_of, table_of
+from support.conditions import Expression, Message, conditions_in
 from support.pipelines import IN_PACKET
+from support.trees import And, Not, Test
 
 from tagmatch import TagMatch
 
@@ -29,10 +29,38 @@ _TURNS = 12
 _FIRST_VERSION = 10**6
 _VERSION = ["the version"]
 _EVERYTHING = [*_VERSION, "all", *(f"set {number}" for number in range(_SETS))]
+_CITIES, _STEP = [f"city {number}" for number in range(7)], 50
+#: With these, the conditions of all numbers hold
+FOR_ALL: dict[str, Any] = {"price": [-1, *range(0, _SETS + 1, _STEP)], "city": _CITIES}
 
 
-def _set(number: int) -> list[str]:
-    return ["all", f"set {number}"]
+@cache
+def condition_of(number: int) -> Expression | None:
+    """What the set of a number asks for, as one alternative; every third number has none."""
+    low, city = number % _SETS, _CITIES[number % len(_CITIES)]
+    tree = {
+        1: Test("price", "<", (low,)),
+        2: Test("price", "between", (low, low + _STEP)),
+        4: And((Test("city", "=", (city,)), Not(Test("sold", "=", (True,))))),
+        5: Test("city", "in", (city, "Rome")),
+        7: And((Test("city", "contains", (city[-3:],)), Test("price", "exists", ()))),
+        8: And((Test("city", "prefix", (city,)), Test("price", "!=", (low,)))),
+    }.get(number % 9)
+    return None if tree is None else Expression.of(tree, random.Random(number))
+
+
+def row_of(number: int, tags: list[str]) -> frozenset[str]:
+    """What is stored for these tags with the condition of this number."""
+    condition = condition_of(number)
+    return frozenset(tags).union(*(condition.alternatives if condition else ()))
+
+
+def table_of(messages: list[Message]) -> pa.Table:
+    """Messages with such attributes, as a table."""
+    rows = [{"tags": list(tags), **attributes} for tags, attributes in messages]
+    texts = pa.list_(pa.string())
+    types = {"tags": texts, "price": pa.list_(pa.int64()), "city": texts, "sold": pa.bool_()}
+    return pa.Table.from_pylist(rows, pa.schema(list(types.items())))
 
 
 def _place(key: int, version: int) -> int:
@@ -47,7 +75,7 @@ def contents(version: int) -> Contents:
     keys: dict[frozenset[str], tuple[int, ...]] = {frozenset(_VERSION): (_FIRST_VERSION + version,)}
     for key in range(_KEYS):
         place = _place(key, version)
-        row = row_of(place, _set(place))
+        row = row_of(place, ["all", f"set {place}"])
         keys[row] = (*keys.get(row, ()), key)
     return keys
 
@@ -73,7 +101,7 @@ def move_to(tm: TagMatch, version: int, *, full: bool = False) -> None:
 def _columns_of(keys: Sequence[int], version: int) -> dict[str, Any]:
     """The sets of these keys, as they are added and removed."""
     places = [_place(key, version) for key in keys]
-    return {"tags": list(map(_set, places)), "keys": keys, "where": list(map(condition_of, places))}
+    return {"tags": [["all", f"set {at}"] for at in places], "keys": keys, "where": list(map(condition_of, places))}
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
@@ -107,23 +135,27 @@ def _check_keys(messages: list[Message], answers: list[list[int]]) -> int:
     return version
 
 
-def _messages(rng: random.Random, count: int) -> list[Message]:
-    tags = [[*_VERSION, "all", *rng.sample(_EVERYTHING, rng.choice([3, 150]))] for _ in range(count)]
-    return [Message(each, any_attributes(rng)) for each in tags]
+def _message(rng: random.Random) -> Message:
+    """One that finds the version; no attributes, some, or those with which all conditions hold."""
+    tags, attributes = [*_VERSION, "all", *rng.sample(_EVERYTHING, rng.choice([3, 150]))], rng.choice([{}, FOR_ALL])
+    if rng.random() < 0.5:
+        some = {name: rng.sample(values, rng.randrange(len(values) + 1)) for name, values in FOR_ALL.items()}
+        attributes = {name: values for name, values in some.items() if values} | {
+            "sold": rng.choice([None, True, False])
+        }
+    return Message(tags, attributes)
 
 
-def _match(tm: TagMatch, rng: random.Random) -> int:
-    (message,) = _messages(rng, 1)
-    return _check_keys([message], [tm.match(*message)])
+def _one(ask: Callable[[TagMatch, Message, bool], Any]) -> Callable[[TagMatch, random.Random], int]:
+    def asked(tm: TagMatch, rng: random.Random) -> int:
+        message = _message(rng)
+        return _check_keys([message], [list(ask(tm, message, rng.random() < 0.5))])
 
-
-def _match_unique(tm: TagMatch, rng: random.Random) -> int:
-    (message,) = _messages(rng, 1)
-    return _check_keys([message], [list(tm.match_unique(*message))])
+    return asked
 
 
 def _match_many(tm: TagMatch, rng: random.Random) -> int:
-    messages = _messages(rng, 8)
+    messages = [_message(rng) for _ in range(8)]
     return _check_keys(messages, tm.match_many(table_of(messages), unique=rng.random() < 0.5).to_pylist())
 
 
@@ -136,22 +168,6 @@ def _match_many_tags(tm: TagMatch, rng: random.Random) -> int:
     return _check_keys([message], answers[:1])
 
 
-def _submit(tm: TagMatch, rng: random.Random) -> int:
-    (message,) = _messages(rng, 1)
-    return _check_keys([message], [list(tm.submit(*message, unique=rng.random() < 0.5).result(60))])
-
-
-def _amatch(tm: TagMatch, rng: random.Random) -> int:
-    (message,) = _messages(rng, 1)
-    return _check_keys([message], [list(asyncio.run(tm.amatch(*message, unique=rng.random() < 0.5)))])
-
-
-def _in_a_packet(tm: TagMatch, rng: random.Random) -> int:
-    ((tags, _),) = _messages(rng, 1)
-    submitted = tm.submit([*tags, IN_PACKET]).result(60)
-    return _check_keys([Message(tags, {})], [submitted])
-
-
 def _columns(tm: TagMatch, _: random.Random) -> int:
     sets: dict[frozenset[str], tuple[int, ...]] = {}
     for row in sorted(tm.to_arrow().to_pylist(), key=lambda row: row["key"]):
@@ -162,7 +178,11 @@ def _columns(tm: TagMatch, _: random.Random) -> int:
 
 #: Each asks an index, and returns of which version the answer is
 WAYS: tuple[Callable[[TagMatch, random.Random], int], ...] = (
-    _match, _match_unique, _match_many, _match_many_tags, _submit, _amatch, _in_a_packet, _columns,
+    _one(lambda tm, asked, unique: (tm.match_unique if unique else tm.match)(*asked)),
+    _one(lambda tm, asked, unique: tm.submit(*asked, unique=unique).result(60)),
+    _one(lambda tm, asked, unique: asyncio.run(tm.amatch(*asked, unique=unique))),
+    _one(lambda tm, asked, unique: tm.submit([*asked.tags, IN_PACKET], asked.attributes, unique=unique).result(60)),
+    _match_many, _match_many_tags, _columns,
     lambda tm, _: _check_sets(tm.explain(_EVERYTHING, FOR_ALL)),
     lambda tm, _: _check_sets(list(tm)),
 )  # fmt: skip
