@@ -13,17 +13,14 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
-from unittest.mock import patch
 
 import pyarrow as pa
 import xxhash
 from faults.driver import Case, Length, Program, describe
-from faults.full_index import TAGS
+from faults.full_index import TAGS, make_index
 from faults.mutations import mutated
-from support.conditions import any_expression
 from support.crafted import buffers_in, read_manifest, with_file
 from support.parts import cut_every
 
@@ -35,6 +32,8 @@ from tagmatch.model.storage.format import manifest_text
 
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
 _ANSWERED = "answered"
+#: The number of the snapshot that `full_index` makes last
+KEPT = 3
 
 _ODD: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 7, 2**31, 2**32, 2**63 - 1, 2**64, 1.5, 1e300, "", "a", "..", "/", [], {}, [[]],
@@ -50,28 +49,20 @@ def indexes(folder: Path) -> Iterator[Path]:
     for layout, key_type in itertools.product(get_args(Layout), get_args(KeyType)):
         path, copy = folder / f"{layout} {key_type} first", folder / f"{layout} {key_type}"
         keys: list[Any] = [rng.randrange(2**40) if key_type == "integer" else f"key {i}" for i in range(60)]
-        where = [None, *(any_expression(random.Random(number), TAGS) for number in range(5))]
-        wheres = [where[i % 6] if i % 7 else f"within circle({i}, {i / 2}, {10**i % 999_983})" for i in range(60)]
-        sets = [rng.sample(TAGS, rng.randrange(5)) for _ in keys]
-        with (
-            patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
-            patch("tagmatch.merging.Merging.begin"),
-            TagMatch(path, layout=layout, key_type=key_type, max_partition_size=7, **_OPTIONS) as tm,
-        ):
-            tm.add_sets(sets[:20], keys[:20], where=wheres[:20], expires=timedelta(days=9999))
+        pairs = [(rng.sample(TAGS, rng.randrange(5)), key) for key in keys]
+        make_index(path, pairs, rng, layout=layout, key_type=key_type, max_partition_size=7)
+        tagmatch.backup(path, copy, keep_snapshots=1)
+        with cut_every(), warnings.catch_warnings(), TagMatch(path, **_OPTIONS) as tm:
+            warnings.simplefilter("ignore")
             tm.consolidate()
-            tagmatch.backup(path, copy, keep_snapshots=1)
-            with cut_every():
-                tm.add_sets(sets[20:], keys[20:], where=wheres[20:])
-                tm.remove_sets(sets[:3], keys[:3], where=wheres[:3])
-                tm.consolidate()
-            tm.add_sets(sets[5:9], keys[1:5], where=wheres[:4], expires=timedelta(days=9999))
+            tm.add_sets([["near"]] * 9, keys[:9], where=[f"within circle({i}, {i / 2}, {10**i})" for i in range(9)])
             tm.move(keys[:30], [float(i) for i in range(30)], [i / 2 for i in range(30)])
             tm.save_positions()
             tagmatch.backup(path, copy)
         with TagMatch(copy, layout=layout, **_OPTIONS) as tm:
             tm.add_set(["later"], keys[0], where="x > 5")
-            tm.remove_sets(sets[5:7], keys[5:7], where=wheres[5:7])
+            tm.remove_sets([tags for tags, _ in pairs[5:7]], keys[5:7])
+        assert all(any(copy.glob(kind)) for kind in ("staged-*", "changes-*", "MANIFEST-*", "POSITIONS*", "deleted-*"))
         yield copy
 
 
@@ -259,8 +250,8 @@ def uses(path: Path, place: Path, rng: random.Random) -> Iterator[Callable[[], o
 
     yield reads
     yield lambda: tagmatch.backup(path, place / "backup")
-    yield lambda: tagmatch.restore(path, place / "restored", snapshot=1)
-    yield lambda: TagMatch.open(path, snapshot=1, **_OPTIONS).close()
+    yield lambda: tagmatch.restore(path, place / "restored", snapshot=KEPT)
+    yield lambda: TagMatch.open(path, snapshot=KEPT, **_OPTIONS).close()
     yield lambda: changes(full=False)
     yield lambda: changes(full=True)
 

@@ -30,8 +30,8 @@ _SIZES, _MORE_SIZES = (200,), (200, 5, 3_000)
 _LONG = 1_000
 _BLOCK = 4096
 
-#: Damages a copy of an index; returns the first call that may be lost, of those that have staged changes
-Damage = Callable[[FullIndex, Path, random.Random], int]
+#: The contents that a file is to have, or `None` if it goes; of it and another one
+Damage = Callable[[bytes, bytes, random.Random], bytes | None]
 
 
 def indexes(folder: Path, sizes: Sequence[int], rng: random.Random) -> Iterator[FullIndex]:
@@ -54,6 +54,11 @@ def indexes(folder: Path, sizes: Sequence[int], rng: random.Random) -> Iterator[
         yield index
 
 
+def _noticed(index: FullIndex, copy: Path, rng: random.Random, *, fewest: int) -> str:
+    layout = {"layout": rng.choice(get_args(Layout))} if rng.random() < 0.5 else {}
+    return notice(index, copy, fewest=fewest, **layout)
+
+
 def flip(name: Path, places: Sequence[int], index: FullIndex, copy: Path, rng: random.Random) -> Counter[str]:
     """Flip bits of a byte of a file, and of others, one by one. Of a log, that may only end the last call."""
     file, found = copy / name, Counter[str]()
@@ -73,42 +78,35 @@ def flip(name: Path, places: Sequence[int], index: FullIndex, copy: Path, rng: r
     return found
 
 
-def _noticed(index: FullIndex, copy: Path, rng: random.Random, *, fewest: int) -> str:
-    layout = {"layout": rng.choice(get_args(Layout))} if rng.random() < 0.5 else {}
-    return notice(index, copy, fewest=fewest, **layout)
-
-
-def cut(name: Path, size: int, _: FullIndex, copy: Path, __: random.Random) -> int:
-    with (copy / name).open("r+b") as opened:
-        opened.truncate(size)
-    return 0
-
-
-def remove(name: Path, _: FullIndex, copy: Path, __: random.Random) -> int:
-    (copy / name).unlink()
-    return 0
-
-
-def swap(name: Path, other: Path, _: FullIndex, copy: Path, __: random.Random) -> int:
-    one, two = (copy / name).read_bytes(), (copy / other).read_bytes()
-    (copy / name).write_bytes(two)
-    (copy / other).write_bytes(one)
-    return 0
-
-
-def append(name: Path, index: FullIndex, copy: Path, rng: random.Random) -> int:
-    with (copy / name).open("ab") as opened:
-        opened.write(rng.choice([b"\0", b"\n", b" ", rng.randbytes(rng.randrange(1, 5_000))]))
-    return len(index.changes) - 2
-
-
-def zero_a_block(name: Path, _: FullIndex, copy: Path, rng: random.Random) -> int:
-    """Overwrite a block of the file system by zeros, as a crash may leave it."""
-    data = bytearray((copy / name).read_bytes())
+def _zero_a_block(data: bytes, _: bytes, rng: random.Random) -> bytes:
+    """As a crash may leave it."""
     first = rng.randrange(0, len(data), _BLOCK)
-    data[first : first + _BLOCK] = bytes(len(data[first : first + _BLOCK]))
-    (copy / name).write_bytes(data)
-    return 0
+    return data[:first] + bytes(len(data[first : first + _BLOCK])) + data[first + _BLOCK :]
+
+
+def _longer(data: bytes, _: bytes, rng: random.Random) -> bytes:
+    return data + rng.choice([b"\0", b"\n", b" ", rng.randbytes(rng.randrange(1, 5_000))])
+
+
+DAMAGES: dict[str, Damage] = {
+    "cut": lambda data, _, rng: data[: rng.choice([0, 1, 8, len(data) // 2, len(data) - 8, len(data) - 1])],
+    "removed": lambda *_: None,
+    "swapped": lambda _, other, __: other,
+    "zeros": _zero_a_block,
+    "longer": _longer,
+}
+
+
+def damaged(kind: str, name: Path, other: Path, index: FullIndex, copy: Path, rng: random.Random) -> Counter[str]:
+    """A whole file is another."""
+    before = [(copy / each).read_bytes() for each in (name, other)]
+    contents = DAMAGES[kind](*before, rng)
+    (copy / name).unlink()
+    if contents is not None:
+        (copy / name).write_bytes(contents)
+    if kind == "swapped":
+        (copy / other).write_bytes(before[0])
+    return Counter([_noticed(index, copy, rng, fewest=len(index.changes) - 2 if kind == "longer" else 0)])
 
 
 def command_opens(_: FullIndex, copy: Path, rng: random.Random) -> Counter[str]:
@@ -121,50 +119,31 @@ def command_opens(_: FullIndex, copy: Path, rng: random.Random) -> Counter[str]:
     return Counter([NOTICED])
 
 
-def whole_files(sizes: Sequence[tuple[Path, int]]) -> Iterator[tuple[str, str, Damage]]:
-    """Damages by which a whole file is another, with their kinds and names."""
-    for name, size in sizes:
-        yield "removed", f"{name}", functools.partial(remove, name)
-        yield "longer", f"{name}", functools.partial(append, name)
-        yield "zeros", f"{name}", functools.partial(zero_a_block, name)
-        for length in sorted({0, 1, 8, size // 2, size - 8, size - 1}):
-            yield "cut", f"{name} to {length}", functools.partial(cut, name, length)
-    for (name, _), (other, _) in itertools.combinations(sizes, 2):
-        yield "swapped", f"{name} and {other}", functools.partial(swap, name, other)
-
-
-def flips(places: Sequence[tuple[Path, int]]) -> Iterator[tuple[str, Callable[..., Counter[str]]]]:
-    """Damages of these bytes, several in each, of one file."""
-    for name, group in itertools.groupby(sorted(places), lambda place: place[0]):
-        found = [place for _, place in group]
-        for first in range(0, len(found), _FLIPS_OF_A_CASE):
-            some = found[first : first + _FLIPS_OF_A_CASE]
-            yield f"{name} from {some[0]} on", functools.partial(flip, name, some)
-
-
-def _in_a_copy(
-    index: FullIndex, damaged: Callable[..., Counter[str]], folder: Path, rng: random.Random
-) -> Counter[str]:
-    return damaged(index, shutil.copytree(index.path, folder / "index"), rng)
-
-
-def _whole(damage: Damage, index: FullIndex, copy: Path, rng: random.Random) -> Counter[str]:
-    return Counter([_noticed(index, copy, rng, fewest=damage(index, copy, rng))])
+def _in_a_copy(index: FullIndex, do: Callable[..., Counter[str]], folder: Path, rng: random.Random) -> Counter[str]:
+    return do(index, shutil.copytree(index.path, folder / "index"), rng)
 
 
 def _cases(rounds: int, folder: Path, rng: random.Random) -> Iterator[Case]:
     for index in indexes(folder, _MORE_SIZES if rounds >= _LONG else _SIZES, rng):
         sizes = [(file.relative_to(index.path), file.stat().st_size) for file in files_of(index.path)]
         edges = [(name, place) for name, size in sizes for place in range(size) if not _HEAD <= place < size - _FOOT]
-        anywhere = rng.choices(sizes, [size for _, size in sizes], k=rounds)
-        found: list[tuple[str, str, Any]] = [
-            *(("first and last bytes", *each) for each in flips(rng.sample(edges, min(rounds, len(edges))))),
-            *(("any bytes", *each) for each in flips([(name, rng.randrange(size)) for name, size in anywhere])),
-        ]
-        whole = [(kind, name, functools.partial(_whole, damage)) for kind, name, damage in whole_files(sizes)]
-        found += rng.sample(whole, min(rounds, len(whole)))
-        for kind, name, damaged in found:
-            yield Case(kind, f"{index.path.name}: {name}", functools.partial(_in_a_copy, index, damaged))
+        places = {
+            "first and last bytes": rng.sample(edges, min(rounds, len(edges))),
+            "any bytes": [(n, rng.randrange(size)) for n, size in rng.choices(sizes, [s for _, s in sizes], k=rounds)],
+        }
+        found: list[tuple[str, str, Any]] = []
+        for kind, chosen in places.items():
+            for name, group in itertools.groupby(sorted(chosen), lambda place: place[0]):
+                some = [place for _, place in group]
+                for first in range(0, len(some), _FLIPS_OF_A_CASE):
+                    bytes_ = some[first : first + _FLIPS_OF_A_CASE]
+                    found.append((kind, f"{name} from {bytes_[0]} on", functools.partial(flip, name, bytes_)))
+        for number in range(rounds):
+            kind, (name, other) = rng.choice([*DAMAGES]), rng.sample([name for name, _ in sizes], 2)
+            text = f"{number}: {name}" + (f" and {other}" if kind == "swapped" else "")
+            found.append((kind, text, functools.partial(damaged, kind, name, other)))
+        for kind, text, do in found:
+            yield Case(kind, f"{index.path.name}: {text}", functools.partial(_in_a_copy, index, do))
     yield Case("command", "", functools.partial(_in_a_copy, index, command_opens))
 
 

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -68,7 +69,8 @@ def make_index(path: Path, pairs: Sequence[tuple[list[str], Any]], rng: random.R
             some = pairs[first:] if part == _PARTS - 1 else pairs[first:last]
             for database in (tm, stored):
                 wheres = [_where_of(key) for _, key in some]
-                database.add_sets([tags for tags, _ in some], [key for _, key in some], where=wheres)
+                expires = None if part else datetime(9000, 1, 1, tzinfo=UTC)
+                database.add_sets([tags for tags, _ in some], [k for _, k in some], where=wheres, expires=expires)
                 if first:
                     database.remove_set(*pairs[first - 1], where=_where_of(pairs[first - 1][1]))
                 database.consolidate()
