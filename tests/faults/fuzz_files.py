@@ -1,10 +1,12 @@
-"""Files of rows with mistakes in them: rows are used or refused in words, as Python's own readers say."""
+"""Files of rows with mistakes in them: rows are used or refused in words, each as if it were alone."""
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import random
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from faults.driver import Case, Length, Program
 from faults.mutations import mutated
-from support.text_rows import NoFile, rows_in
 
 from tagmatch import TagMatch, TagMatchError
 from tagmatch.files import inputs
@@ -23,8 +24,9 @@ from tagmatch.files.inputs import read_queries, read_sets
 from tagmatch.files.invalid import InvalidRows
 from tagmatch.files.others import EVERY_OTHER
 from tagmatch.files.streams import Read, at_hand
-from tagmatch.messages import message
 
+_BLANK = b" \t\r\n"
+_OTHER_ENCODINGS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
 _WHOLE = 1 << 23
 _STEPS = (_WHOLE, _WHOLE, 37, 400)
 
@@ -175,19 +177,35 @@ class Reading:
         else:
             assert is_strict_refused
             assert len(first) <= 1
-        if file.form == "parquet":
-            return "refused" if is_refused else "rows skipped" if said else "whole"
-        try:
-            expected = rows_in(file.data, file.form, file.what)
-        except NoFile:
-            assert is_refused
-            assert not kept
-            return "refused"
-        assert not is_refused, f"the whole file is refused, but it has {len(expected.rows)} rows"
-        wanted = [_as_read(number, row, file.what) for number, row in expected.rows]
-        assert kept == wanted, f"{_first_difference(kept, wanted)}; said: {said[:3]}"
-        assert len(said) == expected.others
-        return "rows skipped" if said else "whole"
+        if file.form != "parquet":
+            self._check_one_by_one(file, stored, kept, len(said), is_refused)
+        return "refused" if is_refused else "rows skipped" if said else "whole"
+
+    def _check_one_by_one(self, file: File, stored: Path, kept: list[Any], others: int, is_refused: bool) -> None:
+        """See that rows are what they are alone; but ids are all of one type, that of the first."""
+        rows = list(_rows_in(file.data, file.form))
+        header = rows.pop(0) if file.form == "csv" and rows else b'{"tags":[],"key":0}\n'
+        wanted, wanted_others, types = [], 0, set[type]()
+        _, _, is_no_file = self._alone(file, stored, header or b"")
+        assert is_refused == (is_no_file or file.data.startswith(_OTHER_ENCODINGS))
+        for number, row in enumerate([] if is_refused else rows):
+            found, said, _ = self._alone(file, stored, header, row)
+            found = found[0 if file.form == "csv" else 1 :]
+            assert len(found) + len(said) == 1, f"{row!r} is not one row"
+            if found and file.what == "queries":
+                ((_, name, tags),) = found
+                types |= {type(name)} - {type(None)} if not types else set()
+                found = [(number, name, tags)] if name is None or type(name) in types else []
+            wanted += found
+            wanted_others += not found
+        assert kept == wanted, _first_difference(kept, wanted)
+        assert is_refused or others == wanted_others
+
+    def _alone(self, file: File, stored: Path, *rows: bytes | None) -> tuple[list[Any], list[str], bool]:
+        if None in rows:  # not a row of CSV
+            return [], [""], False
+        stored.write_bytes(b"".join(rows))
+        return self._read(str(stored), file.what, skip=True)
 
     def _read(self, path: str, what: str, *, skip: bool) -> tuple[list[tuple[Any, ...]], list[str], bool]:
         """The rows, what was said of others, and whether an error ended it."""
@@ -217,12 +235,26 @@ def _in_words(text: str, path: str) -> None:
     assert "\n" not in text, text
 
 
-def _as_read(number: int, row: tuple[Any, ...], what: str) -> tuple[Any, ...]:
-    """What is read of a row: sets have no numbers, and attributes are among the tags."""
-    if what == "sets":
-        return row
-    name, tags, attributes = row
-    return number, name, message(tags, attributes)
+def _rows_in(data: bytes, form: str) -> Iterator[bytes | None]:
+    """Lines that are not blank, or what Python takes for rows of CSV, the header first; `None` for what it refuses."""
+    if form == "jsonl":
+        yield from (line + b"\n" for line in data.split(b"\n") if line.strip(_BLANK))
+        return
+    taken: list[str] = []
+    lines = re.findall("[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", data.decode("utf-8", "surrogateescape"))
+    reader = csv.reader((taken.append(line) or line for line in lines), strict=True)  # type: ignore[func-returns-value]
+    while True:
+        taken.clear()
+        try:
+            next(reader)
+            is_row = True
+        except StopIteration:
+            return
+        except csv.Error:
+            is_row = False
+        raw = "".join(taken).encode("utf-8", "surrogateescape")
+        if raw.strip(_BLANK) or not is_row:
+            yield raw if is_row else None
 
 
 def _first_difference(kept: list[Any], wanted: list[Any]) -> str:
