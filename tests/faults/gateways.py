@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.driver import Case, Length, Program
+from faults.fuzz_gateways import NAMES, VALUES, raw_headers
 from faults.preloads import compiled, preloading
 from support.command import started
 from support.gateway_sides import SIDES, letters_in
@@ -31,10 +32,10 @@ from tagmatch import TagMatch
 
 _EVENTS = [
     "broker stopped", "broker killed", "service killed", "service stopped", "poison in", "poison out", "burst",
-    "clock jump",
+    "clock jump", "oddities",
 ]  # fmt: skip
 _SHORT = {
-    kind: ["poison in", "poison out", "burst", "clock jump", "broker stopped", f"{killed} killed"]
+    kind: ["poison in", "poison out", "burst", "clock jump", "oddities", "broker stopped", f"{killed} killed"]
     for kind, killed in (("mqtt", "service"), ("nats", "broker"))
 }
 #: Messages between events, messages in a burst, and bytes of each of these
@@ -49,6 +50,8 @@ _POISON_IN = [
 ]
 #: Too long for a topic or a subject
 _LONG = "k" * 70_000
+#: A payload
+ODD = b"odd"
 
 
 class Round:
@@ -90,13 +93,6 @@ class Round:
         seen = self.log.read_bytes().count(b'"message": "connected"')
         wait_until(lambda: self.log.read_bytes().count(b'"message": "connected"') > seen, _WAIT_S)
 
-    def _end_service(self, *, kill: bool) -> None:
-        if kill:
-            self.service.kill()
-        else:
-            self.service.terminate()
-        self.service.wait(_WAIT_S)
-
     # -- events ------------------------------------------------------------------------------------------------------
 
     def happen(self, event: str, client: Any) -> None:
@@ -122,17 +118,18 @@ class Round:
             ready()
 
     def _service_killed(self, client: Any) -> None:
-        if not self.keeps:
-            self.arrive(client)
-        self._end_service(kill=True)
-        if self.keeps:
-            self.publish(client, _SOME)
-        self.serve()
+        self._with_service(client, self.service.kill, _SOME)
 
     def _service_stopped(self, client: Any) -> None:
+        self._with_service(client, self.service.terminate, 0)
+
+    def _with_service(self, client: Any, end: Any, published: int) -> None:
         if not self.keeps:
             self.arrive(client)
-        self._end_service(kill=False)
+        end()
+        self.service.wait(_WAIT_S)
+        if self.keeps:
+            self.publish(client, published)
         self.serve()
 
     def _clock_jump(self, _client: Any) -> None:
@@ -148,6 +145,15 @@ class Round:
         payload = b"poison %d" % self._next()
         client.publish(payload, ("tag", "long"))
         self.poison.add(payload)
+
+    def _oddities(self, client: Any) -> None:
+        """What becomes of these is not known, but others come through."""
+        for _ in range(_SOME):
+            name, value = self.rnd.choice(NAMES), self.rnd.choice(VALUES)
+            if name and (name + value).isprintable():
+                client.publish(ODD, (name, value))
+        if not self.keeps:
+            raw_headers(self.broker.port, self.rnd, _SOME)
 
     def _burst(self, client: Any) -> None:
         self.publish(client, _MANY, b" " * _LARGE)
@@ -171,7 +177,7 @@ class Round:
         wait_until(lambda: self._dead() >= self.poison, _WAIT_S)
 
     def _dead(self) -> set[bytes]:
-        return {b64decode(each["payload"]) for each in letters_in(self.dead)}
+        return {b64decode(each["payload"]) for each in letters_in(self.dead)} - {ODD}
 
     def run(self, events: Sequence[str] = _EVENTS) -> None:
         """Let each of these happen once, in any order, and count."""
@@ -183,6 +189,7 @@ class Round:
             self.publish(client, _SOME)
             self.arrive(client)
             came = [payload for topic, payload in client.notified if topic == f"out{self.side.separator}ana"]
+            came = [payload for payload in came if payload != ODD]
         name = self.side.name
         self.counts[f"{name}: notified"] += len(self.expected)
         self.counts[f"{name}: notified again"] += len(came) - len({*came})
