@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import secrets
 import signal
 import sys
-from pathlib import Path
 
-from faults.driver import Length, figures_of, program_of, under
+from faults.driver import Length, figures_of, program_of
 
 PROGRAMS = (
     "machine", "sweep", "memory_sweep", "kills", "writers", "readers", "power_loss", "damage", "crafted", "commands",
@@ -34,13 +32,8 @@ def main() -> None:
     print(f"seed {arguments.seed}", file=sys.stderr, flush=True)
     problems = False
     for name in arguments.programs or PROGRAMS:
-        program = program_of(name)
-        rounds = arguments.rounds or getattr(program.rounds, arguments.length)
-        if program.library and Path(program.library).stem not in os.environ.get("LD_PRELOAD", ""):
-            options = ("--rounds", rounds, "--seed", arguments.seed, "--only", arguments.only)
-            (figures,) = under(program.library, name, *options)
-        else:
-            figures = figures_of(name, rounds, arguments.seed, arguments.only)
+        rounds = arguments.rounds or getattr(program_of(name).rounds, arguments.length)
+        figures = figures_of(name, rounds, arguments.seed, arguments.only)
         print(json.dumps(figures), flush=True)
         problems |= bool(figures["problems"])
     sys.exit(problems)

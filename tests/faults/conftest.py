@@ -1,28 +1,21 @@
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
-from faults.driver import figures_of, program_of, under
+from faults.driver import figures_of, program_of
 from faults.preloads import compiled, preloading
 from support.servers import needs
 
-_BROKERS = (("mosquitto", "mosquitto"), ("nats-server", "nats-server"))
-_NEEDS = {"fuzz_gateways": _BROKERS, "gateways": (*_BROKERS, ("cc", "gcc libc6-dev"))}
+_OF_GATEWAYS = {"mosquitto": "mosquitto", "nats-server": "nats-server", "cc": "gcc libc6-dev"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test of `figures` is one for each of the PROGRAMS of its module, which are short; nightly, they are longer."""
     if "figures" in metafunc.fixturenames:
-        programs = metafunc.module.PROGRAMS
-        short = [pytest.param((name, "test"), id=name) for name in programs if program_of(name).rounds.test]
-        long = [
-            pytest.param(
-                (name, "nightly"), id=f"{name}, longer", marks=[pytest.mark.nightly, pytest.mark.timeout(1800)]
-            )
-            for name in programs
-        ]
+        names, marks = metafunc.module.PROGRAMS, [pytest.mark.nightly, pytest.mark.timeout(1800)]
+        short = [pytest.param((name, "test"), id=name) for name in names if program_of(name).rounds.test]
+        long = [pytest.param((name, "nightly"), id=f"{name}, longer", marks=marks) for name in names]
         metafunc.parametrize("figures", [*short, *long], indirect=True)
 
 
@@ -30,21 +23,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def figures(request: pytest.FixtureRequest, seed: int) -> dict[str, Any]:
     """What a program prints."""
     name, length = request.param
-    program = program_of(name)
-    for needed, package in _NEEDS.get(name, ()):  # where a skip does not reach the test
+    for needed, package in _OF_GATEWAYS.items() if name == "gateways" else ():  # where a skip does not reach the test
         needs(needed, package)
-    if program.library or program.alone:
-        return _under(program.library, request.module.PROGRAMS, length, seed)[name]
-    return figures_of(name, getattr(program.rounds, length), seed)
-
-
-@cache
-def _under(library: str, programs: tuple[str, ...], length: str, seed: int) -> dict[str, dict[str, Any]]:
-    """Those of these programs that run under a library, in one process: it takes seconds to start."""
-    some = {name: program_of(name) for name in programs}
-    names = [name for name, each in some.items() if each.library == library and getattr(each.rounds, length)]
-    names = [name for name in names if library or some[name].alone]
-    return {each["program"]: each for each in under(library, *names, "--length", length, "--seed", seed)}
+    return figures_of(name, getattr(program_of(name).rounds, length), seed, forks=False)
 
 
 @pytest.fixture(scope="session")

@@ -10,10 +10,8 @@ import faulthandler
 import importlib
 import itertools
 import json
-import mmap
 import os
 import random
-import select
 import shutil
 import signal
 import subprocess
@@ -25,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,18 +32,14 @@ from faults.preloads import compiled, preloading
 #: Has files of cases, of which none is to last, if there is room
 _IN_MEMORY, _ROOM = "/dev/shm", 1 << 30
 _MOST_DEATHS, _MOST_KEPT, _MOST_SAID = 10, 20, 2_000
+_FORK = get_context("fork")
 
 
 class Case(NamedTuple):
-    """A case.
+    """A case, whose kind and name no other has together.
 
-    Attributes
-    ----------
-    kind, name : str
-        Together no other case has them.
-    attempt : callable
-        Tries it in an empty folder; returns how that ended, or how often it ended in which ways, and raises if that
-        is wrong.
+    `attempt` tries it in an empty folder; it returns how that ended, or how often it ended in which ways, and raises if
+    that is wrong.
     """
 
     kind: str
@@ -69,7 +63,6 @@ class Program:
     ----------
     cases : callable
         Makes those of so many rounds. What they need is in a folder, and stays there until all have been tried.
-    rounds : Length
     wanted : tuple of str
         Outcomes without which the cases are not what they should be.
     each : str
@@ -101,26 +94,13 @@ class Report:
     kinds: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    _ended: set[tuple[str, str]] = field(default_factory=set)
-
-    def add(self, kind: str, outcomes: Mapping[str, int]) -> None:
-        """Count a case of a kind."""
-        self.kinds[kind] += 1
-        self.outcomes.update(outcomes)
-        self._ended.update((kind, outcome) for outcome in outcomes)
+    ended: set[tuple[str, str]] = field(default_factory=set)
 
     def lacks(self, program: Program, *, several: bool) -> list[str]:
         """Which outcomes there should have been."""
-        lacking = [f"no case ended so: {outcome}" for outcome in program.wanted if not self.outcomes[outcome]]
         kinds = self.kinds if program.each and several else ()
-        return lacking + [f"no {kind} {program.each}" for kind in kinds if (kind, program.each) not in self._ended]
-
-    @property
-    def figures(self) -> dict[str, Any]:
-        """What is printed."""
-        return {
-            "cases": self.kinds.total(), "kinds": self.kinds, "outcomes": self.outcomes, "problems": self.problems
-        }  # fmt: skip
+        lacking = [f"no {kind} {program.each}" for kind in kinds if (kind, program.each) not in self.ended]
+        return [f"no case ended so: {each}" for each in program.wanted if not self.outcomes[each]] + lacking
 
 
 def run(program: Program, rounds: int, seed: int, *, only: str = "") -> Report:
@@ -140,7 +120,7 @@ def run(program: Program, rounds: int, seed: int, *, only: str = "") -> Report:
 
 
 def _try_all(cases: Iterator[Case], program: Program, seed: int, place: Path, report: Report) -> None:
-    running: dict[int, _Process] = {}
+    running: dict[Any, _Process] = {}
     left: list[Sequence[Case]] = []
     processes, begun, deaths = os.cpu_count() or 1, 0, 0
     try:
@@ -155,7 +135,7 @@ def _try_all(cases: Iterator[Case], program: Program, seed: int, place: Path, re
                 running[process.end] = process
             if not running:
                 return
-            for end in select.select([*running], [], [])[0]:
+            for end in connection.wait([*running]):
                 if rest := running.pop(end).ended(report):
                     deaths += 1
                     left += [rest[1:]] if rest[1:] else []
@@ -166,38 +146,25 @@ def _try_all(cases: Iterator[Case], program: Program, seed: int, place: Path, re
 
 
 class _Process:
-    """A process that tries cases one after the other.
-
-    Attributes
-    ----------
-    end : int
-        Can be read when it has ended.
-    """
+    """A process that tries cases one after the other; `end` can be waited for."""
 
     def __init__(self, cases: Sequence[Case], seed: int, place: Path, hangs_s: float) -> None:
         self._cases, self._place = cases, place
-        self._at = mmap.mmap(-1, 8)  # number of the case that it is at
         self._out, self._errors = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115 - until it has ended
-        self._pid = os.fork()
-        if self._pid == 0:
-            self._try(seed, hangs_s)
-        self.end = os.pidfd_open(self._pid)
+        self._process = _FORK.Process(target=self._try, args=(seed, hangs_s))
+        self._process.start()
+        self.end = self._process.sentinel
 
     def _try(self, seed: int, hangs_s: float) -> None:
-        status = 1
-        try:
-            os.setpgid(0, 0)
-            os.dup2(self._errors.fileno(), 2)
-            faulthandler.enable(self._errors)
-            for number, case in enumerate(self._cases):
-                self._at[:8] = number.to_bytes(8, "little")
-                faulthandler.dump_traceback_later(hangs_s, exit=True, file=self._errors)
-                outcomes, problem = self._tried(case, seed)
-                faulthandler.cancel_dump_traceback_later()
-                print(json.dumps([number, outcomes, problem]), file=self._out, flush=True)
-            status = 0
-        finally:
-            os._exit(status)
+        os.setpgid(0, 0)
+        os.dup2(self._errors.fileno(), 2)
+        faulthandler.enable(self._errors)
+        for case in self._cases:
+            faulthandler.dump_traceback_later(hangs_s, exit=True, file=self._errors)
+            tried = self._tried(case, seed)
+            faulthandler.cancel_dump_traceback_later()
+            print(json.dumps(tried), file=self._out, flush=True)
+        os._exit(0)
 
     def _tried(self, case: Case, seed: int) -> tuple[Mapping[str, int], str]:
         folder = self._folder_of(case)
@@ -214,23 +181,21 @@ class _Process:
 
     def ended(self, report: Report) -> Sequence[Case]:
         """Report what there was; returns the cases from the one on that has ended the process."""
-        status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        self._end_group()
+        self.kill()
         for text in (self._out, self._errors):
             text.seek(0)
-        errors = self._errors.read()
-        for number, outcomes, problem in map(json.loads, self._out):
-            report.add(self._cases[number].kind, outcomes)
+        errors, tried = self._errors.read(), [json.loads(line) for line in self._out]
+        said = f"; its process has said: {errors[-_MOST_SAID:]}" if errors else ""
+        if self._process.exitcode:
+            tried.append([{}, f"the process ended with {self._process.exitcode}: {_why(errors)}"])
+            said = ""
+        for case, (outcomes, problem) in zip(self._cases, tried, strict=False):
+            report.kinds[case.kind] += 1
+            report.outcomes.update(outcomes)
+            report.ended.update((case.kind, outcome) for outcome in outcomes)
             if problem:
-                said = f"; its process has said: {errors[-_MOST_SAID:]}" if errors else ""
-                self._note(report, self._cases[number], problem + said)
-        self._close()
-        if status == 0:
-            return ()
-        rest = self._cases[int.from_bytes(self._at[:8], "little") :]
-        report.add(rest[0].kind, {})
-        self._note(report, rest[0], f"the process ended with {status}: {_why(errors)}")
-        return rest
+                self._note(report, case, problem + said)
+        return self._cases[len(tried) - 1 :] if self._process.exitcode else ()
 
     def _note(self, report: Report, case: Case, problem: str) -> None:
         text, folder = f"{case.kind} {case.name}: {problem}", self._folder_of(case)
@@ -242,20 +207,11 @@ class _Process:
         report.problems.append(text)
 
     def kill(self) -> None:
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        self._end_group()
-        self._close()
-
-    def _close(self) -> None:
-        os.close(self.end)
-        self._out.close()
-        self._errors.close()
-
-    def _end_group(self) -> None:
-        """End what it had started and not ended."""
+        """End it, if it has not ended, and what it had started and not ended."""
+        self._process.kill()
+        self._process.join()
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
+            os.killpg(self._process.pid or 0, signal.SIGKILL)
 
 
 def _why(errors: str) -> str:
@@ -265,16 +221,6 @@ def _why(errors: str) -> str:
     guilty = next((block for block in threads if block.startswith("Current")), threads[-1] if threads else "")
     frames = [line.strip().removeprefix('File "') for line in guilty.splitlines() if "File" in line]
     return f"{blocks[0].splitlines()[:1]} at {' < '.join(frames[:6])}"
-
-
-def at_once(*parts: Callable[[], Counter[str]]) -> Counter[str]:
-    """Do all of these, each in a fork, in which warnings are errors; the sum of what they count."""
-    programs = ProcessPoolExecutor(
-        len(parts), get_context("fork"), initializer=warnings.simplefilter, initargs=("error",)
-    )
-    found = [programs.submit(part) for part in parts]
-    # Where one fails, the others end with this process
-    return sum((each.result() for each in as_completed(found)), Counter[str]())
 
 
 def describe(error: BaseException) -> str:
@@ -287,6 +233,14 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error} ({'; '.join(dict.fromkeys(places))})"
 
 
+def at_once(*parts: Callable[[], Counter[str]]) -> Counter[str]:
+    """Do all of these, each in a fork, in which warnings are errors; the sum of what they count."""
+    programs = ProcessPoolExecutor(len(parts), _FORK, initializer=warnings.simplefilter, initargs=("error",))
+    found = [programs.submit(part) for part in parts]
+    # Where one fails, the others end with this process
+    return sum((each.result() for each in as_completed(found)), Counter[str]())
+
+
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 
@@ -296,17 +250,17 @@ def program_of(name: str) -> Program:
     return program
 
 
-def figures_of(name: str, rounds: int, seed: int, only: str = "") -> dict[str, Any]:
-    """What a program is to print."""
-    return {"program": name, "seed": seed, **run(program_of(name), rounds, seed, only=only).figures}
-
-
-def under(library: str, *arguments: object) -> list[dict[str, Any]]:
-    """What `python -m faults` prints with these arguments, in a process of its own, perhaps under a library."""
+def figures_of(name: str, rounds: int, seed: int, only: str = "", *, forks: bool = True) -> dict[str, Any]:
+    """What a program is to print; where it runs under a library, or this process may not be forked, from another."""
+    program = program_of(name)
+    has_library = program.library and Path(program.library).stem in os.environ.get("LD_PRELOAD", "")
+    if has_library or (not program.library and (forks or not program.alone)):
+        found = run(program, rounds, seed, only=only)
+        figures = {"program": name, "seed": seed, "cases": found.kinds.total()}
+        return {**figures, "kinds": found.kinds, "outcomes": found.outcomes, "problems": found.problems}
     with tempfile.TemporaryDirectory() as folder:
-        environment = preloading(compiled(library, Path(folder)) if library else None)
-        command = [sys.executable, "-m", "faults", *map(str, arguments)]
+        environment = preloading(compiled(program.library, Path(folder)) if program.library else None)
+        command = [sys.executable, "-m", "faults", name, "--rounds", str(rounds), "--seed", str(seed), "--only", only]
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
-    figures = [json.loads(line) for line in done.stdout.splitlines()]
-    assert figures, f"it ended with {done.returncode}"
-    return figures
+    assert done.stdout, f"it ended with {done.returncode}"
+    return json.loads(done.stdout)

@@ -13,19 +13,8 @@ def compiled(name: str, folder: Path) -> Path:
     """Compile the library whose source is a file here, `name`, into a folder."""
     source = Path(__file__).with_name(name)
     library = folder / source.with_suffix(".so").name
-    command = [
-        needs("cc", "gcc libc6-dev"),
-        "-std=c11",
-        "-O2",
-        "-Wall",
-        "-Werror",
-        "-shared",
-        "-fPIC",
-        "-o",
-        str(library),
-        str(source),
-    ]
-    subprocess.run(command, check=True)
+    options = ["-std=c11", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(library)]
+    subprocess.run([needs("cc", "gcc libc6-dev"), *options, str(source)], check=True)
     return library
 
 
