@@ -38,25 +38,22 @@ def pair(cert: str, key: str) -> str:
 
 
 GATEWAY = '[[mqtt]]\nmessages = "in"\n'
+PASSWORD = f'{GATEWAY}username = "u"\npassword_file = '
 WRONG = [
     (pair("a.pem", "b.key"), "3: tls_key {0}/b.key does not belong to the certificate in tls_cert {0}"),
     (pair("a.pem", "a.pem"), "3: tls_key {0}/a.pem holds no key as PEM"),
-    (pair("a.pem", "empty"), "3: tls_key {0}/empty holds no key as PEM"),
     (pair("a.pem", "missing"), "3: tls_key {0}/missing: cannot be read: No such file or directory"),
-    (pair("missing", "a.key"), "2: tls_cert {0}/missing: cannot be read: No such file or directory"),
     (pair("a.key", "a.key"), "2: tls_cert {0}/a.key holds no certificate"),
     (pair("cut.pem", "a.key"), "2: tls_cert {0}/cut.pem holds no certificate"),
     (pair(".", "a.key"), "2: tls_cert {0}: cannot be read: Is a directory"),
     (pair("a.pem", "a.key") + 'client_ca = "text"', "4: client_ca {0}/text holds no certificate as PEM"),
     (f'{GATEWAY}tls = true\ntls_ca = "empty"', "4: tls_ca {0}/empty holds no certificate as PEM"),
-    (f'{GATEWAY}tls = true\ntls_ca = "none"', "4: tls_ca {0}/none: cannot be read: No such file"),
-    (f'{GATEWAY}username = "u"\npassword_file = "none"', "4: password_file {0}/none: cannot be read: No such file"),
-    (f'{GATEWAY}username = "u"\npassword_file = "."', "4: password_file {0}: cannot be read: Is a directory"),
-    (f'{GATEWAY}username = "u"\npassword_file = "latin"', "4: password_file {0}/latin: cannot be read: it is no UTF-8"),
+    (f'{PASSWORD}"."', "4: password_file {0}: cannot be read: Is a directory"),
+    (f'{PASSWORD}"latin"', "4: password_file {0}/latin: cannot be read: it is no UTF-8"),
     (f'{GATEWAY}dead_letters = "none/x"', "3: dead_letters {0}/none/x: cannot be written"),
     (
         f'{GATEWAY}[[mqtt]]\nsession = "b"\ncontrol = "b"\nusername = "u"\npassword_file = "no"',
-        "7: password_file {0}/no: cannot be read",
+        "7: password_file {0}/no: cannot be read: No such file",
     ),
     (f'{GATEWAY}tls = true\ntls_ca = "latin"'.replace("mqtt", "nats"), "4: tls_ca {0}/latin holds no certificate"),
 ]
@@ -118,29 +115,23 @@ def test_without_the_extra(tmp_path):
 
 
 TLS = "grpc+tls://127.0.0.1:1"
-ARGUMENTS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    (TLS, {"tls_root_certs": "/etc/server.pem"}, InvalidValueError, "tls_root_certs must be bytes of PEM, not '/etc"),
-    (TLS, {"tls_root_certs": Path("server.pem")}, InvalidTypeError, "tls_root_certs must be bytes of PEM"),
-    (TLS, {"tls_root_certs": b""}, InvalidValueError, "tls_root_certs must be bytes of PEM"),
-    (TLS, {"tls_root_certs": A.key}, InvalidValueError, "tls_root_certs holds no certificate"),
-    (TLS, {"cert_chain": "a.pem", "private_key": A.key}, InvalidValueError, "cert_chain must be bytes of PEM"),
-    (TLS, {"cert_chain": A.cert, "private_key": "a.key"}, InvalidValueError, "private_key must be bytes of PEM"),
-    (TLS, {"cert_chain": A.cert, "private_key": B.key}, InvalidValueError, "private_key does not belong to the cert"),
-    (TLS, {"cert_chain": A.cert}, InvalidValueError, "cert_chain and private_key must be given together"),
-    (TLS, {"token": ""}, InvalidValueError, "token must be a string of one line"),
-    (TLS, {"token": b"secret"}, InvalidValueError, "token must be a string of one line"),
-    (TLS, {"token": "a\nb"}, InvalidValueError, "token must be a string of one line"),
-    (TLS[:4] + TLS[8:], {"tls_root_certs": OURS.cert}, InvalidValueError, r"needs encryption: connect to grpc\+tls://"),
-    *((url, {}, InvalidValueError, "grpc") for url in ("http://x:1", "grpc://x", "grpc://a@b:1", "x", "")),
+PEM = "must be bytes of PEM"
+ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
+    (TLS, {"tls_root_certs": "/etc/server.pem"}, f"tls_root_certs {PEM}, not '/etc"),
+    (TLS, {"tls_root_certs": Path("server.pem")}, f"tls_root_certs {PEM}"),
+    (TLS, {"tls_root_certs": b""}, f"tls_root_certs {PEM}"),
+    (TLS, {"tls_root_certs": A.key}, "tls_root_certs holds no certificate"),
+    (TLS, {"cert_chain": "a.pem", "private_key": A.key}, f"cert_chain {PEM}"),
+    (TLS, {"cert_chain": A.cert, "private_key": "a.key"}, f"private_key {PEM}"),
+    (TLS, {"cert_chain": A.cert, "private_key": B.key}, "private_key does not belong to the cert"),
+    (TLS, {"cert_chain": A.cert}, "cert_chain and private_key must be given together"),
+    *((TLS, {"token": token}, "token must be a string of one line") for token in ("", b"secret", "a\nb")),
+    (TLS[:4] + TLS[8:], {"tls_root_certs": OURS.cert}, r"needs encryption: connect to grpc\+tls://"),
+    *((url, {}, "grpc") for url in ("http://x:1", "grpc://x", "grpc://a@b:1", "x", "")),
 ]
 
 
-@pytest.mark.parametrize(("url", "given", "error", "message"), ARGUMENTS)
-def test_arguments_of_connect(url, given, error, message):
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize(("url", "given", "message"), ARGUMENTS)
+def test_arguments_of_connect(url, given, message):
+    with pytest.raises((InvalidTypeError, InvalidValueError), match=message):
         connect(url, **given)
-
-
-def test_connect_needs_a_text():
-    with pytest.raises(TypeError):
-        connect(None)

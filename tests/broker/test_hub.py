@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import Counter, defaultdict
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -102,23 +101,17 @@ def test_messages_carry_what_they_have(animals):
         assert hub.publish(table).result() == Published(3, 3)
         # In chunks, and without tags
         assert hub.publish(pa.concat_tables([table.select(["price"]), table.select(["price"])])).result().matched == 4
-    assert [(row["id"], row["payload"], row["keys"], row["expires"]) for row in everything(phone)[:3]] == [
-        (b"one", b"a", [7], later),
-        (None, b"b", [10], None),
-        (b"three", None, [10], None),
-    ]
+    rows = [(b"one", b"a", [7], later), (None, b"b", [10], None), (b"three", None, [10], None)]
+    names = ("id", "payload", "keys", "expires")
+    assert [tuple(row[name] for name in names) for row in everything(phone)[:3]] == rows
 
 
-def test_wrong_messages_are_refused_and_hurt_no_others(animals):
-    sessions = Sessions("integer")
-    with Hub(animals, sessions) as hub:
-        for wrong in (
-            *("fr", 7, pa.table({"id": ["a"]})),
-            pa.table({"tags": [["fr"]], "id": [7]}),
-            pa.table({"tags": [["fr"]], "expires": [7]}),
-            pa.table({"tags": [["fr"]], "payload": [1.5]}),
-            pa.table([pa.array([["fr"]]), pa.array(["a"]), pa.array(["b"])], ["tags", "id", "id"]),
-        ):
+def test_wrong_messages_are_refused(animals):
+    columns = {"id": [7]}, {"expires": [7]}, {"payload": [1.5]}
+    twice = pa.table([pa.array([["fr"]]), pa.array(["a"]), pa.array(["b"])], ["tags", "id", "id"])
+    tables = [pa.table({"id": ["a"]}), *(pa.table({"tags": [["fr"]], **each}) for each in columns), twice]
+    with Hub(animals, Sessions("integer")) as hub:
+        for wrong in ("fr", 7, *tables):
             with pytest.raises((InvalidTypeError, InvalidValueError)):
                 hub.publish(wrong)
         with pytest.raises(InvalidValueError, match="1 messages and 2 payloads"):
@@ -126,28 +119,9 @@ def test_wrong_messages_are_refused_and_hurt_no_others(animals):
         assert hub.stats()["in"] == 0
 
 
-def test_what_only_the_matcher_knows_to_be_wrong_hurts_no_others(animals):
-    slow, sessions = Slow(animals), Sessions("integer")
-    with Hub(slow, sessions) as hub:
-        hub.publish([["fr"]])
-        assert slow.began.wait(60)
-        futures = [
-            hub.publish(pa.table({"tags": pa.array([tags], pa.list_(pa.string()))}))
-            for tags in (["fr"], ["fr", None], ["it"])
-        ]
-        slow.let.set()
-        with pytest.raises(InvalidTypeError):
-            futures[1].result()
-        assert [future.result() for future in (futures[0], futures[2])] == [Published(1, 1)] * 2
-    assert slow.calls[:2] == [1, 3]
-    counts = hub.stats()
-    assert is_counted(counts)
-    assert (counts["failed"], counts["matched"]) == (1, 3)
-
-
 def test_a_full_queue_drops_and_counts(animals):
-    slow, sessions = Slow(animals), Sessions("integer")
-    with Hub(slow, sessions, HubOptions(max_waiting=10, when_busy="drop")) as hub:
+    slow = Slow(animals)
+    with Hub(slow, Sessions("integer"), HubOptions(max_waiting=10, when_busy="drop")) as hub:
         first = hub.publish([["fr"]] * 4)
         assert slow.began.wait(60)
         second = hub.publish([["it"]] * 6)
@@ -160,55 +134,53 @@ def test_a_full_queue_drops_and_counts(animals):
         assert (counts["in"], counts["dropped"], counts["waiting"]) == (11, 1, 10)
         slow.let.set()
         assert (first.result().matched, second.result().matched) == (4, 6)
-    assert is_counted(hub.stats())
 
 
 def test_a_publisher_waits_for_room(animals):
-    slow, sessions = Slow(animals), Sessions("integer")
-    with Hub(slow, sessions, HubOptions(max_waiting=10)) as hub:
+    slow = Slow(animals)
+    with Hub(slow, Sessions("integer"), HubOptions(max_waiting=10)) as hub, ThreadPoolExecutor(1) as thread:
         hub.publish([["fr"]] * 10)
         with pytest.raises(Overloaded):
             hub.publish([["fr"]], timeout=0.01)
-        waited: list[Future[Published]] = []
-        thread = threading.Thread(target=lambda: waited.append(hub.publish([["it"]] * 10)))
-        thread.start()
+        waiting = thread.submit(hub.publish, [["it"]] * 10)
         slow.let.set()
-        thread.join(60)
-        assert waited[0].result() == Published(10, 10)
+        assert waiting.result(60).result(60) == Published(10, 10)
 
 
 def test_messages_of_many_publishers_are_matched_together(animals):
-    slow, sessions = Slow(animals), Sessions("integer")
-    with Hub(slow, sessions, HubOptions(batch_messages=50)) as hub:
+    """One that only the matcher knows to be wrong hurts no others."""
+    slow = Slow(animals)
+    with Hub(slow, Sessions("integer"), HubOptions(batch_messages=50)) as hub:
         first = hub.publish([["fr"]])
         assert slow.began.wait(60)
         others = [hub.publish([["it"]] * 10) for _ in range(10)]
+        rows = [pa.array([tags], pa.list_(pa.string())) for tags in (["fr"], ["fr", None], ["it"])]
+        last = [hub.publish(pa.table({"tags": each})) for each in rows]
         slow.let.set()
         assert {future.result() for future in others} == {Published(10, 10)}
-        assert first.result() == Published(1, 1)
-    assert slow.calls == [1, 50, 50]
+        with pytest.raises(InvalidTypeError):
+            last[1].result()
+        assert [future.result() for future in (first, last[0], last[2])] == [Published(1, 1)] * 3
+    assert slow.calls[:4] == [1, 50, 50, 3]
+    assert is_counted(hub.stats())
+    assert (hub.stats()["failed"], hub.stats()["matched"]) == (1, 103)
 
 
 @pytest.mark.parametrize("drain", [True, False])
 def test_closing_matches_or_drops_what_waits(animals, drain):
-    slow, sessions = Slow(animals), Sessions("integer")
-    hub = Hub(slow, sessions)
+    slow = Slow(animals)
+    hub = Hub(slow, Sessions("integer"))
     first = hub.publish([["fr"]])
     assert slow.began.wait(60)
     second = hub.publish([["it"]] * 3)
     threading.Timer(0.05, slow.let.set).start()
     assert hub.close(drain=drain) == drain
     assert first.result() == Published(1, 1)
-    if drain:
-        assert second.result() == Published(3, 3)
-    else:
-        with pytest.raises(ClosedError):
-            second.result()
+    assert isinstance(second.exception(), type(None) if drain else ClosedError)
     with pytest.raises(ClosedError):
         hub.publish([["fr"]])
-    counts = hub.stats()
-    assert is_counted(counts)
-    assert counts["waiting"] == 0
+    assert is_counted(hub.stats())
+    assert (hub.stats()["waiting"], hub.stats()["matched"]) == (0, 4 if drain else 1)
 
 
 def test_messages_expire(animals):
@@ -229,98 +201,67 @@ def test_messages_expire(animals):
 # -- many threads ------------------------------------------------------------------------------------------------------
 
 PUBLISHERS, BATCHES, BATCH = 3, 20, 50
+Got = list[tuple[int, bytes, bool]]
 
 
-class Taker(threading.Thread):
-    """A subscriber that often vanishes, with or without what it was given."""
-
-    def __init__(self, sessions: Sessions, name: str, keys: list[int], guarantee: Any, rng: random.Random) -> None:
-        super().__init__()
-        self.sessions, self.session, self.keys, self.guarantee, self.rng = sessions, name, keys, guarantee, rng
-        self.got: list[tuple[int, bytes, bool]] = []
-        self.done = threading.Event()
-        self.failed: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            while not self.take_until_lost():
-                pass
-        except BaseException as error:
-            self.failed = error
-
-    def take_until_lost(self) -> bool:
-        connection = self.sessions.connect(self.session, keys=self.keys, guarantee=self.guarantee)
-        while True:
-            is_last = self.done.is_set()
-            taken = connection.take(self.rng.randint(1, 200), timeout=0.02)
-            if taken is None:
-                if is_last:
-                    return True
-                continue
-            columns = (taken[name].to_pylist() for name in ("offset", "payload", "redelivered"))
-            self.got += zip(*columns, strict=True)
-            fate = self.rng.random()
-            if fate < 0.1:  # it vanishes, and another one takes the session over
-                return False
-            if fate < 0.2:
-                connection.close()
-                return False
-            if self.guarantee == "at_least_once" and fate < 0.8:
-                connection.acknowledge(self.got[-1][0])
+def take_all(sessions: Sessions, name: str, guarantee: Any, seed: int, done: threading.Event, got: Got) -> None:
+    """As a subscriber that often vanishes, with or without what it was given."""
+    rng = random.Random(seed)
+    while True:
+        connection = sessions.connect(name, guarantee=guarantee)
+        fate = 1.0
+        while fate >= 0.2:
+            is_last = done.is_set()
+            taken = connection.take(rng.randint(1, 200), timeout=0.02)
+            if taken is None and is_last:
+                return
+            if taken is not None:
+                columns = (taken[name].to_pylist() for name in ("offset", "payload", "redelivered"))
+                got += zip(*columns, strict=True)
+                fate = rng.random()
+                if guarantee == "at_least_once" and 0.2 <= fate < 0.8:
+                    connection.acknowledge(got[-1][0])
+        if fate < 0.1:  # else another one takes the session over
+            connection.close()
 
 
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
 def test_no_notification_is_lost_or_comes_twice(guarantee, rng):
-    sets = [([tag], number) for number, tag in enumerate(TAGS)]
-    tm, oracle = loaded(sets)
-    with tm:
-        sessions = Sessions("integer", SessionOptions(max_notifications=100_000))
-        keys = [sorted(rng.sample(range(len(TAGS)), 3)) for _ in range(4)]
+    tm, oracle = loaded([([tag], number) for number, tag in enumerate(TAGS)])
+    sessions, done = Sessions("integer", SessionOptions(max_notifications=100_000)), threading.Event()
+    followed = [sorted(rng.sample(range(len(TAGS)), 3)) for _ in range(4)]
+    got: list[Got] = [[] for _ in followed]
+    for number, keys in enumerate(followed):
+        sessions.connect(f"{number}", keys=keys, guarantee=guarantee)
+    rows = range(BATCHES * BATCH)
+    published = [[(rng.sample(TAGS, 2), b"%d.%d" % (by, row)) for row in rows] for by in range(PUBLISHERS)]
+    with tm, Hub(tm, sessions, HubOptions(max_waiting=500)) as hub, ThreadPoolExecutor(7) as threads:
+
+        def publish(own: list[tuple[list[str], bytes]]) -> None:
+            for begin in range(0, len(own), BATCH):
+                hub.publish(*zip(*own[begin : begin + BATCH], strict=True))
+
         takers = [
-            Taker(sessions, f"{number}", each, guarantee, random.Random(rng.random()))
-            for number, each in enumerate(keys)
+            threads.submit(take_all, sessions, f"{number}", guarantee, rng.randrange(2**32), done, each)
+            for number, each in enumerate(got)
         ]
-        for number, each in enumerate(keys):
-            sessions.connect(f"{number}", keys=each, guarantee=guarantee)
-        published: dict[int, list[tuple[list[str], bytes]]] = defaultdict(list)
-        with Hub(tm, sessions, HubOptions(max_waiting=500)) as hub:
-
-            def publish(number: int) -> None:
-                own = random.Random(number)
-                for batch in range(BATCHES):
-                    tags = [own.sample(TAGS, 2) for _ in range(BATCH)]
-                    carried = [b"%d.%d.%d" % (number, batch, row) for row in range(BATCH)]
-                    published[number] += zip(tags, carried, strict=True)
-                    hub.publish(tags, carried)
-
-            publishers = [threading.Thread(target=publish, args=(number,)) for number in range(PUBLISHERS)]
-            for thread in (*takers, *publishers):
-                thread.start()
-            for thread in publishers:
-                thread.join(120)
+        for publisher in [threads.submit(publish, own) for own in published]:
+            publisher.result(120)
+        hub.close()
+        done.set()
         for taker in takers:
-            taker.done.set()
-        for taker in takers:
-            taker.join(120)
-            assert taker.failed is None
-        every = [each for number in range(PUBLISHERS) for each in published[number]]
-        for taker in takers:
-            expected = Counter(p for tags, p in every if set(oracle.match_unique(tags)) & set(taker.keys))
-            got = Counter(payload for _, payload, _ in taker.got)
-            assert set(got) == set(expected)  # nothing is lost
-            again = Counter(payload for _, payload, redelivered in taker.got if redelivered)
-            assert got - again == expected  # what comes twice says so
-            if guarantee == "at_most_once":
-                assert got == expected
-                assert not again
-            firsts = [payload for _, payload, redelivered in taker.got if not redelivered]
-            for number in range(PUBLISHERS):  # in the order of each publisher
-                mine = [p for p in firsts if p.startswith(b"%d." % number)]
-                assert mine == [p for _, p in published[number] if p in expected]
-        assert is_balanced(sessions.stats())
-        assert is_counted(hub.stats())
-        assert hub.stats()["in"] == PUBLISHERS * BATCHES * BATCH
+            taker.result(120)
+    for keys, came in zip(followed, got, strict=True):
+        expected = [[p for tags, p in own if {*oracle.match_unique(tags)} & {*keys}] for own in published]
+        firsts = [payload for _, payload, redelivered in came if not redelivered]
+        for number, own in enumerate(expected):  # each once, and again only if that is said, in each publisher's order
+            assert [payload for payload in firsts if payload.startswith(b"%d." % number)] == own
+        assert {payload for _, payload, _ in came} == {*firsts}
+        assert guarantee == "at_least_once" or len(came) == len(firsts)
+    assert is_balanced(sessions.stats())
+    assert is_counted(hub.stats())
+    assert hub.stats()["in"] == PUBLISHERS * BATCHES * BATCH
 
 
 def test_a_slow_subscriber_is_told_and_hurts_no_other(animals):

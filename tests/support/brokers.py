@@ -99,6 +99,8 @@ class Proxy:
         self._flows.set()
         self._lines_left: int | None = None
         self._fatal = b""
+        #: How much has come from clients, in pieces of any size
+        self.pieces = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -119,6 +121,7 @@ class Proxy:
         _end(one, other)
 
     def _until_cut(self, data: bytes) -> bytes:
+        self.pieces += 1
         if self._fatal and self._fatal in data:
             self.cut()
             return b""
