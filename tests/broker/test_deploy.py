@@ -24,68 +24,59 @@ from tagmatch.cli.app import app
 DEPLOY = ROOT / "deploy"
 CONFIG = "/etc/tagmatch/service.toml"
 SERVE = ["serve", "--config", CONFIG]
-COMMANDS = {each.callback.__name__ for each in app.registered_commands}
+IMAGES = [ROOT / "Dockerfile", DEPLOY / "spark" / "Dockerfile"]
 
 
-def steps() -> list[tuple[str, str]]:
-    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if line and not line.startswith("#")]
-    return [(word, rest) for word, _, rest in (line.strip().partition(" ") for line in lines)]
-
-
-def images() -> list[str]:
-    """Those that others are made of."""
-    files = (ROOT / "Dockerfile", DEPLOY / "spark" / "Dockerfile")
-    return [line.split()[1] for file in files for line in file.read_text().splitlines() if line.startswith("FROM ")]
+def steps(step: str) -> list[str]:
+    """What follows a word in the files of images, of the service first."""
+    lines = [line.strip().partition(" ") for file in IMAGES for line in file.read_text().splitlines()]
+    return [rest for word, _, rest in lines if word == step]
 
 
 def test_the_steps_of_the_image_can_be_done():
-    """Their commands are there, what they copy, too, and the package has the extras that they install."""
-    known = {
-        "FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK", "STOPSIGNAL", "CMD",
-    }  # fmt: skip
-    assert {word for word, _ in steps()} <= known
-    for command in (rest for word, rest in steps() if word == "RUN"):
-        program = command.split()[0]
+    """Their commands are there, and the package has the extras that they install."""
+    lines = [line.strip() for line in IMAGES[0].read_text().splitlines() if line and not line.startswith("#")]
+    known = "FROM WORKDIR COPY RUN ENV USER VOLUME EXPOSE HEALTHCHECK STOPSIGNAL CMD"
+    assert {line.split()[0] for line in lines} <= {*known.split()}
+    runs = [line[4:] for line in lines if line.startswith("RUN ")]
+    for program, *more in map(str.split, runs):
         if program == "tagmatch":
-            assert command.split()[1] in COMMANDS
-        elif not program.startswith("/opt/tagmatch/bin/"):
-            assert shutil.which(program), program
-    (installed,) = re.findall(r"'\.\[([a-z,]+)\]'", "".join(rest for word, rest in steps() if word == "RUN"))
+            assert more[0] in {each.callback.__name__ for each in app.registered_commands}
+        else:
+            assert program.startswith("/opt/tagmatch/bin/") or shutil.which(program), program
+    (installed,) = re.findall(r"'\.\[([a-z,]+)\]'", "".join(runs))
     extras = (ROOT / "pyproject.toml").read_text()
     assert all(f"\n{extra} = [" in extras for extra in installed.split(","))
-    (command,) = [json.loads(rest) for word, rest in steps() if word == "CMD"]
-    assert command == ["tagmatch", *SERVE]
-    (check,) = [rest for word, rest in steps() if word == "HEALTHCHECK"]
-    options, _, program = check.partition("CMD ")
+    assert json.loads(steps("CMD")[0]) == ["tagmatch", *SERVE]
+    options, _, program = steps("HEALTHCHECK")[0].partition("CMD ")
     assert "--start-period=" in options
-    program = json.loads(program)
-    compile(program[2], "HEALTHCHECK", "exec")
-    assert "/livez" in program[2]
+    code = json.loads(program)[2]
+    compile(code, "HEALTHCHECK", "exec")
+    assert "/livez" in code
 
 
 def test_compose():
     found = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    services = found["services"]
+    services, config = found["services"], read_config(DEPLOY / "container.toml")
     assert set(services) == {"tagmatch", "prometheus", "grafana"}
     for service in services.values():
         for volume in service["volumes"]:
             source, target = volume.split(":")[:2]
             assert source in found["volumes"] or (DEPLOY / source).exists(), volume
             assert target.startswith("/")
-    assert services["tagmatch"]["healthcheck"]["start_period"]
-    for image in (*(each["image"] for each in services.values()), *images()):
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+    for image in (*(each["image"] for each in services.values()), *(line.split()[0] for line in steps("FROM"))):
         assert re.search(r":v?\d+\.\d+\.\d+", image), f"{image} is another one tomorrow"
-    assert f"./container.toml:{CONFIG}:ro" in services["tagmatch"]["volumes"]
-    assert all(port.startswith("127.0.0.1:") for each in services.values() for port in each.get("ports", ()))
-    config = read_config(DEPLOY / "container.toml")
-    assert services["tagmatch"]["ports"] == [f"127.0.0.1:{config.server.port}:{config.server.port}"]
-    assert int(services["tagmatch"]["stop_grace_period"].rstrip("s")) > config.server.drain_seconds
+    ours = services["tagmatch"]
+    assert ours["healthcheck"]["start_period"]
+    assert f"./container.toml:{CONFIG}:ro" in ours["volumes"]
+    assert ours["ports"] == [f"127.0.0.1:{config.server.port}:{config.server.port}"]
+    assert int(ours["stop_grace_period"].rstrip("s")) > config.server.drain_seconds
     assert config.index.path.startswith("/var/lib/tagmatch/")
     config.check_exposure()
     (scraped,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
     assert scraped["static_configs"] == [{"targets": [f"tagmatch:{config.metrics.port}"]}]
-    exposed = next(rest for word, rest in steps() if word == "EXPOSE").split()
-    assert exposed == [str(config.server.port), str(config.metrics.port)]
+    assert steps("EXPOSE")[0].split() == [str(config.server.port), str(config.metrics.port)]
 
 
 @pytest.mark.parametrize("name", ["service.toml", "container.toml"])
@@ -99,66 +90,58 @@ def test_as_they_stand_they_let_nobody_in(name):
 
 
 def test_the_dashboard_shows_metrics_that_there_are():
-    found = json.loads((DEPLOY / "grafana" / "tagmatch.json").read_text())
+    panels = json.loads((DEPLOY / "grafana" / "tagmatch.json").read_text())["panels"]
     with TagMatch(threads=1, device="cpu") as index:
-        text = Metrics(index.stats).text().decode()
-    known = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
-    used = set()
-    for panel in found["panels"]:
-        for target in panel["targets"]:
-            used |= set(re.findall(r"tagmatch_\w+", target["expr"]))
+        known = set(re.findall(r"^# TYPE (\w+) ", Metrics(index.stats).text().decode(), re.MULTILINE))
+    queries = " ".join(target["expr"] for panel in panels for target in panel["targets"])
+    used = {name.removesuffix("_bucket") for name in re.findall(r"tagmatch_\w+", queries)}
     assert used
-    for name in used:
-        assert name in known or name.removesuffix("_bucket") in known, name
-    (source,) = yaml.safe_load((DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text())["datasources"]
-    assert {panel["datasource"]["uid"] for panel in found["panels"]} == {source["uid"]}
-    (provider,) = yaml.safe_load((DEPLOY / "grafana/provisioning/dashboards/tagmatch.yaml").read_text())["providers"]
-    compose = (DEPLOY / "compose.yaml").read_text()
-    assert f"{provider['options']['path']}/tagmatch.json" in compose
+    assert used <= known
+    folder = DEPLOY / "grafana/provisioning"
+    (source,) = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())["datasources"]
+    assert {panel["datasource"]["uid"] for panel in panels} == {source["uid"]}
+    (provider,) = yaml.safe_load((folder / "dashboards/tagmatch.yaml").read_text())["providers"]
+    assert f"{provider['options']['path']}/tagmatch.json" in (DEPLOY / "compose.yaml").read_text()
 
 
 def test_the_unit():
-    unit = configparser.RawConfigParser(strict=False)
-    unit.optionxform = str
-    unit.read(DEPLOY / "tagmatch.service")
-    program, *arguments = unit["Service"]["ExecStart"].split()
+    found = configparser.RawConfigParser(strict=False)
+    found.optionxform = str
+    found.read(DEPLOY / "tagmatch.service")
+    unit, config = found["Service"], read_config(DEPLOY / "service.toml")
+    program, *arguments = unit["ExecStart"].split()
     assert program.endswith("/bin/tagmatch")
     assert arguments == SERVE
-    config = read_config(DEPLOY / "service.toml")
-    assert unit["Service"]["KillSignal"] == "SIGTERM"
-    assert int(unit["Service"]["TimeoutStopSec"]) > config.server.drain_seconds
-    assert unit["Service"]["StateDirectory"] in config.index.path
-    assert unit["Service"]["StateDirectoryMode"] == unit["Service"]["CacheDirectoryMode"] == "0700"
-    assert unit["Service"]["UMask"] == "0077"
-    assert unit["Service"]["MemoryMax"]
-    assert unit["Service"]["SystemCallFilter"]
+    assert int(unit["TimeoutStopSec"]) > config.server.drain_seconds
+    assert unit["StateDirectory"] in config.index.path
+    names = ("KillSignal", "StateDirectoryMode", "CacheDirectoryMode", "UMask")
+    assert [unit[name] for name in names] == ["SIGTERM", "0700", "0700", "0077"]
+    assert all(unit[name] for name in ("MemoryMax", "SystemCallFilter"))
 
 
+@pytest.mark.slow
 def test_the_example():
     """Flight alone: a process that never imports tagmatch."""
+    example = ROOT / "examples" / "flight_client.py"
     with TagMatch(threads=1, device="cpu") as index, serving(index) as service:
-        command = [sys.executable, str(ROOT / "examples" / "flight_client.py"), service.url]
+        command = [sys.executable, str(example), service.url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "put: {'rows': 2, 'staged': 2, 'committed': True, "
-        "'changes': {'added': 2, 'already_there': 0, 'removed': 0, 'missing': 0}, 'sets': 2}",
-        "offer 0 -> [7, 8]",
-        "offer 1 -> [7, 8]",
-        "offer 2 -> [8]",
-        "sets: 2",
-    ]
-    assert "import tagmatch" not in (ROOT / "examples" / "flight_client.py").read_text()
+    put, *answers = done.stdout.splitlines()
+    counts = "{'added': 2, 'already_there': 0, 'removed': 0, 'missing': 0}"
+    assert put == f"put: {{'rows': 2, 'staged': 2, 'committed': True, 'changes': {counts}, 'sets': 2}}"
+    assert answers == ["offer 0 -> [7, 8]", "offer 1 -> [7, 8]", "offer 2 -> [8]", "sets: 2"]
+    assert "import tagmatch" not in example.read_text()
 
 
 def test_a_check_notes_what_may_surprise(tmp_path):
     config = tmp_path / "service.toml"
     config.write_text("")
     found = CliRunner().invoke(app, ["serve", f"{tmp_path}/no.index", "--config", str(config), "--check"])
-    assert found.stdout == f"{config}: ok\n"
-    assert found.stderr == (
+    assert (found.stdout, found.stderr) == (
+        f"{config}: ok\n",
         f"{config}: there are no users: everyone who can connect may do everything\n"
-        f"{config}: there is no index at {tmp_path}/no.index: no such folder\n"
+        f"{config}: there is no index at {tmp_path}/no.index: no such folder\n",
     )
     with TagMatch(tmp_path / "an.index") as tm:
         tm.consolidate()

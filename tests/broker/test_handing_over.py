@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -18,59 +19,53 @@ from tagmatch.model.clock import steady_us
 from tagmatch.model.errors import InvalidValueError
 
 
-class Matcher:
+def hub_of(error: Exception) -> Hub:
     """Each message has key 7, but messages with one whose tag is `bad` have an error."""
 
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def match_many(self, queries: pa.Table, **_: Any) -> pa.ListArray:
+    def match_many(queries: pa.Table, **_: Any) -> pa.ListArray:
         if ["bad"] in queries["tags"].to_pylist():
-            raise self._error
+            raise error
         return pa.array([[7]] * len(queries), pa.list_(pa.uint64()))
 
-
-class Side:
-    """What hands messages over, and what it tells of them."""
-
-    def __init__(self, hub: Hub, *names: str) -> None:
-        self.done: list[str] = []
-        self.sent: list[Any] = []  # what to call once notifications are sent
-        self.letters: list[str] = []
-        letters: Any = self
-        self._handing = HandingOver(
-            hub, MqttOptions(messages="in"), 1 << 20, letters, self.sent.append, plane=False, steady=steady_us
-        )
-        for name in names:
-            came = Incoming([("tag", name)], b"", done=partial(self.done.append, name))
-            assert self._handing.receive(came, may_drop=False)
-        self._handing.start()
-        assert self._handing.wait(60)
-        self._handing.end()
-        wait_until(lambda: not self._handing.is_alive())
-
-    def add(self, letters: list[Any]) -> None:
-        self.letters += [letter.properties[0][1] for letter in letters]
-
-    def counts(self) -> dict[str, int]:
-        return {name: count for name, count in self._handing.stats().items() if count}
+    matcher: Any = SimpleNamespace(match_many=match_many)
+    return Hub(matcher, Sessions("integer"))
 
 
-@pytest.mark.parametrize("error", [RuntimeError("of nobody's"), InvalidValueError("of the message")])
-def test_each_is_done_with_when_its_notifications_are_sent(error: Exception) -> None:
-    with Hub(Matcher(error), Sessions("integer")) as hub:
-        side = Side(hub, "a", "b", "bad", "c", "d")
-    assert (side.done, side.letters) == (["bad"], ["bad"])
-    for act in side.sent:
+def handed_over(hub: Hub, *names: str) -> tuple[list[str], list[Any], list[str], HandingOver]:
+    """The messages that are done with, what to call once notifications are sent, dead letters, and what did it."""
+    done: list[str] = []
+    sent: list[Any] = []
+    letters: list[Any] = []
+    kept: Any = SimpleNamespace(add=letters.extend)
+    handing = HandingOver(hub, MqttOptions(messages="in"), 1 << 20, kept, sent.append, plane=False, steady=steady_us)
+    for name in names:
+        assert handing.receive(Incoming([("tag", name)], b"", done=partial(done.append, name)), may_drop=False)
+    handing.start()
+    assert handing.wait(60)
+    handing.end()
+    wait_until(lambda: not handing.is_alive())
+    return done, sent, [letter.properties[0][1] for letter in letters], handing
+
+
+def counts(handing: HandingOver) -> dict[str, int]:
+    return {name: count for name, count in handing.stats().items() if count}
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"), [(RuntimeError("of nobody's"), "failed"), (InvalidValueError("of the message"), "refused")]
+)
+def test_each_is_done_with_when_its_notifications_are_sent(error: Exception, outcome: str) -> None:
+    with hub_of(error) as hub:
+        done, sent, letters, handing = handed_over(hub, "a", "b", "bad", "c", "d")
+    assert (done, letters) == (["bad"], ["bad"])
+    for act in sent:
         act()
-    assert sorted(side.done) == ["a", "b", "bad", "c", "d"]
-    outcome = "failed" if isinstance(error, RuntimeError) else "refused"
-    assert side.counts() == {"received": 5, "matched": 4, outcome: 1}
+    assert sorted(done) == ["a", "b", "bad", "c", "d"]
+    assert counts(handing) == {"received": 5, "matched": 4, outcome: 1}
 
 
 def test_messages_for_which_the_service_has_no_time_come_again() -> None:
-    hub = Hub(Matcher(RuntimeError()), Sessions("integer"))
+    hub = hub_of(RuntimeError())
     hub.close()
-    side = Side(hub, "a", "b")
-    assert (side.done, side.sent, side.letters) == ([], [], [])
-    assert side.counts() == {"received": 2, "dropped": 2}
+    *told, handing = handed_over(hub, "a", "b")
+    assert (told, counts(handing)) == ([[], [], []], {"received": 2, "dropped": 2})

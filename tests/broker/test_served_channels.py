@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from support.service import NO_METRICS, remote, value
 
 from tagmatch import DeadlineMissed, InvalidValueError, Overloaded, TagMatch, connect
-from tagmatch.broker.client import RemoteTagMatch
 from tagmatch.broker.config import ChannelOptions, Config, ServerOptions
 from tagmatch.broker.running import serving
-from tagmatch.broker.service import Service
 from tagmatch.pipeline.channels.lines import Edf
 
 TIMEOUT = 60
 CHANNELS = (ChannelOptions("alarm", "5s", 1), ChannelOptions("bulk", 60))
 
 
-@contextlib.contextmanager
-def served() -> Iterator[tuple[Service, RemoteTagMatch[Any]]]:
-    index: TagMatch[int] = TagMatch(threads=2, device="cpu", channels=[each.channel for each in CHANNELS], order="edf")
+@pytest.fixture
+def served():
+    index = TagMatch(threads=2, device="cpu", channels=[each.channel for each in CHANNELS], order="edf")
     index.add_sets([["cat", "fr"], ["dog"]], [7, 8])
     index.consolidate()
     config = Config(ServerOptions(port=0), metrics=NO_METRICS, channel=CHANNELS)
@@ -33,54 +28,53 @@ def served() -> Iterator[tuple[Service, RemoteTagMatch[Any]]]:
         yield service, tm
 
 
-def test_messages_of_channels():
-    with served() as (service, tm):
-        assert tm.submit(["cat", "fr"], channel="alarm").result(TIMEOUT) == [7]
-        assert tm.submit(["dog"], unique=True, channel="alarm").result(TIMEOUT) == {8}
-        assert asyncio.run(tm.amatch(["dog"], channel="bulk")) == [8]
-        assert tm.match_many([["dog"], [], ["cat", "fr"]], channel="bulk").to_pylist() == [[8], [], [7]]
-        assert tm.match(["dog"]) == [8]
-        with tm.subscriber("phone", [7]) as phone:
-            published = tm.publish([["cat", "fr"], ["dog"]], [b"miaow", b"woof"], channel="alarm")
-            assert (published.messages, published.matched) == (2, 2)
-            assert next(iter(phone)).payload == b"miaow"
-        channels = tm.stats()["channels"]
-        assert (channels["alarm"]["answered"], channels["bulk"]["answered"]) == (4, 4)
-        assert value(service, "tagmatch_channel_messages_total", channel="alarm", outcome="answered") == 4
-        assert value(service, "tagmatch_channel_offered_total", channel="bulk") == 4
+def test_messages_of_channels(served):
+    service, tm = served
+    assert tm.submit(["cat", "fr"], channel="alarm").result(TIMEOUT) == [7]
+    assert tm.submit(["dog"], unique=True, channel="alarm").result(TIMEOUT) == {8}
+    assert asyncio.run(tm.amatch(["dog"], channel="bulk")) == [8]
+    assert tm.match_many([["dog"], [], ["cat", "fr"]], channel="bulk").to_pylist() == [[8], [], [7]]
+    assert tm.match(["dog"]) == [8]
+    with tm.subscriber("phone", [7]) as phone:
+        published = tm.publish([["cat", "fr"], ["dog"]], [b"miaow", b"woof"], channel="alarm")
+        assert (published.messages, published.matched) == (2, 2)
+        assert next(iter(phone)).payload == b"miaow"
+    channels = tm.stats()["channels"]
+    assert (channels["alarm"]["answered"], channels["bulk"]["answered"]) == (4, 4)
+    assert value(service, "tagmatch_channel_messages_total", channel="alarm", outcome="answered") == 4
+    assert value(service, "tagmatch_channel_offered_total", channel="bulk") == 4
 
 
-def test_errors_keep_their_class_and_the_stream_goes_on(monkeypatch):
-    with served() as (service, tm):
-        with monkeypatch.context() as patched:
-            patched.setattr(Edf, "_too_late", lambda *_: True)
+def asking(tm, channel):
+    """Each way to ask in a channel."""
+    return [
+        lambda: tm.submit(["dog"], channel=channel).result(TIMEOUT),
+        lambda: tm.match_many([["dog"]] * 3, channel=channel),
+        lambda: tm.publish([["dog"]], channel=channel),
+    ]
+
+
+def test_errors_keep_their_class_and_the_stream_goes_on(served, monkeypatch):
+    service, tm = served
+    with monkeypatch.context() as patched:
+        patched.setattr(Edf, "_too_late", lambda *_: True)
+        for ask in asking(tm, "alarm"):
             with pytest.raises(DeadlineMissed, match="channel 'alarm', whose deadline is 5 seconds: dropped"):
-                tm.submit(["dog"], channel="alarm").result(TIMEOUT)
-            with pytest.raises(DeadlineMissed, match="channel 'bulk'"):
-                tm.match_many([["dog"]] * 3, channel="bulk")
-            with pytest.raises(DeadlineMissed, match="channel 'bulk'"):
-                tm.publish([["dog"]], channel="bulk")
-            hub = service.subscribers.stats()["hub"]
-            assert (hub["in"], hub["dropped"], hub["failed"]) == (1, 1, 0)
-        with monkeypatch.context() as patched:
-            patched.setattr(Edf, "_refuses", lambda *_: True)
-            with pytest.raises(Overloaded, match="channel 'alarm': with what waits already, an answer would"):
-                tm.submit(["dog"], channel="alarm").result(TIMEOUT)
-        stream = tm._pipelined[False, "alarm"]._sent
-        assert tm.submit(["dog"], channel="alarm").result(TIMEOUT) == [8]
-        assert tm._pipelined[False, "alarm"]._sent is stream
-        for ask in (
-            lambda: tm.submit(["dog"], channel="alarms").result(TIMEOUT),
-            lambda: tm.match_many([["dog"]], channel="alarms"),
-            lambda: tm.publish([["dog"]], channel="alarms"),
-        ):
-            with pytest.raises(InvalidValueError, match="there is no channel 'alarms'; there is 'alarm', 'bulk'"):
                 ask()
-
-
-def test_a_service_without_channels():
-    with remote() as (_, tm), pytest.raises(InvalidValueError, match="there is no channel 'alarm'; there is none"):
-        tm.submit(["dog"], channel="alarm").result(TIMEOUT)
+        hub = service.subscribers.stats()["hub"]
+        assert (hub["in"], hub["dropped"], hub["failed"]) == (1, 1, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Edf, "_refuses", lambda *_: True)
+        with pytest.raises(Overloaded, match="channel 'alarm': with what waits already, an answer would"):
+            tm.submit(["dog"], channel="alarm").result(TIMEOUT)
+    stream = tm._pipelined[False, "alarm"]._sent
+    assert tm.submit(["dog"], channel="alarm").result(TIMEOUT) == [8]
+    assert tm._pipelined[False, "alarm"]._sent is stream
+    for ask in asking(tm, "alarms"):
+        with pytest.raises(InvalidValueError, match="there is no channel 'alarms'; there is 'alarm', 'bulk'"):
+            ask()
+    with remote() as (_, other), pytest.raises(InvalidValueError, match="there is no channel 'alarm'; there is none"):
+        other.submit(["dog"], channel="alarm").result(TIMEOUT)
 
 
 FIRST_MESSAGE = """
@@ -104,6 +98,7 @@ with TagMatch.open(sys.argv[1], channels=[Channel("alarm", 60.0)], order="edf") 
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_or_loaded_for_the_first_message(tmp_path):
     """In a channel, what takes so long once would be taken for what each message takes: the next ones were refused."""
     with TagMatch(tmp_path / "index") as tm:
@@ -111,5 +106,4 @@ def test_nothing_is_compiled_or_loaded_for_the_first_message(tmp_path):
         tm.consolidate()
     command = [sys.executable, "-c", FIRST_MESSAGE, str(tmp_path / "index")]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
