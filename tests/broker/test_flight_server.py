@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -57,50 +58,36 @@ def test_every_way_to_ask_agrees_with_the_oracle(changes, named, queries):
 
 
 @few
-@given(data=st.data(), spelling=filters.spellings)
-def test_messages_with_attributes(data, spelling):
-    trees = data.draw(st.lists(st.tuples(st.sets(filters.tags, max_size=2), filters.trees), min_size=1, max_size=4))
-    with remote() as (_, tm):
-        for key, (tags, tree) in enumerate(trees):
-            tm.add_set(tags, key, where=filters.text_of(tree, spelling))
-        tm.consolidate()
-        for _, tree in trees:
-            tags, attributes = data.draw(filters.messages(tree))
-            holds = [wanted <= tags and filters.evaluate(each, tags, attributes) for wanted, each in trees]
-            keys = {key for key, found in enumerate(holds) if found}
-            assert tm.match_unique(tags, attributes) == keys
-            assert set(tm.submit(tags, attributes).result()) == keys
-
-
-@few
-@given(data=st.data(), plane=st.booleans())
-def test_areas_and_clients_that_move(data, plane):
+@given(data=st.data(), plane=st.booleans(), spelling=filters.spellings)
+def test_conditions_areas_and_clients_that_move(data, plane, spelling):
     drawn = data.draw(st.lists(subscriptions(plane=plane), min_size=1, max_size=5))
+    trees = data.draw(st.lists(st.tuples(st.sets(filters.tags, max_size=2), filters.trees), min_size=1, max_size=4))
     with remote(TagMatch(plane=plane, threads=2, device="cpu")) as (index, tm):
         for each in drawn:
             tm.add_set(each.tags, each.client, where=each.where, area=each.area)
+        for key, (tags, tree) in enumerate(trees):
+            tm.add_set(tags, 1_000 + key, where=filters.text_of(tree, spelling))
         tm.consolidate()
         assert dict(tm) == dict(index)
         clients = sorted({each.client for each in drawn})
         tm.move(clients, [1.0] * len(clients), 2.0)
-        for each in drawn:
+        asked = [(each.tags, None) for each in drawn] + [data.draw(filters.messages(tree)) for _, tree in trees]
+        for given in asked:
+            assert set(tm.submit(*given).result()) == index.match_unique(*given)
             for place in ({}, {"location": (1.0, 2.0)}, {"within": Circle(1, 2, 5)}, {"within": Box(0, 0, 1, 1)}):
-                assert sorted(tm.match(each.tags, **place)) == sorted(index.match(each.tags, **place))
-                assert tm.match_unique(each.tags, **place) == index.match_unique(each.tags, **place)
-                assert dict(tm.explain(each.tags, **place)) == dict(index.explain(each.tags, **place))
+                assert sorted(tm.match(*given, **place)) == sorted(index.match(*given, **place))
+                assert tm.match_unique(*given, **place) == index.match_unique(*given, **place)
+                assert dict(tm.explain(given[0], **place)) == dict(index.explain(given[0], **place))
 
 
 def test_rows_as_tables_and_one_by_one():
-    with remote() as (index, tm):
-        alike = TagMatch()
-        table = pa.table(
-            {
-                "key": pa.array([1, 2, 3], pa.uint64()),
-                "tags": [["a"], None, []],
-                "where": [None, 'x < 3 and y in {"u"}', None],
-                "area": [None, None, {"lon": 1.0, "lat": 2.0, "metres": 3.0}],
-            }
-        )
+    table = pa.table({
+        "key": pa.array([1, 2, 3], pa.uint64()),
+        "tags": [["a"], None, []],
+        "where": [None, 'x < 3 and y in {"u"}', None],
+        "area": [None, None, {"lon": 1.0, "lat": 2.0, "metres": 3.0}],
+    })  # fmt: skip
+    with remote() as (index, tm), TagMatch() as alike:
         for each in (tm, alike):
             each.add_subscriptions(table)
             each.add_sets([["b"], ["c"]], [4, 5], where=["x = 1", None], area=[Near(5), None])
@@ -120,8 +107,7 @@ def test_rows_as_tables_and_one_by_one():
             tm.remove_subscriptions(table, missing="error")
         assert tm.consolidate(full=True) == ChangeCounts(removed=6)
         assert dict(tm) == {frozenset(["c"]): (5,), frozenset(["f"]): (8,)}
-        assert stored not in tm
-        assert tm.stats()["sets"] == len(tm) == 2
+        assert (stored in tm, tm.stats()["sets"], len(tm)) == (False, 2, 2)
         with pytest.raises(InvalidValueError, match="nothing to reload"):
             tm.reload()
 
@@ -184,9 +170,8 @@ def test_flight_alone(served):
     """Batch for batch, with ids, attributes as objects and as structs, and places."""
     service, client = served
     writer, reader = client.do_exchange(command(command="match"), options())
-    texts = pa.array(['{"x": 3, "y": true}', None, "{}"])
     batches = [
-        messages([["a"], ["c"], ["b"]], attributes=texts, id=["p", "q", "r"]),
+        messages([["a"], ["c"], ["b"]], attributes=pa.array(['{"x": 3, "y": true}', None, "{}"]), id=["p", "q", "r"]),
         messages([["c"]], attributes=pa.array(['{"x": 3.5, "y": [false, true]}']), id=["s"]),
         messages([], attributes=pa.array([], pa.string()), id=pa.array([], pa.string())),
     ]
@@ -198,15 +183,8 @@ def test_flight_alone(served):
         found = [chunk.data.to_pydict() for chunk in reader]
     assert [each["id"] for each in found] == [["p", "q", "r"], ["s"], []]
     assert [sorted(keys) for each in found for keys in each["keys"]] == [[1, 3], [3], [2, 3], [3, 4]]
-
-    table = pa.record_batch(
-        {
-            "tags": [["c"], ["c"]],
-            "attributes": [{"x": 3, "y": True}, {"x": 1, "y": True}],
-            "location": [[9.0, 45.0], None],
-            "id": [7, None],
-        }
-    )
+    attributes = pa.array([{"x": 3, "y": True}, {"x": 1, "y": True}])
+    table = messages([["c"], ["c"]], attributes=attributes, location=[[9.0, 45.0], None], id=[7, None])
     found = exchanged(client, command(command="match_unique"), table).to_pylist()
     assert found == [{"id": 7, "keys": [3, 4, 5]}, {"id": None, "keys": [3]}]
     assert value(service, "tagmatch_messages_total") == value(service, "tagmatch_answers_total") == 6
@@ -218,33 +196,30 @@ def send(client, kind, table):
     return (exchanged if kind == "match" else put)(client, command(command=kind), table)
 
 
-@pytest.mark.parametrize(
-    ("kind", "columns", "meant"),
-    [
-        ("match", {"tag": [["a"]]}, "tags"),
-        ("match", {"Tags": [["a"]], "x": [1]}, "tags"),
-        ("match", {"tags": [["a"]], "Location": [[9.0, 45.0]]}, "location"),
-        ("match", {"tags": [["a"]], "attribute": ['{"x": 3}']}, "attributes"),
-        ("match", {"tags": [["a"]], "ID": ["p"]}, "id"),
-        ("publish", {"tag": [["a"]]}, "tags"),
-        ("publish", {"tags": [["a"]], "Payload": [b"p"]}, "payload"),
-        ("publish", {"tags": [["a"]], "expire": [None]}, "expires"),
-        ("add", {"key": [1], "wher": ["x = 1"]}, "where"),
-        ("add", {"Key": [1], "tags": [["a"]]}, "key"),
-        ("remove", {"key": [1], "tags": [["a"]], "expiry": [None]}, "expires"),
-    ],
-)
-def test_misspelt_columns_are_refused(served, kind, columns, meant):
+MISSPELT = [
+    ("match", "tags", {"tag": [["a"]]}),
+    ("match", "tags", {"Tags": [["a"]], "x": [1]}),
+    ("match", "location", {"tags": [["a"]], "Location": [[9.0, 45.0]]}),
+    ("match", "attributes", {"tags": [["a"]], "attribute": ['{"x": 3}']}),
+    ("match", "id", {"tags": [["a"]], "ID": ["p"]}),
+    ("publish", "payload", {"tags": [["a"]], "Payload": [b"p"]}),
+    ("add", "where", {"key": [1], "wher": ["x = 1"]}),
+    ("add", "key", {"Key": [1], "tags": [["a"]]}),
+    ("remove", "expires", {"key": [1], "tags": [["a"]], "expiry": [None]}),
+]
+
+
+@pytest.mark.parametrize(("kind", "meant", "columns"), MISSPELT)
+def test_misspelt_columns_are_refused(served, kind, meant, columns):
     """By the service itself, as clients of any kind ask it, and by ours."""
     service, client = served
-    table = pa.table(columns)
     with pytest.raises(pa.ArrowException, match=f"is '{meant}' meant"):
-        send(client, kind, table)
+        send(client, kind, pa.table(columns))
     assert service.index.stats()["staged"] == 0
     with connect(service.url) as tm:
         calls = {"add": tm.add_subscriptions, "remove": tm.remove_subscriptions, "publish": tm.publish}
         with pytest.raises(InvalidValueError, match=f"is '{meant}' meant"):
-            calls.get(kind, tm.match_many)(table)
+            calls.get(kind, tm.match_many)(pa.table(columns))
 
 
 def test_attributes_of_any_name_go_into_a_column(served):
@@ -253,17 +228,17 @@ def test_attributes_of_any_name_go_into_a_column(served):
     service.index.consolidate()
     own = {"Tags": 1, "id": 2}
     maps = pa.array([list(own.items())], pa.map_(pa.string(), pa.int64()))
-    for given_ in (pa.array([own]), maps, pa.array([json.dumps(own)])):
-        table = pa.table({"attributes": given_, "id": ["p"]})
-        assert send(client, "match", table).to_pylist() == [{"id": "p", "keys": [3, 6]}]
-        with connect(service.url) as tm:
+    with connect(service.url) as tm:
+        for given_ in (pa.array([own]), maps, pa.array([json.dumps(own)])):
+            table = pa.table({"attributes": given_, "id": ["p"]})
+            assert send(client, "match", table).to_pylist() == [{"id": "p", "keys": [3, 6]}]
             assert tm.match_many(table).to_pylist() == [[3, 6]]
 
 
-def test_small_batches_are_matched_together(served, monkeypatch):
+@pytest.mark.parametrize("coalesce", [False, True])
+def test_small_batches_are_matched_together(served, monkeypatch, coalesce):
     service, client = served
-    calls, match_many = [], service.index.match_many
-    gate = threading.Event()
+    calls, match_many, gate = [], service.index.match_many, threading.Event()
 
     def slow(queries, *, unique=False):
         gate.wait(30)
@@ -271,43 +246,33 @@ def test_small_batches_are_matched_together(served, monkeypatch):
         return match_many(queries, unique=unique)
 
     monkeypatch.setattr(service.index, "match_many", slow)
-    for coalesce in (False, True):
-        gate.clear()
-        calls.clear()
-        all_read = value(service, "tagmatch_messages_total") + 500
-        writer, reader = client.do_exchange(command(command="match", coalesce=coalesce), options())
-        with writer:
-            writer.begin(messages([]).schema)
-            for number in range(500):
-                writer.write_batch(messages([["ab"[number % 2]]]))
-            writer.done_writing()
-            wait_until(lambda all_read=all_read: value(service, "tagmatch_messages_total") == all_read)
-            gate.set()
-            found = [chunk.data for chunk in reader]
-        assert sum(calls) == 500
-        assert len(calls) <= 2
-        assert len(found) == (len(calls) if coalesce else 500)
-        keys = [sorted(each) for batch in found for each in batch.column("keys").to_pylist()]
-        assert keys == [[1 + number % 2, 3] for number in range(500)]
+    writer, reader = client.do_exchange(command(command="match", coalesce=coalesce), options())
+    with writer:
+        writer.begin(messages([]).schema)
+        for number in range(500):
+            writer.write_batch(messages([["ab"[number % 2]]]))
+        writer.done_writing()
+        wait_until(lambda: value(service, "tagmatch_messages_total") == 500)
+        gate.set()
+        found = [chunk.data for chunk in reader]
+    assert (sum(calls), len(calls) <= 2) == (500, True)
+    assert len(found) == (len(calls) if coalesce else 500)
+    keys = [sorted(each) for batch in found for each in batch.column("keys").to_pylist()]
+    assert keys == [[1 + number % 2, 3] for number in range(500)]
 
 
-def test_subscriptions_are_put(served):
-    _, client = served
+def test_subscriptions_are_put_and_got(served):
+    service, client = served
     table = pa.table({"key": [10, 11], "tags": [["d"], ["e"]]})
     for commit in (False, True):
         answer = json.loads(put(client, command(command="add", commit=commit), table).to_pybytes())
         changes = {"changes": {"added": 2, "already_there": 2, "removed": 0, "missing": 0}} if commit else {}
         assert answer == {"rows": 2, "staged": 2, "committed": commit, "sets": 7 if commit else 5} | changes
-
-
-def test_what_is_stored_is_got(served):
-    service, client = served
-    rows = client.do_get(flight.Ticket(b'{"get": "rows"}'), options()).read_all()
+    got = (client.do_get(flight.Ticket(b'{"get": "%s"}' % name), options()).read_all() for name in (b"rows", b"sets"))
+    rows, sets = got
     assert rows.equals(service.index.to_arrow())
-    sets = client.do_get(flight.Ticket(b'{"get": "sets"}'), options()).read_all().to_pylist()
-    assert {frozenset([*each["tags"], *map(Where, each["where"])]): tuple(each["keys"]) for each in sets} == dict(
-        service.index
-    )
+    found = [(frozenset([*each["tags"], *map(Where, each["where"])]), (*each["keys"],)) for each in sets.to_pylist()]
+    assert dict(found) == dict(service.index)
     (info,) = [each for each in client.list_flights(options=options()) if b"rows" in each.endpoints[0].ticket.ticket]
     assert info.schema == rows.schema
     assert client.get_schema(command(get="sets"), options()).schema.names == ["tags", "where", "keys"]
@@ -316,30 +281,24 @@ def test_what_is_stored_is_got(served):
 
 def test_consolidate_while_many_threads_share_a_stream():
     """Each message gets the keys of one snapshot, wholly, and none gets another's."""
-    with remote() as (_, tm):
+    stop = threading.Event()
+    with remote() as (_, tm), ThreadPoolExecutor(4) as threads:
         tm.add_sets([["x"]] * 10, range(10))
         tm.add_sets([[f"t{number}"] for number in range(4)], range(100, 104))
         tm.consolidate()
-        stop, wrong, asked = threading.Event(), [], []
 
         def ask(number):
             whole, seen = [[*range(count), 100 + number] for count in (10, 20)], 0
-            while not stop.is_set() and seen < 20_000:
+            while not seen or (not stop.is_set() and seen < 20_000):
                 futures = [tm.submit(["x", f"t{number}"]) for _ in range(50)]
-                wrong.extend(keys for keys in (sorted(each.result(60)) for each in futures) if keys not in whole)
-                wrong.extend(keys for keys in [sorted(tm.match([f"t{number}"]))] if keys != [100 + number])
+                assert all(sorted(each.result(60)) in whole for each in futures)
+                assert tm.match([f"t{number}"]) == [100 + number]
                 seen += 50
-            asked.append(seen)
 
-        threads = [threading.Thread(target=ask, args=[number]) for number in range(4)]
-        for thread in threads:
-            thread.start()
+        asking = [threads.submit(ask, number) for number in range(4)]
         for number in range(10):
             (tm.remove_sets if number % 2 else tm.add_sets)([["x"]] * 10, range(10, 20))
             tm.consolidate(full=number % 3 == 0)
         stop.set()
-        for thread in threads:
-            thread.join(60)
-        assert not wrong
-        assert len(asked) == 4
-        assert all(asked)
+        for each in asking:
+            each.result(60)
