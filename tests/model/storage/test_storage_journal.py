@@ -1,6 +1,5 @@
 import itertools
 import multiprocessing
-import os
 import shutil
 import signal
 import tempfile
@@ -63,9 +62,7 @@ def outcome(folder: Path) -> tuple[list, bool] | None:
     return found, bool(caught)
 
 
-# -- damage ------------------------------------------------------------------------------------------------------------
-
-
+@pytest.mark.slow
 def test_every_prefix_of_a_log_has_a_prefix_of_its_changes_and_warns(tmp_path):
     write_all(tmp_path, CALLS)
     ends = list(itertools.accumulate(map(len, records_in(tmp_path, CALLS))))
@@ -83,42 +80,39 @@ def test_every_prefix_of_a_log_has_a_prefix_of_its_changes_and_warns(tmp_path):
         assert outcome(tmp_path) == (changes_of(CALLS[:whole]), False)
 
 
-def test_every_changed_byte_is_noticed(tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize("is_last", [True, False])
+def test_every_changed_byte_is_noticed(tmp_path, is_last):
+    """Also in a log that another follows, which has no torn tail."""
     write_all(tmp_path, CALLS)
     *_, last = records_in(tmp_path, CALLS)
+    made = CALLS[:-1]
+    if not is_last:
+        journal = Journal.acquire(tmp_path, FIRST)
+        journal.rotate()
+        journal.append(CALLS[0].record, "os")
+        journal.close()
     good = log(tmp_path).read_bytes()
     for place in range(len(good)):
-        for value in {0, good[place] ^ 1 << place % 8} - {good[place]}:
+        for value in {0 if is_last else good[place], good[place] ^ 1 << place % 8} - {good[place]}:
             bad = bytearray(good)
             bad[place] = value
             log(tmp_path).write_bytes(bad)
-            at_the_end = place >= len(good) - len(last)
-            assert outcome(tmp_path) == ((changes_of(CALLS[:-1]), True) if at_the_end else None), place
-
-
-def test_every_changed_byte_is_noticed_in_a_log_that_another_follows(tmp_path):
-    journal = Journal.acquire(tmp_path, FIRST)
-    for call in CALLS[:2]:
-        journal.append(call.record, "os")
-    journal.rotate()
-    journal.append(CALLS[2].record, "os")
-    journal.close()
-    good = log(tmp_path).read_bytes()
-    for place in range(len(good)):
-        log(tmp_path).write_bytes(good[:place] + bytes([good[place] ^ 1 << place % 8]) + good[place + 1 :])
-        assert outcome(tmp_path) is None, place
-    for size in range(len(good)):
-        log(tmp_path).write_bytes(good[:size])
-        assert outcome(tmp_path) is None, size
-    log(tmp_path).unlink()
-    assert outcome(tmp_path) is None
+            is_torn = is_last and place >= len(good) - len(last)
+            assert outcome(tmp_path) == ((changes_of(made), True) if is_torn else None), place
+    if not is_last:
+        for size in range(len(good)):
+            log(tmp_path).write_bytes(good[:size])
+            assert outcome(tmp_path) is None, size
+        log(tmp_path).unlink()
+        assert outcome(tmp_path) is None
     log(tmp_path).write_bytes(good)
-    assert outcome(tmp_path) == (changes_of(CALLS[:3]), False)
+    assert outcome(tmp_path) == (changes_of(CALLS if is_last else [*CALLS, CALLS[0]]), False)
 
 
 def test_records_that_are_swapped_repeated_left_out_or_of_another_log_are_noticed(tmp_path):
-    write_all(tmp_path / "one", CALLS)
-    write_all(tmp_path / "other", CALLS)
+    for name in ("one", "other"):
+        write_all(tmp_path / name, CALLS)
     start, *records = records_in(tmp_path / "one", CALLS)
     foreign, *others = records_in(tmp_path / "other", CALLS)
 
@@ -131,19 +125,16 @@ def test_records_that_are_swapped_repeated_left_out_or_of_another_log_are_notice
         swapped[i], swapped[j] = swapped[j], swapped[i]
         assert of(start, *swapped) is None
     for i, record in enumerate(records):
-        assert of(start, *records[: i + 1], *records[i:]) is None
-        assert of(start, *records, record) is None
+        wrong = [[*records[: i + 1], *records[i:]], [*records, record]]
         if i < len(records) - 1:
-            assert of(start, *records[:i], *records[i + 1 :]) is None
-            assert of(start, *records[:i], others[i], *records[i + 1 :]) is None
+            wrong += [[*records[:i], *more, *records[i + 1 :]] for more in ([], [others[i]])]
+        assert [of(start, *each) for each in wrong] == [None] * len(wrong)
         assert of(start, *records[:i], *others[i:]) == (changes_of(CALLS[:i]), True)
     assert of(foreign, *records) == ([], True)
     assert of(start, *records) == (changes_of(CALLS), False)
-
-
-def test_a_log_under_the_name_of_another_generation_or_in_its_place_is_noticed(tmp_path):
-    write_all(tmp_path, CALLS)
-    shutil.copy(log(tmp_path), log(tmp_path, FIRST + 1))
+    # Under the name of another generation, or in its place
+    for generation in (FIRST + 1, FIRST):
+        shutil.copy(log(tmp_path / "other"), log(tmp_path, generation))
     assert outcome(tmp_path) is None
     log(tmp_path).unlink()
     assert outcome(tmp_path) is None
@@ -181,47 +172,38 @@ def holed(folder: Path, durability: str) -> tuple[int, list]:
 
 
 def test_a_block_that_was_not_written_before_a_crash_is_a_torn_tail(tmp_path):
-    before, made = holed(tmp_path, "os")
-    staged = peek(tmp_path, FIRST)
+    """If it had been on disk, it is damage."""
+    before, made = holed(tmp_path / "os", "os")
+    staged = peek(tmp_path / "os", FIRST)
     assert staged.torn_records > 20
     with pytest.warns(StagedChangesWarning, match=f"{staged.torn_bytes} bytes .* {staged.torn_records} calls"):
-        assert acquired(tmp_path) in (changes_of(made[:before]), changes_of(made[: before - 1]))
-    assert log(tmp_path).stat().st_size == staged.nbytes
-
-
-def test_a_block_that_had_been_on_disk_and_is_empty_is_damage(tmp_path):
-    holed(tmp_path, "fsync")
-    assert outcome(tmp_path) is None
+        assert acquired(tmp_path / "os") in (changes_of(made[:before]), changes_of(made[: before - 1]))
+    assert log(tmp_path / "os").stat().st_size == staged.nbytes
+    holed(tmp_path / "fsync", "fsync")
+    assert outcome(tmp_path / "fsync") is None
 
 
 # -- one writer --------------------------------------------------------------------------------------------------------
 
 
-def test_only_one_has_the_log(tmp_path):
-    journal = Journal.acquire(tmp_path / "new", FIRST)
-    for _ in range(2):
-        with pytest.raises(IndexLockedError, match="close it there"):
-            Journal.acquire(tmp_path / "new", FIRST)
-    journal.close()
-    assert acquired(tmp_path / "new") == []
-
-
-def _hold(folder: Path, ready) -> None:
+def _hold(folder: Path, durability: str, ready) -> None:
     journal = Journal.acquire(folder, FIRST)
     for call in CALLS:
-        journal.append(call.record, "os")
+        journal.append(call.record, durability)
     ready.set()
     time.sleep(600)
 
 
-def test_another_program_has_the_log_until_it_is_killed(tmp_path):
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_another_program_has_the_log_until_it_is_killed(tmp_path, durability):
     fork = multiprocessing.get_context("fork")
     ready = fork.Event()
-    program = fork.Process(target=_hold, args=(tmp_path, ready))
+    program = fork.Process(target=_hold, args=(tmp_path, durability, ready))
     program.start()
     assert ready.wait(60)
-    with pytest.raises(IndexLockedError):
-        Journal.acquire(tmp_path, FIRST)
+    for _ in range(2):
+        with pytest.raises(IndexLockedError, match="close it there"):
+            Journal.acquire(tmp_path, FIRST)
     assert peek(tmp_path, FIRST).records == len(CALLS)
     program.kill()
     program.join()
@@ -232,28 +214,25 @@ def test_another_program_has_the_log_until_it_is_killed(tmp_path):
 def test_the_child_of_a_fork_neither_writes_nor_keeps_the_lock(tmp_path):
     journal = Journal.acquire(tmp_path, FIRST)
     journal.append(CALLS[0].record, "os")
-    goes_on, writes_on = os.pipe()
-    has_let_go, says_so = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
+    fork = multiprocessing.get_context("fork")
+    has_let_go, goes_on = fork.Event(), fork.Event()
+
+    def work() -> None:
+        with pytest.raises(ClosedError):
             journal.append(CALLS[1].record, "os")
-        except ClosedError:
-            journal.close()
-            os.write(says_so, b"x")
-            os.read(goes_on, 1)
-            code = 0
-        finally:
-            os._exit(code)
+        journal.close()
+        has_let_go.set()
+        goes_on.wait(60)
+
+    child = fork.Process(target=work)
+    child.start()
     journal.append(CALLS[2].record, "os")
     journal.close()
-    os.read(has_let_go, 1)
+    assert has_let_go.wait(60)
     assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[2]])
-    os.write(writes_on, b"x")
-    assert os.waitpid(child, 0)[1] == 0
-    for descriptor in (goes_on, writes_on, has_let_go, says_so):
-        os.close(descriptor)
+    goes_on.set()
+    child.join()
+    assert child.exitcode == 0
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 100])
@@ -265,44 +244,23 @@ def test_the_lock_is_let_go_when_the_log_cannot_be_had(tmp_path, damage):
     assert acquired(tmp_path) == []
 
 
-def test_a_closed_journal_says_so(tmp_path):
+def test_a_closed_journal_says_so_and_a_file_is_no_folder(tmp_path):
     journal = Journal.acquire(tmp_path, FIRST)
     journal.close()
     journal.close()
-    for use in (
-        lambda: journal.append(CALLS[0].record, "os"),
-        lambda: journal.sync(1),
-        lambda: list(journal.replay()),
-        lambda: journal.drop(9),
-        journal.rotate,
-    ):
+    append, replay = lambda: journal.append(CALLS[0].record, "os"), lambda: list(journal.replay())
+    for use in (append, replay, lambda: journal.sync(1), lambda: journal.drop(9), journal.rotate):
         with pytest.raises(ClosedError):
             use()
-
-
-def test_a_file_where_the_folder_should_be_is_told(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(TagMatchError, match="cannot write the index"):
         Journal.acquire(tmp_path / "file", FIRST)
+    staged = peek(tmp_path / "none", FIRST)
+    assert (staged.changes, staged.records, staged.nbytes, staged.torn_bytes) == (0, 0, 0, 0)
+    assert not (tmp_path / "none").exists()
 
 
 # -- durability and generations ----------------------------------------------------------------------------------------
-
-
-def _end_without_closing(folder: Path, durability: str) -> None:
-    journal = Journal.acquire(folder, FIRST)
-    for call in CALLS:
-        journal.append(call.record, durability)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_what_is_logged_outlasts_a_program_that_is_killed(tmp_path, durability):
-    program = multiprocessing.get_context("fork").Process(target=_end_without_closing, args=(tmp_path, durability))
-    program.start()
-    program.join()
-    assert program.exitcode == -signal.SIGKILL
-    assert acquired(tmp_path) == changes_of(CALLS)
 
 
 def test_no_file_is_made_before_the_first_record_and_none_without_records_stays(tmp_path):
@@ -364,41 +322,28 @@ def test_logs_below_the_first_that_counts_are_removed(tmp_path):
     journal.close()
 
 
-def test_nothing_is_staged_where_there_is_no_folder(tmp_path):
-    staged = peek(tmp_path / "none", FIRST)
-    assert (staged.changes, staged.records, staged.nbytes, staged.torn_bytes) == (0, 0, 0, 0)
-    assert not (tmp_path / "none").exists()
-
-
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_the_last_record_can_be_taken_back(tmp_path, durability):
+    """While it is the last one of its log."""
     journal = Journal.acquire(tmp_path, FIRST)
+
+    def refused(position: int) -> None:
+        with pytest.raises(InvalidValueError, match="back"):
+            journal.back_to(position)
+
     journal.append(CALLS[0].record, "os")
     before = journal.position
     journal.back_to(before)
     journal.append(CALLS[1].record, durability)
     journal.back_to(before)
+    refused(before - 1)
     journal.back_to(before)
     assert changes_in(journal.replay()) == changes_of(CALLS[:1])
-    with pytest.raises(InvalidValueError, match="back"):
-        journal.back_to(before + 1)
+    refused(before + 1)
     journal.append(CALLS[2].record, durability)
     journal.append(CALLS[3].record, durability)
-    with pytest.raises(InvalidValueError, match="back"):
-        journal.back_to(before)
+    refused(before)
+    journal.rotate()
+    refused(journal.position - 1)
     journal.close()
     assert acquired(tmp_path) == changes_of([CALLS[0], *CALLS[2:]])
-
-
-def test_what_is_no_longer_the_last_record_of_its_log_cannot_be_taken_back(tmp_path):
-    journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, "os")
-    journal.append(CALLS[1].record, "os")
-    journal.back_to(1)
-    with pytest.raises(InvalidValueError, match="back"):
-        journal.back_to(0)
-    journal.rotate()
-    with pytest.raises(InvalidValueError, match="back"):
-        journal.back_to(0)
-    journal.close()
-    assert acquired(tmp_path) == changes_of(CALLS[:1])

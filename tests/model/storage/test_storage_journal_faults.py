@@ -8,6 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from faults.interrupts import Interrupt, interrupted
 from hypothesis import given
 from hypothesis import strategies as st
-from support.journals import FIRST, acquired, bulk, changes_in, changes_of, single
+from support.journals import FIRST, acquired, bulk, changes_in, changes_of, single, write_all
 
 from tagmatch import StagedChangesWarning, TagMatchError
 from tagmatch.model.columns import rows_of_tags
@@ -95,18 +96,24 @@ def told(code: int) -> Iterator[list[str]]:
 @pytest.mark.parametrize("on", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_whatever_fails_a_call_changes_all_or_nothing(tmp_path, disk, durability, code, on):
-    """What is replayed is what was written, whether it could then be synced or not."""
+    """What is replayed is what was written, whether it could then be synced or not; a log is begun, or it is not."""
     for at, short in itertools.product(range(1, 40), (0, 1, 50, 64, 100)):
         folder = tmp_path / f"{at} {short}"
         journal = Journal.acquire(folder, FIRST)
         disk.fail(at, code, on=on, short=short)
-        written, refused = [], []
+        written, refused = [], 0
         for i, call in enumerate(CALLS):
             before = journal.position
             with told(code) as errors:
                 journal.append(call.record, durability)
-            refused += [i] * len(errors)
+            refused += len(errors)
             written += [call] * (journal.position - before)
+            if i == 2:
+                begun, generation = len(logs(folder)), FIRST
+                with told(code) as errors:
+                    generation = journal.rotate()
+                refused += len(errors)
+                assert generation - FIRST == len(logs(folder)) - begun == (not errors and bool(begun))
         failed = len(disk.calls) >= at
         disk.work()
         assert failed or not refused
@@ -116,22 +123,6 @@ def test_whatever_fails_a_call_changes_all_or_nothing(tmp_path, disk, durability
             assert written == CALLS
             return
     raise AssertionError("every run had a failing call")
-
-
-@pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_after_a_write_that_failed_the_next_ones_are_right(tmp_path, disk, durability):
-    journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, durability)
-    size = logs(tmp_path)[0].stat().st_size
-    for short in range(1, 64 + CALLS[3].record.nbytes, 97):
-        disk.fail(1, errno.ENOSPC, short=short)
-        with pytest.raises(TagMatchError, match="No space left"):
-            journal.append(CALLS[3].record, durability)
-        assert disk.calls == ["pwritev", "ftruncate"]
-        assert logs(tmp_path)[0].stat().st_size == size
-    journal.append(CALLS[4].record, durability)
-    journal.close()
-    assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[4]])
 
 
 def test_a_log_that_cannot_be_truncated_takes_nothing_until_it_can_or_another_is_begun(tmp_path, disk):
@@ -158,33 +149,20 @@ def test_a_log_that_cannot_be_truncated_takes_nothing_until_it_can_or_another_is
 
 
 def test_writes_of_some_bytes_only_go_on(tmp_path, monkeypatch):
-    write = os.pwritev
-    monkeypatch.setattr(journal_log.os, "pwritev", lambda fd, pieces, at: write(fd, [b"".join(pieces)[:7]], at))
+    """Also of a change in thousands of chunks. A disk that takes no bytes and gives no error is told."""
+    write, rows = os.pwritev, [[f"t{i}"] for i in range(3_000)]
+    many = bulk([rows_of_tags([row]) for row in rows], rows, list(range(3_000)))
     journal = Journal.acquire(tmp_path, FIRST)
-    for call in CALLS:
-        journal.append(call.record, "os")
-    journal.close()
-    assert acquired(tmp_path) == changes_of(CALLS)
-
-
-def test_a_change_of_thousands_of_chunks_is_written_wholly(tmp_path):
-    rows = [[f"t{i}"] for i in range(3_000)]
-    call = bulk([rows_of_tags([row]) for row in rows], rows, list(range(3_000)))
-    journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(call.record, "os")
-    journal.close()
-    assert acquired(tmp_path) == call.changes
-
-
-def test_a_disk_that_takes_no_bytes_and_gives_no_error_is_told(tmp_path, monkeypatch):
-    journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, "os")
+    journal.append(many.record, "os")
     with monkeypatch.context() as patch:
+        patch.setattr(journal_log.os, "pwritev", lambda fd, pieces, at: write(fd, [b"".join(pieces)[:7]], at))
+        for call in CALLS:
+            journal.append(call.record, "os")
         patch.setattr(journal_log.os, "pwritev", lambda *_: 0)
         with pytest.raises(TagMatchError, match="no more bytes"):
             journal.append(CALLS[1].record, "os")
     journal.close()
-    assert acquired(tmp_path) == changes_of(CALLS[:1])
+    assert acquired(tmp_path) == changes_of([many, *CALLS])
 
 
 def test_after_a_sync_that_failed_nothing_is_acknowledged_before_another_log_is_begun(tmp_path, disk):
@@ -235,66 +213,27 @@ def test_what_a_disk_did_not_take_is_a_torn_tail_though_another_log_follows(tmp_
     assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[4]])
 
 
-def test_a_log_is_on_disk_before_the_next_one_is_begun(tmp_path, monkeypatch):
-    journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, "os")
-    synced = []
-    fsync = os.fsync
-
-    def noted(descriptor: int) -> None:
-        synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), len(logs(tmp_path))))
-        fsync(descriptor)
-
-    monkeypatch.setattr("os.fsync", noted)
-    journal.rotate()
-    old, new = logs(tmp_path)
-    assert synced == [(str(old), 1), (str(new), 2), (str(tmp_path), 2)]
-    journal.close()
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_a_log_that_cannot_be_begun_leaves_the_one_before(tmp_path, disk, code):
-    for at in range(1, 10):
-        folder = tmp_path / str(at)
-        journal = Journal.acquire(folder, FIRST)
-        journal.append(CALLS[0].record, "fsync")
-        disk.fail(at, code)
-        before = len(logs(folder))
-        generation = FIRST
-        with told(code) as errors:
-            generation = journal.rotate()
-        assert not errors or len(logs(folder)) == before
-        failed = len(disk.calls) >= at
-        disk.work()
-        assert generation == FIRST + (len(logs(folder)) > 1)
-        assert failed or generation == FIRST + 1
-        journal.append(CALLS[1].record, "fsync")
-        journal.close()
-        assert acquired(folder) == changes_of(CALLS[:2])
-        if not failed:
-            return
-    raise AssertionError("every run had a failing call")
-
-
-def test_the_cut_of_a_torn_tail_is_on_disk(tmp_path, monkeypatch):
-    journal = Journal.acquire(tmp_path, FIRST)
-    for call in CALLS:
-        journal.append(call.record, "os")
-    journal.close()
+def test_logs_are_on_disk_before_the_next_one_is_begun_and_after_a_torn_tail_is_cut(tmp_path, monkeypatch):
+    write_all(tmp_path, CALLS)
     (log,) = logs(tmp_path)
-    sizes = []
-    fsync = os.fsync
+    os.truncate(log, log.stat().st_size - 1)
+    good, synced, fsync = peek(tmp_path, FIRST).nbytes, [], os.fsync
 
     def noted(descriptor: int) -> None:
-        sizes.append((os.readlink(f"/proc/self/fd/{descriptor}"), os.fstat(descriptor).st_size))
+        synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), len(logs(tmp_path)), os.fstat(descriptor).st_size))
         fsync(descriptor)
 
-    os.truncate(log, log.stat().st_size - 1)
-    good = peek(tmp_path, FIRST).nbytes
     monkeypatch.setattr("os.fsync", noted)
     with pytest.warns(StagedChangesWarning, match="bytes"):
-        assert acquired(tmp_path) == changes_of(CALLS[:-1])
-    assert (str(log), good) in sizes
+        journal = Journal.acquire(tmp_path, FIRST)
+    assert changes_in(journal.replay()) == changes_of(CALLS[:-1])
+    assert (str(log), 1, good) in synced
+    journal.append(CALLS[0].record, "os")
+    synced.clear()
+    journal.rotate()
+    old, new = logs(tmp_path)
+    assert [each[:2] for each in synced] == [(str(old), 1), (str(new), 2), (str(tmp_path), 2)]
+    journal.close()
 
 
 # -- Ctrl-C ------------------------------------------------------------------------------------------------------------
@@ -309,43 +248,18 @@ def open_files_are_closed() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("durability", ["fsync", "os"])
-@pytest.mark.parametrize("logged", [0, 1])
-def test_ctrl_c_at_every_place_leaves_a_call_whole_or_undone(tmp_path, durability, logged):
+@pytest.mark.parametrize(
+    "what", ["first fsync", "first os", "fsync", "os", "rotate", "drop", "close", "back_to", "acquire"]
+)
+def test_ctrl_c_at_every_place_leaves_a_call_whole_or_undone(tmp_path, what):
     for at in itertools.count(1):
         folder = tmp_path / f"{at}"
         journal = Journal.acquire(folder, FIRST)
-        for call in CALLS[:logged]:
+        *first, durability = what.split("-")
+        expected = [] if first else CALLS[:2]
+        for call in expected:
             journal.append(call.record, "os")
-        interrupt = Interrupt(at)
-        before = journal.position
-        expected = CALLS[:logged]
-        try:
-            with open_files_are_closed(), interrupted(interrupt):
-                journal.append(CALLS[1].record, durability)
-        except KeyboardInterrupt:
-            if at % 2:
-                journal.back_to(before)
-            expected += [CALLS[1]] * (journal.position - before)
-        else:
-            expected += [CALLS[1]]
-        journal.append(CALLS[4].record, "fsync")
-        assert changes_in(journal.replay()) == changes_of([*expected, CALLS[4]])
-        journal.close()
-        assert acquired(folder) == changes_of([*expected, CALLS[4]])
-        if interrupt.count < at:
-            return
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("what", ["rotate", "drop", "close", "back_to", "acquire"])
-def test_ctrl_c_at_every_place_loses_nothing(tmp_path, what):
-    for at in itertools.count(1):
-        folder = tmp_path / f"{at}"
-        journal = Journal.acquire(folder, FIRST)
-        expected = [CALLS[0], CALLS[1]]
-        journal.append(CALLS[0].record, "os")
-        journal.append(CALLS[1].record, "os")
+        before, opened, interrupt = journal.position, journal, Interrupt(at)
         calls: dict[str, Callable[[], object]] = {
             "rotate": journal.rotate,
             "drop": lambda journal=journal: journal.drop(FIRST),
@@ -353,26 +267,31 @@ def test_ctrl_c_at_every_place_loses_nothing(tmp_path, what):
             "back_to": lambda journal=journal: journal.back_to(1),
             "acquire": lambda folder=folder: Journal.acquire(folder, FIRST),
         }
+        act = calls.get(what, lambda journal=journal, how=durability: journal.append(CALLS[2].record, how))
         if what == "acquire":
             journal.close()
-        interrupt = Interrupt(at)
+            opened = None
         try:
             with open_files_are_closed(), interrupted(interrupt):
-                opened = calls[what]()
+                found = act()
+                opened = found if what == "acquire" else journal
         except KeyboardInterrupt:
-            opened = None
-        if what == "acquire":
-            journal = opened if isinstance(opened, Journal) else Journal.acquire(folder, FIRST)
-        if what == "back_to" and journal.position == 1:
-            expected = expected[:1]
+            if what not in calls and at % 2:
+                journal.back_to(before)
+        journal = opened or Journal.acquire(folder, FIRST)
         if what == "close":
             with open_files_are_closed():
                 journal.close()
-            assert acquired(folder) == changes_of(expected)
-        else:
-            journal.append(CALLS[4].record, "fsync")
-            journal.close()
-            assert acquired(folder) == changes_of([*expected, CALLS[4]])
+            journal = Journal.acquire(folder, FIRST)
+        elif what == "back_to":
+            expected = expected[: journal.position]
+        elif what not in calls:
+            expected = [*expected, *[CALLS[2]] * (journal.position - before)]
+            assert interrupt.count >= at or journal.position > before
+        journal.append(CALLS[4].record, "fsync")
+        assert changes_in(journal.replay()) == changes_of([*expected, CALLS[4]])
+        journal.close()
+        assert acquired(folder) == changes_of([*expected, CALLS[4]])
         if interrupt.count < at:
             return
 
@@ -401,10 +320,7 @@ class Ordered:
 def test_threads_share_syncs_and_none_returns_before_the_one_that_covers_it(tmp_path, monkeypatch):
     journal = Journal.acquire(tmp_path, FIRST)
     journal.append(single(["first"], 0).record, "fsync")
-    ordered = Ordered(monkeypatch, 0.0005)
-    early: list[tuple[int, int]] = []
-    orders: list[Any] = []
-    lock = threading.Lock()
+    ordered, lock, orders = Ordered(monkeypatch, 0.0005), threading.Lock(), [single(["first"], 0)]
 
     def work(thread: int) -> None:
         for i in range(200):
@@ -414,18 +330,13 @@ def test_threads_share_syncs_and_none_returns_before_the_one_that_covers_it(tmp_
                 orders.append(call)
                 end = logs(tmp_path)[0].stat().st_size
             journal.sync(position)
-            if ordered.covered < end:
-                early.append((thread, i))
+            assert ordered.covered >= end
 
-    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert early == []
+    with ThreadPoolExecutor(16) as threads:
+        assert len([*threads.map(work, range(16))]) == 16
     assert 0 < ordered.count < 16 * 200 / 2
     journal.close()
-    assert acquired(tmp_path) == [(["first"], 0, False), *changes_of(orders)]
+    assert acquired(tmp_path) == changes_of(orders)
 
 
 def test_one_thread_syncs_each_record_once(tmp_path, monkeypatch):
@@ -457,8 +368,7 @@ def test_what_is_written_in_place_of_what_was_taken_back_is_not_on_disk_before_i
 def test_all_threads_are_told_when_the_sync_that_they_wait_for_fails(tmp_path, monkeypatch):
     journal = Journal.acquire(tmp_path, FIRST)
     journal.append(CALLS[0].record, "fsync")
-    fail = threading.Event()
-    fsync = os.fsync
+    fail, fsync = threading.Event(), os.fsync
 
     def failing_once(_: int) -> None:
         fail.wait(60)
@@ -466,33 +376,18 @@ def test_all_threads_are_told_when_the_sync_that_they_wait_for_fails(tmp_path, m
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr("os.fsync", failing_once)
-    outcomes: list[str] = []
-
-    def work(position: int) -> None:
-        try:
-            journal.sync(position)
-            outcomes.append("acknowledged")
-        except TagMatchError:
-            outcomes.append("told")
-
     positions = [journal.write(single(["a"], i).record) for i in range(8)]
-    threads = [threading.Thread(target=work, args=(position,)) for position in positions]
-    for thread in threads:
-        thread.start()
-    fail.set()
-    for thread in threads:
-        thread.join()
-    assert outcomes == ["told"] * 8
+    with ThreadPoolExecutor(8) as threads:
+        syncs = [threads.submit(journal.sync, position) for position in positions]
+        fail.set()
+    assert [type(each.exception()) for each in syncs] == [TagMatchError] * 8
     journal.close()
 
 
-@given(st.data())
-def test_threads_of_all_durabilities_log_all_records_once(data):
-    kinds = data.draw(st.lists(st.sampled_from(["fsync", "os"]), min_size=1, max_size=4))
-    with tempfile.TemporaryDirectory() as name:
-        journal = Journal.acquire(Path(name), FIRST)
-        orders: list[Any] = []
-        lock = threading.Lock()
+@given(st.lists(st.sampled_from(["fsync", "os"]), min_size=1, max_size=4))
+def test_threads_of_all_durabilities_log_all_records_once(kinds):
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(4) as threads:
+        journal, orders, lock = Journal.acquire(Path(name), FIRST), [], threading.Lock()
 
         def work(thread: int) -> None:
             for i in range(20):
@@ -505,10 +400,6 @@ def test_threads_of_all_durabilities_log_all_records_once(data):
                 if kinds[thread] == "fsync":
                     journal.sync(position)
 
-        threads = [threading.Thread(target=work, args=(thread,)) for thread in range(len(kinds))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        assert len([*threads.map(work, range(len(kinds)))]) == len(kinds)
         journal.close()
         assert acquired(Path(name)) == changes_of(orders)

@@ -1,43 +1,108 @@
+"""Changes come back from logs as they were logged, also with the times at which keys expire."""
+
+import struct
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.journals import FIRST, acquired, bulk, calls, changes_in, changes_of, single, write_all
+from support import strategies
+from support.journals import FIRST, acquired, bulk, changes_in, changes_of, single, sliced_chunks, write_all
 
-from tagmatch import InvalidValueError
+from tagmatch import InvalidValueError, TagMatchError
 from tagmatch.model.arrays import Strings, TagLists
-from tagmatch.model.columns import rows_of_tags, tag_lists
+from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_lists
 from tagmatch.model.storage.journal.folder import peek
 from tagmatch.model.storage.journal.journal import Journal
-from tagmatch.model.storage.journal.records import bulk_record, single_record
+from tagmatch.model.storage.journal.log import LogWriter
+from tagmatch.model.storage.journal.records import Record, bulk_record, single_record
+from tagmatch.model.tables import NEVER
+
+TIMES = st.integers(-(2**62), NEVER) | st.just(NEVER)
+#: A change, and when its key expires
+Timed = tuple[list[str], Any, bool, int]
 
 
-@given(calls(), st.data())
-def test_what_is_replayed_is_what_was_logged_in_that_order(made, data):
-    durabilities = [data.draw(st.sampled_from(["fsync", "os"])) for _ in made]
+@st.composite
+def timed_records(draw: st.DrawFn) -> list[tuple[list[Timed], Record]]:
+    """Records of all kinds, of an index whose keys are of one type."""
+    key_type, keys = draw(st.sampled_from([("integer", strategies.keys), ("string", strategies.names)]))
+    made = []
+    for removed in draw(st.lists(st.booleans(), max_size=8)):
+        if draw(st.booleans()):
+            tags, key, time = draw(strategies.tag_sets), draw(keys), draw(TIMES)
+            made.append(([(tags, key, removed, time)], single_record(tags, key, removed=removed, expires=time)))
+            continue
+        chunks, rows = draw(sliced_chunks())
+        of_rows = [draw(keys) for _ in rows]
+        times = draw(st.none() | st.just([draw(TIMES) for _ in rows]))
+        column = None if times is None else np.array(times, np.int64)
+        timed = zip(rows, of_rows, [removed] * len(rows), times or [NEVER] * len(rows), strict=True)
+        values = KEY_CHECKS[key_type].many(of_rows, "keys")
+        made.append(([*timed], bulk_record(chunks, values, removed=removed, expires=column)))
+    return made
+
+
+def timed_in(journal: Journal) -> list[Timed]:
+    found: list[Timed] = []
+    for logged in journal.replay():
+        changes = changes_in([logged])
+        times = [NEVER] * len(changes) if logged.expires is None else logged.expires.tolist()
+        found += [(*change, time) for change, time in zip(changes, times, strict=True)]
+    return found
+
+
+def versions(folder: Path) -> list[int]:
+    return [struct.unpack_from("<I", file.read_bytes(), 4)[0] for file in sorted(folder.glob("staged-*.log"))]
+
+
+@given(timed_records(), st.data())
+def test_what_is_replayed_is_what_was_logged_and_only_logs_with_times_have_a_format_of_their_own(made, data):
+    """Also where the program that goes on is another one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         journal = Journal.acquire(folder, FIRST)
-        for call, durability in zip(made, durabilities, strict=True):
-            journal.append(call.record, durability)
-        assert changes_in(journal.replay()) == changes_of(made)
+        for _, record in made:
+            if data.draw(st.booleans()):
+                journal.close()
+                journal = Journal.acquire(folder, FIRST)
+            journal.append(record, data.draw(st.sampled_from(["fsync", "os"])))
+        expected = [change for timed, _ in made for change in timed]
+        assert timed_in(journal) == expected
         journal.close()
         staged = peek(folder, FIRST)
-        assert (staged.changes, staged.records, staged.torn_bytes) == (len(changes_of(made)), len(made), 0)
-        assert acquired(folder) == changes_of(made)
+        assert (staged.changes, staged.records, staged.torn_bytes) == (len(expected), len(made), 0)
+        found = versions(folder)
+        assert found == sorted(found)
+        assert (2 in found) == any(record.version == 2 for _, record in made)
+        assert 1 not in found[1:]
+        journal = Journal.acquire(folder, FIRST)
+        assert timed_in(journal) == expected
+        journal.close()
 
 
-@given(calls())
-def test_a_log_goes_on_where_the_program_before_has_ended(made):
-    with tempfile.TemporaryDirectory() as name:
-        for call in made:
-            write_all(Path(name), [call])
-        assert acquired(Path(name)) == changes_of(made)
-        assert len(list(Path(name).glob("staged-*"))) == bool(made)
+def test_a_time_is_not_logged_where_no_log_for_it_can_be_begun(tmp_path, monkeypatch):
+    """Nor later, though the log that there is takes changes without times."""
+    journal = Journal.acquire(tmp_path, FIRST)
+    journal.append(single_record(["a"], 1, removed=False), "os")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LogWriter, "create", full)
+    for _ in range(2):
+        with pytest.raises(TagMatchError, match="No space left"):
+            journal.append(single_record(["a"], 2, removed=False, expires=5), "os")
+    journal.append(single_record(["b"], 3, removed=False), "os")
+    monkeypatch.undo()
+    journal.append(single_record(["c"], 4, removed=False, expires=6), "os")
+    assert timed_in(journal) == [(["a"], 1, False, NEVER), (["b"], 3, False, NEVER), (["c"], 4, False, 6)]
+    journal.close()
+    assert versions(tmp_path) == [1, 2]
 
 
 def test_single_changes_come_back_as_one_chunk(tmp_path):
@@ -84,13 +149,13 @@ def test_what_is_too_long_for_a_record_is_refused(offsets):
 
 
 def test_a_tag_of_4_gib_alone_is_refused():
-    class Long(str):
-        def encode(self) -> bytes:
-            return Encoded()
-
     class Encoded(bytes):
         def __len__(self) -> int:
             return 2**32
+
+    class Long(str):
+        def encode(self) -> bytes:
+            return Encoded()
 
     with pytest.raises(InvalidValueError, match="4 GiB"):
         single_record([Long()], 1, removed=False)
