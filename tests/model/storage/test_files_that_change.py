@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
@@ -60,52 +61,48 @@ def tables(path: Path) -> list[Path]:
 def test_nothing_is_saved_from_files_that_have_changed(
     index: Path, tmp_path: Path, damage: Callable[[Path], None], full: bool
 ) -> None:
+    def others() -> dict[str, bytes]:
+        return {name: contents for name, contents in contents_of(path).items() if "staged-" not in name}
+
     for number in range(6):
         path = Path(shutil.copytree(index, tmp_path / "damaged"))
         with TagMatch.open(path, **OPTIONS) as tm:
             tm.add_set(["new"], "staged")
             file = tables(path)[number]
             damage(file)
-            before = contents_of(path)
-            with pytest.raises(IndexCorruptError, match=rf"{file.name} was overwritten or cut short"):
-                tm.consolidate(full=full)
-            with pytest.raises(IndexCorruptError, match=rf"{file.name} was overwritten or cut short"):
-                tm.save(tmp_path / "saved")
+            before = others()
+            for save in (lambda tm=tm: tm.consolidate(full=full), lambda tm=tm: tm.save(tmp_path / "saved")):
+                with pytest.raises(IndexCorruptError, match=rf"{file.name} was overwritten or cut short"):
+                    save()
             assert not (tmp_path / "saved").exists()
-            assert {name: contents for name, contents in contents_of(path).items() if "staged-" not in name} == {
-                name: contents for name, contents in before.items() if "staged-" not in name
-            }
+            assert others() == before
         shutil.rmtree(path)
+
+
+CALLS: list[Callable[[TagMatch[Any]], object]] = [
+    lambda tm: tm.match(QUERY), lambda tm: tm.match_many([QUERY]), lambda tm: tm.submit(QUERY).result(),
+    lambda tm: tm.explain(QUERY), lambda tm: tm.to_arrow(), list, lambda tm: SETS[0] in tm, lambda tm: tm.check(),
+    lambda tm: tm.stats(),
+]  # fmt: skip
+
+
+def is_told(tm: TagMatch[Any]) -> bool:
+    try:
+        tm.stats()
+    except IndexCorruptError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("damage", [cut, overwrite])
 def test_it_is_told_and_goes_on_when_the_files_are_back(index: Path, damage: Callable[[Path], None]) -> None:
-    calls: list[Callable[[TagMatch[Any]], object]] = [
-        lambda tm: tm.match(QUERY),
-        lambda tm: tm.match_many([QUERY]),
-        lambda tm: tm.submit(QUERY).result(),
-        lambda tm: tm.explain(QUERY),
-        lambda tm: tm.to_arrow(),
-        lambda tm: list(tm),
-        lambda tm: SETS[0] in tm,
-        lambda tm: tm.check(),
-        lambda tm: tm.stats(),
-    ]
     with TagMatch.open(index, **OPTIONS) as tm:
         tm.add_set(["new"], "staged")
         for file in tables(index):
             right = file.read_bytes()
             damage(file)
-
-            def is_told() -> bool:
-                try:
-                    tm.stats()
-                except IndexCorruptError:
-                    return True
-                return False
-
-            wait_until(is_told)
-            for call in calls:
+            wait_until(lambda: is_told(tm))
+            for call in CALLS:
                 with pytest.raises(IndexCorruptError, match="was overwritten or cut short"):
                     call(tm)
             assert "60 sets" in repr(tm)
@@ -113,28 +110,23 @@ def test_it_is_told_and_goes_on_when_the_files_are_back(index: Path, damage: Cal
             file.write_bytes(right)
             assert tm.reload()
             assert sorted(tm.match(QUERY)) == sorted(KEYS)
+            os.utime(file)  # one that is only touched is good
         tm.consolidate()
+        for file in tables(index):
+            file.unlink()  # one that is removed, too
         assert sorted(tm.match(QUERY)) == sorted([*KEYS, "staged"])
         tm.check()
 
 
-def test_files_that_are_only_touched_or_removed_stay_good(index: Path) -> None:
-    with TagMatch.open(index, **OPTIONS) as tm:
-        for file in tables(index):
-            os.utime(file)
-        tm.add_set(["new"], "staged")
-        tm.consolidate()
-        for file in tables(index):
-            file.unlink()
-        assert sorted(tm.match(QUERY)) == sorted([*KEYS, "staged"])
+@pytest.fixture
+def segments_stay() -> Iterator[None]:
+    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0), patch("tagmatch.merging.Merging.begin"):
+        yield
 
 
+@pytest.mark.usefixtures("segments_stay")
 def test_segments_are_not_merged_from_files_that_have_changed(index: Path) -> None:
-    with (
-        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
-        patch("tagmatch.merging.Merging.begin"),
-        TagMatch.open(index, **OPTIONS) as tm,
-    ):
+    with TagMatch.open(index, **OPTIONS) as tm:
         old = tables(index)
         tm.add_sets([["new", f"tag {i}"] for i in range(50)], KEYS[:50])
         tm.consolidate()
@@ -145,25 +137,21 @@ def test_segments_are_not_merged_from_files_that_have_changed(index: Path) -> No
         assert len(list(index.glob("segment-*"))) == 2
 
 
+@pytest.mark.usefixtures("segments_stay")
 def test_a_commit_sees_that_files_that_stay_are_whole(index: Path) -> None:
     """Replaced by others, so that the mapped ones stay good, but the next program would not find these."""
-    with (
-        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
-        patch("tagmatch.merging.Merging.begin"),
-        TagMatch.open(index, **OPTIONS) as tm,
-    ):
+    with TagMatch.open(index, **OPTIONS) as tm:
+        tm.add_set(["new"], "staged")
         file = tables(index)[0]
         right = file.read_bytes()
-        file.unlink()
-        file.write_bytes(right[:-8])
-        tm.add_set(["new"], "staged")
-        with pytest.raises(IndexCorruptError, match=f"{file.name} has"):
-            tm.consolidate()
-        file.unlink()
-        file.symlink_to(index.parent / "copy" / file.relative_to(index))
-        with pytest.raises(IndexCorruptError, match=f"{file.name} is a link"):
-            tm.consolidate()
-        file.unlink()
-        file.write_bytes(right)
-        tm.consolidate()
+        copy = index.parent / "copy" / file.relative_to(index)
+        for replaced, says in (
+            (lambda: file.write_bytes(right[:-8]), "has"),
+            (lambda: file.symlink_to(copy), "is a link"),
+            (lambda: file.write_bytes(right), None),
+        ):
+            file.unlink()
+            replaced()
+            with pytest.raises(IndexCorruptError, match=f"{file.name} {says}") if says else nullcontext():
+                tm.consolidate()
         assert sorted(tm.match(QUERY)) == sorted([*KEYS, "staged"])

@@ -10,7 +10,8 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +22,7 @@ from support.index_files import contents_of
 
 import tagmatch
 from tagmatch import IndexCorruptError, TagMatch, TagMatchError
+from tagmatch.model.storage.file_lock import is_locked
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
 SECRET = b"of the victim"
@@ -47,6 +49,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tagmatch.backup(first, path)
     with TagMatch(path, **OPTIONS) as tm:
         tm.add_set(["staged later"], 2)
+    kinds = ("MANIFEST.json", "MANIFEST-*", "segment-*", "deleted-*", "changes-*", "staged-*", "POSITIONS.arrow")
+    assert all(any(path.glob(kind)) for kind in kinds)
     return path
 
 
@@ -55,49 +59,34 @@ def index(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "index"))
 
 
-def test_the_index_has_every_kind_of_file(original: Path) -> None:
-    kinds = ("MANIFEST.json", "MANIFEST-*", "segment-*", "deleted-*", "changes-*", "staged-*", "POSITIONS.arrow")
-    assert all(any(original.glob(kind)) for kind in kinds)
-    with TagMatch.open(original, **OPTIONS) as tm:
-        tm.check()
-        assert tm.stats()["staged"] == 2
-
-
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
-def _renamed(where: Callable[[Manifest], Manifest]) -> Callable[[Manifest, str], None]:
-    return lambda manifest, name: where(manifest).update(name=name)
-
-
-def _file_renamed(manifest: Manifest, name: str) -> None:
-    files = manifest["segments"][0]["files"]
-    files[name] = files["keys.arrow"]
-
-
-def _deletions_added(manifest: Manifest, name: str) -> None:
-    manifest["segments"][0]["deleted"] = {"name": name, "rows": 0, "bytes": len(SECRET), "xxh3_64": "0" * 16}
-
-
-NAMED: dict[str, Callable[[Manifest, str], None]] = {
-    "segment": _renamed(lambda manifest: manifest["segments"][0]),
-    "table": _file_renamed,
-    "deletions": _deletions_added,
-    "changes": _renamed(lambda manifest: manifest["staged"][0]),
-    "kept": _renamed(lambda manifest: manifest["kept"][0]),
+_SHOWN = {"rows": 0, "bytes": len(SECRET), "xxh3_64": "0" * 16}
+NAMED: dict[str, Callable[[Manifest, str], object]] = {
+    "segment": lambda manifest, name: manifest["segments"][0].update(name=name),
+    "table": lambda manifest, name: manifest["segments"][0]["files"].update({name: _SHOWN}),
+    "deletions": lambda manifest, name: manifest["segments"][0].update(deleted={"name": name, **_SHOWN}),
+    "changes": lambda manifest, name: manifest["staged"][0].update(name=name),
+    "kept": lambda manifest, name: manifest["kept"][0].update(name=name),
     "snapshot": lambda manifest, name: manifest.update(snapshot=name),
 }
 NAMES = ["../{}", "{}", "segment-0123456789abcdef/../../x", "..", ".", "", "a\0b", "LOCK", "segment-0123456789ABCDEF"]
-CALLS: dict[str, Callable[[Path, Path], object]] = {
-    "open": lambda index, _: TagMatch.open(index, **OPTIONS),
-    "write": lambda index, _: TagMatch(index, **OPTIONS),
-    "backup": tagmatch.backup,
-    "restore": tagmatch.restore,
-    "restore an earlier one": lambda index, place: tagmatch.restore(
-        index, place, snapshot=read_manifest(index)["number"]
-    ),
-    "write over": lambda index, _: tagmatch.restore(index, index, replace=True),
-}
+CALLS: list[Callable[[Path, Path], object]] = [
+    lambda index, _: TagMatch.open(index, **OPTIONS),
+    lambda index, _: TagMatch(index, **OPTIONS),
+    tagmatch.backup,
+    tagmatch.restore,
+    lambda index, place: tagmatch.restore(index, place, snapshot=read_manifest(index)["number"]),
+    lambda index, _: tagmatch.restore(index, index, replace=True),
+]
+
+
+def refused(index: Path, place: Path, match: str) -> None:
+    """By all that a user may do with it."""
+    for call in CALLS:
+        with pytest.raises(IndexCorruptError, match=match):
+            call(index, place / "place")
 
 
 @pytest.mark.parametrize("kind", NAMED)
@@ -107,13 +96,10 @@ def test_names_of_other_forms_are_refused(index: Path, tmp_path: Path, kind: str
     before = read_manifest(index)
     for name in (name.format(victim) for name in NAMES):
         with_manifest(index, lambda manifest, name=name: NAMED[kind](manifest, name))
-        for call in CALLS.values():
-            with pytest.raises(IndexCorruptError, match="is of no index that tagmatch has written"):
-                call(index, tmp_path / "place")
+        refused(index, tmp_path, "is of no index that tagmatch has written")
         with_manifest(index, lambda manifest: (manifest.clear(), manifest.update(before)))
         assert victim.read_bytes() == SECRET
-    with TagMatch.open(index, **OPTIONS) as tm:
-        tm.check()
+    _opened(index)
 
 
 def test_names_in_the_manifest_of_an_earlier_snapshot_are_refused(index: Path) -> None:
@@ -133,38 +119,30 @@ def test_names_in_the_manifest_of_an_earlier_snapshot_are_refused(index: Path) -
         TagMatch.open(index, snapshot=number, **OPTIONS)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda manifest: manifest.update(segments=[]),
-        lambda manifest: manifest.update(segments={}),
-        lambda manifest: manifest.update(segments=7),
-        lambda manifest: manifest.pop("segments"),
-        lambda manifest: manifest["segments"][0].pop("files"),
-        lambda manifest: manifest["segments"][0]["files"].pop("tagsets.arrow"),
-        lambda manifest: manifest["segments"][0].update(rows=-1),
-        lambda manifest: manifest["segments"][0].update(rows=True),
-        lambda manifest: manifest.update(layout="other"),
-        lambda manifest: manifest.update(format="3"),
-        lambda manifest: manifest.update(format=1),
-        lambda manifest: manifest.update(format=None),
-        lambda manifest: manifest.update(log=0),
-        lambda manifest: manifest.update(log=2**70),
-        lambda manifest: manifest.update(max_partition_size=0),
-        lambda manifest: manifest.update(keep_snapshots="many"),
-        lambda manifest: manifest["kept"][0].update(until="yesterday"),
-        lambda manifest: manifest["kept"][0].update(number=77),
-        lambda manifest: manifest.update(kept=[None]),
-        lambda manifest: manifest.update(staged="none"),
-        lambda manifest: manifest.update(backup=7),
-        lambda manifest: manifest.update(epochs=[]),
-    ],
-)
-def test_values_that_no_manifest_has_are_refused(
-    index: Path, tmp_path: Path, change: Callable[[Manifest], Any]
-) -> None:
+#: Where in a manifest, and what it says there
+GONE = object()
+VALUES: list[tuple[Any, ...]] = [
+    ("segments", []), ("segments", {}), ("segments", 7), ("segments", GONE), ("segments", 0, "files", GONE),
+    ("segments", 0, "files", "tagsets.arrow", GONE), ("segments", 0, "rows", -1), ("segments", 0, "rows", True),
+    ("layout", "other"), ("format", "3"), ("format", 1), ("format", None), ("log", 0), ("log", 2**70),
+    ("max_partition_size", 0), ("keep_snapshots", "many"), ("kept", 0, "until", "yesterday"), ("kept", [None]),
+    ("kept", 0, "number", 77), ("staged", "none"), ("backup", 7), ("epochs", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("where", VALUES, ids=range(len(VALUES)))
+def test_values_that_no_manifest_has_are_refused(index: Path, tmp_path: Path, where: tuple[Any, ...]) -> None:
+    *above, name, value = where
+
+    def change(manifest: Any) -> None:
+        for each in above:
+            manifest = manifest[each]
+        manifest[name] = value
+        if value is GONE:
+            del manifest[name]
+
     with_manifest(index, change)
-    for call in CALLS.values():
+    for call in CALLS:
         with contextlib.suppress(KeyError), pytest.raises(IndexCorruptError):
             call(index, tmp_path / "place")
 
@@ -178,29 +156,22 @@ def test_a_manifest_that_is_nested_deeply_is_damaged(index: Path) -> None:
 # -- links and pipes ---------------------------------------------------------------------------------------------------
 
 
-def _link(file: Path, victim: Path) -> None:
-    file.symlink_to(victim)
+TRAPS: dict[str, Callable[[Path, Path], object]] = {
+    "link": lambda file, victim: file.symlink_to(victim),
+    "pipe": lambda file, _: os.mkfifo(file),
+    "device": lambda file, _: file.symlink_to("/dev/zero"),
+}
 
 
-def _pipe(file: Path, victim: Path) -> None:  # noqa: ARG001
-    os.mkfifo(file)
-
-
-def _device(file: Path, victim: Path) -> None:  # noqa: ARG001
-    file.symlink_to("/dev/zero")
-
-
-TRAPS = {"link": _link, "pipe": _pipe, "device": _device}
-
-
-def _use(index: Path, place: Path) -> Iterator[Callable[[], object]]:
-    """All that a user may do with an index, by itself."""
-    yield lambda: _opened(index)
-    yield lambda: _changed(index)
-    yield lambda: _changed(index, full=True)
-    yield lambda: tagmatch.backup(index, place / "backup")
-    yield lambda: tagmatch.restore(index, place / "restored")
-    yield lambda: tagmatch.restore(place.parent / "good", index, replace=True)
+#: All that a user may do with an index, at a place
+USES: list[Callable[[Path, Path], object]] = [
+    lambda index, _: _opened(index),
+    lambda index, _: _changed(index),
+    lambda index, _: _changed(index, full=True),
+    lambda index, place: tagmatch.backup(index, place / "backup"),
+    lambda index, place: tagmatch.restore(index, place / "restored"),
+    lambda index, place: tagmatch.restore(place.parent / "good", index, replace=True),
+]
 
 
 def _opened(index: Path) -> None:
@@ -217,16 +188,17 @@ def _changed(index: Path, *, full: bool = False) -> None:
         tm.consolidate(full=full)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.timeout(120)  # to open a pipe waits for ever
 def test_nothing_is_opened_or_written_through_a_trap(original: Path, tmp_path: Path, trap: str) -> None:
     """In the place of each file that is there, or that may be written."""
     victim, place = tmp_path / "victim", tmp_path / "place"
     shutil.copytree(original, tmp_path / "good")
-    names = [str(file.relative_to(original)) for file in original.rglob("*") if file.is_file()]
-    written = ["LOCK", "WRITER", "MANIFEST.json.new", "POSITIONS.arrow.new", "unfinished-0/owner"]
-    for name in sorted({*names, *written, *(f"staged-{n:08}.log" for n in (3, 4, 5))}):
-        for number in range(6):
+    names = {str(file.relative_to(original)) for file in original.rglob("*") if file.is_file()}
+    names |= {"LOCK", "WRITER", "MANIFEST.json.new", "POSITIONS.arrow.new", "unfinished-0/owner"}
+    for name in sorted(names | {f"staged-{n:08}.log" for n in (3, 4, 5)}):
+        for number, use in enumerate(USES):
             victim.write_bytes(SECRET)
             index = Path(shutil.copytree(original, tmp_path / "index"))
             place.mkdir()
@@ -234,9 +206,8 @@ def test_nothing_is_opened_or_written_through_a_trap(original: Path, tmp_path: P
             file.parent.mkdir(exist_ok=True)
             file.unlink(missing_ok=True)
             TRAPS[trap](file, victim)
-            call = list(_use(index, place))[number]
             with contextlib.suppress(TagMatchError):  # some remove it, others never look at it
-                call()
+                use(index, place)
             assert victim.read_bytes() == SECRET, (name, number)
             assert not [each for each in place.rglob("*") if each.is_file() and each.read_bytes() == SECRET]
             shutil.rmtree(index)
@@ -248,9 +219,7 @@ def test_a_trap_among_the_files_of_a_snapshot_is_named(index: Path, tmp_path: Pa
     for file in sorted(file for file in index.glob("*/*") if file.is_file()):
         shutil.move(file, tmp_path / "aside")
         TRAPS[trap](file, tmp_path / "aside")  # even one to the very file
-        for call in CALLS.values():
-            with pytest.raises(IndexCorruptError, match=f"{file.name} is a link, or no plain file"):
-                call(index, tmp_path / "place")
+        refused(index, tmp_path, f"{file.name} is a link, or no plain file")
         file.unlink()
         shutil.move(tmp_path / "aside", file)
 
@@ -264,9 +233,7 @@ def test_folders_that_are_links_are_refused_and_left_alone(index: Path, tmp_path
     # What looks like left behind by a writer, or like of an earlier snapshot, is removed: links, not what they lead to
     for name in ("unfinished-1", "segment-0123456789abcdef", "snapshot-0123456789abcdef"):
         (index / name).symlink_to(outside)
-    for call in CALLS.values():
-        with pytest.raises(IndexCorruptError, match="is a link, or no plain file"):
-            call(index, tmp_path / "place")
+    refused(index, tmp_path, "is a link, or no plain file")
     segment.unlink()
     shutil.copytree(outside, segment)
     _changed(index)
@@ -306,9 +273,10 @@ def test_locks_are_kept_from_those_who_may_only_read(index: Path) -> None:
     assert {stat.S_IMODE((index / lock).stat().st_mode) for lock in modes} == {0o600}
 
 
+@pytest.mark.slow
 def test_who_looks_at_an_index_keeps_no_one_from_writing(index: Path) -> None:
     """It counts staged changes, for which it has to know whether a program is at it."""
-    stop, refused = threading.Event(), list[Exception]()
+    stop = threading.Event()
     program = f"""
 from tagmatch import TagMatch
 print(flush=True)
@@ -316,32 +284,24 @@ while True:
     with TagMatch.open({str(index)!r}, device="cpu", threads=1) as tm:
         assert tm.stats()["staged"] in (0, *range(2, 200))
 """
+
+    def look() -> None:  # much more often than a program can
+        while not stop.is_set():
+            is_locked(index, "WRITER")
+
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as looking:
         assert looking.stdout is not None
         looking.stdout.readline()
-
-        def look() -> None:  # much more often than a program can
-            from tagmatch.model.storage.file_lock import is_locked
-
-            while not stop.is_set():
-                is_locked(index, "WRITER")
-
-        threads = [threading.Thread(target=look) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
-            for _ in range(40):
-                try:
+        with ThreadPoolExecutor(2) as threads:
+            looks = [threads.submit(look) for _ in range(2)]
+            try:
+                for _ in range(40):
                     with TagMatch(index, **OPTIONS) as tm:
                         tm.add_set(["new"], 1)
-                except TagMatchError as error:
-                    refused.append(error)
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-            looking.kill()
-    assert not refused
+            finally:
+                stop.set()
+                looking.kill()
+        assert [each.result() for each in looks] == [None, None]
 
 
 def test_a_lock_is_still_one(index: Path) -> None:
