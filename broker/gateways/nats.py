@@ -215,9 +215,9 @@ class NatsGateway(Gateway):
                 await self._client.close()
 
     async def _end_tasks(self) -> None:
-        """Wait for those that were cancelled: the loop must not be closed before."""
+        """Wait for those that were cancelled, which wait for a client: the loop must not be closed before."""
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(others, timeout=_CLOSE_S)
+            await asyncio.wait(others, timeout=2 * _CLOSE_S)
 
     # -- messages ----------------------------------------------------------------------------------------------------
 

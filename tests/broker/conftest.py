@@ -1,7 +1,5 @@
 """Brokers of both kinds, for tests of gateways: each test has its own, which starts in some hundredths of a second."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 

@@ -1,7 +1,5 @@
 """Every resource that a client can take has a bound, and comes back in bounded time."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket
@@ -47,9 +45,6 @@ def large(tmp_path_factory):
         yield index
 
 
-# -- bytes of strangers ------------------------------------------------------------------------------------------------
-
-
 def test_bytes_of_strangers(tmp_path):
     """To a service as a process, so that it may crash. What Zstandard makes of a batch of zeros is never there."""
     with TagMatch(tmp_path / "a.index") as index:
@@ -87,9 +82,6 @@ def peak(served: Served) -> int:
     """The most memory that a process has had, in bytes."""
     text = Path(f"/proc/{served.process.pid}/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+)", text)[1]) << 10
-
-
-# -- calls -------------------------------------------------------------------------------------------------------------
 
 
 def opened(client: flight.FlightClient, token: str | None = None) -> Any:
@@ -257,9 +249,6 @@ def test_connections_that_ask_for_nothing_are_few_and_short(index, monkeypatch):
         assert [bool(each.recv(1)) for each in idle] == [True] * 8 + [False] * 12
         with connect(service.url, wait=60) as tm:
             assert tm.match(["a"]) == [1]
-
-
-# -- ends --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The configuration of a service: what is right is read, and a mistake is an error that names its line."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -191,9 +189,6 @@ def test_others_can_reach_it_only_if_that_is_meant():
     for fine in (config(), config(host="0.0.0.0", insecure=True)):
         fine.check_exposure()
     replace(config(USERS), server=ServerOptions("0.0.0.0", tls_cert="a", tls_key="b")).check_exposure()
-
-
-# -- options -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

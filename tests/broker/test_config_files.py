@@ -1,7 +1,5 @@
 """Files that a configuration, `connect` or the command names: what does not fit is refused before anything starts."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

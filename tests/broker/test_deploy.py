@@ -1,7 +1,5 @@
 """The files that deploy the service fit it: options, metrics, commands and paths that they name are there."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import re

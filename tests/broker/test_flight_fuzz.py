@@ -1,7 +1,5 @@
 """Whatever comes over the wire, the service gives an error of one line, and goes on answering."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 
@@ -204,8 +202,6 @@ def test_what_fails_within_is_not_shown(served, monkeypatch):
     monkeypatch.undo()
     goes_on(served)
 
-
-# -- the messages of Flight, compared with those of Arrow's own -------------------------------------------------------
 
 READERS = [wire.read_data, wire.read_descriptor, wire.read_ticket, wire.read_action]
 

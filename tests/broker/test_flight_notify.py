@@ -1,7 +1,5 @@
 """Subscribers of a service get what the oracle says over Flight, also such as are slow, vanish and come back."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -20,19 +18,18 @@ from support.notified import is_balanced
 from support.service import NO_METRICS, USERS, value
 from support.waiting import wait_until
 
-from tagmatch import (
+from tagmatch import TagMatch, connect
+from tagmatch.broker.config import Config, ServerOptions
+from tagmatch.broker.running import serving
+from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
+from tagmatch.model.errors import (
     ClosedError,
     InvalidTypeError,
     InvalidValueError,
     SessionError,
     SlowSubscriberError,
-    TagMatch,
     TagMatchError,
-    connect,
 )
-from tagmatch.broker.config import Config, ServerOptions
-from tagmatch.broker.running import serving
-from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
 
 TAGS = "abcdef"
 SETS = [(list(tags), key) for key, tags in enumerate(("", "a", "b", "ab", "abc", "ef", "g"))]

@@ -1,7 +1,5 @@
 """Who has no right is refused, on every call, also where calls are encrypted."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Callable
@@ -154,9 +152,6 @@ def test_tokens_are_long_and_only_their_hash_is_kept():
     made = {new_token() for _ in range(50)}
     assert len({token for token, _ in made}) == 50
     assert all(len(token) >= 43 and token_sha256(token) == digest for token, digest in made)
-
-
-# -- certificates ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """A service over Arrow Flight gives what the index itself gives, to any client of Flight."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading
@@ -19,22 +17,16 @@ from support.located import subscriptions
 from support.service import command, exchanged, messages, options, put, remote, value
 from support.waiting import wait_until
 
-from tagmatch import (
-    Box,
-    ChangeCounts,
-    Circle,
+from tagmatch import Box, ChangeCounts, Circle, Near, TagMatch, Where, connect
+from tagmatch.broker.running import serving
+from tagmatch.model.errors import (
     FilterError,
     InvalidTypeError,
     InvalidValueError,
-    Near,
     NotStoredError,
     NullError,
-    TagMatch,
     TagMatchError,
-    Where,
-    connect,
 )
-from tagmatch.broker.running import serving
 
 few = settings(max_examples=10)
 

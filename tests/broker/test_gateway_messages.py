@@ -1,7 +1,5 @@
 """What comes through a gateway is what it says, as a table and as requests."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 from urllib.parse import unquote
@@ -120,9 +118,6 @@ def test_levels_of_topics_differ_as_keys_do(one, other):
         assert [unquote(level) for level in levels if level != "%"] == [key for key in (one, other) if key]
     assert [MQTT.level(key) for key in ("cheap/flats", "")] == ["cheap%2Fflats", "%"]
     assert [NATS.level(key) for key in ("cheap flats.*", "")] == ["cheap%20flats%2E%2A", "%"]
-
-
-# -- requests ----------------------------------------------------------------------------------------------------------
 
 
 def answer(requests: Requests, **request: Any) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Messages of a gateway, without a broker: each is done with when its notifications are sent, and is given up alone."""
 
-from __future__ import annotations
-
 from functools import partial
 from types import SimpleNamespace
 from typing import Any

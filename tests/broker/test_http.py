@@ -1,7 +1,5 @@
 """`/metrics`, `/livez` and `/readyz`, while strangers connect to their port."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Whatever is published reaches the sessions that follow its keys, once, and every message is counted."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable
@@ -197,8 +195,6 @@ def test_messages_expire(animals):
         assert everything(phone) == []
     assert phone.stats()["expired"] == 2
 
-
-# -- many threads ------------------------------------------------------------------------------------------------------
 
 PUBLISHERS, BATCHES, BATCH = 3, 20, 50
 Got = list[tuple[int, bytes, bool]]

@@ -1,7 +1,5 @@
 """Arrow IPC messages as anyone may send them: sound ones read as Arrow itself reads them, all others are errors."""
 
-from __future__ import annotations
-
 import contextlib
 import decimal
 import random

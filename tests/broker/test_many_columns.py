@@ -3,8 +3,6 @@
 With work that grows as the square of the columns, these would take minutes to hours.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 

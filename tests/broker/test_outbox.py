@@ -1,7 +1,5 @@
 """The outbox of a subscriber behaves as a plain list of notifications, whatever is done to it."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

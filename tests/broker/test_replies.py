@@ -1,7 +1,5 @@
 """Futures of single messages are futures as any other, whenever somebody looks at them."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait

@@ -1,7 +1,5 @@
 """The beginning and the end of a service: nothing that it has taken is lost, and clients find it again."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal

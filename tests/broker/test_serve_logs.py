@@ -1,7 +1,5 @@
 """Logs and spans of the service: one for each call, lines that cannot be forged, and nothing of what is secret."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

@@ -1,7 +1,5 @@
 """Channels of a service: over the wire, and for publishers."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

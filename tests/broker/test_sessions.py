@@ -1,7 +1,5 @@
 """Sessions outlive connections, are bounded, and follow keys as sets of keys would."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -61,9 +59,6 @@ def test_names_that_nobody_follows_are_forgotten():
         found.unfollow(number, names)
     assert len(found._names) < 2_000
     assert found.lookup(pa.array(["19.0", "last"], pa.large_string()))[1].tolist() == [0]
-
-
-# -- names and connections ---------------------------------------------------------------------------------------------
 
 
 def payloads(connection: Connection) -> list[bytes]:

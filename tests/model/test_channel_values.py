@@ -1,7 +1,5 @@
 """Channels check what they are given."""
 
-from __future__ import annotations
-
 import pytest
 
 from tagmatch import Channel

@@ -1,7 +1,5 @@
 """Areas as objects, as tags, and as text."""
 
-from __future__ import annotations
-
 import math
 import struct
 from decimal import Decimal
@@ -187,8 +185,6 @@ def test_areas_are_public_and_do_not_change() -> None:
     with pytest.raises(AttributeError):
         Near(3).metres = 4  # type: ignore[misc]
 
-
-# -- in columns --------------------------------------------------------------------------------------------------------
 
 #: No areas
 _OTHERS = [

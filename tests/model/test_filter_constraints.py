@@ -1,7 +1,5 @@
 """Constraints as tags, and as text."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

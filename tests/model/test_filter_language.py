@@ -1,7 +1,5 @@
 """What can be written, and what messages say of mistakes."""
 
-from __future__ import annotations
-
 import doctest
 import random
 from types import ModuleType

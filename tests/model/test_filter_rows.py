@@ -1,7 +1,5 @@
 """What an expression becomes: a message satisfies one of the rows if and only if it satisfies the expression."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -69,19 +67,13 @@ def test_tests_of_one_attribute_stay_apart() -> None:
     assert not satisfies(row, [], {"a": [4]})
 
 
-# -- limits ------------------------------------------------------------------------------------------------------------
-
-
-def _choices(count: int) -> Tree:
+def _choices(count: int) -> And:
     return And(tuple(Or((Tags((f"x{at}",)), Tags((f"y{at}",)))) for at in range(count)))
-
-
-Tree = And | Or | Not
 
 
 @pytest.mark.parametrize("is_negated", [False, True])
 def test_as_many_conjunctions_as_are_allowed(is_negated: bool) -> None:
-    def tree(count: int) -> Tree:
+    def tree(count: int) -> And | Not:
         if not is_negated:
             return _choices(count)
         return Not(Or(tuple(Not(part) for part in _choices(count).parts)))

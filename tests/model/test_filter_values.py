@@ -1,7 +1,5 @@
 """Keys of values are in the order of the values, whatever their types."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -104,9 +102,6 @@ def test_other_types_have_no_key(value: Any) -> None:
 def test_integers_fit_into_64_bits(value: int) -> None:
     with pytest.raises(InvalidValueError, match=r"an integer must be from -2\*\*63 to 2\*\*63 - 1"):
         key_of(value)
-
-
-# -- tags of attributes ------------------------------------------------------------------------------------------------
 
 
 @given(messages())

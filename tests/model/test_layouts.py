@@ -1,7 +1,5 @@
 """Each layout is one object, which knows where all layers have what they do for it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pkgutil import resolve_name
 from typing import get_args

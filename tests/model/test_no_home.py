@@ -1,7 +1,5 @@
 """A user id of a container that no user has, without `HOME`: there is no home folder."""
 
-from __future__ import annotations
-
 import pwd
 
 import pytest

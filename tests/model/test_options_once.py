@@ -1,7 +1,5 @@
 """Every option is declared once: signatures, command lines and types for checkers follow the data classes."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import fields
 from typing import Any

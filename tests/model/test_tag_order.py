@@ -1,7 +1,5 @@
 """The order of tags by hash and bytes, against Python's own sort; tags may come more than once, and share a hash."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

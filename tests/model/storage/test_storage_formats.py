@@ -1,7 +1,5 @@
 """Indexes that earlier versions have written are opened, answer, and are written in the format of today."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from contextlib import suppress

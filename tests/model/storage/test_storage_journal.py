@@ -12,16 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.journals import FIRST, acquired, bulk, calls, changes_in, changes_of, single, write_all
 
-from tagmatch import (
-    ClosedError,
-    IndexCorruptError,
-    IndexLockedError,
-    IndexVersionError,
-    InvalidValueError,
-    StagedChangesWarning,
-    TagMatchError,
-)
+from tagmatch import ClosedError, IndexCorruptError, IndexLockedError, IndexVersionError, StagedChangesWarning
 from tagmatch.model.columns import rows_of_tags
+from tagmatch.model.errors import InvalidValueError, TagMatchError
 from tagmatch.model.storage.journal.folder import peek
 from tagmatch.model.storage.journal.journal import Journal
 from tagmatch.model.storage.journal.scan import LOG_HEADER_BYTES, LOG_VERSION, LogHeader
@@ -183,9 +176,6 @@ def test_a_block_that_was_not_written_before_a_crash_is_a_torn_tail(tmp_path):
     assert outcome(tmp_path / "fsync") is None
 
 
-# -- one writer --------------------------------------------------------------------------------------------------------
-
-
 def _hold(folder: Path, durability: str, ready) -> None:
     journal = Journal.acquire(folder, FIRST)
     for call in CALLS:
@@ -258,9 +248,6 @@ def test_a_closed_journal_says_so_and_a_file_is_no_folder(tmp_path):
     staged = peek(tmp_path / "none", FIRST)
     assert (staged.changes, staged.records, staged.nbytes, staged.torn_bytes) == (0, 0, 0, 0)
     assert not (tmp_path / "none").exists()
-
-
-# -- durability and generations ----------------------------------------------------------------------------------------
 
 
 def test_no_file_is_made_before_the_first_record_and_none_without_records_stays(tmp_path):

@@ -89,9 +89,6 @@ def told(code: int) -> Iterator[list[str]]:
     assert all(os.strerror(code) in message or "consolidate()" in message for message in messages)
 
 
-# -- disks that fail ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("on", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("durability", ["fsync", "os"])
@@ -236,9 +233,6 @@ def test_logs_are_on_disk_before_the_next_one_is_begun_and_after_a_torn_tail_is_
     journal.close()
 
 
-# -- Ctrl-C ------------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def open_files_are_closed() -> Iterator[None]:
     """A file that an interruption lets go of is closed by Python, which warns of that."""
@@ -294,9 +288,6 @@ def test_ctrl_c_at_every_place_leaves_a_call_whole_or_undone(tmp_path, what):
         assert acquired(folder) == changes_of([*expected, CALLS[4]])
         if interrupt.count < at:
             return
-
-
-# -- threads -----------------------------------------------------------------------------------------------------------
 
 
 class Ordered:

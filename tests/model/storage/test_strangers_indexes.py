@@ -1,7 +1,5 @@
 """The folder of an index may be a stranger's: no name in it leads out of it, and no link, pipe or lock harms a user."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -57,9 +55,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def index(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "index"))
-
-
-# -- names -------------------------------------------------------------------------------------------------------------
 
 
 _SHOWN = {"rows": 0, "bytes": len(SECRET), "xxh3_64": "0" * 16}
@@ -151,9 +146,6 @@ def test_a_manifest_that_is_nested_deeply_is_damaged(index: Path) -> None:
     (index / "MANIFEST.json").write_bytes(b'{"format": ' + 100_000 * b"[" + b"}\n")
     with pytest.raises(IndexCorruptError, match="is damaged"):
         TagMatch.open(index, **OPTIONS)
-
-
-# -- links and pipes ---------------------------------------------------------------------------------------------------
 
 
 TRAPS: dict[str, Callable[[Path, Path], object]] = {
@@ -250,9 +242,6 @@ def test_the_path_of_an_index_may_be_a_link(index: Path, tmp_path: Path) -> None
     (tmp_path / "above").symlink_to(tmp_path / "to")
     tagmatch.restore(tmp_path / "backup", tmp_path / "above" / "index")
     _opened(tmp_path / "above" / "index")
-
-
-# -- locks -------------------------------------------------------------------------------------------------------------
 
 
 def test_locks_are_kept_from_those_who_may_only_read(index: Path) -> None:
