@@ -10,16 +10,15 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Row, SparkSession
-from pyspark.sql.functions import udtf
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, MapType, NullType, StringType, StructField, StructType
+from pyspark.sql.functions import arrow_udf, udtf  # type: ignore[attr-defined]
+from pyspark.sql.types import ArrayType, MapType, NullType, StructField, StructType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from tagmatch.interface import TagMatch
 from tagmatch.locations import LOCATION, WITHIN, names_of_places
 from tagmatch.messages import TAGS
 from tagmatch.model.conditions.areas import KIND, shapes_in
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError, SparkUnavailableError, TagMatchError
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.filters.areas import Box, Circle
 from tagmatch.model.kernels.area_shapes import BOX
 from tagmatch.model.options import KeyType
@@ -29,6 +28,7 @@ from tagmatch.queries import ATTRIBUTES
 from tagmatch.spark.answers import KEY_TYPES, signed
 from tagmatch.spark.asked import Asked, Messages, check_types, reject_nulls, spark_name
 from tagmatch.spark.offline import check_strings
+from tagmatch.spark.schemas import arrow_schema, arrow_type
 from tagmatch.spark.ship import QUERIES, current_index
 from tagmatch.spark.source import TagMatchSource
 from tagmatch.spark.stores import StoreSettings, location_in
@@ -102,8 +102,6 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
     ------
     InvalidTypeError, InvalidValueError, IndexNotFoundError, IndexCorruptError, IndexVersionError
         For `index`, and for what stands there.
-    SparkUnavailableError
-        This is PySpark 4.0, which has no such functions.
 
     Examples
     --------
@@ -112,10 +110,6 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
     >>> spark.udf.register("interests_of", match_udf("/data/interests.index"))  # doctest: +SKIP
     >>> spark.sql("SELECT interests_of(tags, location => struct(lon, lat)) FROM queries")  # doctest: +SKIP
     """
-    try:
-        from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
-    except ImportError:
-        raise SparkUnavailableError("match_udf needs PySpark 4.1 or newer; use subset_join") from None
     place = location_in(SparkSession.getActiveSession(), index, "index")
     key_type = key_type_of(place.manifest())
     answers = ArrayType(KEY_TYPES[key_type], containsNull=False)
@@ -133,7 +127,7 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
             _lists(opened[0].match_many(queries.slice(first, QUERIES), unique=unique), answers)
             for first in range(0, len(queries), QUERIES)
         ]
-        return pa.concat_arrays(parts) if parts else pa.array([], _arrow_type(answers))
+        return pa.concat_arrays(parts) if parts else pa.array([], arrow_type(answers))
 
     return arrow_udf(tagmatch_match, answers)
 
@@ -165,15 +159,11 @@ def _called(function: str) -> dict[str, str]:
     return {name: f"{function}: argument {name}" for name in (LOCATION, WITHIN)}
 
 
-def _arrow_type(answers: ArrayType) -> pa.DataType:
-    return pa.list_(pa.string() if isinstance(answers.elementType, StringType) else pa.int64())
-
-
 def _lists(found: pa.ListArray, answers: ArrayType) -> pa.Array:
     """Answers as Spark has them."""
     values = found.values
     values = signed(values) if pa.types.is_integer(values.type) else values
-    return pa.ListArray.from_arrays(found.offsets, values).cast(_arrow_type(answers))
+    return pa.ListArray.from_arrays(found.offsets, values).cast(arrow_type(answers))
 
 
 # -- the table function ----------------------------------------------------------------------------------------------
@@ -220,7 +210,7 @@ def _analyzed(stores: StoreSettings, index: AnalyzeArgument, arguments: Mapping[
         raise InvalidTypeError(
             f"{MATCH}: argument {ATTRIBUTES} must be a struct or a map, not {attributes.simpleString()}"
         )
-    schema = to_arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()]), timezone="UTC")
+    schema = arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()]))
     check_types(_asked(list(types)), schema, _called(MATCH))
     place = stores.location(index.value, "index")
     key_type = key_type_of(place.manifest())

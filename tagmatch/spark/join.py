@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import get_args
 
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from tagmatch.locations import LOCATION, WITHIN
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
@@ -19,6 +18,7 @@ from tagmatch.spark.asked import Asked, check_types
 from tagmatch.spark.interests import index_of
 from tagmatch.spark.offline import check_strings
 from tagmatch.spark.options import Settings, Strategy
+from tagmatch.spark.schemas import arrow_schema
 from tagmatch.spark.ship import ship_join
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
 from tagmatch.spark.stores import location_in
@@ -146,7 +146,7 @@ def _asked(
     )
     if given:
         called = {of: f"{of}: column {name!r}" for of, name in of_places.items()}
-        check_types(asked, to_arrow_schema(queries.schema, timezone="UTC"), called)
+        check_types(asked, arrow_schema(queries.schema), called)
     return asked
 
 

@@ -9,7 +9,6 @@ from typing import Literal, get_args
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType
 
 from tagmatch.model.conditions.areas import area_rows
@@ -21,6 +20,7 @@ from tagmatch.partitioner.spark.job import JobOptions, Partitioned, append_sets,
 from tagmatch.partitioner.spark.stored import Stored
 from tagmatch.spark.errors import errors_of_workers
 from tagmatch.spark.options import Settings
+from tagmatch.spark.schemas import arrow_type
 from tagmatch.spark.stores import location_in
 
 #: What becomes of an index that is there
@@ -187,7 +187,7 @@ def partition(
         columns.append(col(f"`{where}`").cast("string").alias("where"))
     for name, check in (("constraints", constraint_rows), ("area", partial(area_rows, plane=False))):
         if name in sets.columns:
-            check(pa.array([], to_arrow_type(column_type(sets, name), timezone="UTC")), f"column {name!r}")
+            check(pa.array([], arrow_type(column_type(sets, name))), f"column {name!r}")
             columns.append(col(f"`{name}`"))
     rows = sets.select(*columns)
     location = location_in(sets.sparkSession, index, "index")

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tagmatch.model.errors import IndexChangedError
+from tagmatch.spark.schemas import arrow_schema
 from tagmatch.spark.writing import HandedOver, Saving, check_columns, handed_over
 
 
@@ -21,7 +21,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, saving: Saving, schema: StructType) -> None:
-        self._saving, self._schema = saving, to_arrow_schema(schema, timezone="UTC")
+        self._saving, self._schema = saving, arrow_schema(schema)
         check_columns(self._schema, removals=True, match_all=saving.match_all)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> HandedOver:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType, TimestampType
 
 from tagmatch.contents import pairs_of, schema_of
@@ -22,6 +21,7 @@ from tagmatch.model.storage.location import Location
 from tagmatch.partitioner.spark.stored import Stored
 from tagmatch.spark.answers import KEY_TYPES, signed
 from tagmatch.spark.options import Parsers, one_of, parsed, truth, whole
+from tagmatch.spark.schemas import arrow_schema
 from tagmatch.spark.sink import StreamWriter
 from tagmatch.spark.stores import StoreSettings
 from tagmatch.spark.writing import Saving, Writer
@@ -147,7 +147,7 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Rows)
-        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        wanted = arrow_schema(self._schema)
         snapshot = self._asked.location.open_unverified(partition.snapshot)
         # Of keys that do not fit a long, those are found here
         there = schema_of(snapshot)

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tagmatch.model import clock
@@ -31,6 +30,7 @@ from tagmatch.partitioner.consolidation import consolidated
 from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.spark.stored import Stored
 from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.spark.schemas import arrow_schema
 from tagmatch.storing import rows_to_store
 from tagmatch.subscriptions import columns_of
 
@@ -221,7 +221,7 @@ class Writer(DataSourceArrowWriter):
     """What saves the rows of a DataFrame."""
 
     def __init__(self, saving: Saving, schema: StructType) -> None:
-        self._saving, self._schema = saving, to_arrow_schema(schema, timezone="UTC")
+        self._saving, self._schema = saving, arrow_schema(schema)
         check_columns(self._schema, removals=not saving.overwrite, match_all=saving.match_all)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> HandedOver:

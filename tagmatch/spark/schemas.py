@@ -1,0 +1,37 @@
+"""Types of Spark's columns as Arrow has them."""
+
+from __future__ import annotations
+
+from inspect import signature
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, StructType
+
+# The zone of timestamps is UTC anyway until PySpark 4.2, which has no such parameter
+_ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
+
+
+def arrow_type(kind: DataType) -> pa.DataType:
+    """The type of a column; timestamps are in UTC.
+
+    Examples
+    --------
+    >>> from pyspark.sql.types import ArrayType, StringType
+    >>> arrow_type(ArrayType(StringType()))
+    ListType(list<element: string>)
+    """
+    return to_arrow_type(kind, **_ZONE)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The types of columns, as `arrow_type` has them.
+
+    Examples
+    --------
+    >>> from pyspark.sql.types import LongType, StructType
+    >>> arrow_schema(StructType().add("key", LongType()))
+    key: int64
+    """
+    return pa.schema([pa.field(each.name, arrow_type(each.dataType), each.nullable) for each in schema])
