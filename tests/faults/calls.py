@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -74,14 +75,10 @@ QUERY = list(chain(*STORED[:40]))
 SINGLE = ["new", "new" * 5000]
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """What can be seen of an index: changes staged, sets stored, the answers to `MESSAGES`, and clients that are near.
 
-    Attributes
-    ----------
-    near : tuple of tuple of int
-        Of each of `PLACES`, the keys of the clients that are near there, and of those whose area is around.
+    These are, for each of `PLACES`, the keys of the clients that are near there, and of those whose area is around.
     """
 
     staged: int
@@ -93,8 +90,7 @@ class State:
         return f"{self.staged} staged, {self.sets} stored, {len(self.answers) // 8} keys found"
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """An index, the options that it was made with, and a place for another one."""
 
     tm: TagMatch
@@ -130,15 +126,6 @@ def _change(name: str, *arguments: Any, singles: int = 5, **options: Any) -> Cal
     return Call(lambda case: change(case.tm), change, singles=singles)
 
 
-def _on_disk(call: Call, **options: Any) -> Call:
-    """The same call of an index with a path."""
-    return replace(call, saved=True, **options)
-
-
-def _merge(case: Case) -> None:
-    case.tm._engine.changing.merge()
-
-
 def _consolidate_and_merge(case: Case) -> Any:
     became = case.tm.consolidate()
     case.tm._engine.changing.merging.wait()
@@ -151,19 +138,11 @@ def _opened(_: Case, tm: TagMatch) -> Any:
         return _answers(tm)
 
 
-def _saved(case: Case, _: None) -> Any:
-    return _opened(case, TagMatch.open(case.path))
-
-
 def _copied(case: Case, copied: Copied) -> Any:
     with TagMatch.open(case.path) as tm:
         tm.check()
         assert tm.stats()["staged"] == copied.staged
         return copied.staged, _answers(tm)
-
-
-def _oracle_staged(oracle: Oracle) -> Any:
-    return oracle.staged, _oracle_answers(oracle)
 
 
 def _made(_: Case, tm: TagMatch) -> Any:
@@ -229,52 +208,61 @@ _STORED_KEYS = range(len(STORED))
 _FILTERED_KEYS = range(3000, 3000 + len(WHERE))
 _MESSAGE = {"price": 5, "name": "ab", "new": True, "city": ["Rome", "Oslo"]}
 
+_CHANGES: dict[str, tuple[Any, ...]] = {
+    "add_set": ("add_set", SINGLE, 1),
+    "remove_set": ("remove_set", STORED[7], 7),
+    "add_sets": ("add_sets", BULK, _BULK_KEYS),
+    "remove_sets": ("remove_sets", STORED[:200], _STORED_KEYS[:200]),
+    "consolidate": ("consolidate",),
+}
+_SOME_BULK = ("add_sets", BULK[:100], _BULK_KEYS[:100])
+_STORED: dict[str, Any] = {"saved": True, "segments": True}
+
 CALLS: dict[str, Call] = {
+    **{name: _change(*change) for name, change in _CHANGES.items()},
+    **{
+        f"{name}, {durability}": replace(_change(*_CHANGES[name]), saved=True, durability=durability)
+        for name, *durabilities in (("add_set", "os", "fsync"), ("add_sets", "os", "fsync"), ("remove_sets", "none"))
+        for durability in durabilities
+    },
+    "consolidate, saved": replace(_change("consolidate"), saved=True),
+    "consolidate, none": replace(_change("consolidate"), saved=True, durability="none"),
+    **{
+        f"{name}, the last before they become columns": _change(*_CHANGES[name], singles=MANY_SINGLES)
+        for name in ("add_set", "remove_set")
+    },
+    **{
+        f"{name}, after those of another": replace(_change(*_CHANGES[name]), saved=True, left=True)
+        for name in ("add_sets", "consolidate")
+    },
+    "add_set, with conditions": _change("add_set", SINGLE, 1, where=WHERE[0]),
+    "add_sets, with conditions": _change(*_SOME_BULK, where=WHERE),
+    "add_sets, with conditions, fsync": replace(_change(*_SOME_BULK, where=WHERE), saved=True, durability="fsync"),
+    "remove_sets, with conditions": _change("remove_sets", STORED[:100], _FILTERED_KEYS, where=WHERE),
     "TagMatch": Call(lambda case: TagMatch(**case.options), lambda _: True, _made),
     "open": Call(lambda case: TagMatch.open(case.tm.stats()["path"]), _oracle_answers, _opened, saved=True),
-    "add_set": _change("add_set", SINGLE, 1),
-    "add_set, the last before they become columns": _change("add_set", SINGLE, 1, singles=MANY_SINGLES),
-    "add_set, with conditions": _change("add_set", SINGLE, 1, where=WHERE[0]),
-    "add_sets, with conditions": _change("add_sets", BULK[:100], _BULK_KEYS[:100], where=WHERE),
-    "add_sets, with conditions, synced": _on_disk(
-        _change("add_sets", BULK[:100], _BULK_KEYS[:100], where=WHERE), durability="fsync"
-    ),
-    "remove_sets, with conditions": _change("remove_sets", STORED[:100], _FILTERED_KEYS, where=WHERE),
-    "remove_set": _change("remove_set", STORED[7], 7),
-    "remove_set, the last before they become columns": _change("remove_set", STORED[7], 7, singles=MANY_SINGLES),
-    "add_sets": _change("add_sets", BULK, _BULK_KEYS),
-    "remove_sets": _change("remove_sets", STORED[:200], _STORED_KEYS[:200]),
-    "consolidate": _change("consolidate"),
-    "add_set, logged": _on_disk(_change("add_set", SINGLE, 1), durability="os"),
-    "add_set, synced": _on_disk(_change("add_set", SINGLE, 1), durability="fsync"),
-    "add_sets, logged": _on_disk(_change("add_sets", BULK, _BULK_KEYS), durability="os"),
-    "add_sets, synced": _on_disk(_change("add_sets", BULK, _BULK_KEYS), durability="fsync"),
-    "add_sets, after those of another": _on_disk(_change("add_sets", BULK, _BULK_KEYS), left=True),
-    "remove_sets, not logged": _on_disk(_change("remove_sets", STORED[:200], _STORED_KEYS[:200]), durability="none"),
-    "consolidate, saved": _on_disk(_change("consolidate")),
-    "consolidate, not logged": _on_disk(_change("consolidate"), durability="none"),
-    "consolidate, what another has staged": _on_disk(_change("consolidate"), left=True),
-    "consolidate, several segments": Call(
-        _consolidate_and_merge, lambda oracle: oracle.consolidate(), saved=True, segments=True
-    ),
+    "consolidate, several segments": Call(_consolidate_and_merge, lambda oracle: oracle.consolidate(), **_STORED),
     "consolidate, full": Call(
-        lambda case: case.tm.consolidate(full=True), lambda oracle: oracle.consolidate(), saved=True, segments=True
+        lambda case: case.tm.consolidate(full=True), lambda oracle: oracle.consolidate(), **_STORED
     ),
-    "merge": Call(_merge, lambda _: 0, lambda case, _: case.tm.stats()["to_merge"], saved=True, segments=True),
-    "save": Call(lambda case: case.tm.save(case.path), _oracle_answers, _saved),
-    "backup": Call(lambda case: backup(case.tm.stats()["path"], case.path), _oracle_staged, _copied, saved=True),
-    "restore": Call(
-        lambda case: restore(case.tm.stats()["path"], case.path, replace=True), _oracle_staged, _copied, saved=True
+    "merge": Call(
+        lambda case: case.tm._engine.changing.merge() and None, lambda _: 0,
+        lambda case, _: case.tm.stats()["to_merge"], **_STORED,
     ),
+    "save": Call(
+        lambda case: case.tm.save(case.path), _oracle_answers, lambda case, _: _opened(case, TagMatch.open(case.path))
+    ),
+    **{
+        name: Call(
+            lambda case, copy=copy: copy(case.tm.stats()["path"], case.path),
+            lambda oracle: (oracle.staged, _oracle_answers(oracle)), _copied, saved=True,
+        )
+        for name, copy in {"backup": backup, "restore": functools.partial(restore, replace=True)}.items()
+    },
     "move": _change("move", CLIENTS, _LON, _LAT),
     "move, clients that are new": _change("move", range(2000, 9000), [9.0] * 7000, [45.0] * 7000),
-    "move, several segments": Call(
-        lambda case: case.tm.move(CLIENTS, _LON, _LAT),
-        lambda oracle: oracle.move(CLIENTS, _LON, _LAT),
-        saved=True,
-        segments=True,
-    ),
-    "save_positions": Call(lambda case: case.tm.save_positions(), lambda oracle: oracle.save_positions(), saved=True),
+    "move, several segments": replace(_change("move", CLIENTS, _LON, _LAT), **_STORED),
+    "save_positions": replace(_change("save_positions"), saved=True),
     "match, where": Call(lambda case: _near(case.tm), _near),
     "match_many, where": _many(
         lambda tm: tm.match_many(located_table([(["near"], At(place, SHAPES[5])) for place in PLACES])),
@@ -295,22 +283,19 @@ CALLS: dict[str, Call] = {
     ),
     "submit": Call(
         lambda case: [future.result() for future in [case.tm.submit(query) for query in SUBMITTED]],
-        lambda oracle: [oracle.match(query) for query in QUERIES[:100]],
-        lambda _, answers: list(map(sorted, answers)),
+        lambda oracle: [oracle.match(query) for query in QUERIES[:100]], lambda _, answers: list(map(sorted, answers)),
     ),
     "amatch": Call(_amatch, lambda oracle: oracle.match(QUERY), lambda _, keys: sorted(keys)),
     "explain": _question("explain", QUERY, plain=dict),
     "in": Call(lambda case: QUERY in case.tm, lambda oracle: QUERY in oracle),
     "iter": Call(lambda case: dict(case.tm), dict),
     "to_arrow": Call(
-        lambda case: case.tm.to_arrow(),
-        lambda oracle: oracle.times().keys(),
-        lambda _, table: pairs_in(table).keys(),
+        lambda case: case.tm.to_arrow(), lambda oracle: oracle.times().keys(), lambda _, table: pairs_in(table).keys()
     ),
     "check": Call(lambda case: case.tm.check()),
-    "stats": Call(lambda case: case.tm.stats(), lambda oracle: len(oracle), lambda _, stats: stats["sets"]),
+    "stats": Call(lambda case: case.tm.stats(), len, lambda _, stats: stats["sets"]),
     "close": Call(lambda case: case.tm.close(), closes=True),
-}
+}  # fmt: skip
 
 
 def _store(database: Any) -> None:
