@@ -27,10 +27,7 @@ class Jvm:
     def __init__(self) -> None:
         self._gateway = launch_gateway()
         parameters = self._gateway.java_parameters
-        self._address = {
-            "PYSPARK_GATEWAY_PORT": str(parameters.port),
-            "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
-        }
+        self._address = {"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token}
         self.environment = os.environ | self._address | {"PYSPARK_PYTHON": sys.executable}
 
     def session(self, builder: SparkSession.Builder) -> SparkSession:

@@ -22,9 +22,7 @@ class Clock:
 
 
 def notifications(
-    payloads: Sequence[bytes],
-    expires: Sequence[int | None] | None = None,
-    until: Sequence[int | None] | None = None,
+    payloads: Sequence[bytes], expires: Sequence[int | None] | None = None, until: Sequence[int | None] | None = None
 ) -> Notifications:
     """Notifications with these payloads, of key 7, with the payload as id, too."""
     times, ends = (

@@ -116,13 +116,7 @@ class Core:
 
 
 def dfgs(
-    sent: list[Sent],
-    channels: list[Asked],
-    ways: list[list[bool]],
-    *,
-    fine: bool,
-    smart: bool,
-    keep_head: bool,
+    sent: list[Sent], channels: list[Asked], ways: list[list[bool]], *, fine: bool, smart: bool, keep_head: bool
 ) -> list[int]:
     """Algorithms 3 and 4; `ways` says by channel and core where a channel has one."""
     if not fine:

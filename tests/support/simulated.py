@@ -11,11 +11,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[1] / "pipeline" / "cuda"
 FILES = sorted(file.stem.removeprefix("test_gpu_") for file in FOLDER.glob("test_gpu_*.py"))
 #: Files by what they are about, which take about as long together
-PARTS = {
-    "areas": ["areas", "filters"],
-    "matchers": ["batches", "matcher"],
-    "workloads": ["figures", "systems"],
-}
+PARTS = {"areas": ["areas", "filters"], "matchers": ["batches", "matcher"], "workloads": ["figures", "systems"]}
 PARTS["answers"] = sorted({*FILES} - {file for part in PARTS.values() for file in part})
 
 
