@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+_PEM = serialization.Encoding.PEM
 
-@dataclass(frozen=True)
-class Certificate:
+
+class Certificate(NamedTuple):
     """A certificate and its key, as PEM."""
 
     cert: bytes
@@ -25,35 +25,22 @@ class Authority:
     """What signs certificates, itself by its own."""
 
     def __init__(self, name: str) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name(name)
-        self._cert = self._signed(self._name, self._key, is_authority=True)
-        self.cert = self._cert.public_bytes(serialization.Encoding.PEM)
+        self._key, self._name = ec.generate_private_key(ec.SECP256R1()), _name(name)
+        self.cert = self._signed(self._name, self._key, is_authority=True)
 
     def certificate(self, name: str) -> Certificate:
-        key = ec.generate_private_key(ec.SECP256R1())
+        key, plain = ec.generate_private_key(ec.SECP256R1()), serialization.NoEncryption()
         cert = self._signed(_name(name), key, is_authority=False)
-        pem = serialization.Encoding.PEM
-        plain = serialization.NoEncryption()
-        return Certificate(cert.public_bytes(pem), key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+        return Certificate(cert, key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, plain))
 
-    def _signed(
-        self: Self, name: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool
-    ) -> x509.Certificate:
-        now = datetime.datetime.now(datetime.UTC)
+    def _signed(self, name: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool) -> bytes:
+        now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
         there = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
-            .add_extension(x509.SubjectAlternativeName(there), critical=False)
-        )
-        return builder.sign(self._key, hashes.SHA256())
+        number = x509.random_serial_number()
+        builder = x509.CertificateBuilder(self._name, name, key.public_key(), number, now - day, now + day)
+        builder = builder.add_extension(x509.BasicConstraints(is_authority, None), critical=True)
+        builder = builder.add_extension(x509.SubjectAlternativeName(there), critical=False)
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(_PEM)
 
 
 def _name(name: str) -> x509.Name:
