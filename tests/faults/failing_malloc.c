@@ -23,7 +23,7 @@ void *__libc_realloc(void *old, size_t size);
 void *__libc_memalign(size_t alignment, size_t size);
 
 static atomic_bool armed;
-static atomic_size_t smallest_counted, first_failing, last_failing, counted, failed, failed_size;
+static atomic_size_t smallest_counted, first_failing, last_failing, counted, failed;
 
 void failing_malloc_arm(size_t smallest, size_t first, size_t last)
 {
@@ -40,8 +40,6 @@ void failing_malloc_disarm(void) { armed = 0; }
 size_t failing_malloc_counted(void) { return counted; }
 
 size_t failing_malloc_failed(void) { return failed; }
-
-size_t failing_malloc_failed_size(void) { return failed_size; }
 
 /* Calls from code between these two are spared but for those from places that were learned. */
 static char *spared_begin, *spared_end;
@@ -100,7 +98,6 @@ static int fails(size_t size, void *caller)
     if (number < first_failing || number > last_failing)
         return 0;
     failed++;
-    failed_size = size;
     errno = ENOMEM;
     return 1;
 }

@@ -104,14 +104,17 @@ class Side:
     small: str
     kind: type[Any]
     too_large = 20_000
+    #: Starts a broker in a folder, with more lines of its configuration
+    start: Callable[..., Server]
+    gateways: tuple[Any, Any]
 
     def client(self, port: int, secured: Secured | None = None) -> Any:
         return closing(self.kind(port, secured))
 
-    @property
-    def defaults(self) -> dict[str, Any]:
+    def gateway(self, tm: TagMatch[Any], hub: Hub, sessions: Sessions, port: int, **options: Any) -> Gateway:
         places = {"messages": f"in{self.separator}{self.every}", "notifications": "out", "control": "control"}
-        return {**places, "retry_first": 0.05, "retry_most": 0.2}
+        own = {"port": port, **places, "retry_first": 0.05, "retry_most": 0.2, **options}
+        return self.gateways[0](tm, hub, sessions, self.gateways[1](**own))
 
 
 # -- MQTT --------------------------------------------------------------------------------------------------------------
@@ -150,9 +153,7 @@ class _MqttClient(Client):
             again = ("redelivered", "true") in getattr(found, "UserProperty", [])
             self.got.append(Came(message.topic, message.payload, id_, seconds, again))
 
-    def publish(
-        self, payload: bytes, *properties: tuple[str, str], expires: int | None = None, own_id: bytes | None = None
-    ) -> None:
+    def publish(self, payload: bytes, *properties: tuple[str, str], expires: Any = None, own_id: Any = None) -> None:
         given = {"MessageExpiryInterval": expires, "CorrelationData": own_id}
         more = {name: value for name, value in given.items() if value is not None}
         self.publish_to("in/a/b", payload, UserProperty=list(properties) or [("no", "tag")], **more)
@@ -168,8 +169,7 @@ class _MqttClient(Client):
         number = b"%d" % len(self._told)
         self.publish_to("control", json.dumps(request).encode(), ResponseTopic="answers", CorrelationData=number)
         wait_until(lambda: number in self._answers)
-        found: dict[str, Any] = json.loads(self._answers[number])
-        return found
+        return json.loads(self._answers[number])
 
     def wait_for_acknowledgements(self, seconds: float = 60) -> None:
         wait_until(lambda: self._acknowledged.issuperset(self._told), seconds)
@@ -187,10 +187,7 @@ class _MqttClient(Client):
 
 class _MqttSide(Side):
     name, separator, every, keeps, small = "mqtt", "/", "#", True, "max_packet_size 20000"
-    kind = _MqttClient
-
-    def start(self, folder: Path, more: str = "") -> Server:
-        return mosquitto(folder, more)
+    kind, start, gateways = _MqttClient, staticmethod(mosquitto), (MqttGateway, MqttOptions)
 
     def secured(self, with_: Secured) -> str:
         salt = b"twelve bytes"
@@ -199,9 +196,6 @@ class _MqttSide(Side):
         (with_.folder / "users").write_text(f"ana:$7$101${as_text}\n")
         files = {"certfile": "server.pem", "keyfile": "server.key", "password_file": "users"}
         return "".join(f"{name} {with_.folder / file}\n" for name, file in files.items())
-
-    def gateway(self, tm: TagMatch[Any], hub: Hub, sessions: Sessions, port: int, **options: Any) -> Gateway:
-        return MqttGateway(tm, hub, sessions, MqttOptions(port=port, **{**self.defaults, **options}))
 
 
 # -- NATS --------------------------------------------------------------------------------------------------------------
@@ -235,9 +229,7 @@ class _NatsClient(Client):
         more = None if id_ is None else id_.encode(), None if seconds is None else float(seconds)
         self.got.append(Came(message.subject, message.data, *more, "redelivered" in found))
 
-    def publish(
-        self, payload: bytes, *properties: tuple[str, str], expires: int | None = None, own_id: bytes | None = None
-    ) -> None:
+    def publish(self, payload: bytes, *properties: tuple[str, str], expires: Any = None, own_id: Any = None) -> None:
         headers = {name.replace(":", "-"): value for name, value in properties if name != "tag"}
         if tags := [value for name, value in properties if name == "tag"]:
             headers = {"tags": json.dumps(tags), **headers}
@@ -255,9 +247,7 @@ class _NatsClient(Client):
         self._do(publish())
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        answer = self._do(self._client.request("control", json.dumps(request).encode(), timeout=60))
-        found: dict[str, Any] = json.loads(answer.data)
-        return found
+        return json.loads(self._do(self._client.request("control", json.dumps(request).encode(), timeout=60)).data)
 
     def wait_for_acknowledgements(self, seconds: float = 60) -> None: ...
 
@@ -273,17 +263,11 @@ class _NatsClient(Client):
 
 class _NatsSide(Side):
     name, separator, every, keeps, small = "nats", ".", ">", False, "max_payload: 20000"
-    kind = _NatsClient
-
-    def start(self, folder: Path, more: str = "") -> Server:
-        return nats_server(folder, more)
+    kind, start, gateways = _NatsClient, staticmethod(nats_server), (NatsGateway, NatsOptions)
 
     def secured(self, with_: Secured) -> str:
         files = f'cert_file: "{with_.folder}/server.pem", key_file: "{with_.folder}/server.key"'
         return f"tls {{ {files} }}\nauthorization {{ user: ana, password: {with_.password} }}\n"
-
-    def gateway(self, tm: TagMatch[Any], hub: Hub, sessions: Sessions, port: int, **options: Any) -> Gateway:
-        return NatsGateway(tm, hub, sessions, NatsOptions(port=port, **{**self.defaults, **options}))
 
 
 SIDES: dict[str, Any] = {"mqtt": _MqttSide(), "nats": _NatsSide()}
@@ -319,8 +303,7 @@ class Between:
 
     @property
     def counts(self) -> dict[str, int]:
-        found: dict[str, int] = self.gateway.stats()
-        return found
+        return self.gateway.stats()
 
     def notify(self, payloads: Sequence[bytes]) -> None:
         """Publish messages with the tag `a` in the hub."""
@@ -329,22 +312,12 @@ class Between:
 
 @contextmanager
 def between(
-    side: Any,
-    broker: Server,
-    *,
-    keys: Sequence[int] = (1,),
-    tags: Sequence[str] = ("a",),
-    port: int | None = None,
-    **options: Any,
+    side: Any, broker: Server, *, keys: Any = (1,), tags: Any = ("a",), port: int | None = None, **options: Any
 ) -> Iterator[Between]:
     """A gateway of an index that has one set, of these tags, with these keys."""
     tm, _ = loaded([(tags, key) for key in keys])
-    with (
-        tm,
-        running_on(side, tm, port or broker.port, **options) as (gateway, sessions),
-        side.client(broker.port) as client,
-    ):
-        yield Between(gateway, sessions, client)
+    with tm, running_on(side, tm, port or broker.port, **options) as parts, side.client(broker.port) as client:
+        yield Between(*parts, client)
 
 
 def letters_in(path: Path) -> list[dict[str, Any]]:

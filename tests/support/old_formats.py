@@ -45,21 +45,17 @@ def _segments(database: Any) -> None:
     database.remove_set(SETS[11], _INTEGERS[11])
 
 
-def _expiring(database: Any, wheres: list[Any] | None = None, removed: int | None = None) -> None:
-    """Half of the keys expire late; with conditions or areas of some, if any; one is staged, and a removal."""
-    late, where = {"expires": datetime(9000, 1, 1, tzinfo=UTC)}, dict[str, Any]()
-    if wheres:
-        where = {"where": [wheres[i % len(wheres)] for i in range(len(SETS))]}
-    for half, times in ((slice(20), late), (slice(20, None), {})):
-        database.add_sets(SETS[half], _INTEGERS[half], **{name: each[half] for name, each in where.items()}, **times)
+def _expiring(database: Any) -> None:
+    """Keys that expire late, and one such that is staged."""
+    expires = {"expires": datetime(9000, 1, 1, tzinfo=UTC)} if isinstance(database, TagMatch) else {}
+    database.add_sets(SETS[:20], _INTEGERS[:20], **expires)
+    database.add_sets(SETS[20:], _INTEGERS[20:])
     database.consolidate()
-    database.add_set(["staged"], 9, **{name: each[0] for name, each in where.items()}, **late)
-    if removed is not None:
-        database.remove_set(SETS[removed], _INTEGERS[removed], where=where["where"][removed])
+    database.add_set(["staged"], 9, **expires)
 
 
 def _conditions(database: Any) -> None:
-    """Some have alternatives."""
+    """Sets with conditions, of which some have alternatives, beside others; some expire, and some of all are staged."""
     # Which versions before format 5 do not have
     from support.conditions import Expression
     from support.trees import And, Not, Or, Tags, Test
@@ -72,11 +68,18 @@ def _conditions(database: Any) -> None:
     ]
     plain = random.Random(0)
     wheres: list[Any] = [Expression.of(tree, plain) for tree in trees]
-    _expiring(database, [*wheres[:2], None, *wheres[2:]], 1)
+    wheres.insert(2, None)
+    where = [wheres[i % len(wheres)] for i in range(len(SETS))]
+    late = datetime(9000, 1, 1, tzinfo=UTC)
+    database.add_sets(SETS[:20], _INTEGERS[:20], where=where[:20], expires=late)
+    database.add_sets(SETS[20:], _INTEGERS[20:], where=where[20:])
+    database.consolidate()
+    database.add_set(["staged"], 9, where=where[0], expires=late)
+    database.remove_set(SETS[1], _INTEGERS[1], where=where[1])
 
 
 def _areas(database: Any) -> None:
-    """Of each kind."""
+    """Sets with areas of each kind, beside others; some expire, and some of all are staged."""
     # Which versions before format 6 do not have
     from support.conditions import Expression
     from support.trees import Or, Test
@@ -93,9 +96,20 @@ def _areas(database: Any) -> None:
         expression.alternatives = (frozenset([Elsewhere(expression)]),)
         return expression
 
-    cheap = Expression.of(Test("x", "<", (10,)), random.Random(0))
-    areas = [within("circle(9.19, 45.46, 5000)"), within("box(170, -10, -170, 10.5)"), None, cheap, within("near(500)")]
-    _expiring(database, areas, 4)
+    wheres = [
+        within("circle(9.19, 45.46, 5000)"),
+        within("box(170, -10, -170, 10.5)"),
+        None,
+        Expression.of(Test("x", "<", (10,)), random.Random(0)),
+        within("near(500)"),
+    ]
+    where = [wheres[i % len(wheres)] for i in range(len(SETS))]
+    late = datetime(9000, 1, 1, tzinfo=UTC)
+    database.add_sets(SETS[:20], _INTEGERS[:20], where=where[:20], expires=late)
+    database.add_sets(SETS[20:], _INTEGERS[20:], where=where[20:])
+    database.consolidate()
+    database.add_set(["staged"], 9, where=where[0], expires=late)
+    database.remove_set(SETS[4], _INTEGERS[4], where=where[4])
 
 
 def _parts(database: Any) -> None:
