@@ -3,6 +3,7 @@
 import math
 import struct
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -61,13 +62,9 @@ def test_tag_and_text_say_all_of_an_area(area: Any, is_negated: bool, plane: boo
 def test_nothing_is_not_near(around: str) -> None:
     with pytest.raises(FilterError) as caught:
         rows_of(around.format("within near(500)"))
-    assert str(caught.value) == (
-        "where: `not within near(500)` has no meaning, as it does not say whose position is not to be near: "
-        "use `not` with a circle or a box"
+    assert str(caught.value).startswith(
+        "where: `not within near(500)` has no meaning, as it does not say whose position is not to be near: use `not`"
     )
-
-
-def test_not_twice_is_near() -> None:
     assert rows_of("not (a = 1 or not within near(500))") == rows_of("not a = 1 and within near(500)")
 
 
@@ -103,38 +100,33 @@ def test_numbers_become_floats() -> None:
     assert Circle(0, 0, 2**70).metres == 2.0**70
 
 
-_BAD = [
-    (True, InvalidTypeError, "must be a number, not bool True"),
-    (np.True_, InvalidTypeError, f"must be a number, not bool {np.True_!r}"),
-    (None, InvalidTypeError, "must be a number, not NoneType None"),
-    ("1", InvalidTypeError, "must be a number, not str '1'"),
-    (1j, InvalidTypeError, "must be a number, not complex 1j"),
-    (Decimal(1), InvalidTypeError, "must be a number, not Decimal Decimal('1')"),
-    (np.datetime64(1, "s"), InvalidTypeError, None),
-    (math.nan, InvalidValueError, "must be finite, not nan"),
-    (np.float32("-inf"), InvalidValueError, "must be finite, not -inf"),
-    (10**400, InvalidValueError, "must be finite, not inf"),
-]
+_BAD: list[tuple[Any, str]] = [
+    (True, "a number, not bool True"), (np.True_, f"a number, not bool {np.True_!r}"), (None, "a number, not NoneType"),
+    ("1", "a number, not str '1'"), (1j, "a number, not complex 1j"), (Decimal(1), "a number, not Decimal"),
+    (np.datetime64(1, "s"), ""), (math.nan, "finite, not nan"), (np.float32("-inf"), "finite, not -inf"),
+    (10**400, "finite, not inf"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("value", "kind", "message"), _BAD)
+@pytest.mark.parametrize(("value", "message"), _BAD)
 @pytest.mark.parametrize("area", [Circle(1, 2, 3), Box(1, 2, 3, 4), Near(1)], ids=lambda area: type(area).__name__)
-def test_what_is_no_finite_number_is_refused(area: Any, value: Any, kind: type[Exception], message: str | None) -> None:
+def test_what_is_no_finite_number_is_refused(area: Any, value: Any, message: str) -> None:
     for field in area.__slots__:
         fields = {name: getattr(area, name) for name in area.__slots__} | {field: value}
-        with pytest.raises(kind) as caught:
+        with pytest.raises(InvalidValueError if "finite" in message else InvalidTypeError) as caught:
             type(area)(**fields)
-        assert str(caught.value).startswith(f"{field} must be ")
-        assert message is None or str(caught.value) == f"{field} {message}"
+        assert str(caught.value).startswith(f"{field} must be {message}")
 
 
 def test_fields_that_do_not_fit_each_other() -> None:
-    with pytest.raises(InvalidValueError, match=r"^metres must be zero or more, not -0\.5$"):
-        Circle(0, 0, -0.5)
-    with pytest.raises(InvalidValueError, match=r"^metres must be zero or more, not -1\.0$"):
-        Near(-1)
-    with pytest.raises(InvalidValueError, match=r"^south must be at most north, which is 1\.0, not 2\.0$"):
-        Box(0, 2, 0, 1)
+    for make, message in (
+        (lambda: Circle(0, 0, -0.5), "metres must be zero or more, not -0.5"),
+        (lambda: Near(-1), "metres must be zero or more, not -1.0"),
+        (lambda: Box(0, 2, 0, 1), "south must be at most north, which is 1.0, not 2.0"),
+    ):
+        with pytest.raises(InvalidValueError) as caught:
+            make()
+        assert str(caught.value) == message
 
 
 _OUT_OF_RANGE = [
@@ -143,26 +135,19 @@ _OUT_OF_RANGE = [
     (Box(181, 0, 182, 1), "west must be from -180 to 180, not 181.0"),
     (Box(0, -91, 1, 0), "south must be from -90 to 90, not -91.0; west and south seem swapped: west comes first"),
     (Box(0, 0, 181, 1), "east must be from -180 to 180, not 181.0"),
-    (
-        Box(0, 0, 1, 90.00000000000001),
-        "north must be from -90 to 90, not 90.00000000000001; east and north seem swapped: east comes first",
-    ),
+    (Box(0, 0, 1, 90.5), "north must be from -90 to 90, not 90.5; east and north seem swapped: east comes first"),
+    # The other way around: on the plane
+    (Box(170, -10, -170, 10), "west must be at most east, which is -170.0, on the plane, not 170.0"),
 ]
 
 
 @pytest.mark.parametrize(("area", "message"), _OUT_OF_RANGE, ids=repr)
-def test_ranges_of_the_sphere(area: Any, message: str) -> None:
-    check(area, plane=True)
+def test_ranges_of_the_sphere_and_the_plane(area: Any, message: str) -> None:
+    of_plane = "plane" in message
+    check(area, plane=not of_plane)
     with pytest.raises(InvalidValueError) as caught:
-        check(area, plane=False)
+        check(area, plane=of_plane)
     assert str(caught.value) == message
-
-
-def test_west_of_east_on_the_plane() -> None:
-    check(Box(170, -10, -170, 10), plane=False)
-    with pytest.raises(InvalidValueError) as caught:
-        check(Box(170, -10, -170, 10), plane=True)
-    assert str(caught.value) == "west must be at most east, which is -170.0, on the plane, not 170.0"
 
 
 @given(areas, plane_areas)
@@ -173,10 +158,9 @@ def test_what_is_in_range(on_sphere: Any, on_plane: Any) -> None:
 
 def test_what_is_no_area() -> None:
     for wrong in (None, (1, 2, 3), Circle):
-        with pytest.raises(InvalidTypeError, match=r"^an area must be a Circle, a Box or a Near, not "):
-            check(wrong, plane=False)
-        with pytest.raises(InvalidTypeError, match=r"^an area must be a Circle, a Box or a Near, not "):
-            Constraint.of_area(wrong)  # type: ignore[arg-type]
+        for use in (Constraint.of_area, partial(check, plane=False)):
+            with pytest.raises(InvalidTypeError, match=r"^an area must be a Circle, a Box or a Near, not "):
+                use(wrong)
 
 
 def test_areas_are_public_and_do_not_change() -> None:
@@ -189,12 +173,12 @@ def test_areas_are_public_and_do_not_change() -> None:
 #: No areas
 _OTHERS = [
     "", "a", "\0", "\0+", "\0+a", "\0+a\0", "\0=a\0n1", "\0+ab\0sa", "\0+ra\0[1:n]1:o", "+a\0n", "\0-t\0a", "\0+a\0c1",
+    *(f"\0+a\0{wrong}" for wrong in ("n" + 15 * "0" + "g", "n" + 15 * "0", "b" + 16 * "0", "x" + 16 * "0")),
 ]  # fmt: skip
 
 
 @given(st.lists(st.tuples(any_areas, st.booleans(), st.booleans()) | st.sampled_from(_OTHERS)))
 def test_shapes_of_tags(drawn: list[Any]) -> None:
-    expected = [each if isinstance(each, tuple) else None for each in drawn]
     tags = [each if isinstance(each, str) else _tag(each[0], "-" if each[1] else "+", plane=each[2]) for each in drawn]
     strings = strings_of(tags)
     among = areas_among(strings)
@@ -205,20 +189,11 @@ def test_shapes_of_tags(drawn: list[Any]) -> None:
     assert (kinds.dtype, negated.dtype, values.dtype) == (np.uint8, np.bool_, np.float64)
     assert values.shape == (len(ranks), 4)
     for place, rank in enumerate(ranks):
-        found = expected[rank]
-        if found is None:
+        if isinstance(drawn[rank], str):
             assert not kinds[place]
             assert not values[place].any()
             continue
-        area, is_negated, plane = found
+        area, is_negated, plane = drawn[rank]
         letter = type(area).__name__[0]
-        assert chr(kinds[place]) == (letter if plane else letter.lower())
-        assert negated[place] == is_negated
+        assert (chr(kinds[place]), negated[place]) == (letter if plane else letter.lower(), is_negated)
         assert values[place].tolist() == [*numbers_of(area), 0.0, 0.0, 0.0][:4]
-
-
-@pytest.mark.parametrize("wrong", ["n000000000000000g", "n000000000000000", "b0000000000000000", "x0000000000000000"])
-def test_damaged_tags_have_no_shape(wrong: str) -> None:
-    kinds, _, values = shapes_of(strings_of([f"\0+a\0{wrong}"]), np.zeros(1, np.uint32))
-    assert kinds.tolist() == [0]
-    assert not values.any()
